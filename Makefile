@@ -12,7 +12,7 @@ THREADS ?= 2
 # processes that share the tests' files out among themselves
 WORKERS ?= 2
 
-.PHONY: train test test-all test-vllm lint types floors schemas reference check bench clean
+.PHONY: train test test-all test-vllm lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -37,14 +37,18 @@ types: $(VENV)/.installed-dev
 floors: $(VENV)/.installed
 	$(BIN)/python tools/check_floors.py titanrun
 
+names: $(VENV)/.installed
+	$(BIN)/python tools/check_names.py titanrun
+
 schemas: $(VENV)/.installed
 	$(BIN)/python tools/write_schemas.py --check
 
 reference: $(VENV)/.installed
 	$(BIN)/python tools/write_reference.py --check
+	$(BIN)/python tools/write_api.py --check
 
 # everything but the tests
-check: lint types floors schemas reference
+check: lint types floors names schemas reference
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tools/bench

@@ -1,4 +1,5 @@
-"""What holds for every test: one thread, since the models are tiny and the machine is shared; the same examples in every run.
+"""What holds for every test: one thread, since the models are tiny and the machine is shared; the
+same examples in every run.
 
 `pytest --hypothesis-profile=default` draws new ones.
 """
@@ -8,7 +9,7 @@ import os
 import hypothesis
 import pytest
 
-from tests.engines import proofs as engines
+from tests.integrations import proofs as engines
 from tests.models import proofs as families
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,25 +20,25 @@ hypothesis.settings.load_profile("same")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-k "[B9]"` runs what proves row B9 of docs/engines.md."""
+    """`-k "[B9]"` runs what proves row B9 of docs/training_engine.md."""
     item.extra_keyword_matches.update(f"[{name}]" for name in engines.rows_of(item.nodeid))
 
 
 class Proofs:
-    """Keeps what proves the cells of docs/models.md and the rows of docs/engines.md."""
+    """Keeps what proves the cells of docs/models.md and the rows of docs/training_engine.md."""
 
     def __init__(self) -> None:
         cells = (proof for proofs in families.PROOFS.values() for proof in proofs.values())
-        rows = (test for row in engines.ROWS.values() for test in row.tests)
+        rows = (test for row in engines.ROWWISE.values() for test in row.tests)
         self.kept = [
             families.Passed(cells, families.RESULTS),
             families.Passed(rows, engines.RESULTS),
         ]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or report.failed:
+        if report.when == "call" or report.failed_origins:
             for passed in self.kept:
-                passed.hear(report.nodeid, passed=report.passed)
+                passed.observe(report.nodeid, passed=report.passed)
 
     def pytest_sessionfinish(self) -> None:
         for passed in self.kept:
@@ -45,6 +46,7 @@ class Proofs:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """TITANRUN_WRITE_FAMILIES=1 keeps what passed in the results.json of tests/models and tests/engines."""
+    """TITANRUN_WRITE_FAMILIES=1 keeps what passed in the results.json of tests/models and
+    tests/engines."""
     if os.environ.get("TITANRUN_WRITE_FAMILIES"):
         config.pluginmanager.register(Proofs())

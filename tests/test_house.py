@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.config.base import dump
+from titanrun.config.base import dump_config
+from titanrun.config.checksum import to_yaml_with_checksum
 from titanrun.config.problems import ProblemsFound
-from titanrun.config.signature import signed
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(path for path in (ROOT / "recipes").iterdir() if path.suffix in (".yaml", ".toml"))
@@ -31,7 +31,7 @@ def test_every_shipped_recipe_validates_without_a_warning(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert resolve(str(path), environment={}).warnings == ()
+    assert resolve_recipe(str(path), environment={}).warnings == ()
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
@@ -39,12 +39,12 @@ def test_a_resolved_recipe_resolves_to_its_own_bytes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    text = resolve(str(path), environment={}).text
+    text = resolve_recipe(str(path), environment={}).text
     saved = tmp_path / "resolved.yaml"
     saved.write_text(text, encoding="utf-8")
-    again = resolve(str(saved), environment={})
+    again = resolve_recipe(str(saved), environment={})
     assert again.text == text
-    assert signed(dump(again.recipe)) == text
+    assert to_yaml_with_checksum(dump_config(again.recipe)) == text
     assert again.warnings == ()
 
 
@@ -53,7 +53,7 @@ def test_yaml_and_toml_of_the_debug_recipe_resolve_to_the_same_bytes(
 ) -> None:
     monkeypatch.chdir(ROOT)
     texts = {
-        resolve(f"recipes/llama3_debug{suffix}", environment={}).text
+        resolve_recipe(f"recipes/llama3_debug{suffix}", environment={}).text
         for suffix in (".yaml", ".toml")
     }
     assert len(texts) == 1
@@ -124,10 +124,12 @@ def test_a_resolved_recipe_changed_by_hand_is_reported(
     monkeypatch.chdir(ROOT)
     saved = tmp_path / "resolved.yaml"
     saved.write_text(
-        resolve("recipes/llama3_debug.yaml", environment={}).text.replace("seed: 0", "seed: 1"),
+        resolve_recipe("recipes/llama3_debug.yaml", environment={}).text.replace(
+            "seed: 0", "seed: 1"
+        ),
         encoding="utf-8",
     )
-    (warning,) = resolve(str(saved), environment={}).warnings
+    (warning,) = resolve_recipe(str(saved), environment={}).warnings
     assert "no longer matches the checksum" in warning.message
 
 
@@ -137,27 +139,29 @@ def test_a_missing_recipe_names_its_neighbours(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("version: 1\n", encoding="utf-8")
     with pytest.raises(ProblemsFound) as caught:
-        resolve("mime.yaml", environment={})
+        resolve_recipe("mime.yaml", environment={})
     assert caught.value.problems[0].code == "file"
-    assert "mine.yaml" in str(caught.value.problems[0].help)
+    assert "mine.yaml" in str(caught.value.problems[0].hint)
 
 
 def test_text_that_looks_like_a_reference_survives_resolving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    recipe = resolve(
+    recipe = resolve_recipe(
         str(ROOT / "recipes" / "llama3_debug.yaml"), ["description=costs $${5}"], environment={}
     )
     Path("resolved.yaml").write_text(recipe.text, encoding="utf-8")
-    assert resolve("resolved.yaml", environment={}).run.description == "costs ${5}"
-    assert resolve("resolved.yaml", environment={}).text == recipe.text
+    assert resolve_recipe("resolved.yaml", environment={}).run.description == "costs ${5}"
+    assert resolve_recipe("resolved.yaml", environment={}).text == recipe.text
 
 
-# torch.load without weights_only, and pickle, run whatever code a file names; our one unpickler has a list of what it may build
+# torch.load without weights_only, and pickle, run whatever code a file names; our one unpickler has
+# a list of what it may build
 UNPICKLERS = {
-    "titanrun/components/checkpoints/dcp.py": {"pickle.Unpickler", "pickle.UnpicklingError"},
-    # these write what only torch's viewers read; the bytes that are loaded were made by torch a moment before
+    "titanrun/components/checkpoints/dcp_io.py": {"pickle.Unpickler", "pickle.UnpicklingError"},
+    # these write what only torch's viewers read; the bytes that are loaded were made by torch a
+    # moment before
     "titanrun/components/profiling/memory_snapshots.py": {"pickle.dump"},
     "titanrun/distributed/flight_recorder.py": {"pickle.loads", "pickle.dumps"},
 }

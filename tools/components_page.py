@@ -1,4 +1,8 @@
-"""docs/components.md: every slot, every name, its options, an example that validates, and the test that tries it."""
+"""Build docs/components.md.
+
+The page has every slot, every name, its options, an example that validates, and the test that
+tries it.
+"""
 
 from collections.abc import Iterator
 from functools import cache
@@ -7,16 +11,23 @@ from typing import Any
 from recipe_leaves import NOT_BUILT, table
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.describe import default_of, described, example_of, is_section, short
-from titanrun.config.docs import class_summary
-from titanrun.config.emit import flow
-from titanrun.config.tree import path_text
-from titanrun.recipe.topics import Topic, topics
+from titanrun.config.describe_field import (
+    describe_fields,
+    get_default_data,
+    get_example_value,
+    is_section_type,
+    shorten_component,
+)
+from titanrun.config.field_docs import get_class_summary
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.tree import format_path
+from titanrun.recipe.reference.schema_topics import SchemaTopic, get_topics
 
 HEAD = """\
 # Components
 
-What can be named in each slot of a recipe, written by `python tools/write_reference.py`. Every example is the rest of a recipe that begins
+What can be named in each slot of a recipe, written by `python tools/write_reference.py`. Every \
+example is the rest of a recipe that begins
 so, and a test resolves each of them:
 
 ```yaml
@@ -25,7 +36,8 @@ model: {name: llama3, flavor: debugmodel}
 training: {dataset: tiny, seq_len: 64, steps: 10}
 ```
 
-An option with its default stands as `name: default`; one without a default has to be written. [The reference](reference.md) says what each
+An option with its default stands as `name: default`; one without a default has to be written. \
+[The reference](reference.md) says what each
 takes and means. *Tried by* names a test that fails when the component does not do its work.
 """
 BASE: dict[str, Any] = {
@@ -51,12 +63,12 @@ QUESTIONS = {
 
 
 def asked(dataset: dict[str, Any]) -> dict[str, Any]:
-    """A recipe about questions."""
+    """Build a recipe about questions."""
     return {**QUESTIONS, "training": {"dataset": dataset}}
 
 
 def learning(slot: str, written: Any) -> dict[str, Any]:
-    """A recipe about rewards, with `written` at one of the slots of the section rl."""
+    """Build a recipe about rewards, with `written` at one of the slots of the section rl."""
     return {
         **asked({"name": "string_task"}),
         "rl": {**QUESTIONS["rl"], slot: [written] if slot in LISTS else written},
@@ -64,7 +76,7 @@ def learning(slot: str, written: Any) -> dict[str, Any]:
 
 
 def streamed(dataset: dict[str, Any]) -> dict[str, Any]:
-    """A recipe about text of the Hub."""
+    """Build a recipe about text of the Hub."""
     return {
         "training": {"dataset": dataset},
         "tokenizer": {"name": "huggingface", "path": "folder"},
@@ -158,59 +170,63 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 # components without an option that a test of its own tries
 TRIED: dict[str, str] = {
-    "converters:fp32_lm_head": "worker/test_converters.py",
-    "loss:flow_matching": "models/flux/test_batches.py",
+    "converters:fp32_lm_head": "worker/build/test_apply_converters.py",
+    "loss:flow_matching": "models/flux/test_collator.py",
     "tokenizer:characters": "rl/test_runs.py",
     "generator:vllm": "rl/test_vllm.py::test_a_policy_learns_from_what_vllm_says",
-    "environment:single_turn": "rl/test_rollouts.py",
+    "environment:single_turn": "rl/test_rollout_runner.py",
     "tokenizer:tiny": "components/tokenizers/test_huggingface.py",
     "activation_checkpoint:none": "cli/test_plugin.py",
-    "trackers:trackio": "components/metrics/test_trackers.py::test_trackio_gets_the_recipe_and_every_step",
+    "trackers:trackio": (
+        "components/metrics/test_trackers.py::test_trackio_gets_the_recipe_and_every_step"
+    ),
 }
 
 
 def components_page() -> str:
-    """The whole page."""
+    """Build the whole page."""
     return (
         "\n".join(
-            [HEAD, *(line for topic in topics() if topic.is_slot for line in slot_lines(topic))]
+            [HEAD, *(line for topic in get_topics() if topic.is_slot for line in slot_lines(topic))]
         )
         + "\n"
     )
 
 
-def slot_lines(slot: Topic) -> Iterator[str]:
-    """A slot and its components."""
+def slot_lines(slot: SchemaTopic) -> Iterator[str]:
+    """Yield the lines of a slot and its components."""
     config = slot.config
     assert issubclass(config, ComponentConfig)
     default = f"; `{config.default_name}` where nothing is written" if config.default_name else ""
     yield f"## {slot.title}"
     yield ""
-    yield f"{class_summary(config)} Written at `{path_text(slot.keys)}`{default}."
+    yield f"{get_class_summary(config)} Written at `{format_path(slot.keys)}`{default}."
     yield ""
     for topic in components(slot):
         yield from component_lines(topic)
 
 
-def components(slot: Topic) -> list[Topic]:
-    """The components of a slot."""
+def components(slot: SchemaTopic) -> list[SchemaTopic]:
+    """Return the components of a slot."""
     return [
-        topic for topic in topics() if is_component(topic) and issubclass(topic.config, slot.config)
+        topic
+        for topic in get_topics()
+        if is_component(topic) and issubclass(topic.config, slot.config)
     ]
 
 
-def is_component(topic: Topic) -> bool:
+def is_component(topic: SchemaTopic) -> bool:
     """Whether a topic is a component, and no section of one."""
     return bool(topic.component) and topic.component == topic.title
 
 
-def component_lines(topic: Topic) -> Iterator[str]:
+def component_lines(topic: SchemaTopic) -> Iterator[str]:
     """One component."""
     config = topic.config
     assert issubclass(config, ComponentConfig)
     yield f"### {topic.title}"
     yield ""
-    yield class_summary(config)
+    yield get_class_summary(config)
     yield ""
     if config.extra:
         yield f'- needs: `pip install "titanrun[{config.extra}]"`'
@@ -225,13 +241,16 @@ def component_lines(topic: Topic) -> Iterator[str]:
 
 def options(config: type[ComponentConfig]) -> Iterator[str]:
     """`lr: 0.0008`, or the bare name of an option that has to be written, or that is a section."""
-    for field in described(config):
-        bare = field.required or is_section(config.model_fields[field.name].annotation)
+    for field in describe_fields(config):
+        bare = field.is_required or is_section_type(config.model_fields[field.name].annotation)
         yield field.name if bare else f"{field.name}: {field.default}"
 
 
-def example(topic: Topic) -> dict[str, Any]:
-    """The part of a recipe that names the component, with what it requires and its first option that says something."""
+def example(topic: SchemaTopic) -> dict[str, Any]:
+    """Build the part of a recipe that names the component.
+
+    It has what the component requires and its first option that says something.
+    """
     if topic.title in EXAMPLES:
         return EXAMPLES[topic.title]
     config, name = topic.config, topic.title.partition(":")[2]
@@ -241,15 +260,19 @@ def example(topic: Topic) -> dict[str, Any]:
     for key, field in config.model_fields.items():
         if (
             key != "name"
-            and (field.is_required() or not is_section(field.annotation))
+            and (field.is_required() or not is_section_type(field.annotation))
             and len(written) < 2 + field.is_required()
         ):
-            written[key] = example_of(field) if field.is_required() else short(default_of(field))
+            written[key] = (
+                get_example_value(field)
+                if field.is_required()
+                else shorten_component(get_default_data(field))
+            )
     return around(topic, written if len(written) > 1 else name)
 
 
-def around(topic: Topic, written: Any) -> dict[str, Any]:
-    """What is written at a topic's place, with the sections and lists on the way."""
+def around(topic: SchemaTopic, written: Any) -> dict[str, Any]:
+    """Put what is written at a topic's place into the sections and lists on the way."""
     if topic.keys == ("replace", "with"):
         return {"replace": [{"match": "layers.*.feed_forward", "with": written}]}
     if topic.keys[:1] == ("rl",):
@@ -262,11 +285,15 @@ def around(topic: Topic, written: Any) -> dict[str, Any]:
 
 def flow_lines(data: dict[str, Any]) -> str:
     """One line a section."""
-    return "\n".join(f"{key}: {flow(value)}" for key, value in data.items())
+    return "\n".join(f"{key}: {to_flow_yaml(value)}" for key, value in data.items())
 
 
 def tried_by(title: str) -> str:
-    """The test in leaves.yaml of the component's first option that is tried by more than a message, or what `TRIED` says; else nothing."""
+    """Return the test of the component, or an empty text.
+
+    It is the test in leaves.yaml of the component's first option that is tried by more than a
+    message, or what `TRIED` says.
+    """
     own = [
         test
         for leaf, test in leaf_tests().items()
@@ -278,12 +305,12 @@ def tried_by(title: str) -> str:
 
 @cache
 def leaf_tests() -> dict[str, str]:
-    """What leaves.yaml holds, read once."""
+    """Return what leaves.yaml holds, read once."""
     return table()
 
 
 def whole_recipe(part: dict[str, Any]) -> dict[str, Any]:
-    """The recipe that an example is the rest of."""
+    """Build the recipe that an example is the rest of."""
     return {
         key: {**BASE.get(key, {}), **value}
         if isinstance(value, dict) and key == "training"

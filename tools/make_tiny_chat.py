@@ -1,7 +1,9 @@
 """Makes the conversations that ship with titanrun, the same bytes each time.
 
-The user gives a few words, the assistant says them again. No answer of the held-out part is one of the
-training part. `make_tiny_chat.py` writes them, `--check` compares the committed files with a fresh make.
+The user gives a few words, the assistant says them again. No answer of the held-out part is one of
+the
+training part. `make_tiny_chat.py` writes them, `--check` compares the committed files with a fresh
+make.
 """
 
 import argparse
@@ -14,8 +16,10 @@ from pathlib import Path
 ASSETS = Path(__file__).resolve().parents[1] / "titanrun" / "assets" / "tiny_chat"
 # each is one token of the tiny tokenizer, so that what is learned is the task and not spelling
 WORDS_TEXT = (
-    "box car child stone river green pot dog fish cat moon sack night bread hen bird fire wolf tree knife water light net rope goat "
-    "mill fox leeks wind eggs barn crow smith week eye goose owl duck attic beans sun road snow peas horse plums pears hill salt hand "
+    "box car child stone river green pot dog fish cat moon sack night bread hen bird fire wolf "
+    "tree knife water light net rope goat "
+    "mill fox leeks wind eggs barn crow smith week eye goose owl duck attic beans sun road "
+    "snow peas horse plums pears hill salt hand "
     "tower bear drum hall iron"
 )
 WORDS = WORDS_TEXT.split()
@@ -28,7 +32,7 @@ Turn = tuple[str, str]
 
 
 def draw_turn(dice: random.Random, seen: set[str], avoided: set[str]) -> Turn:
-    """A question and its answer, which is in neither of two sets; it is added to the first."""
+    """Draw a question and its answer, which is in neither of two sets; add it to the first."""
     while True:
         words = dice.sample(WORDS, dice.randint(FEWEST, MOST))
         answer = " ".join(words)
@@ -38,7 +42,10 @@ def draw_turn(dice: random.Random, seen: set[str], avoided: set[str]) -> Turn:
 
 
 def conversations(split: str, avoided: set[str]) -> Iterator[list[Turn]]:
-    """The turns of each conversation of a part; its answers are added to `avoided` once all are drawn."""
+    """Yield the turns of each conversation of a part.
+
+    Its answers are added to `avoided` once all are drawn.
+    """
     dice, seen = random.Random(f"tiny chat, {split}"), set[str]()
     for number in range(COUNTS[split]):
         yield [draw_turn(dice, seen, avoided) for _ in range(2 if number % TWO_TURNS == 0 else 1)]
@@ -46,7 +53,7 @@ def conversations(split: str, avoided: set[str]) -> Iterator[list[Turn]]:
 
 
 def lines(turns: list[Turn]) -> str:
-    """A conversation as one line of JSON."""
+    """Format a conversation as one line of JSON."""
     messages = [
         {"role": role, "content": text}
         for turn in turns
@@ -56,7 +63,7 @@ def lines(turns: list[Turn]) -> str:
 
 
 def make() -> dict[str, str]:
-    """The text of each file by its name."""
+    """Return the text of each file by its name."""
     answers: set[str] = set()
     return {
         f"{split}.jsonl": "".join(map(lines, conversations(split, answers))) for split in COUNTS
@@ -64,6 +71,7 @@ def make() -> dict[str, str]:
 
 
 def main() -> int:
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,7 @@
 """Makes the corpus and the tokenizer that ship with titanrun, the same bytes each time.
 
-`make_tiny_corpus.py` writes them, `--check` compares the committed files with their hashes and with a fresh make,
+`make_tiny_corpus.py` writes them, `--check` compares the committed files with their hashes and with
+a fresh make,
 `--baseline` prints the held-out loss of a trigram model, which a trained model has to beat.
 """
 
@@ -36,12 +37,13 @@ FILES = (
 
 
 def write_documents(documents: list[str], path: Path) -> None:
+    """Write each document as one line of JSON."""
     lines = [json.dumps({"text": document}) + "\n" for document in documents]
     path.write_text("".join(lines), encoding="ascii", newline="\n")
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """The sha256 of each file of the corpus, by name; a missing file is left out."""
+    """Return the sha256 of each file of the corpus, by name; a missing file is left out."""
     return {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
         for name in FILES
@@ -50,7 +52,7 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 
 def make_corpus(folder: Path) -> None:
-    """Writes the documents, the tokenizer, the token streams and the hashes into the folder."""
+    """Write the documents, the tokenizer, the token streams and the hashes into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     training = draw_training_documents()
     held_out = draw_held_out_documents(training)
@@ -89,11 +91,16 @@ def measure_baseline(folder: Path) -> float:
 
 
 def describe(folder: Path) -> str:
+    """Describe the sizes of the corpus in one line."""
     train, held_out = np.load(folder / "train.npy"), np.load(folder / "held_out.npy")
-    return f"{len(train)} training tokens, {len(held_out)} held-out tokens, unigram entropy {unigram_entropy(train):.3f} nats"
+    return (
+        f"{len(train)} training tokens, {len(held_out)} held-out tokens, unigram entropy "
+        f"{unigram_entropy(train):.3f} nats"
+    )
 
 
 def main() -> int:
+    """Write the corpus, or compare it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -112,7 +119,8 @@ def main() -> int:
         print(f"{arguments.out}: {describe(arguments.out)}")
     if arguments.baseline:
         print(
-            f"Kneser-Ney trigram, held-out loss: {measure_baseline(arguments.out):.4f} nats per token"
+            f"Kneser-Ney trigram, held-out loss: {measure_baseline(arguments.out):.4f} nats per "
+            f"token"
         )
     differences = find_differences(arguments.out) if arguments.check else []
     print("".join(f"{line}\n" for line in differences), end="", file=sys.stderr)

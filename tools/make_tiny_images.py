@@ -1,7 +1,9 @@
 """Makes the pictures of coloured shapes that ship with titanrun, with their captions.
 
-Each picture is one combination of shape, colour and place; the held-out part has combinations that the training part lacks.
-`make_tiny_images.py` writes them, `--check` compares the committed files with a fresh make, pixel by pixel: what zlib makes of the same
+Each picture is one combination of shape, colour and place; the held-out part has combinations that
+the training part lacks.
+`make_tiny_images.py` writes them, `--check` compares the committed files with a fresh make, pixel
+by pixel: what zlib makes of the same
 pixels depends on its version.
 """
 
@@ -52,7 +54,7 @@ def mask(shape: str, place: str) -> NDArray[np.bool_]:
 
 
 def png(covered: NDArray[np.bool_], colour: tuple[int, int, int]) -> bytes:
-    """A picture of two colours."""
+    """Draw a picture of two colours."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -72,7 +74,7 @@ def png(covered: NDArray[np.bool_], colour: tuple[int, int, int]) -> bytes:
 
 
 def make() -> dict[str, dict[str, bytes]]:
-    """The members of each tar file."""
+    """Return the members of each tar file."""
     made: dict[str, dict[str, bytes]] = {"train.tar": {}, "held_out.tar": {}}
     for number, (shape, colour, place) in enumerate(product(SHAPES, COLOURS, PLACES)):
         members = made[
@@ -86,7 +88,7 @@ def make() -> dict[str, dict[str, bytes]]:
 
 
 def write(folder: Path) -> None:
-    """Writes the tar files, without times and owners."""
+    """Write the tar files, without times and owners."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, members in make().items():
         with tarfile.open(folder / name, "w", format=tarfile.USTAR_FORMAT) as archive:
@@ -110,7 +112,7 @@ def differences(folder: Path) -> list[str]:
 
 
 def pixels(content: bytes | None) -> bytes | None:
-    """What a picture shows; a text as it is."""
+    """Return what a picture shows; a text as it is."""
     if content is None or not content.startswith(b"\x89PNG"):
         return content
     with Image.open(io.BytesIO(content)) as picture:
@@ -118,6 +120,7 @@ def pixels(content: bytes | None) -> bytes | None:
 
 
 def main() -> int:
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, compare")
     if not parser.parse_args().check:

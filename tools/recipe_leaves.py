@@ -11,12 +11,19 @@ from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.describe import example_of, is_section
-from titanrun.config.fields import setting_of
-from titanrun.config.shape import accepts_auto, accepts_null, bare, is_slot, item_type, options
-from titanrun.config.source import read_source
-from titanrun.config.tree import plain
-from titanrun.recipe import menu
+from titanrun.config.describe_field import get_example_value, is_section_type
+from titanrun.config.fields import find_field_metadata
+from titanrun.config.read_source import read_source
+from titanrun.config.tree import to_plain_data
+from titanrun.config.type_introspection import (
+    accepts_auto,
+    accepts_null,
+    find_item_type,
+    get_literal_values,
+    is_slot,
+    unwrap_annotation,
+)
+from titanrun.recipe import builtins
 from titanrun.recipe.recipe import Recipe
 
 TABLE = Path(__file__).parents[1] / "tests" / "recipe" / "leaves.yaml"
@@ -25,7 +32,15 @@ NOT_BUILT = "not-built"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A setting. `name` as in the table; `keys` in a recipe; `holder` declares it; `component` has it and fills `slot`, if any."""
+    """A setting.
+
+    Attributes:
+        name: As in the table.
+        keys: The place in a recipe.
+        holder: What declares it.
+        component: What has it, if any.
+        slot: What the component fills, if any.
+    """
 
     name: str
     keys: tuple[str, ...]
@@ -41,27 +56,31 @@ class Leaf:
     @property
     def capability(self) -> str | None:
         """What is not built, if anything."""
-        setting = setting_of(self.field)
+        setting = find_field_metadata(self.field)
         return None if setting is None else setting.not_built
 
     @property
     def has_a_choice(self) -> bool:
         """Whether more than one value is allowed."""
         annotation = self.field.annotation
-        return len(options(annotation)) != 1 or accepts_auto(annotation) or accepts_null(annotation)
+        return (
+            len(get_literal_values(annotation)) != 1
+            or accepts_auto(annotation)
+            or accepts_null(annotation)
+        )
 
 
 @cache
 def leaves() -> dict[str, Leaf]:
     """Every setting of the recipe and of every registered component, each component once."""
-    menu.open_menu()
+    builtins.register_builtins()
     slots: dict[type[ComponentConfig], Leaf] = {}
     found = list(walk(Recipe, Leaf("", (), Recipe), slots))
     done: set[type[ComponentConfig]] = set()
     while rest := [slot for slot in slots if slot not in done]:
         for slot in rest:
             done.add(slot)
-            for name, choice in registry.choices(slot).items():
+            for name, choice in registry.load_choices(slot).items():
                 found += walk(
                     choice,
                     Leaf(f"{slot.slot}:{name}.", slots[slot].keys, choice, choice, slots[slot]),
@@ -73,11 +92,14 @@ def leaves() -> dict[str, Leaf]:
 def walk(
     config: type[Config], above: Leaf, slots: dict[type[ComponentConfig], Leaf]
 ) -> Iterator[Leaf]:
-    """The settings of one config and its sections; the first place of each slot on the way goes into `slots`."""
+    """Yield the settings of one config and its sections.
+
+    The first place of each slot on the way goes into `slots`.
+    """
     for name, field in config.model_fields.items():
-        inner = item_type(field.annotation) or bare(field.annotation)
+        inner = find_item_type(field.annotation) or unwrap_annotation(field.annotation)
         leaf = Leaf(above.name + name, (*above.keys, name), config, above.component, above.slot)
-        if is_section(inner):
+        if is_section_type(inner):
             yield from walk(
                 inner, Leaf(f"{leaf.name}.", leaf.keys, inner, above.component, above.slot), slots
             )
@@ -88,8 +110,12 @@ def walk(
 
 
 def table() -> dict[str, str]:
-    """What leaves.yaml says: a test, `folder/file.py::function` or `...::function[case]` below tests/, or not-built."""
-    read = plain(read_source(str(TABLE)))
+    """Return what leaves.yaml says.
+
+    Each value is a test, `folder/file.py::function` or `...::function[case]` below tests/, or
+    not-built.
+    """
+    read = to_plain_data(read_source(str(TABLE)))
     assert isinstance(read, dict)
     return read
 
@@ -108,17 +134,17 @@ def ignore(leaf: Leaf) -> None:
 
 
 def unwritten(field: FieldInfo) -> Any:
-    """The default, or for a required field something that fits."""
+    """Return the default, or for a required field something that fits."""
     if not field.is_required():
         return field.get_default(call_default_factory=True, validated_data={})
-    inner = bare(field.annotation)
+    inner = unwrap_annotation(field.annotation)
     if is_slot(inner):
-        choice = next(iter(registry.choices(inner).values()))
+        choice = next(iter(registry.load_choices(inner).values()))
         return choice.model_validate(
             {
-                name: example_of(needed)
+                name: get_example_value(needed)
                 for name, needed in choice.model_fields.items()
                 if needed.is_required()
             }
         )
-    return example_of(field)
+    return get_example_value(field)

@@ -1,4 +1,6 @@
-"""Ignores one setting after the other, and tells which of the tests in tests/recipe/leaves.yaml do not notice.
+"""Ignore one setting after the other, and tell which tests do not notice.
+
+The tests are those in tests/recipe/leaves.yaml.
 
 python tools/try_leaves.py                      # all of them; a few seconds each
 python tools/try_leaves.py optimizer:adamw.lr   # these
@@ -29,7 +31,8 @@ def main(names: list[str]) -> int:
     ]
     blind = [leaf.name for leaf in tried if not notices(leaf, tests[leaf.name])]
     print(
-        f"{len(tried) - len(blind)} of {len(tried)} settings are missed by their test when they are ignored"
+        f"{len(tried) - len(blind)} of {len(tried)} settings are missed by their test when they "
+        f"are ignored"
     )
     return 1 if blind else 0
 

@@ -1,4 +1,7 @@
-"""Writes the table of docs/engines.md from tests/engines/results.json, which the tests keep up when TITANRUN_WRITE_FAMILIES is set."""
+"""Write the table of docs/training_engine.md from tests/integrations/results.json.
+
+The tests update that file when TITANRUN_WRITE_FAMILIES is set.
+"""
 
 import json
 import sys
@@ -7,12 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.engines.proofs import RESULTS, ROWS  # noqa: E402
+from tests.integrations.proofs import RESULTS, ROWS  # noqa: E402
 
-TARGET = ROOT / "docs" / "engines.md"
+TARGET = ROOT / "docs" / "training_engine.md"
 TITLE = "## What was tried of each system\n"
 HEAD = """
-A row stands where all of its tests have passed on a CPU; none was run on a GPU. A and C are torchtitan's configs and extension points,
+A row stands where all of its tests have passed on a CPU; none was run on a GPU. A and C are \
+torchtitan's configs and extension points,
 B its RL, D TorchForge, E verl. `tools/write_engines.py` writes this;
 `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
 `pytest -m "slow or not slow" -k "[B9]"` runs the tests of row B9, and so for each row;
@@ -24,23 +28,27 @@ B its RL, D TorchForge, E verl. `tools/write_engines.py` writes this;
 
 
 def page() -> str:
-    """The whole page: what stands above the table is written by hand."""
+    """Build the whole page: what stands above the table is written by hand."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     above = TARGET.read_text(encoding="utf-8").partition(TITLE)[0]
     lines = [
-        f"| {name} | {row.what} | {'<br>'.join(map(shown, row.tests))} | {stamp(row.tests, results)} | |"
+        f"| {name} | {row.what} | {'<br>'.join(map(shown, row.tests))} | "
+        f"{stamp(row.tests, results)} | |"
         for name, row in ROWS.items()
     ]
     return above + TITLE + HEAD + "\n".join(lines) + "\n"
 
 
 def shown(test: str) -> str:
-    """A test without what all of them begin with."""
+    """Return a test without what all of them begin with."""
     return f"`{test.removeprefix('tests/')}`"
 
 
 def stamp(tests: tuple[str, ...], results: dict[str, dict[str, str]]) -> str:
-    """When the last of the tests was run, and on which commit; `unproven` where one never passed."""
+    """Return when the last of the tests was run, and on which commit.
+
+    `unproven` where one never passed.
+    """
     if any(test not in results for test in tests):
         return "unproven"
     last = max((results[test] for test in tests), key=lambda found: found["date"])

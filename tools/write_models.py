@@ -1,4 +1,7 @@
-"""Writes docs/models.md from tests/models/results.json, which the tests keep up when TITANRUN_WRITE_FAMILIES is set."""
+"""Write docs/models.md from tests/models/results.json.
+
+The tests update that file when TITANRUN_WRITE_FAMILIES is set.
+"""
 
 import json
 import sys
@@ -11,20 +14,24 @@ from tests.models.proofs import COLUMNS, PROOFS, REFUSED, RESULTS  # noqa: E402
 
 TARGET = ROOT / "docs" / "models.md"
 PAGES = ("llama3", "qwen3", "deepseek_v3", "gpt_oss", "llama4", "flux", "decoder", "transformers")
-HEAD = """# Model families, and what was tried of each
+HEAD = """# Supported models and tested features
 
-A cell says `yes` where the test below it passed, on a CPU in fp32 with a tiny model: HF parity and `export opens` against the class of
-transformers (of flux: of diffusers) on random weights; layouts on gloo ranks against one process (losses within 1e-5, gradients 5e-6),
-compiled with aot_eager; float8 emulated, two steps within 2% of the losses without it. `no` is a documented refusal. Nothing here was
+A cell says `yes` where the test below it passed, on a CPU in fp32 with a tiny model: HF parity \
+and `export opens` against the class of
+transformers (of flux: of diffusers) on random weights; layouts on gloo ranks against one process \
+(losses within 1e-5, gradients 5e-6),
+compiled with aot_eager; float8 emulated, two steps within 2% of the losses without it. `no` is a \
+documented refusal. Nothing here was
 tried on a GPU.
 
-This file is written by `tools/write_models.py`; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
+This file is written by `tools/write_models.py`; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or \
+not slow" ...` keeps the results.
 
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Build the whole page."""
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     lines = [f"| family | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     lines += [
@@ -49,7 +56,7 @@ def page() -> str:
 
 
 def titled(family: str) -> str:
-    """The family, with a link to its page where it has one."""
+    """Return the family, with a link to its page where it has one."""
     return f"[{family}](models/{family}.md)" if family in PAGES else family
 
 

@@ -1,6 +1,9 @@
-"""Writes what is made from the code: docs/reference.md, docs/components.md, docs/migration*.md, docs/commands.md and docs/commands/,
-and what settings like those that torchtitan and others ship become today, so that a change shows in review; with --check says whether
-all is fresh."""
+"""Write the files that are made from the code.
+
+docs/reference.md, docs/components.md, docs/migration*.md, docs/commands.md and docs/commands/, and
+what settings like those that torchtitan and others ship become today, so that a change shows in
+review. With --check it says whether all is fresh.
+"""
 
 import io
 import sys
@@ -10,14 +13,14 @@ from pathlib import Path
 
 from components_page import components_page
 
-from titanrun.cli.command_docs import index
+from titanrun.cli.command_docs import format_command_index
 from titanrun.cli.main import COMMANDS
-from titanrun.recipe.migrate.document import document
-from titanrun.recipe.migrate.guide import guide
-from titanrun.recipe.migrate.migration import migrate
-from titanrun.recipe.migrate.programs import PROGRAMS
-from titanrun.recipe.migrate.report import report
-from titanrun.recipe.reference import reference
+from titanrun.recipe.migrate.migration import migrate_file
+from titanrun.recipe.migrate.migration_report import format_migration_report
+from titanrun.recipe.migrate.program_detection import PROGRAMS
+from titanrun.recipe.migrate.program_guide import build_program_guide
+from titanrun.recipe.migrate.torchtitan_guide import build_torchtitan_guide
+from titanrun.recipe.reference.reference_page import build_reference_page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -25,7 +28,7 @@ SETTINGS = ROOT / "tests" / "recipe" / "migrate"
 
 
 def pages() -> dict[Path, str]:
-    """The text of every generated file."""
+    """Return the text of every generated file."""
     commands = {DOCS / "commands" / f"{name}.md": page(name) for name in COMMANDS}
     settings = {
         file.with_suffix(".txt"): migrated(file)
@@ -33,26 +36,27 @@ def pages() -> dict[Path, str]:
         for file in files_of(program)
     }
     tables = {
-        DOCS / "reference.md": reference(),
-        DOCS / "migration.md": document(),
-        DOCS / "commands.md": index(COMMANDS),
+        DOCS / "reference.md": build_reference_page(),
+        DOCS / "migration_torchtitan.md": build_torchtitan_guide(),
+        DOCS / "commands.md": format_command_index(COMMANDS),
     }
     tables[DOCS / "components.md"] = components_page()
     tables |= {
-        DOCS / f"migration_{name}.md": guide(PROGRAMS[name]) for name in ("torchtune", "axolotl")
+        DOCS / f"migration_{name}.md": build_program_guide(PROGRAMS[name])
+        for name in ("torchtune", "axolotl")
     }
     return {**tables, **commands, **settings}
 
 
 def files_of(program: str) -> list[Path]:
-    """The settings of a program that the tests have."""
+    """Return the settings of a program that the tests have."""
     return sorted(
         file for file in (SETTINGS / program).glob("*.*") if file.suffix in (".toml", ".yaml")
     )
 
 
 def page(command: str) -> str:
-    """The page of one command, from its parser."""
+    """Build the page of one command, from its parser."""
     said = io.StringIO()
     with redirect_stdout(said), suppress(SystemExit):
         import_module(f"titanrun.cli.{command.replace('-', '_')}").run(["--help-markdown"])
@@ -60,11 +64,16 @@ def page(command: str) -> str:
 
 
 def migrated(file: Path) -> str:
-    """The recipe that a setting of another program becomes, and the report."""
+    """Return the recipe that a setting of another program becomes, and the report."""
     program = file.parent.name
     head = (f"# Migrated from {program}'s {file.name} by titanrun migrate.",)
-    migration = migrate(str(file), PROGRAMS[program], recipe="recipe.yaml", head=head)
-    return f"{migration.text}\n===== report, exit code {migration.exit_code} =====\n{report(migration, file.name)}"
+    migration = migrate_file(
+        str(file), PROGRAMS[program], recipe_name="recipe.yaml", header_lines=head
+    )
+    return (
+        f"{migration.text}\n===== report, exit code {migration.exit_code} "
+        f"=====\n{format_migration_report(migration, file.name)}"
+    )
 
 
 def main() -> int:

@@ -1,16 +1,20 @@
-"""Writes the table of docs/reliability.md from tests/faults/results.json, which the tests of the fault matrix write when
-TITANRUN_WRITE_FAULTS is set."""
+"""Write the table of docs/fault_injection.md from tests/faults/results.json.
+
+The tests of the fault matrix write that file when TITANRUN_WRITE_FAULTS is set.
+"""
 
 import json
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "faults" / "results.json"
-TARGET = ROOT / "docs" / "reliability.md"
-HEAD = """# What was done to runs, and what became of them
+TARGET = ROOT / "docs" / "fault_injection.md"
+HEAD = """# Fault-injection results
 
-Each row is a test in `tests/faults/`, named after the row, that passed at that commit on a CPU with a tiny model. A row that waits for
-something which is not built yet says for what: nothing is claimed of it. `make test-all` runs them all; the rows 1 to 15, 18, 20, 24 to 26
+Each row is a test in `tests/faults/`, named after the row, that passed at that commit on a CPU \
+with a tiny model. A row that waits for
+something which is not built yet says for what: nothing is claimed of it. `make test-all` runs \
+them all; the rows 1 to 15, 18, 20, 24 to 26
 and 33 are in every `make test`. This file is written by `tools/write_reliability.py`.
 
 | row | done to the run | outcome | lost | commit, date |
@@ -20,7 +24,7 @@ WAITING = {}
 
 
 def rows() -> dict[str, tuple[str, ...]]:
-    """The cells of each row, in order."""
+    """Return the cells of each row, in order."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     tried = {
         row: (cell["injected"], cell["outcome"], cell["lost"], f"{cell['commit']}, {cell['date']}")
@@ -33,7 +37,7 @@ def rows() -> dict[str, tuple[str, ...]]:
 
 
 def table() -> str:
-    """The whole page."""
+    """Build the whole page."""
     return HEAD + "".join(f"| {' | '.join((row, *cells))} |\n" for row, cells in rows().items())
 
 

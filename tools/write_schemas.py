@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
-from titanrun.recipe.schemas import SCHEMAS, file_name, schema_text
+from titanrun.recipe.schemas.all_schemas import SCHEMAS, format_schema, get_schema_file_name
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 
 
 def main() -> int:
     """0 when the files are written, or fresh under --check."""
-    wanted = {FOLDER / file_name(name): schema_text(name) for name in SCHEMAS}
+    wanted = {FOLDER / get_schema_file_name(name): format_schema(name) for name in SCHEMAS}
     if "--check" in sys.argv[1:]:
         stale = [
             path

@@ -69,7 +69,7 @@ def test_a_bundle_holds_recipe_record_numbers_lock_and_patch(bundle: Path, titan
     again = titanrun("bundle", "first", "-o", "again.zip")
     assert again.returncode == 0 and (bundle.parent / "again.zip").read_bytes() == before
     refused = titanrun("bundle", "first")
-    assert refused.returncode == 2 and "exists and is never written over" in refused.stderr
+    assert refused.returncode == 2 and "exists and is never overwritten" in refused.stderr
 
 
 def test_a_damaged_bundle_is_refused(bundle: Path, titanrun: Run) -> None:
@@ -80,11 +80,11 @@ def test_a_damaged_bundle_is_refused(bundle: Path, titanrun: Run) -> None:
         assert done.returncode == 2 and "internal" not in done.stderr, done.stderr
     bundle.write_bytes(whole[: len(whole) // 2])
     done = titanrun("reproduce", "first.zip")
-    assert done.returncode == 2 and "'first.zip' is no bundle of a run" in done.stderr
+    assert done.returncode == 2 and "'first.zip' is not a bundle of a run" in done.stderr
 
 
 def test_only_a_run_directory_becomes_a_bundle(titanrun: Run, tmp_path: Path) -> None:
-    assert "there is no folder 'none'" in titanrun("bundle", "none").stderr
+    assert "folder not found: 'none'" in titanrun("bundle", "none").stderr
     done = titanrun("bundle", ".")
     assert (
         done.returncode == 2

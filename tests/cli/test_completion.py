@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.cli.complete import COMMAND_LINES, FLAG, candidates
+from titanrun.cli.complete import COMMAND_SYNTAX, NO_VALUE, find_candidates
 from titanrun.cli.completion import SCRIPTS
 from titanrun.cli.main import COMMANDS
-from titanrun.config.tree import path_text
-from titanrun.recipe.topics import all_paths, spots
+from titanrun.config.tree import format_path
+from titanrun.recipe.reference.schema_topics import find_field_locations, list_explainable_paths
 
 ROOT = Path(__file__).parents[2]
 OPTION = re.compile(r"^  (?:-\w(?: \w+)?, )?(--[a-z-]+)(?: (\{[^}]*\}|\w+))?", re.MULTILINE)
@@ -28,10 +28,10 @@ def help_of(command: str) -> str:
 
 
 def test_every_command_is_completed() -> None:
-    assert set(COMMAND_LINES) == set(COMMANDS)
-    assert set(COMMANDS) <= set(candidates([""]))
-    assert candidates(["vali"]) == ["validate"]
-    assert candidates(["nonsense", ""]) == []
+    assert set(COMMAND_SYNTAX) == set(COMMANDS)
+    assert set(COMMANDS) <= set(find_candidates([""]))
+    assert find_candidates(["vali"]) == ["validate"]
+    assert find_candidates(["nonsense", ""]) == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -41,9 +41,9 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         for name, value in OPTION.findall(help_of(command))
         if name not in ("--help", "--quiet", "--verbose")
     }
-    assert set(shown) == set(COMMAND_LINES[command].options)
-    for name, value in COMMAND_LINES[command].options.items():
-        assert bool(shown[name]) == (value != FLAG), name
+    assert set(shown) == set(COMMAND_SYNTAX[command].options)
+    for name, value in COMMAND_SYNTAX[command].options.items():
+        assert bool(shown[name]) == (value != NO_VALUE), name
         if shown[name].startswith("{"):
             assert shown[name] == "{" + ",".join(value or ()) + "}"
 
@@ -100,7 +100,7 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
     ],
 )
 def test_what_is_offered(line: str, expected: list[str]) -> None:
-    offered = candidates(line.split(" "))
+    offered = find_candidates(line.split(" "))
     assert sorted(offered) == sorted(expected)
 
 
@@ -108,17 +108,17 @@ def test_files_are_recipes_and_folders(tmp_path: Path) -> None:
     for name in ("a.yaml", "b.toml", "c.py", ".hidden.yaml"):
         (tmp_path / name).touch()
     (tmp_path / "deeper").mkdir()
-    offered = candidates(["train", f"{tmp_path}/"])
+    offered = find_candidates(["train", f"{tmp_path}/"])
     assert offered == [f"{tmp_path}/a.yaml", f"{tmp_path}/b.toml", f"{tmp_path}/deeper/"]
-    assert candidates(["train", f"{tmp_path}/."]) == [f"{tmp_path}/.hidden.yaml"]
-    assert candidates(["train", f"{tmp_path}/nowhere/"]) == []
+    assert find_candidates(["train", f"{tmp_path}/."]) == [f"{tmp_path}/.hidden.yaml"]
+    assert find_candidates(["train", f"{tmp_path}/nowhere/"]) == []
 
 
 def test_every_path_of_a_recipe_is_offered() -> None:
-    for path in all_paths():
-        found = spots(tuple(path.split(".")))
-        written = path_text(found[0].path)
-        offered = candidates(["train", "x.yaml", written])
+    for path in list_explainable_paths():
+        found = find_field_locations(tuple(path.split(".")))
+        written = format_path(found[0].path)
+        offered = find_candidates(["train", "x.yaml", written])
         assert any(
             re.fullmatch(re.escape(written) + r"(=|\.|\[0\]\.)", word) for word in offered
         ), written
@@ -190,7 +190,8 @@ def test_completing_an_override_imports_no_config() -> None:
         "import resource, sys; from titanrun.cli.main import run\n"
         "run(['__complete', 'train', 'x.yaml', 'training.'])\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print([name for name in ('torch', 'pydantic', 'ruamel') if name in sys.modules], used.ru_utime + used.ru_stime, file=sys.stderr)"
+        "print([name for name in ('torch', 'pydantic', 'ruamel') if name in sys.modules], "
+        "used.ru_utime + used.ru_stime, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded, seconds = done.stderr.split("] ")

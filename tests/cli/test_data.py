@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 
 from titanrun.cli import data as command
-from titanrun.cli.data_views import bars, bins, painted, sample_lines, svg_text
+from titanrun.cli.data_output import (
+    compute_histogram_bins,
+    format_loss_chunk,
+    iter_histogram_lines,
+    iter_sample_lines,
+    plot_length_histogram,
+)
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.data import ACTIONS
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.commands.data import ACTIONS
 
 RECIPE = """
 version: 1
@@ -23,7 +29,8 @@ tokenizer: tiny
 training:
   dataset: {name: text, path: train.jsonl, packing: best_fit, too_long: drop}
   seq_len: 32
-validation: {enable: true, dataset: {name: text, path: held.jsonl, packing: best_fit, shuffle: false}}
+validation: {enable: true, dataset: {name: text, path: held.jsonl, packing: best_fit,
+             shuffle: false}}
 """
 TEXTS = [f"story {number} {'and so on ' * (number % 5)}" for number in range(20)]
 
@@ -37,7 +44,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     (tmp_path / "r.yaml").write_text(RECIPE)
 
     def ask(action: str, *overrides: str, **request: Any) -> Any:
-        text = resolve("r.yaml", overrides, environment={}).text
+        text = resolve_recipe("r.yaml", overrides, environment={}).text
         return ACTIONS[action](
             {"resolved": text, "count": 2, "row": None, "section": None, **request}
         )
@@ -69,18 +76,28 @@ def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(
     (sample,) = validation["samples"]
     kinds = [kind for kind, _ in sample["pieces"]]
     assert kinds == ["context", "counted", "end"] * 2 + ["filled"]
-    text = "".join(sample_lines([validation], colour=False))
+    text = "".join(iter_sample_lines([validation], use_color=False))
     assert (
         f"⟦<begin of text>⟧{TEXTS[3]}<end of text>\n" in text
-        and "1 in the training data as well" in text
+        and "1 also in the training data" in text
     )
-    assert painted("yes", "counted", colour=True) != painted("yes", "context", colour=True) != "yes"
+    assert (
+        format_loss_chunk("yes", "counted", use_color=True)
+        != format_loss_chunk("yes", "context", use_color=True)
+        != "yes"
+    )
     assert asked("show", row=0, section="validation")[1]["samples"][0]["row"] == 0
 
 
 def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> None:
-    training, _ = asked("stats", "training.dataset.packing=windows", "training.dataset.too_long!", "model.attention.documents=eos",
-                        "validation.dataset.packing=windows", "validation.seq_len=8")  # fmt: skip
+    training, _ = asked(
+        "stats",
+        "training.dataset.packing=windows",
+        "training.dataset.too_long!",
+        "model.attention.documents=eos",
+        "validation.dataset.packing=windows",
+        "validation.seq_len=8",
+    )
     assert training["filled"] == training["counted"] == 1.0
     # the last document may be cut off with the last row
     assert training["documents"] in (21, 22) and training["duplicates"] == 1
@@ -88,14 +105,17 @@ def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> No
 
 def test_lengths_become_bars_and_a_picture(asked: Callable[..., Any]) -> None:
     found = asked("stats")
-    assert sum(count for _, _, count in bins(found[0]["lengths"])) == 21
-    assert bins([3, 4, 40]) == [
+    assert sum(count for _, _, count in compute_histogram_bins(found[0]["lengths"])) == 21
+    assert compute_histogram_bins([3, 4, 40]) == [
         (0, 4, 2),
         *((first, first + 4, 0) for first in range(5, 40, 5)),
         (40, 44, 1),
     ]
-    assert [line.split()[-1] for line in bars([1, 1, 2])] == ["2", "1"] and not list(bars([]))
-    assert svg_text(found).count("<polyline") == 2
+    assert [line.split()[-1] for line in iter_histogram_lines([1, 1, 2])] == [
+        "2",
+        "1",
+    ] and not list(iter_histogram_lines([]))
+    assert plot_length_histogram(found).count("<polyline") == 2
 
 
 def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> None:
@@ -132,7 +152,7 @@ def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> 
         (["verify", "nowhere"], "data_cache"),
         (["build", "r.yaml", "dump_folder=runs/x"], "add training.data_cache=runs/.data"),
         (["stats", "r.yaml", "-o", "a.png"], "ends in .svg"),
-        (["show", "r.yaml", "-n", "-1"], "give 0 or more"),
+        (["show", "r.yaml", "-n", "-1"], "use 0 or more"),
     ],
 )
 def test_mistakes_in_the_command_line_are_told(
@@ -140,7 +160,7 @@ def test_mistakes_in_the_command_line_are_told(
 ) -> None:
     with pytest.raises(ProblemsFound) as caught:
         command.run(arguments)
-    assert told in str(caught.value.problems[0].help)
+    assert told in str(caught.value.problems[0].hint)
 
 
 @pytest.mark.slow
@@ -152,9 +172,9 @@ def test_the_commands_answer_through_the_installed_script(
         assert done.returncode == code, done.stderr
         return done
 
-    assert "tokenised in runs/.data" in said("build", "r.yaml").stdout
+    assert "tokenized in runs/.data" in said("build", "r.yaml").stdout
     assert "--- training row " in said("show", "r.yaml", "-n", "1").stdout
-    assert "there is no row 99" in said("show", "r.yaml", "--row", "99", code=2).stderr
+    assert "sequence 99 not found" in said("show", "r.yaml", "--row", "99", code=2).stderr
     assert "█" in said("stats", "r.yaml").stdout
     assert said("stats", "r.yaml", "-o", "a.svg").stdout == "a.svg\n" and Path("a.svg").is_file()
     Path("train.jsonl").write_text('{"text": "torn\n')

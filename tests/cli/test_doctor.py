@@ -1,4 +1,5 @@
-"""`titanrun doctor`, as its users run it: in a process of its own, through the training that they would start."""
+"""`titanrun doctor`, as its users run it: in a process of its own, through the training that they
+would start."""
 
 import json
 import os
@@ -23,7 +24,7 @@ def test_doctor_trains_a_toy_model_and_tells_no_secrets(tmp_path: Path) -> None:
     done = doctor(cwd=tmp_path, HF_TOKEN="a-secret-token")
     assert (done.returncode, done.stderr) == (0, "")
     assert "two steps of a toy model work" in done.stdout
-    assert done.stdout.endswith("\nnothing is wrong\n")
+    assert done.stdout.endswith("\nno problems found\n")
     topics = {line.split()[0] for line in done.stdout.splitlines() if line}
     assert {
         "python",
@@ -47,4 +48,4 @@ def test_doctor_says_what_is_wrong(tmp_path: Path) -> None:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1
     assert [finding["topic"] for finding in found if finding["wrong"]] == ["training"]
-    assert "rank 0 of 2 cannot meet the others" in found[-1]["text"]
+    assert "rank 0 of 2 cannot reach the other ranks" in found[-1]["text"]

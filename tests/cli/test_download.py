@@ -1,4 +1,5 @@
-"""`titanrun download` against a hub on this machine, which answers as the Hub's API is documented."""
+"""`titanrun download` against a hub on this machine, which answers as the Hub's API is
+documented."""
 
 import hashlib
 import json
@@ -31,8 +32,8 @@ def sha(content: bytes) -> str:
 class Hub(BaseHTTPRequestHandler):
     """One model, two of its files cut short once."""
 
-    cut: ClassVar[set[str]] = set()
-    asked: ClassVar[list[tuple[str, str | None]]] = []
+    truncated_files: ClassVar[set[str]] = set()
+    requests: ClassVar[list[tuple[str, str | None]]] = []
 
     def do_HEAD(self) -> None:
         self.answer(with_body=False)
@@ -75,7 +76,7 @@ class Hub(BaseHTTPRequestHandler):
     def file(self, name: str, *, with_body: bool) -> None:
         content, wanted = FILES[name], self.headers.get("Range")
         if with_body:
-            Hub.asked.append((name, wanted))
+            Hub.requests.append((name, wanted))
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(len(content) - start))
@@ -83,8 +84,8 @@ class Hub(BaseHTTPRequestHandler):
         self.send_header("X-Repo-Commit", COMMIT)
         self.end_headers()
         if with_body:
-            is_cut = name in Hub.cut
-            Hub.cut.discard(name)
+            is_cut = name in Hub.truncated_files
+            Hub.truncated_files.discard(name)
             self.wfile.write(content[start : start + CUT] if is_cut else content[start:])
             if is_cut:
                 self.close_connection = True
@@ -103,7 +104,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    Hub.cut, Hub.asked = set(), []
+    Hub.truncated_files, Hub.requests = set(), []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -150,9 +151,9 @@ def test_the_files_of_a_model_come_with_their_digests(hub: str, tmp_path: Path) 
         COMMIT,
         len(FILES["config.json"]),
     )
-    Hub.asked.clear()
+    Hub.requests.clear()
     assert download(hub, "owner/model", "-o", str(tmp_path / "m")).returncode == 0
-    assert Hub.asked == []
+    assert Hub.requests == []
 
 
 def test_a_part_of_the_files(hub: str, tmp_path: Path) -> None:
@@ -166,22 +167,22 @@ def test_a_part_of_the_files(hub: str, tmp_path: Path) -> None:
 
 
 def test_what_broke_off_goes_on_where_it_was(hub: str, tmp_path: Path) -> None:
-    Hub.cut = {"model.safetensors"}
+    Hub.truncated_files = {"model.safetensors"}
     code = download(hub, "owner/model", "-o", str(tmp_path)).returncode
     if code:
         assert download(hub, "owner/model", "-o", str(tmp_path)).returncode == 0
     assert (tmp_path / "model.safetensors").read_bytes() == FILES["model.safetensors"]
-    ranges = [wanted for name, wanted in Hub.asked if name == "model.safetensors"]
+    ranges = [wanted for name, wanted in Hub.requests if name == "model.safetensors"]
     assert ranges[0] is None and ranges[-1] is not None
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["owner/nothing"], "the Hub has no model 'owner/nothing'"),
+        (["owner/nothing"], "model 'owner/nothing' not found on the Hub"),
         (["owner/secret"], "owner/secret is gated"),
         (["owner/model", "--revision", "v9"], "owner/model has no revision 'v9'"),
-        (["a/b/c"], "is no name of a model"),
+        (["a/b/c"], "is not a model name"),
     ],
 )
 def test_what_the_hub_does_not_give_is_a_problem(

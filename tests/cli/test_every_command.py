@@ -1,4 +1,5 @@
-"""What holds for every command: it answers through the installed script, fits a terminal, is documented, and takes -q and -v."""
+"""What holds for every command: it answers through the installed script, fits a terminal, is
+documented, and takes -q and -v."""
 
 import json
 import os

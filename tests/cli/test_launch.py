@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from titanrun.launch.environment import is_in_job
+from titanrun.launch.launch_env import is_in_distributed_job
 
 DEBUG = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
 SLURM = ("launch.name=slurm", "launch.nproc_per_node=2", "dump_folder=run")
@@ -26,7 +26,10 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(titanrun: Run, tmp_path:
 
 def test_a_missing_program_is_named(titanrun: Run, tmp_path: Path) -> None:
     done = titanrun("launch", DEBUG, *SLURM, env={**os.environ, "PATH": str(tmp_path)})
-    assert (done.returncode, "needs sbatch, which is not on this machine" in done.stderr) == (
+    assert (
+        done.returncode,
+        "needs sbatch, which is not installed on this machine" in done.stderr,
+    ) == (
         2,
         True,
     ), done.stderr
@@ -35,9 +38,11 @@ def test_a_missing_program_is_named(titanrun: Run, tmp_path: Path) -> None:
 
 def test_train_does_not_train_what_is_for_a_queue(titanrun: Run) -> None:
     done = titanrun("train", DEBUG, *SLURM)
-    assert (done.returncode, "titanrun launch submits it" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "use titanrun launch to submit it" in done.stderr) == (2, True), (
+        done.stderr
+    )
     assert [
-        is_in_job(variables)
+        is_in_distributed_job(variables)
         for variables in ({}, {"SLURM_JOB_ID": "1"}, {"SLURM_STEP_NUM_TASKS": "1"})
     ] == [False, False, True]
 
@@ -53,13 +58,14 @@ def test_a_sweep_shows_its_array_and_says_what_an_array_cannot_do(
     assert "#SBATCH --array=0-2%2" in done.stdout and "    runs/sweep/lr=0.004\n" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
     refused = titanrun("sweep", "sweep.yaml", "--dry-run")
-    assert (refused.returncode, "this sweep is for this machine" in refused.stderr) == (2, True), (
-        refused.stderr
-    )
+    assert (
+        refused.returncode,
+        "the recipe of this sweep launches on this machine" in refused.stderr,
+    ) == (2, True), refused.stderr
     with (tmp_path / "sweep.yaml").open("a") as file:
         file.write("early_stopping: {name: median}\n")
     refused = titanrun("sweep", "sweep.yaml", "--dry-run", *SLURM[:2])
-    assert (refused.returncode, "nobody watches the runs of an array" in refused.stderr) == (
+    assert (refused.returncode, "no process monitors its runs" in refused.stderr) == (
         2,
         True,
     ), refused.stderr

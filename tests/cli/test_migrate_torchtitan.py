@@ -42,7 +42,7 @@ def test_output_names_a_new_file_that_an_editor_understands(titanrun: Run, tmp_p
     assert before.startswith("# yaml-language-server: $schema=")
     again = titanrun(*words)
     assert again.returncode == 2
-    assert "'mine.yaml' exists already" in again.stderr
+    assert "'mine.yaml' already exists" in again.stderr
     assert (tmp_path / "mine.yaml").read_text(encoding="utf-8") == before
 
 

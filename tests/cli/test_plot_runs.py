@@ -10,11 +10,16 @@ from PIL import Image
 
 from titanrun.cli.plot import run as plot
 from titanrun.cli.plots import braille, svg
-from titanrun.cli.plots.axes import Curve
-from titanrun.components.metrics.jsonl import MetricsFile, read_metrics
+from titanrun.cli.plots.axes import PlotCurve
+from titanrun.components.metrics.spec.metrics_file import MetricsFile, read_metrics
 from titanrun.config.problems import ProblemsFound
-from titanrun.ledger.series import Series, read_series, smoothed, thinned
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.runs.metric_series import (
+    MetricSeries,
+    downsample_series,
+    load_metric_series,
+    smooth_values,
+)
 
 DEBUG = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -35,7 +40,9 @@ def make_run(folder: Path, losses: tuple[float, ...], *overrides: str) -> str:
             },
         )
     file.close()
-    (folder / "resolved.yaml").write_text(resolve(DEBUG, list(overrides), environment={}).text)
+    (folder / "resolved.yaml").write_text(
+        resolve_recipe(DEBUG, list(overrides), environment={}).text
+    )
     return str(folder)
 
 
@@ -45,7 +52,7 @@ def test_the_fast_reader_reads_what_the_parser_reads(tmp_path: Path) -> None:
     file.write(4, {"loss": 0.25, "tokens_seen": 7})
     file.close()
     parsed = {line["step"]: line["loss"] for line in read_metrics(Path(run) / "metrics.jsonl")}
-    found = read_series(Path(run) / "metrics.jsonl", "loss", "step")
+    found = load_metric_series(Path(run) / "metrics.jsonl", "loss", "step")
     assert repr(dict(zip(found.x, found.y, strict=True))) == repr(
         {float(step): value for step, value in parsed.items()}
     )
@@ -54,15 +61,15 @@ def test_the_fast_reader_reads_what_the_parser_reads(tmp_path: Path) -> None:
 def test_lines_of_another_hand_are_parsed_and_damaged_ones_reported(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"loss": 3, "step": 1}\n{"step":2,"loss":2.5}\n')
-    assert read_series(file, "loss", "step") == Series([1.0, 2.0], [3.0, 2.5])
+    assert load_metric_series(file, "loss", "step") == MetricSeries([1.0, 2.0], [3.0, 2.5])
     file.write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "lo\n{"step": 3, "loss": 1.0}\n')
-    with pytest.raises(ProblemsFound, match=":2 is no JSON object"):
-        read_series(file, "loss", "step")
+    with pytest.raises(ProblemsFound, match=":2 is not a JSON object"):
+        load_metric_series(file, "loss", "step")
 
 
 def test_x_is_steps_tokens_or_seconds_of_training(tmp_path: Path) -> None:
     file = Path(make_run(tmp_path / "a", (3.0, 2.0, 1.0))) / "metrics.jsonl"
-    assert [list(read_series(file, "loss", x).x) for x in ("step", "tokens", "time")] == [
+    assert [list(load_metric_series(file, "loss", x).x) for x in ("step", "tokens", "time")] == [
         [1, 2, 3],
         [10, 20, 30],
         [0.5, 1, 1.5],
@@ -76,20 +83,20 @@ def test_time_counts_the_steps_between_logged_lines(tmp_path: Path) -> None:
         {"step": 11, "loss": 2.0, "time/step_seconds": 0.5},
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_series(file, "loss", "time").x == [2.0, 7.0]
+    assert load_metric_series(file, "loss", "time").x == [2.0, 7.0]
 
 
 def test_smoothing_starts_without_bias_and_keeps_gaps() -> None:
-    assert smoothed([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
+    assert smooth_values([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
     # weights 0.5 and 1 of the two: (0.5 * 1 + 4) / 1.5
-    assert smoothed([1.0, 4.0], 0.5) == pytest.approx([1.0, 3.0])
-    assert math.isnan(smoothed([1.0, math.nan, 4.0], 0.5)[1])
+    assert smooth_values([1.0, 4.0], 0.5) == pytest.approx([1.0, 3.0])
+    assert math.isnan(smooth_values([1.0, math.nan, 4.0], 0.5)[1])
 
 
 def test_thinning_keeps_peaks_ends_and_few_points() -> None:
     values = [0.0] * 100_000
     values[54_321], values[77] = 9.0, -9.0
-    kept = thinned(Series(range(100_000), values), 2000)
+    kept = downsample_series(MetricSeries(range(100_000), values), 2000)
     assert len(kept.y) <= 2100
     assert (54_321, 9.0) in set(zip(kept.x, kept.y, strict=True)) and (77, -9.0) in set(
         zip(kept.x, kept.y, strict=True)
@@ -141,7 +148,8 @@ def test_a_png_file_is_the_same_drawing(tmp_path: Path) -> None:
         2 * edge for edge in (svg.LEFT, svg.WIDTH - svg.RIGHT, svg.TOP, svg.HEIGHT - svg.BOTTOM)
     )
     first, white = (0x00, 0x72, 0xB2), (255, 255, 255)
-    # the mean falls through the middle, with its band above and below, and nothing is in the corners
+    # the mean falls through the middle, with its band above and below, and nothing is in the
+    # corners
     assert picture.getpixel(((left + right) // 2, (top + bottom) // 2)) == first
     for share in (0.4, 0.6):
         red, green, blue = picture.getpixel(
@@ -165,22 +173,24 @@ def test_in_the_terminal_each_curve_ends_in_its_letter(
 
 
 def test_curves_that_end_in_one_place_keep_their_letters_and_colours() -> None:
-    text = braille.plot([Curve(str(at), [0, 1], [0, 1]) for at in range(3)], width=40, colour=True)
-    assert all(f"\x1b[{braille.COLOURS[at]}m{'abc'[at]}\x1b[0m" in text for at in range(3))
+    text = braille.plot_braille(
+        [PlotCurve(str(at), [0, 1], [0, 1]) for at in range(3)], width=40, use_color=True
+    )
+    assert all(f"\x1b[{braille.COLOR_CODES[at]}m{'abc'[at]}\x1b[0m" in text for at in range(3))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["a", "--metric", "los"], "has no metric 'los'"),
-        (["a", "--smooth", "1"], "--smooth 1 is no share"),
+        (["a", "--smooth", "1"], "--smooth 1 is not in [0, 1)"),
         (["a", "--out", "x.gif"], "'x.gif' is neither an SVG nor a PNG file"),
-        (["a", "--seeds", "--x", "time"], "no two runs take the same time"),
+        (["a", "--seeds", "--x", "time"], "times differ between runs"),
         (["nowhere"], "cannot read nowhere"),
         (["empty"], "cannot read empty/metrics.jsonl"),
-        (["flat", "--log", "y"], "loss has no value that can be drawn"),
-        (["bare/metrics.jsonl", "--seeds"], "its seed is not known"),
-        (["bare", "--x", "tokens"], "does not say how many tokens were seen"),
+        (["flat", "--log", "y"], "loss has no value that can be plotted"),
+        (["bare/metrics.jsonl", "--seeds"], "its seed is unknown"),
+        (["bare", "--x", "tokens"], "has no token counts"),
     ],
     ids=str,
 )

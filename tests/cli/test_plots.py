@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.cli.plots import braille, svg
-from titanrun.cli.plots.axes import Axis, Curve, axis, label
+from titanrun.cli.plots.axes import Axis, PlotCurve, build_axis, format_tick
 from titanrun.cli.show import run as show
 from titanrun.config.problems import ProblemsFound
 
@@ -33,22 +33,22 @@ def dots(text: str) -> set[tuple[int, int]]:
 
 
 def test_a_line_goes_from_the_lower_left_to_the_upper_right_corner() -> None:
-    seen = dots(braille.plot([Curve("", [0, 1], [0, 1])], width=40, height=10))
+    seen = dots(braille.plot_braille([PlotCurve("", [0, 1], [0, 1])], width=40, height=10))
     columns = max(column for column, _ in seen) + 1
     assert (0, 39) in seen and (columns - 1, 0) in seen
     assert all(abs(row / 39 - (1 - column / (columns - 1))) < 0.1 for column, row in seen)
 
 
 def test_a_number_that_is_none_is_a_gap() -> None:
-    whole = dots(braille.plot([Curve("", range(5), [1, 2, 3, 4, 5])], width=60))
-    broken = dots(braille.plot([Curve("", range(5), [1, 2, NAN, 4, 5])], width=60))
+    whole = dots(braille.plot_braille([PlotCurve("", range(5), [1, 2, 3, 4, 5])], width=60))
+    broken = dots(braille.plot_braille([PlotCurve("", range(5), [1, 2, NAN, 4, 5])], width=60))
     assert broken < whole
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_it_fits(width: int) -> None:
-    text = braille.plot(
-        [Curve("", range(1000), [0.001 * x for x in range(1000)])], width=width, x_label="step"
+    text = braille.plot_braille(
+        [PlotCurve("", range(1000), [0.001 * x for x in range(1000)])], width=width, x_label="step"
     )
     assert max(map(len, text.splitlines())) <= width
     assert text.rstrip().endswith("step")
@@ -64,13 +64,13 @@ def test_it_fits(width: int) -> None:
     ],
 )
 def test_ticks_are_round_numbers(low: float, high: float, ticks: list[float]) -> None:
-    assert Axis(low, high).ticks(4) == pytest.approx(ticks)
+    assert Axis(low, high).compute_ticks(4) == pytest.approx(ticks)
 
 
 def test_a_log_axis_has_powers_of_ten_and_no_place_for_zero() -> None:
-    logarithmic = axis([0.01, 0, 100], "log")
-    assert logarithmic.ticks(5) == [0.01, 0.1, 1, 10, 100]
-    assert (logarithmic.share(1.0), logarithmic.share(0)) == (0.5, None)
+    logarithmic = build_axis([0.01, 0, 100], "log")
+    assert logarithmic.compute_ticks(5) == [0.01, 0.1, 1, 10, 100]
+    assert (logarithmic.to_fraction(1.0), logarithmic.to_fraction(0)) == (0.5, None)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_a_log_axis_has_powers_of_ten_and_no_place_for_zero() -> None:
     ],
 )
 def test_a_label_is_short(value: float, text: str) -> None:
-    assert label(value) == text
+    assert format_tick(value) == text
 
 
 def test_an_svg_file_has_the_points_where_they_belong() -> None:
     root = ElementTree.fromstring(
-        svg.plot(
-            [Curve("a<b", [0, 10], [0, 1]), Curve("c", [0, 10], [1, 1])],
+        svg.plot_svg(
+            [PlotCurve("a<b", [0, 10], [0, 1]), PlotCurve("c", [0, 10], [1, 1])],
             title="t & u",
             x_label="step",
         )
@@ -129,5 +129,5 @@ def test_show_plots_the_learning_rate_of_every_step(
 
 
 def test_a_run_without_a_number_of_steps_cannot_be_plotted() -> None:
-    with pytest.raises(ProblemsFound, match="no number of steps to plot"):
+    with pytest.raises(ProblemsFound, match="does not set a number of steps to plot"):
         show([DEBUG, "--plot", "lr_scheduler", "training.steps=null", "training.epochs=1"])

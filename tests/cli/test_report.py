@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from titanrun.cli.report import origin_text, report
-from titanrun.ledger.met import problems_met
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.run_dir import RunDirectory, write_recipe
+from titanrun.cli.report import build_run_report, format_recorded_source
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_directory import RunDirectory, write_recipe_files
+from titanrun.runs.log_problems import collect_log_problems
 
 DEBUG = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
 LOG = """2026-01-01 10:00:00,123 INFO all is well
@@ -31,8 +31,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(tmp_path: Path) -> Path:
     """A run directory as a run leaves it, without its checkpoints."""
     folder = tmp_path / "run"
-    resolved = resolve(DEBUG, ["optimizer.lr=0.003"], environment={})
-    write_recipe(RunDirectory(folder, "new"), resolved, ["titanrun", "train"])
+    resolved = resolve_recipe(DEBUG, ["optimizer.lr=0.003"], environment={})
+    write_recipe_files(RunDirectory(folder, "new"), resolved, ["titanrun", "train"])
     start = {
         "time": "2026-01-01T10:00:00+00:00",
         "argv": ["titanrun", "train", "<b>"],
@@ -78,22 +78,23 @@ class Balanced(HTMLParser):
 
 
 def test_the_page_stands_alone_and_shows_what_the_files_say(run: Path) -> None:
-    text = report(run)
+    text = build_run_report(run)
     page = Balanced()
     page.feed(text)
     assert (page.open, page.loads) == ([], [])
     assert "<script" not in text and "&lt;script&gt;alert" in text and "a &lt;name&gt;" in text
     assert text.count("<svg") == 2
     written = re.search(
-        r"<td class=\"code\">optimizer.lr</td><td class=\"code\">0.003</td><td class=\"code\">([^<]*)</td>",
+        r"<td class=\"code\">optimizer.lr</td><td class=\"code\">0.003</td><td "
+        r"class=\"code\">([^<]*)</td>",
         text,
     )
     assert written is not None and written[1].endswith("(override)")
-    assert "lr_scheduler.decay_type" in text.split("settings that nobody wrote")[1]
+    assert "lr_scheduler.decay_type" in text.split("default settings")[1]
 
 
 def test_a_problem_is_named_once_with_how_often_it_came(run: Path) -> None:
-    found = problems_met(run)
+    found = collect_log_problems(run)
     assert [(met.time, met.level, met.count) for met in found] == [
         ("2026-01-01 10:00:05", "warning", 2),
         ("2026-01-01 10:00:10", "error", 1),
@@ -103,8 +104,8 @@ def test_a_problem_is_named_once_with_how_often_it_came(run: Path) -> None:
 
 def test_origins_are_places_or_who_decided() -> None:
     place = {"file": "a.yaml", "line": 3, "column": 5}
-    assert origin_text({"source": "file", **place}) == "a.yaml:3:5"
-    assert origin_text({"source": "decided"}) == "decided"
+    assert format_recorded_source({"source": "file", **place}) == "a.yaml:3:5"
+    assert format_recorded_source({"source": "decided"}) == "decided"
 
 
 def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(
@@ -112,10 +113,10 @@ def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(
 ) -> None:
     for name in ("metrics.jsonl", "resolved.yaml", "resolved.sources.json", "status.json"):
         (run / name).unlink()
-    text = report(run)
+    text = build_run_report(run)
     assert "no step was logged" in text and "it cannot be read" in text
     done = titanrun("report", str(tmp_path))
-    assert (done.returncode, "is no run directory" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "is not a run directory" in done.stderr) == (2, True), done.stderr
     done = titanrun("report", str(run), "-o", "nowhere/report.html")
     assert (done.returncode, "cannot write" in done.stderr) == (2, True), done.stderr
 

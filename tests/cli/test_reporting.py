@@ -1,4 +1,5 @@
-"""What a run says to programs: its console as JSON, and a command at its end. Through the installed script, on real runs."""
+"""What a run says to programs: its console as JSON, and a command at its end. Through the installed
+script, on real runs."""
 
 import json
 import os

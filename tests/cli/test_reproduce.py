@@ -12,21 +12,26 @@ from typing import Any
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 RECIPE = """
 version: 1
 device: cpu
-model: {name: llama3, flavor: null, vocab_size: 64, dim: 16, n_layers: 1, n_heads: 2, n_kv_heads: 1, head_dim: 8, max_seq_len: 32,
+model: {name: llama3, flavor: null, vocab_size: 64, dim: 16, n_layers: 1, n_heads: 2, n_kv_heads: 1,
+        head_dim: 8, max_seq_len: 32,
         norm_eps: 1.0e-5, tie_word_embeddings: false, rope: {theta: 10000.0, scaling: null},
         feed_forward: {hidden_dim: 32, multiple_of: 8, ffn_dim_multiplier: null}}
 tokenizer: null
 lr_scheduler: {warmup_steps: 4}
-training: {dataset: {name: tokens, path: data.npy}, local_batch_size: 2, seq_len: 16, steps: 8, mixed_precision_param: float32}
+training: {dataset: {name: tokens, path: data.npy}, local_batch_size: 2, seq_len: 16, steps: 8,
+           mixed_precision_param: float32}
 metrics: {log_freq: 3, trackers: [tensorboard]}
 checkpoint: {enable: true, interval: 2}
 """
-DATA = "import numpy, sys; numpy.save('data.npy', numpy.random.Generator(numpy.random.PCG64(int(sys.argv[1]))).integers(64, size=(40, 17)))"
+DATA = (
+    "import numpy, sys; numpy.save('data.npy', "
+    "numpy.random.Generator(numpy.random.PCG64(int(sys.argv[1]))).integers(64, size=(40, 17)))"
+)
 NOTHING_TO_REPRODUCE = 2
 
 
@@ -48,7 +53,8 @@ def write_data(folder: Path, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished run of 8 steps in `run`, stopped after step 3 and resumed; its recipe is gone."""
+    """A folder with a finished run of 8 steps in `run`, stopped after step 3 and resumed; its
+    recipe is gone."""
     folder = tmp_path_factory.mktemp("reproduced")
     write_data(folder, 0)
     (folder / "recipe.yaml").write_text(RECIPE)
@@ -89,7 +95,7 @@ def test_the_same_run_is_equal_bit_by_bit_from_any_working_directory(
 ) -> None:
     done = titanrun(tmp_path, "reproduce", str(folder / "run"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[0] == "nothing differs here from what is recorded"
+    assert done.stdout.splitlines()[0] == "the environment equals the recorded one"
     assert done.stdout.splitlines()[1] == "equal: 4 logged steps, up to step 8, bit by bit"
     (again,) = folder.glob("run-reproduced-*")
     assert not (again / "tensorboard").exists()
@@ -132,7 +138,7 @@ def test_the_first_step_that_differs_is_named_with_both_values(folder: Path) -> 
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].startswith("torch 2.11.0 -> ")
     assert done.stdout.splitlines()[-1].endswith(
-        "within 0.01, gradient norms within 0.1 (another torch)"
+        "within 0.01, gradient norms within 0.1 (different torch)"
     )
 
 
@@ -145,7 +151,7 @@ def test_changed_data_is_named_before_the_run_and_found_by_it(folder: Path) -> N
         write_data(folder, 0)
     assert done.returncode == 1
     first, second = done.stdout.splitlines()
-    assert re.fullmatch(r"data\.npy has another content: (\S+) -> \1 bytes", first)
+    assert re.fullmatch(r"data\.npy has different content: (\S+) -> \1 bytes", first)
     assert second.startswith("different at step 1: loss was ")
 
 
@@ -173,17 +179,15 @@ def test_where_there_is_nothing_to_reproduce_nothing_is_written(tmp_path: Path) 
     (tmp_path / "run" / "resolved.yaml").write_text(RECIPE)
     done = titanrun(tmp_path, "reproduce", "run")
     assert (done.returncode, done.stdout) == (NOTHING_TO_REPRODUCE, "")
-    assert done.stderr.startswith(
-        "error[file]: 'run' logged no step: there is nothing to reproduce"
-    )
+    assert done.stderr.startswith("error[file]: 'run' has no logged steps: nothing to reproduce")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--steps", "0"], "--steps counts steps, and 0 is none"),
-        (["--tolerance", "2"], "--tolerance is a share from 0 to 1, not 2"),
+        (["--steps", "0"], "--steps 0 is below 1"),
+        (["--tolerance", "2"], "--tolerance 2 is not in [0, 1]"),
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, words: list[str], said: str) -> None:
@@ -197,4 +201,4 @@ def test_numbers_that_mean_nothing_are_refused(tmp_path: Path, words: list[str],
 def test_it_is_started_once_for_all_ranks(tmp_path: Path) -> None:
     done = titanrun(tmp_path, "reproduce", "run", WORLD_SIZE="2", RANK="1")
     assert done.returncode == NOTHING_TO_REPRODUCE
-    assert "this is one of 2 ranks that torchrun or srun started" in done.stderr
+    assert "torchrun or srun started 2 ranks of this process" in done.stderr

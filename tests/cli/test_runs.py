@@ -1,4 +1,5 @@
-"""`titanrun runs`: what the files of runs say, which runs are listed, and that nothing that is alive is removed."""
+"""`titanrun runs`: what the files of runs say, which runs are listed, and that nothing that is
+alive is removed."""
 
 import csv
 import fcntl
@@ -14,12 +15,12 @@ import pytest
 
 from titanrun.cli.runs import run as runs
 from titanrun.config.problems import ProblemsFound
-from titanrun.ledger.entry import read_entry
-from titanrun.ledger.index import INDEX, entries_below
-from titanrun.ledger.live import STALE_SECONDS, Here, live_state
-from titanrun.ledger.series import read_series
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.run_files import boot_id
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_files import read_boot_id
+from titanrun.runs.metric_series import load_metric_series
+from titanrun.runs.run_index import INDEX, load_run_summaries
+from titanrun.runs.run_state import STALE_SECONDS, HostInfo, get_run_state
+from titanrun.runs.run_summary import load_run_summary
 
 DEBUG = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
 STARTED = "2026-11-21T10:00:00+00:00"
@@ -34,7 +35,8 @@ def make_run(
     overrides: tuple[str, ...] = (),
     **status: object,
 ) -> Path:
-    """A run directory as a run of `len(losses)` steps leaves it on another machine, finished unless `status` says otherwise."""
+    """A run directory as a run of `len(losses)` steps leaves it on another machine, finished unless
+    `status` says otherwise."""
     folder.mkdir(parents=True)
     environment = {
         "git": GIT,
@@ -67,7 +69,9 @@ def make_run(
         for step, loss in enumerate(losses, start=1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "resolved.yaml").write_text(resolve(DEBUG, list(overrides), environment={}).text)
+    (folder / "resolved.yaml").write_text(
+        resolve_recipe(DEBUG, list(overrides), environment={}).text
+    )
     return folder
 
 
@@ -115,8 +119,8 @@ def test_metrics_cut_short_by_a_crash_are_read_up_to_the_cut(tmp_path: Path) -> 
     run = make_run(tmp_path / "a", losses=(3.0, 2.5))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "loss": 2.25}\n{"step": 3, "loss": 1.2')
-    assert (read_entry(run).loss, read_entry(run).validation) == (2.25, 3.5)
-    found = read_series(run / "metrics.jsonl", "loss", "step")
+    assert (load_run_summary(run).loss, load_run_summary(run).validation) == (2.25, 3.5)
+    found = load_metric_series(run / "metrics.jsonl", "loss", "step")
     assert (found.x, found.y) == ([1.0, 2.0], [3.0, 2.25])
 
 
@@ -145,21 +149,21 @@ def test_the_index_is_a_cache_that_sees_every_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = make_run(tmp_path / "a"), make_run(tmp_path / "b")
-    before = entries_below(tmp_path)
+    before = load_run_summaries(tmp_path)
     assert [entry.run for entry in before] == [str(a), str(b)]
     index = json.loads((tmp_path / INDEX).read_text())
     # what stands in the index is believed while the files are as they were
     index["runs"]["a"][1][index["fields"].index("loss") - 2] = 77.0
     (tmp_path / INDEX).write_text(json.dumps(index))
-    assert [entry.loss for entry in entries_below(tmp_path)] == [77.0, 2.0]
+    assert [entry.loss for entry in load_run_summaries(tmp_path)] == [77.0, 2.0]
     monkeypatch.chdir(tmp_path)
-    assert [entry.loss for entry in entries_below(Path())] == [77.0, 2.0]
+    assert [entry.loss for entry in load_run_summaries(Path())] == [77.0, 2.0]
     with (a / "metrics.jsonl").open("a") as file:
         file.write('{"step": 3, "loss": 1.0}\n')
     make_run(tmp_path / "c")
     for file in b.iterdir():
         file.unlink()
-    assert [(Path(entry.run).name, entry.loss) for entry in entries_below(tmp_path)] == [
+    assert [(Path(entry.run).name, entry.loss) for entry in load_run_summaries(tmp_path)] == [
         ("a", 1.0),
         ("c", 2.0),
     ]
@@ -170,15 +174,15 @@ def test_the_index_is_a_cache_that_sees_every_change(
 )
 def test_an_index_that_is_damaged_or_of_before_is_made_anew(text: str, tmp_path: Path) -> None:
     make_run(tmp_path / "a")
-    first = entries_below(tmp_path)
+    first = load_run_summaries(tmp_path)
     whole = (tmp_path / INDEX).read_text()
     (tmp_path / INDEX).write_text(text)
-    assert entries_below(tmp_path) == first
+    assert load_run_summaries(tmp_path) == first
     assert (tmp_path / INDEX).read_text() == whole
 
 
 def test_who_is_alive_holds_the_lock_or_is_starting(tmp_path: Path) -> None:
-    here = Here(socket.gethostname(), boot_id(), 1000.0)
+    here = HostInfo(socket.gethostname(), read_boot_id(), 1000.0)
     run = make_run(
         tmp_path / "a",
         state="running",
@@ -187,21 +191,24 @@ def test_who_is_alive_holds_the_lock_or_is_starting(tmp_path: Path) -> None:
         pid=os.getpid(),
         heartbeat=1.0,
     )
-    assert live_state(read_entry(run), here) == "crashed"
+    assert get_run_state(load_run_summary(run), here) == "crashed"
     with (run / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert live_state(read_entry(run), here) == "running"
-        assert live_state(read_entry(run), Here(here.host, "another boot", 0.0)) == "crashed"
+        assert get_run_state(load_run_summary(run), here) == "running"
+        assert (
+            get_run_state(load_run_summary(run), HostInfo(here.host, "another boot", 0.0))
+            == "crashed"
+        )
     starting = make_run(
         tmp_path / "b", state="starting", host=here.host, boot_id=here.boot_id, pid=os.getpid()
     )
-    assert live_state(read_entry(starting), here) == "starting"
+    assert get_run_state(load_run_summary(starting), here) == "starting"
 
 
 def test_a_run_on_another_machine_is_stale_when_it_is_silent(tmp_path: Path) -> None:
-    entry = read_entry(make_run(tmp_path / "a", state="running", heartbeat=1000.0))
-    assert live_state(entry, Here("here", None, 1000.0 + STALE_SECONDS)) == "running"
-    assert live_state(entry, Here("here", None, 1001.0 + STALE_SECONDS)) == "stale"
+    entry = load_run_summary(make_run(tmp_path / "a", state="running", heartbeat=1000.0))
+    assert get_run_state(entry, HostInfo("here", None, 1000.0 + STALE_SECONDS)) == "running"
+    assert get_run_state(entry, HostInfo("here", None, 1001.0 + STALE_SECONDS)) == "stale"
 
 
 def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,16 +241,16 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ls", "nowhere"], "there is no folder 'nowhere'"),
-        (["ls", "--where", "los<3", "."], "runs have no number 'los'"),
-        (["ls", "--where", "loss", "."], "'loss' is no condition"),
-        (["ls", "--where", "loss<a", "."], "'a' in 'loss<a' is no number"),
-        (["ls", "--limit", "0", "."], "--limit 0 lists nothing"),
-        (["lst"], "does not know 'lst'"),
-        (["show", "nowhere"], "there is no folder 'nowhere'"),
-        (["show", "."], "'.' is no run directory"),
-        (["compare", "a"], "one run alone cannot be compared"),
-        (["tag", "a", "two words"], "'two words' is no tag"),
+        (["ls", "nowhere"], "folder not found: 'nowhere'"),
+        (["ls", "--where", "los<3", "."], "runs have no numeric field 'los'"),
+        (["ls", "--where", "loss", "."], "'loss' is not a condition"),
+        (["ls", "--where", "loss<a", "."], "'a' in 'loss<a' is not a number"),
+        (["ls", "--limit", "0", "."], "--limit 0 is below 1"),
+        (["lst"], "unknown subcommand of titanrun runs: 'lst'"),
+        (["show", "nowhere"], "folder not found: 'nowhere'"),
+        (["show", "."], "'.' is not a run directory"),
+        (["compare", "a"], "at least two runs are required"),
+        (["tag", "a", "two words"], "'two words' is not a valid tag"),
         (["tag", "a", "x", "--remove"], "'a' has no tag 'x'"),
     ],
     ids=str,
@@ -341,7 +348,7 @@ def test_an_archived_run_is_out_of_sight_until_asked_for(
     )
     make_run(tmp_path / "b")
     for words, said in (
-        ([str(archived[1]), "--restore"], "exists and is never written over"),
+        ([str(archived[1]), "--restore"], "exists and is never overwritten"),
         ([str(archived[0])], "is in the archive"),
     ):
         with pytest.raises(ProblemsFound, match=said):
@@ -355,8 +362,10 @@ def test_an_archived_run_is_out_of_sight_until_asked_for(
 def test_listing_imports_no_recipe(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     code = (
-        "import sys; from titanrun.ledger.index import entries_below; from pathlib import Path\n"
-        "entries_below(Path('.')); print([name for name in ('torch', 'pydantic', 'ruamel') if name in sys.modules])"
+        "import sys; from titanrun.runs.run_index import load_run_summaries; from pathlib "
+        "import Path\n"
+        "load_run_summaries(Path('.')); print([name for name in ('torch', 'pydantic', 'ruamel') if "
+        "name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path

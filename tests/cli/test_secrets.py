@@ -1,4 +1,5 @@
-"""A secret is never written and never shown: a canary in the environment, and everything that a run writes and prints."""
+"""A secret is never written and never shown: a canary in the environment, and everything that a run
+writes and prints."""
 
 import json
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.cli.guard import guarded
+from titanrun.cli.error_boundary import run_guarded
 
 CANARY = "hf_cAnArY-0123456789"
 # of a variable that no recipe names
@@ -43,11 +44,12 @@ class KeeperConfig(TrackerConfig):
 
 
 class Keeper:
-    def __init__(self, config, *, run_dir, tracked):
+    def __init__(self, config, *, run_dir, run_info):
         Path(config.received).write_text(config.api_key)
-        (run_dir / "told.txt").write_text(repr(tracked))
-        logging.getLogger("titanrun.keeper").warning("opening with %s, as %r", config.api_key, config)
-        logging.getLogger("titanrun.keeper").warning("a library says %s", os.environ["OTHER_TOKEN"])
+        (run_dir / "told.txt").write_text(repr(run_info))
+        logger = logging.getLogger("titanrun.keeper")
+        logger.warning("opening with %s, as %r", config.api_key, config)
+        logger.warning("a library says %s", os.environ["OTHER_TOKEN"])
         if config.breaks:
             raise RuntimeError(f"{config.api_key} is refused")
 
@@ -68,7 +70,7 @@ checkpoint: {enable: true, interval: 1}
 metrics:
   trackers:
     - {name: keeper, api_key: "${env:KEEPER_KEY}"}
-"""
+"""  # noqa: E501
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -120,7 +122,8 @@ def leaks(folder: Path) -> list[str]:
 
 
 def plant_in_diff(work: Path) -> list[str]:
-    """Makes the folder a repository whose uncommitted changes hold both canaries; gives the file that does."""
+    """Makes the folder a repository whose uncommitted changes hold both canaries; gives the file
+    that does."""
     (work / "local.env").write_text("first\nlast\n", encoding="utf-8")
     commit = ["git", "-c", "user.email=a@b", "-c", "user.name=n", "commit", "-m", "first"]
     for command in (["git", "init"], ["git", "add", "local.env"], commit):
@@ -160,7 +163,7 @@ def test_a_secret_reaches_its_component_and_no_file(titanrun: Run, tmp_path: Pat
         "metrics.trackers[0].breaks=true",
     )
     assert again.returncode == 70
-    assert "going on after step 2" in again.stderr
+    assert "resuming after step 2" in again.stderr
     assert "error[internal]: RuntimeError: *** is refused" in again.stderr
     assert "*** is refused" in (work / "out" / "logs" / "internal-error.txt").read_text()
     assert leaks(work) == planted
@@ -206,7 +209,7 @@ def test_the_report_of_an_internal_fault_has_no_secret(
     def break_off(arguments: list[str]) -> int:
         raise RuntimeError(f"{SECOND_CANARY} {arguments}")
 
-    assert guarded(break_off, [f"name={SECOND_CANARY}"]) == 70
+    assert run_guarded(break_off, [f"name={SECOND_CANARY}"]) == 70
     said = " ".join(capsys.readouterr().err.split())
     assert "RuntimeError: *** ['name=***']" in said
     report = Path(said.rpartition(" in ")[2])
@@ -279,10 +282,12 @@ def test_a_secret_written_out_is_a_located_problem_that_does_not_show_it(
     assert "^^^^" in titanrun("validate", *files.values()).stderr
 
 
-@pytest.mark.parametrize("format", ["github", "sarif"])
-def test_no_format_shows_a_secret_written_out(titanrun: Run, tmp_path: Path, format: str) -> None:
+@pytest.mark.parametrize("output_format", ["github", "sarif"])
+def test_no_format_shows_a_secret_written_out(
+    titanrun: Run, tmp_path: Path, output_format: str
+) -> None:
     written_out(tmp_path, "plain, beside another mistake")
-    assert "recipe.yaml" in titanrun("validate", "recipe.yaml", "--format", format).stdout
+    assert "recipe.yaml" in titanrun("validate", "recipe.yaml", "--format", output_format).stdout
 
 
 @pytest.mark.parametrize(("command", "tag"), [("show", ""), ("train", ""), ("validate", "!!str ")])
@@ -297,7 +302,7 @@ def test_an_override_does_not_show_its_secret_either(
 
 def test_nothing_refers_to_a_secret(titanrun: Run) -> None:
     done = titanrun("show", "recipe.yaml", "description=key ${metrics.trackers[0].api_key}")
-    assert "'metrics.trackers[0].api_key' is a secret, and nothing refers to it" in done.stderr
+    assert "'metrics.trackers[0].api_key' is a secret, which references cannot read" in done.stderr
 
 
 def test_a_secret_that_is_not_set_is_found_before_anything_is_written(

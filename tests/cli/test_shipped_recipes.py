@@ -9,13 +9,14 @@ from typing import Literal
 
 import pytest
 
-from titanrun.recipe import catalogue, menu
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.starter import starter
+from titanrun.recipe import builtins
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.reference.recipe_template import build_recipe_template
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 ROOT = Path(__file__).parents[2]
 SWITCHED_OFF = re.compile(r"^( *)#(?=[a-z_\[])", re.MULTILINE)
-MODELS = [None, *menu.MODEL_FAMILIES, "llama3:8B"]
+MODELS = [None, *builtins.MODEL_FAMILIES, "llama3:8B"]
 
 
 def titanrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -50,7 +51,7 @@ def test_init_writes_a_recipe_that_validates_and_never_overwrites(tmp_path: Path
     assert titanrun("validate", "recipe.yaml", "--strict", cwd=tmp_path).returncode == 0
     again = titanrun("init", cwd=tmp_path)
     assert again.returncode == 2
-    assert "'recipe.yaml' exists already" in again.stderr
+    assert "'recipe.yaml' already exists" in again.stderr
     assert (tmp_path / "recipe.yaml").read_text(encoding="utf-8") == text
 
 
@@ -82,25 +83,29 @@ def test_init_says_what_is_wrong_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("format", ["yaml", "toml"])
+@pytest.mark.parametrize("file_format", ["yaml", "toml"])
 @pytest.mark.parametrize("model", MODELS)
 def test_switching_every_setting_on_changes_nothing(
-    model: str | None, format: Literal["yaml", "toml"], tmp_path: Path
+    model: str | None, file_format: Literal["yaml", "toml"], tmp_path: Path
 ) -> None:
-    text = starter(model, file="recipe.yaml", schema="recipe.schema.json", format=format)
-    recipe = tmp_path / f"recipe.{format}"
+    text = build_recipe_template(
+        model, file="recipe.yaml", schema="recipe.schema.json", file_format=file_format
+    )
+    recipe = tmp_path / f"recipe.{file_format}"
     recipe.write_text(text, encoding="utf-8")
-    as_written = resolve(str(recipe), environment={})
+    as_written = resolve_recipe(str(recipe), environment={})
     assert as_written.warnings == ()
     everything_on = SWITCHED_OFF.sub(r"\1", text)
     assert everything_on.count("\n#") < text.count("\n#")
     recipe.write_text(everything_on, encoding="utf-8")
-    assert resolve(str(recipe), environment={}).text == as_written.text
+    assert resolve_recipe(str(recipe), environment={}).text == as_written.text
 
 
-@pytest.mark.parametrize("entry", catalogue.shipped(), ids=lambda entry: entry.name)
-def test_every_shipped_recipe_has_the_whole_header(entry: catalogue.Entry) -> None:
-    assert [key for key in catalogue.HEADER_KEYS if not entry.header.get(key)] == []
+@pytest.mark.parametrize(
+    "entry", shipped_recipes.list_shipped_recipes(), ids=lambda entry: entry.name
+)
+def test_every_shipped_recipe_has_the_whole_header(entry: shipped_recipes.ShippedRecipe) -> None:
+    assert [key for key in shipped_recipes.HEADER_KEYS if not entry.header.get(key)] == []
 
 
 def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
@@ -113,7 +118,7 @@ def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
     )
     assert named("--model", "no_such_model") == []
     first = json.loads(titanrun("ls", "recipes", "--json", cwd=tmp_path).stdout.splitlines()[0])
-    assert set(catalogue.HEADER_KEYS) <= set(first)
+    assert set(shipped_recipes.HEADER_KEYS) <= set(first)
     shown = titanrun("ls", "recipes", "--method", "pre", cwd=tmp_path).stdout
     assert "memory:  1 GiB" in shown
 
@@ -135,6 +140,6 @@ def test_a_filter_nobody_knows_is_a_problem(
 
 
 def test_a_number_in_a_filter_is_that_number() -> None:
-    assert catalogue.is_told("8 GPUs", "8 GPUs or more")
-    assert not catalogue.is_told("8", "80 GiB")
-    assert catalogue.is_told("llama", "Llama3 8B")
+    assert shipped_recipes.has_all_words("8 GPUs", "8 GPUs or more")
+    assert not shipped_recipes.has_all_words("8", "80 GiB")
+    assert shipped_recipes.has_all_words("llama", "Llama3 8B")

@@ -110,7 +110,7 @@ def test_a_sweep_of_which_one_run_is_killed_ends_like_one_that_was_not(
     assert cut.pop("lr=0.002,seed=1") == "crashed" and set(cut.values()) == {"finished"}
     done = titanrun("sweep", "sweep.yaml")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(": is finished") == 5 and done.stderr.count(": started") == 1
+    assert done.stderr.count(": already finished") == 5 and done.stderr.count(": started") == 1
     assert table(titanrun) == expected
 
 
@@ -123,7 +123,7 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_no_orphan(
     process = start(tmp_path)
     wait_for(lambda: all(steps_of(run) >= 2 for run in runs), process)
     locked = titanrun("sweep", "sweep.yaml")
-    assert locked.returncode == 2 and "another sweep runs in 'runs/tiny'" in locked.stderr
+    assert locked.returncode == 2 and "another sweep is running in 'runs/tiny'" in locked.stderr
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 75
@@ -135,15 +135,17 @@ def test_a_signal_stops_every_run_with_a_checkpoint_and_no_orphan(
 def test_runs_that_fall_behind_are_ended_and_not_started_again(
     titanrun: Run, tmp_path: Path
 ) -> None:
-    text = "early_stopping: {name: halving, first_step: 5, factor: 2}\nlist: [{optimizer.lr: 1.0e-2}, {optimizer.lr: 1.0e-7}]\n"
+    text = (
+        "early_stopping: {name: halving, first_step: 5, factor: 2}\nlist: [{optimizer.lr: "
+        "1.0e-2}, {optimizer.lr: 1.0e-7}]\n"
+    )
     write(tmp_path, text, steps=400)
     (tmp_path / "sweep.yaml").write_text(
         (tmp_path / "sweep.yaml").read_text().replace("slots: 2", "slots: 1")
     )
     done = titanrun("sweep", "sweep.yaml")
     assert (
-        done.returncode == 0
-        and "lr=1e-07: ended early: it is number 2 of 2 at step 5" in done.stderr
+        done.returncode == 0 and "lr=1e-07: stopped early: it ranks 2 of 2 at step 5" in done.stderr
     ), done.stderr
     best, worst = table(titanrun)
     assert (best["run"], best["state"], best["step"], worst["state"]) == (
@@ -156,6 +158,6 @@ def test_runs_that_fall_behind_are_ended_and_not_started_again(
     again = titanrun("sweep", "sweep.yaml")
     assert (
         again.returncode == 0
-        and "lr=1e-07: was ended early" in again.stderr
+        and "lr=1e-07: was stopped early" in again.stderr
         and ": started" not in again.stderr
     )

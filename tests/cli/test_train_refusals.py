@@ -69,7 +69,7 @@ def test_a_rank_that_is_not_the_first_leaves_resolving_to_it(tmp_path: Path) -> 
         command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
     )
     assert done.returncode == 2
-    assert "rank 1 of 2 cannot meet the others" in done.stderr
+    assert "rank 1 of 2 cannot reach the other ranks" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,4 +81,4 @@ def test_a_folder_that_cannot_be_made_is_a_problem_of_the_file_system(
     command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", f"dump_folder={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error[file]: cannot make the run directory")
+    assert done.stderr.startswith("error[file]: cannot create the run directory")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.launch.environment import environment_until
-from titanrun.recipe.resolve import read_resolved
+from titanrun.launch.launch_env import build_stop_after_environment
+from titanrun.recipe.resolving.resolve import load_resolved
 
 RECIPE = """version: 1
 name: both
@@ -44,7 +44,7 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
     assert titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole")[0] == 0
     whole = tmp_path / "whole"
     assert (
-        read_resolved(whole / "sft" / "resolved.yaml").checkpoint.initial_load_path
+        load_resolved(whole / "sft" / "resolved.yaml").checkpoint.initial_load_path
         == "whole/pretrain"
     )
     assert json.loads((whole / "sft" / "run.json").read_text())["parent"]["step"] == 4
@@ -52,17 +52,21 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
     # stopped within the first stage, then within the second: the same command goes on there
     for step, trained in ((3, (3, None)), (5, (4, 5))):
         code, said = titanrun(
-            tmp_path, "train", "both.yaml", "dump_folder=parts", env=environment_until(step)
+            tmp_path,
+            "train",
+            "both.yaml",
+            "dump_folder=parts",
+            env=build_stop_after_environment(step),
         )
         assert code == 75, said
         found = tuple(
             len(losses(run)) if run.exists() else None
-            for run in (tmp_path / "parts" / id for id in ("pretrain", "sft"))
+            for run in (tmp_path / "parts" / stage for stage in ("pretrain", "sft"))
         )
         assert found == trained
     assert titanrun(tmp_path, "resume", "parts")[0] == 0
-    for id in ("pretrain", "sft"):
-        assert losses(tmp_path / "parts" / id) == losses(whole / id)
+    for stage in ("pretrain", "sft"):
+        assert losses(tmp_path / "parts" / stage) == losses(whole / stage)
 
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     code, said = titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole")
@@ -74,7 +78,7 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
         tmp_path, "train", "both.yaml", "dump_folder=whole", "stages.pretrain.training.steps=5"
     )
     assert code == 2
-    assert "stage 'sft' started from step 4 of stage 'pretrain', which is at step 5 now" in said
+    assert "stage 'sft' started from step 4 of stage 'pretrain', which is now at step 5" in said
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
             ("both.yaml#sft",),
             "stage 'sft' starts from stage 'pretrain', which is not trained with it",
         ),
-        (("both.yaml", "dump_folder=used"), "'used' is not empty and holds no stages"),
+        (("both.yaml", "dump_folder=used"), "'used' is not empty and contains no stages"),
         (("both.yaml", "stages.sft.optimizer.lr=fast"), "expected a number"),
     ],
 )

@@ -1,4 +1,5 @@
-"""`titanrun train` on two processes of this machine, as a person starts it: a signal stops both, and the same command goes on."""
+"""`titanrun train` on two processes of this machine, as a person starts it: a signal stops both,
+and the same command goes on."""
 
 import json
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
 RECIPE = f"""
@@ -64,7 +65,7 @@ def test_two_processes_train_stop_together_and_go_on(tmp_path: Path) -> None:
     again = train(tmp_path, f"training.steps={stopped + 2}")
     _, error = again.communicate(timeout=120)
     assert again.returncode == 0, error
-    assert f"going on after step {stopped}" in error
+    assert f"resuming after step {stopped}" in error
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, stopped + 3))
     assert lines[-1]["loss"] < lines[0]["loss"]

@@ -12,7 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
 Run = Callable[..., subprocess.CompletedProcess[str]]
-SOUND = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: tiny, steps: 4}\n"
+SOUND = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: "
+    "tiny, steps: 4}\n"
+)
 PICKY = '''
 from typing import ClassVar, Literal
 from titanrun.components.optimizers.config import OptimizerConfig

@@ -7,7 +7,7 @@ import pytest
 
 from titanrun.config.compose import compose
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.tree import Node, find, plain
+from titanrun.config.tree import Node, find_node, to_plain_data
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:
@@ -20,7 +20,9 @@ def write(folder: Path, files: Mapping[str, str]) -> str:
 
 def composed(folder: Path, **files: str) -> object:
     """The data of `main`, over its bases."""
-    return plain(compose(write(folder, {f"{name}.yaml": text for name, text in files.items()})))
+    return to_plain_data(
+        compose(write(folder, {f"{name}.yaml": text for name, text in files.items()}))
+    )
 
 
 def problems(path: str) -> tuple[Problem, ...]:
@@ -32,7 +34,7 @@ def problems(path: str) -> tuple[Problem, ...]:
 
 def at(root: Node, *path: str | int) -> Node:
     """The node at a path that is there."""
-    node = find(root, path)
+    node = find_node(root, path)
     assert node is not None
     return node
 
@@ -66,7 +68,7 @@ def test_paths_are_relative_to_the_including_file(tmp_path: Path) -> None:
         "parts/big.yaml": "extends: small/inner.yaml\n",
         "parts/small/inner.yaml": "a: 1\n",
     }
-    assert plain(compose(write(tmp_path, files))) == {"a": 1}
+    assert to_plain_data(compose(write(tmp_path, files))) == {"a": 1}
 
 
 def test_the_names_of_files_stay_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +85,10 @@ def test_toml_and_yaml_extend_one_another(tmp_path: Path) -> None:
         "mid.yaml": "extends: base.toml\nb: 1\n",
         "base.toml": "[training]\nseq = 8\n",
     }
-    assert plain(compose(write(tmp_path, files))) == {"training": {"seq": 8, "steps": 3}, "b": 1}
+    assert to_plain_data(compose(write(tmp_path, files))) == {
+        "training": {"seq": 8, "steps": 3},
+        "b": 1,
+    }
 
 
 def test_another_name_replaces_the_whole_component(tmp_path: Path) -> None:
@@ -133,13 +138,15 @@ def test_values_remember_what_they_shadow_nearest_first(tmp_path: Path) -> None:
     }
     root = compose(write(tmp_path, files))
     steps = at(root, "training", "steps")
-    assert [Path(origin.source.name).name for origin in (steps.origin, *steps.shadowed)] == [
+    assert [
+        Path(origin.source.name).name for origin in (steps.origin, *steps.shadowed_origins)
+    ] == [
         "main.yaml",
         "mid.yaml",
         "base.yaml",
     ]
-    assert at(root, "training", "seq_len").shadowed == ()
-    assert at(root, "training").shadowed == ()
+    assert at(root, "training", "seq_len").shadowed_origins == ()
+    assert at(root, "training").shadowed_origins == ()
 
 
 def test_a_replaced_component_is_shadowed_with_its_keys(tmp_path: Path) -> None:
@@ -149,7 +156,7 @@ def test_a_replaced_component_is_shadowed_with_its_keys(tmp_path: Path) -> None:
     }
     root = compose(write(tmp_path, files))
     for path in [("o",), ("o", "name"), ("o", "lr")]:
-        assert [origin.line for origin in at(root, *path).shadowed] == [2]
+        assert [origin.line for origin in at(root, *path).shadowed_origins] == [2]
 
 
 def test_a_shared_base_shadows_nothing_of_its_own(tmp_path: Path) -> None:
@@ -159,7 +166,7 @@ def test_a_shared_base_shadows_nothing_of_its_own(tmp_path: Path) -> None:
         "b.yaml": "extends: c.yaml\n",
         "c.yaml": "x: {y: 1}\n",
     }
-    assert at(compose(write(tmp_path, files)), "x", "y").shadowed == ()
+    assert at(compose(write(tmp_path, files)), "x", "y").shadowed_origins == ()
 
 
 def test_doubling_includes_are_read_once_each(tmp_path: Path) -> None:
@@ -182,7 +189,7 @@ def test_a_cycle_shows_its_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     (problem,) = problems("main.yaml")
     assert problem.code == "cycle"
-    assert problem.message == "files extend one another: a.yaml -> sub/b.yaml -> a.yaml"
+    assert problem.message == "circular extends: a.yaml -> sub/b.yaml -> a.yaml"
     assert str(problem.origin) == "sub/b.yaml:1:11"
     assert [str(related.origin) for related in problem.related] == ["a.yaml:2:10"]
 
@@ -193,7 +200,7 @@ def test_a_file_that_extends_itself_is_a_cycle(
     write(tmp_path, {"main.yaml": "extends: main.yaml\n"})
     monkeypatch.chdir(tmp_path)
     assert [problem.message for problem in problems("main.yaml")] == [
-        "files extend one another: main.yaml -> main.yaml"
+        "circular extends: main.yaml -> main.yaml"
     ]
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titanrun.config.emit import emit
-from titanrun.config.interpolate import escaped, interpolate
-from titanrun.config.override import apply_overrides, parse_overrides
+from titanrun.config.apply_overrides import apply_overrides, parse_overrides
+from titanrun.config.interpolate import escape_references, interpolate
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText
-from titanrun.config.source import read_value
-from titanrun.config.tree import Node, find, plain
+from titanrun.config.read_source import read_value_text
+from titanrun.config.serialize import to_yaml
+from titanrun.config.tree import Node, find_node, to_plain_data
 
 ENVIRONMENT = {
     "HOME": "/home/me",
@@ -27,12 +27,12 @@ ENVIRONMENT = {
 
 def tree(text: str) -> Node:
     """A recipe as a tree."""
-    return read_value(SourceText("r.yaml", text))
+    return read_value_text(SourceText("r.yaml", text))
 
 
 def resolved(text: str, environment: Mapping[str, str] = ENVIRONMENT) -> object:
     """A recipe's data with its references replaced."""
-    return plain(interpolate(tree(text), environment))
+    return to_plain_data(interpolate(tree(text), environment))
 
 
 def problems(text: str) -> tuple[Problem, ...]:
@@ -82,12 +82,12 @@ def test_a_text_field_gets_the_text_of_a_variable() -> None:
     root = interpolate(
         tree("x: ${env:NODES}\ny: ${env:NODES}\n"), ENVIRONMENT, is_text=lambda path: path == ("x",)
     )
-    assert plain(root) == {"x": "8", "y": 8}
+    assert to_plain_data(root) == {"x": "8", "y": 8}
 
 
 @pytest.mark.parametrize("value", [5, 5.0, True, None, "text"])
 def test_a_whole_value_keeps_its_type(value: object) -> None:
-    result = resolved(emit({"a": {"b": value}, "c": "${a.b}", "d": ["${c}"]}))
+    result = resolved(to_yaml({"a": {"b": value}, "c": "${a.b}", "d": ["${c}"]}))
     assert result == {"a": {"b": value}, "c": value, "d": [value]}
     assert type(result["c"]) is type(value)  # type: ignore[index]
 
@@ -113,27 +113,27 @@ def test_defaults_are_seen_where_the_caller_knows_them() -> None:
             return {"steps": 10}
         raise LookupError(path)
 
-    assert plain(interpolate(tree("x: ${training.steps}\n"), {}, default_of=default_of)) == {
-        "x": 10
-    }
+    assert to_plain_data(
+        interpolate(tree("x: ${training.steps}\n"), {}, get_default=default_of)
+    ) == {"x": 10}
     for text, message in {
         "${training}": "'training' is a mapping",
         "${other}": "the recipe has no 'other'",
     }.items():
         with pytest.raises(ProblemsFound, match=message):
-            interpolate(tree(f"x: {text}\n"), {}, default_of=default_of)
+            interpolate(tree(f"x: {text}\n"), {}, get_default=default_of)
 
 
 def test_values_know_where_they_come_from() -> None:
     root = interpolate(tree("a: 1\nb: ${a}\nc: x${b}\nd: plain\n"), {})
-    nodes = [find(root, (key,)) for key in "bcd"]
+    nodes = [find_node(root, (key,)) for key in "bcd"]
     assert [node.via for node in nodes if node] == ["interpolation", "interpolation", "file"]
     assert [str(node.origin) for node in nodes if node] == [
         "r.yaml:2:4",
         "r.yaml:3:4",
         "r.yaml:4:4",
     ]
-    assert [[str(origin) for origin in node.also] for node in nodes if node] == [
+    assert [[str(origin) for origin in node.alias_origins] for node in nodes if node] == [
         ["r.yaml:1:4"],
         ["r.yaml:2:4"],
         [],
@@ -148,14 +148,14 @@ def test_values_know_where_they_come_from() -> None:
         ("${env:A B}", "'A B' is not the name of an environment variable"),
         ("${}", "the reference is empty"),
         ("${a", "'${' is never closed"),
-        ("${a + 1}", "'a + 1' is not a path, and there are no expressions"),
-        ("${ a }", "' a ' is not a path, and there are no expressions"),
-        ("${file:x}", "there is no kind of reference 'file:'"),
+        ("${a + 1}", "'a + 1' is not a path, and expressions are not supported"),
+        ("${ a }", "' a ' is not a path, and expressions are not supported"),
+        ("${file:x}", "unknown reference type 'file:'"),
         ("${env:X,${env:HOME}}", "references do not nest"),
         ("${trainin.steps}", "the recipe has no 'trainin.steps'"),
         ("${training.steps[0]}", "the recipe has no 'training.steps[0]'"),
-        ("${training}", "'training' is a mapping, and a reference takes a single value"),
-        ("${list}", "'list' is a list, and a reference takes a single value"),
+        ("${training}", "'training' is a mapping, but a reference must point to a single value"),
+        ("${list}", "'list' is a list, but a reference must point to a single value"),
     ],
 )
 @pytest.mark.parametrize("template", ["{}", "é {} b", "'{} it'", '"{}"'])
@@ -189,10 +189,10 @@ def test_suggestions_name_what_was_meant(reference: str, suggestion: str | None)
 
 def test_a_ring_is_shown_once() -> None:
     (problem,) = problems("a: ${b}\nb: x${c}\nc: ${a}\nd: ${a}\n")
-    assert (problem.code, problem.message) == ("cycle", "references go in a ring: a -> b -> c -> a")
+    assert (problem.code, problem.message) == ("cycle", "circular reference: a -> b -> c -> a")
     assert place(problem)[0] == 3
     assert [related.path for related in problem.related] == [("a",), ("b",)]
-    assert [found.message for found in problems("a: ${a}\n")] == ["references go in a ring: a -> a"]
+    assert [found.message for found in problems("a: ${a}\n")] == ["circular reference: a -> a"]
 
 
 def test_follow_ups_are_not_reported_and_all_others_are() -> None:
@@ -230,4 +230,4 @@ def test_a_variable_that_is_not_utf8_is_refused() -> None:
 @settings(deadline=None)
 @given(st.text("${}ab:", max_size=12))
 def test_escaped_text_means_itself(text: str) -> None:
-    assert resolved(emit({"x": [escaped(text)]})) == {"x": [text]}
+    assert resolved(to_yaml({"x": [escape_references(text)]})) == {"x": [text]}

@@ -1,16 +1,17 @@
-"""A key that was called otherwise once is read under its new name, with a warning at the old one."""
+"""A key that was called otherwise once is read under its new name, with a warning at the old
+one."""
 
 from typing import Literal
 
 import pytest
 
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.check import check
 from titanrun.config.fields import component, numerics, section
 from titanrun.config.problems import SourceText
-from titanrun.config.renames import path_of_today, renamed
-from titanrun.config.source import read_text
-from titanrun.config.tree import plain
+from titanrun.config.read_source import read_source_text
+from titanrun.config.renames import rename_former_keys, to_current_path
+from titanrun.config.tree import to_plain_data
+from titanrun.config.validate_tree import validate_tree
 
 
 class Shape(ComponentConfig):
@@ -44,10 +45,12 @@ class Drawing(Config):
     others: tuple[Shape, ...] = component(())
 
 
-def read(text: str, format: Literal["yaml", "toml"] = "yaml") -> tuple[Drawing | None, list[str]]:
-    tree = read_text(SourceText(f"drawing.{format}", text), format)
-    found = renamed(Drawing, tree, plain(tree))
-    checked = check(Drawing, found.tree)
+def read(
+    text: str, file_format: Literal["yaml", "toml"] = "yaml"
+) -> tuple[Drawing | None, list[str]]:
+    tree = read_source_text(SourceText(f"drawing.{file_format}", text), file_format)
+    found = rename_former_keys(Drawing, tree, to_plain_data(tree))
+    checked = validate_tree(Drawing, found.tree)
     return checked.config, [
         f"{problem.label} {problem.origin}: {problem.message}"
         for problem in (*found.problems, *checked.problems)
@@ -55,7 +58,7 @@ def read(text: str, format: Literal["yaml", "toml"] = "yaml") -> tuple[Drawing |
 
 
 @pytest.mark.parametrize(
-    ("text", "format", "place"),
+    ("text", "file_format", "place"),
     [
         ("shape: {edge: 5}\n", "yaml", "drawing.yaml:1:9"),
         ("shape:\n  len: 5\n", "yaml", "drawing.yaml:2:3"),
@@ -64,28 +67,28 @@ def read(text: str, format: Literal["yaml", "toml"] = "yaml") -> tuple[Drawing |
     ],
 )
 def test_a_former_name_is_read_with_a_warning_at_its_place(
-    text: str, format: Literal["yaml", "toml"], place: str
+    text: str, file_format: Literal["yaml", "toml"], place: str
 ) -> None:
-    config, problems = read(text, format)
+    config, problems = read(text, file_format)
     assert config == Drawing(shape=Square(side=5))
     former = "len" if "len" in text else "edge"
-    assert problems == [f"deprecated {place}: '{former}' is now called 'side'"]
+    assert problems == [f"deprecated {place}: '{former}' was renamed to 'side'"]
 
 
 def test_sections_and_lists_of_components_are_searched_too() -> None:
     config, problems = read("page: {format: 3}\nothers: [circle, {name: square, edge: 2}]\n")
     assert config == Drawing(paper=Paper(size=3), others=(Circle(), Square(side=2)))
     assert sorted(problem.split(": ")[1] for problem in problems) == [
-        "'edge' is now called 'side'",
-        "'format' is now called 'size'",
-        "'page' is now called 'paper'",
+        "'edge' was renamed to 'side'",
+        "'format' was renamed to 'size'",
+        "'page' was renamed to 'paper'",
     ]
 
 
 def test_both_names_are_a_conflict_that_shows_both_places() -> None:
-    tree = read_text(SourceText("drawing.yaml", "shape: {edge: 5, side: 6}\n"), "yaml")
-    (problem,) = renamed(Drawing, tree, plain(tree)).problems
-    assert (problem.code, str(problem.origin), problem.help) == (
+    tree = read_source_text(SourceText("drawing.yaml", "shape: {edge: 5, side: 6}\n"), "yaml")
+    (problem,) = rename_former_keys(Drawing, tree, to_plain_data(tree)).problems
+    assert (problem.code, str(problem.origin), problem.hint) == (
         "conflict",
         "drawing.yaml:1:9",
         "remove 'edge'",
@@ -101,6 +104,6 @@ def test_a_former_name_means_nothing_in_another_component() -> None:
 
 def test_paths_may_use_former_names() -> None:
     data = {"others": [{"name": "circle"}, {"name": "square"}]}
-    assert path_of_today(Drawing, ("page", "format"), {}) == ("paper", "size")
-    assert path_of_today(Drawing, ("others", 1, "edge"), data) == ("others", 1, "side")
-    assert path_of_today(Drawing, ("others", 0, "edge"), data) == ("others", 0, "edge")
+    assert to_current_path(Drawing, ("page", "format"), {}) == ("paper", "size")
+    assert to_current_path(Drawing, ("others", 1, "edge"), data) == ("others", 1, "side")
+    assert to_current_path(Drawing, ("others", 0, "edge"), data) == ("others", 0, "edge")

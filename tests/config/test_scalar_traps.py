@@ -1,17 +1,18 @@
-"""Words that other readers of YAML and TOML take for something else: each is read right, or refused with what to write instead."""
+"""Words that other readers of YAML and TOML take for something else: each is read right, or refused
+with what to write instead."""
 
 from typing import ClassVar, Literal
 
 import pytest
 
+from titanrun.config.apply_overrides import apply_overrides, parse_overrides
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.check import check
 from titanrun.config.fields import bookkeeping, component, numerics, section
-from titanrun.config.override import apply_overrides, parse_overrides
 from titanrun.config.problems import Problem, ProblemsFound, SourceText
-from titanrun.config.source import read_text
+from titanrun.config.read_source import read_source_text
 from titanrun.config.tree import Node
 from titanrun.config.types import OrAuto, PositiveInt
+from titanrun.config.validate_tree import validate_tree
 
 
 class Trap(ComponentConfig):
@@ -45,11 +46,11 @@ def tree(language: str, field: str, word: str) -> Node:
     """A text with one value, in a file or as an override."""
     if language == "override":
         return apply_overrides(
-            read_text(SourceText("r.yaml", "version: 1\n"), "yaml"),
+            read_source_text(SourceText("r.yaml", "version: 1\n"), "yaml"),
             parse_overrides([f"{field}={word}"]),
         )
     line = f"{field}: {word}\n" if language == "yaml" else f"{field} = {word}\n"
-    return read_text(SourceText(f"r.{language}", line), language)  # type: ignore[arg-type]
+    return read_source_text(SourceText(f"r.{language}", line), language)  # type: ignore[arg-type]
 
 
 def problem(language: str, field: str, word: str) -> Problem:
@@ -59,20 +60,20 @@ def problem(language: str, field: str, word: str) -> Problem:
     except ProblemsFound as found:
         (only,) = found.problems
         return only
-    (only,) = check(Model, root).problems
+    (only,) = validate_tree(Model, root).problems
     return only
 
 
 def value(language: str, field: str, word: str) -> object:
     """What the word means."""
-    checked = check(Model, tree(language, field, word))
+    checked = validate_tree(Model, tree(language, field, word))
     assert checked.problems == ()
     return getattr(checked.config, field)
 
 
 def marked(problem: Problem) -> str:
     assert problem.origin is not None
-    return problem.origin.source.line(problem.origin.line)[
+    return problem.origin.source.get_line(problem.origin.line)[
         problem.origin.column - 1 : problem.origin.end_column - 1
     ]
 
@@ -181,19 +182,19 @@ REFUSED_IN_YAML = [
 
 
 @pytest.mark.parametrize("language", ["yaml", "override"])
-@pytest.mark.parametrize(("field", "word", "code", "help"), REFUSED_IN_YAML, ids=str)
+@pytest.mark.parametrize(("field", "word", "code", "hint"), REFUSED_IN_YAML, ids=str)
 def test_nothing_is_coerced_and_the_fix_is_told(
-    language: str, field: str, word: str, code: str, help: str | None
+    language: str, field: str, word: str, code: str, hint: str | None
 ) -> None:
     if language == "override" and field == "words":
         return  # words become a list there
     found = problem(language, field, word)
-    assert (found.code, found.help) == (code, help)
+    assert (found.code, found.hint) == (code, hint)
     assert marked(found) in word
 
 
 @pytest.mark.parametrize(
-    ("field", "word", "code", "help"),
+    ("field", "word", "code", "hint"),
     [
         ("whole", "010", "ambiguous-number", "write 10, or 0o10 if octal is meant"),
         (
@@ -223,17 +224,17 @@ def test_nothing_is_coerced_and_the_fix_is_told(
     ],
     ids=str,
 )
-def test_toml_is_as_strict(field: str, word: str, code: str, help: str | None) -> None:
+def test_toml_is_as_strict(field: str, word: str, code: str, hint: str | None) -> None:
     found = problem("toml", field, word)
-    assert (found.code, found.help) == (code, help)
+    assert (found.code, found.hint) == (code, hint)
     assert (str(found.origin), marked(found)) == (f"r.toml:1:{len(field) + 4}", word)
 
 
 def test_the_text_null_in_toml_is_refused_where_null_is() -> None:
     found = problem("toml", "whole", '"null"')
     assert (
-        found.help
-        == 'TOML has no null, so the text "null" stands for it, and this field takes none'
+        found.hint
+        == 'TOML has no null, so the text "null" represents it, but this field does not accept null'
     )
 
 
@@ -242,14 +243,17 @@ def test_the_text_null_in_toml_is_refused_where_null_is() -> None:
     [("yaml", "inner: {whole: '1'}\nflag: on\n"), ("toml", 'flag = "on"\ninner.whole = "1"\n')],
 )
 def test_every_problem_of_a_text_is_told_at_once(language: str, text: str) -> None:
-    checked = check(Model, read_text(SourceText("r", text), language))  # type: ignore[arg-type]
+    checked = validate_tree(Model, read_source_text(SourceText("r", text), language))  # type: ignore[arg-type]
     assert {found.path for found in checked.problems} == {("flag",), ("inner", "whole")}
 
 
 def test_words_without_meaning_hide_nothing_else_in_toml() -> None:
-    text = "whole = 010\ntext = fast\nwords = ['a', b, 4k]\nmaybe = ${x}\nflag = true\n[inner]\nwhole = 1979-05-27\n"
+    text = (
+        "whole = 010\ntext = fast\nwords = ['a', b, 4k]\nmaybe = ${x}\nflag = "
+        "true\n[inner]\nwhole = 1979-05-27\n"
+    )
     with pytest.raises(ProblemsFound) as found:
-        read_text(SourceText("r.toml", text), "toml")
+        read_source_text(SourceText("r.toml", text), "toml")
     told = [(each.path, str(each.origin), marked(each)) for each in found.value.problems]
     assert told == [
         (("whole",), "r.toml:1:9", "010"),
@@ -263,7 +267,7 @@ def test_words_without_meaning_hide_nothing_else_in_toml() -> None:
 
 def test_a_value_that_is_missing_ends_the_reading_of_toml_after_what_came_before() -> None:
     with pytest.raises(ProblemsFound) as found:
-        read_text(SourceText("r.toml", "whole = 010\ntext =\nflag = on\n"), "toml")
+        read_source_text(SourceText("r.toml", "whole = 010\ntext =\nflag = on\n"), "toml")
     assert [each.message for each in found.value.problems] == [
         "010 can be decimal or octal",
         "a value is missing",
@@ -271,12 +275,12 @@ def test_a_value_that_is_missing_ends_the_reading_of_toml_after_what_came_before
 
 
 def test_an_alias_is_shown_with_the_place_it_is_used_at() -> None:
-    root = read_text(
+    root = read_source_text(
         SourceText("r.yaml", "x-a: &a fast\nnumber: *a\nx-b: &b {whole: fast}\ninner: {<<: *b}\n"),
         "yaml",
     )
     del root.value["x-a"], root.value["x-b"]  # type: ignore[union-attr]
-    first, second = check(Model, root).problems
+    first, second = validate_tree(Model, root).problems
     assert (str(first.origin), str(first.related[0].origin)) == ("r.yaml:1:9", "r.yaml:2:9")
     assert first.related[0].message == "used here as number"
     assert (str(second.origin), str(second.related[0].origin)) == ("r.yaml:3:17", "r.yaml:4:9")

@@ -3,16 +3,16 @@
 import pytest
 from pydantic import ValidationError
 
-from titanrun.config.base import Config, dump
-from titanrun.config.check import check
-from titanrun.config.describe import described
+from titanrun.config.base import Config, dump_config
+from titanrun.config.describe_field import describe_fields
+from titanrun.config.diagnostics import render_problems
 from titanrun.config.fields import bookkeeping, section
-from titanrun.config.masking import likely_secrets, masked, without_tokens
 from titanrun.config.problems import ProblemsFound, SourceText
-from titanrun.config.render import render
-from titanrun.config.secrets import revealed, secrets
-from titanrun.config.source import read_text
+from titanrun.config.read_source import read_source_text
+from titanrun.config.redaction import get_likely_secrets, redact, redact_tokens
+from titanrun.config.secrets import fill_secrets, iter_secrets
 from titanrun.config.types import Text
+from titanrun.config.validate_tree import validate_tree
 
 
 class Door(Config):
@@ -56,15 +56,15 @@ def test_null_stays_where_the_field_takes_it() -> None:
 
 
 def test_a_secret_written_out_is_shown_as_stars_in_every_message_of_its_text() -> None:
-    (tree := read_text(SourceText("r.yaml", "{safe: hush, door: {width: many}}"), "yaml"))
+    (tree := read_source_text(SourceText("r.yaml", "{safe: hush, door: {width: many}}"), "yaml"))
     assert (
-        render(check(House, tree).problems)
+        render_problems(validate_tree(House, tree).problems)
         == """\
-error[wrong-type]: a secret is not written into a recipe; what stands here is not shown
+error[wrong-type]: a recipe must not contain a secret; the value is not shown
  --> r.yaml:1:8  (safe)
   |
 1 | {safe: ****, door: {width: many}}
-  |        ^^^^ help: write ${env:NAME}, and set that environment variable where the run starts
+  |        ^^^^ help: write ${env:NAME} and set that environment variable where the run starts
 
 error[wrong-type]: expected a whole number, got text 'many'
  --> r.yaml:1:28  (door.width)
@@ -79,19 +79,19 @@ def test_revealed_fills_every_secret_and_keeps_the_rest() -> None:
     house = House.model_validate(
         {"safe": "${env:SAFE}", "windows": [{"key": "${env:SAFE}", "width": 3}]}
     )
-    assert list(secrets(house)) == [
+    assert list(iter_secrets(house)) == [
         (("safe",), "SAFE"),
         (("door", "key"), "DOOR_KEY"),
         (("windows", 0, "key"), "SAFE"),
     ]
-    known = revealed(house, ENVIRONMENT)
+    known = fill_secrets(house, ENVIRONMENT)
     assert (known.door.key, known.safe, known.windows[0].key, known.windows[0].width) == (
         "open sesame",
         "12-34",
         "12-34",
         3,
     )
-    assert dump(house)["door"]["key"] == "${env:DOOR_KEY}"
+    assert dump_config(house)["door"]["key"] == "${env:DOOR_KEY}"
     assert "12-34" not in repr(known)
     assert "open sesame" not in repr(known)
 
@@ -101,22 +101,22 @@ def test_a_config_without_secrets_is_itself() -> None:
         width: int = bookkeeping(1)
 
     plain = Plain()
-    assert revealed(plain, {}) is plain
+    assert fill_secrets(plain, {}) is plain
 
 
 @pytest.mark.parametrize("environment", [{}, {"DOOR_KEY": ""}])
 def test_what_is_not_set_is_a_problem_of_its_path(environment: dict[str, str]) -> None:
     with pytest.raises(ProblemsFound) as caught:
-        revealed(House(), environment)
+        fill_secrets(House(), environment)
     assert [problem.path for problem in caught.value.problems] == [("door", "key")]
 
 
 def test_of_two_secrets_the_longer_one_is_masked_first() -> None:
-    assert masked("abc abcdef x", {"abc", "abcdef"}) == "*** *** x"
+    assert redact("abc abcdef x", {"abc", "abcdef"}) == "*** *** x"
 
 
 def test_the_reference_says_what_a_secret_takes() -> None:
-    assert [field.type for field in described(House)] == [
+    assert [field.type for field in describe_fields(House)] == [
         "section",
         "list of section",
         "${env:NAME}, a secret or null",
@@ -133,7 +133,7 @@ def test_what_is_hidden_are_secrets_of_the_recipe_and_variables_that_say_they_ho
         "SSH_PRIVATE_KEY": "-----BEGIN-----\nline-one-of-it\nend\n-----END-----",
         "HOME": "/home/somebody",
     }
-    hidden = likely_secrets(environment)
+    hidden = get_likely_secrets(environment)
     assert {"hf_0123456789", "abcdefgh-1", "line-one-of-it"} <= hidden
     assert not hidden & {"short", "false-false", "a-german-one", "/home/somebody", "end"}
 
@@ -154,11 +154,11 @@ def test_what_is_hidden_are_secrets_of_the_recipe_and_variables_that_say_they_ho
     ],
 )
 def test_a_diff_loses_what_looks_like_a_token_and_nothing_else(line: str, kept: str) -> None:
-    assert without_tokens(f" before\n{line}\n after\n") == f" before\n{kept}\n after\n"
+    assert redact_tokens(f" before\n{line}\n after\n") == f" before\n{kept}\n after\n"
 
 
 def test_a_diff_loses_a_private_key_even_where_it_is_cut_off() -> None:
     text = "+-----BEGIN RSA PRIVATE KEY-----\n+MIIEpAIBAAKC\n"
-    assert "MIIE" not in without_tokens(text)
-    assert "MIIE" not in without_tokens(text + "+-----END RSA PRIVATE KEY-----\n+x = 1\n")
-    assert "+x = 1" in without_tokens(text + "+-----END RSA PRIVATE KEY-----\n+x = 1\n")
+    assert "MIIE" not in redact_tokens(text)
+    assert "MIIE" not in redact_tokens(text + "+-----END RSA PRIVATE KEY-----\n+x = 1\n")
+    assert "+x = 1" in redact_tokens(text + "+-----END RSA PRIVATE KEY-----\n+x = 1\n")

@@ -1,6 +1,6 @@
 import pytest
 
-from titanrun.config.suggest import closest, edit_distance, listing
+from titanrun.config.suggest import edit_distance, find_closest, format_word_list
 
 KEYS = [
     "lr",
@@ -29,11 +29,11 @@ KEYS = [
     ],
 )
 def test_the_key_that_was_meant(typed: str, meant: str | None) -> None:
-    assert closest(typed, KEYS) == meant
+    assert find_closest(typed, KEYS) == meant
 
 
 def test_a_key_that_is_not_there_yet_wins_a_tie() -> None:
-    assert closest("beta", ["beta1", "beta2"], present={"beta1"}) == "beta2"
+    assert find_closest("beta", ["beta1", "beta2"], present={"beta1"}) == "beta2"
 
 
 def test_swapped_neighbours_are_one_edit() -> None:
@@ -45,5 +45,9 @@ def test_swapped_neighbours_are_one_edit() -> None:
 
 
 def test_a_list_reads_like_a_sentence() -> None:
-    assert [listing([]), listing(["a"]), listing(["a", "b", "c"])] == ["", "a", "a, b or c"]
-    assert listing(map(str, range(20)), most=2) == "0, 1 and 18 more"
+    assert [format_word_list([]), format_word_list(["a"]), format_word_list(["a", "b", "c"])] == [
+        "",
+        "a",
+        "a, b or c",
+    ]
+    assert format_word_list(map(str, range(20)), max_words=2) == "0, 1 and 18 more"

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
-from titanrun.config.source import read_text
-from titanrun.config.toml_spans import find_spots
-from titanrun.config.tree import Node, find, plain, walk
+from titanrun.config.read_source import read_source_text
+from titanrun.config.toml_spans import find_toml_spans
+from titanrun.config.tree import Node, find_node, iter_nodes, to_plain_data
 
 
 def read(text: str) -> Node:
-    return read_text(SourceText("r.toml", text), "toml")
+    return read_source_text(SourceText("r.toml", text), "toml")
 
 
 def problems_of(text: str) -> list[Problem]:
@@ -36,7 +36,7 @@ def span(origin: Origin | None) -> tuple[int, int, int]:
 
 def marked(origin: Origin | None) -> str:
     assert origin is not None
-    return origin.source.line(origin.line)[origin.column - 1 : origin.end_column - 1]
+    return origin.source.get_line(origin.line)[origin.column - 1 : origin.end_column - 1]
 
 
 RECIPE = """# a comment
@@ -59,7 +59,7 @@ c = true
 
 
 def test_values_are_those_of_tomli() -> None:
-    assert plain(read(RECIPE)) == tomli.loads(RECIPE)
+    assert to_plain_data(read(RECIPE)) == tomli.loads(RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_values_are_those_of_tomli() -> None:
 def test_every_key_and_value_is_marked(
     path: tuple[str | int, ...], key: str | None, value: str
 ) -> None:
-    node = find(read(RECIPE), path)
+    node = find_node(read(RECIPE), path)
     assert node is not None
     assert marked(node.origin) == value
     assert (node.key and marked(node.key)) == key
@@ -92,19 +92,19 @@ def test_every_key_and_value_is_marked(
 
 def test_crlf_and_wide_characters_do_not_shift_positions() -> None:
     root = read('[s]\r\n"é" = 1 # é\r\nb = [\r\n  2,\r\n]\r\n')
-    assert span(find(root, ("s", "é")).origin) == (2, 7, 8)
-    assert span(find(root, ("s", "b", 0)).origin) == (4, 3, 4)
+    assert span(find_node(root, ("s", "é")).origin) == (2, 7, 8)
+    assert span(find_node(root, ("s", "b", 0)).origin) == (4, 3, 4)
 
 
 def test_infinities_are_read_and_overflows_refused() -> None:
-    assert plain(read("a = -inf")) == {"a": -math.inf}
+    assert to_plain_data(read("a = -inf")) == {"a": -math.inf}
     assert problem_of("a = 1e999").code == "out-of-range"
 
 
 def test_each_date_is_a_problem_at_its_place() -> None:
     first, second = problems_of("a = 1979-05-27 07:32:00\nb = [1, 07:32:00]\n")
     assert (first.code, first.path, span(first.origin)) == ("wrong-type", ("a",), (1, 5, 24))
-    assert (second.path, second.help) == (("b", 1), 'put it in quotes: "07:32:00"')
+    assert (second.path, second.hint) == (("b", 1), 'put it in quotes: "07:32:00"')
 
 
 @pytest.mark.parametrize("text", ["", "# only comments\n", "\r\n\r\n"])
@@ -162,10 +162,10 @@ def test_a_table_that_is_closed_cannot_go_on(text: str, line: int) -> None:
         ("a = [1 2]", 8, "expected ',' or ']'"),
         ("a = {b=1 c=2}", 10, "expected ',' or '}'"),
         ("a = 1 b = 2", 7, "expected the end of the line"),
-        ('a = "x', 5, "quote is never closed"),
+        ('a = "x', 5, "quote is not closed"),
         ('a = "x\n"', 5, "not closed on its line"),
-        ("a = '''x", 5, "quote is never closed"),
-        ('a = "\\d"', 8, "no escape"),
+        ("a = '''x", 5, "quote is not closed"),
+        ('a = "\\d"', 8, "not an escape"),
         ("[a", 3, "end of the table's name"),
         ("= 1", 1, "expected a key"),
         ("a = 1\r", 6, "expected the end of the line"),
@@ -308,10 +308,10 @@ def paths(value: object, path: tuple[str | int, ...] = ()) -> set[tuple[str | in
 
 def check_positions(text: str) -> None:
     data = tomli.loads(text)
-    spots = find_spots(text)
-    assert set(spots.found) == paths(data)
-    assert not spots.again
-    for path, spot in spots.found.items():
+    spots = find_toml_spans(text)
+    assert set(spots.by_path) == paths(data)
+    assert not spots.repeated_keys
+    for path, spot in spots.by_path.items():
         value = data
         for step in path:
             value = value[step]
@@ -338,4 +338,4 @@ def test_exactly_what_tomli_reads_has_a_position_in_many_texts(
 
 def test_the_root_stands_at_its_first_line() -> None:
     assert span(read("# c\n\na = 1\nb = 2\n").origin) == (3, 1, 6)
-    assert len(list(walk(read(RECIPE)))) == len(paths(tomli.loads(RECIPE))) + 1
+    assert len(list(iter_nodes(read(RECIPE)))) == len(paths(tomli.loads(RECIPE))) + 1

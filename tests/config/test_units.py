@@ -1,4 +1,5 @@
-"""Values with a unit: what is read, in which form it is kept, and what is said where it cannot be read."""
+"""Values with a unit: what is read, in which form it is kept, and what is said where it cannot be
+read."""
 
 from decimal import Decimal
 from typing import Any
@@ -9,15 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from titanrun.config.base import Config, dump
-from titanrun.config.check import check
-from titanrun.config.describe import described
-from titanrun.config.emit import emit, emit_toml
+from titanrun.config.base import Config, dump_config
+from titanrun.config.describe_field import describe_fields
 from titanrun.config.fields import bookkeeping
 from titanrun.config.problems import Problem, SourceText
-from titanrun.config.source import read_text
-from titanrun.config.tree import plain
-from titanrun.config.units import ByteSize, Duration, StepsOrDuration, TokenCount, seconds
+from titanrun.config.read_source import read_source_text
+from titanrun.config.serialize import to_toml, to_yaml
+from titanrun.config.tree import to_plain_data
+from titanrun.config.units import (
+    ByteSize,
+    Duration,
+    StepsOrDuration,
+    TokenCount,
+    duration_to_seconds,
+)
+from titanrun.config.validate_tree import validate_tree
 
 
 class Budget(Config):
@@ -27,8 +34,10 @@ class Budget(Config):
     every: StepsOrDuration = bookkeeping(500)
 
 
-def problem(text: str, format: str = "yaml") -> Problem:
-    (found,) = check(Budget, read_text(SourceText(f"r.{format}", text), format)).problems  # type: ignore[arg-type]
+def problem(text: str, file_format: str = "yaml") -> Problem:
+    (found,) = validate_tree(
+        Budget, read_source_text(SourceText(f"r.{file_format}", text), file_format)
+    ).problems  # type: ignore[arg-type]
     return found
 
 
@@ -61,9 +70,12 @@ def test_a_value_is_kept_in_one_form_and_reads_back_equal(
 ) -> None:
     budget = Budget.model_validate({field: written})
     assert getattr(budget, field) == kept
-    assert Budget.model_validate(dump(budget)) == budget
-    for text, format in ((emit(dump(budget)), "yaml"), (emit_toml(dump(budget)), "toml")):
-        read = plain(read_text(SourceText(f"r.{format}", text), format))
+    assert Budget.model_validate(dump_config(budget)) == budget
+    for text, file_format in (
+        (to_yaml(dump_config(budget)), "yaml"),
+        (to_toml(dump_config(budget)), "toml"),
+    ):
+        read = to_plain_data(read_source_text(SourceText(f"r.{file_format}", text), file_format))
         assert (
             Budget.model_validate(
                 {key: None if value == "null" else value for key, value in read.items()}
@@ -76,12 +88,12 @@ def test_a_value_is_kept_in_one_form_and_reads_back_equal(
 def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: str) -> None:
     milliseconds = number * {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}[unit]
     kept = Budget.model_validate({"wait": f"{number}{unit}"}).wait
-    assert Decimal(str(seconds(kept))) * 1000 == milliseconds or milliseconds > 2**53
+    assert Decimal(str(duration_to_seconds(kept))) * 1000 == milliseconds or milliseconds > 2**53
     assert Budget.model_validate({"wait": kept}).wait == kept
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "help"),
+    ("text", "message", "hint"),
     [
         (
             "tokens: 10b",
@@ -123,7 +135,7 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
         (
             "wait: 10",
             "expected a duration, such as 45s, 10m or 2h30m, got the number 10",
-            "units are d, h, m, s and ms, the largest in front",
+            "units are d, h, m, s and ms, the largest first",
         ),
         ("wait: 30m2h", "expected a duration, such as 45s, 10m or 2h30m, got text '30m2h'", None),
         ("wait: 0s", "expected a duration, such as 45s, 10m or 2h30m, got text '0s'", None),
@@ -152,18 +164,20 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
     ],
 )
 def test_what_cannot_be_read_says_what_is_allowed_at_its_place(
-    text: str, message: str, help: str | None
+    text: str, message: str, hint: str | None
 ) -> None:
     found = problem(text)
     assert found.message == message
-    assert help is None or found.help == help
+    assert hint is None or found.hint == hint
     assert found.origin is not None
     assert found.origin.line == 1
 
 
-@pytest.mark.parametrize(("text", "format"), [("tokens: 10b", "yaml"), ('tokens = "10b"', "toml")])
-def test_yaml_and_toml_say_the_same(text: str, format: str) -> None:
-    assert problem(text, format).suggestion == "10B"
+@pytest.mark.parametrize(
+    ("text", "file_format"), [("tokens: 10b", "yaml"), ('tokens = "10b"', "toml")]
+)
+def test_yaml_and_toml_say_the_same(text: str, file_format: str) -> None:
+    assert problem(text, file_format).suggestion == "10B"
 
 
 def test_the_json_schema_takes_what_the_config_takes() -> None:
@@ -193,7 +207,7 @@ def test_the_json_schema_takes_what_the_config_takes() -> None:
 
 
 def test_the_reference_says_how_a_unit_is_written() -> None:
-    words = {field.name: field.type for field in described(Budget)}
+    words = {field.name: field.type for field in describe_fields(Budget)}
     assert words == {
         "tokens": "whole number, text such as 10B or null",
         "size": "whole number or text such as 4GiB",

@@ -10,7 +10,7 @@ from ruamel.yaml.parser import Parser
 from ruamel.yaml.reader import Reader
 from ruamel.yaml.scanner import Scanner
 
-from titanrun.config.yaml_events import Version, events
+from titanrun.config.yaml_events import YamlVersion, iter_yaml_events
 
 WORDS = [
     "a",
@@ -62,7 +62,7 @@ TEXTS = st.lists(st.sampled_from(WORDS + MARKS), min_size=1, max_size=25).map(""
 def of_ruamel(text: str) -> Iterable[object]:
     """The events of ruamel's own classes."""
     owner = SimpleNamespace(
-        typ="events", comment_handling=None, resolver=Version(), doc_infos=[Version()]
+        typ="events", comment_handling=None, resolver=YamlVersion(), doc_infos=[YamlVersion()]
     )
     owner.reader = Reader(text, loader=owner)
     owner.scanner = Scanner(loader=owner)
@@ -91,4 +91,4 @@ def described(found: Iterable[object]) -> list[object]:
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
 def test_events_and_errors_are_those_of_ruamel(text: str) -> None:
-    assert described(events(text)) == described(of_ruamel(text))
+    assert described(iter_yaml_events(text)) == described(of_ruamel(text))

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
-from titanrun.config.source import read_text
-from titanrun.config.tree import Node, find, plain, walk
+from titanrun.config.read_source import read_source_text
+from titanrun.config.tree import Node, find_node, iter_nodes, to_plain_data
 
 
 def read(text: str) -> Node:
-    return read_text(SourceText("r.yaml", text), "yaml")
+    return read_source_text(SourceText("r.yaml", text), "yaml")
 
 
 def problems_of(text: str) -> list[Problem]:
@@ -33,51 +33,51 @@ def span(origin: Origin | None) -> tuple[int, int, int]:
 
 
 def value_of(word: str) -> object:
-    return plain(read(f"a: {word}"))["a"]
+    return to_plain_data(read(f"a: {word}"))["a"]
 
 
 def test_keys_and_values_know_line_and_columns() -> None:
     root = read(
         "# top\ntraining:  # section\n  steps: 100\n  lr: 3e-4  # rate\nlist:\n- é: [a, 'b c']\n"
     )
-    steps, item = find(root, ("training", "steps")), find(root, ("list", 0, "é"))
+    steps, item = find_node(root, ("training", "steps")), find_node(root, ("list", 0, "é"))
     assert span(root.origin) == (2, 1, 10)
     assert span(root.value["training"].key) == (2, 1, 9)
-    assert span(find(root, ("training",)).origin) == (3, 3, 13)
+    assert span(find_node(root, ("training",)).origin) == (3, 3, 13)
     assert span(steps.key) == (3, 3, 8)
     assert span(steps.origin) == (3, 10, 13)
-    assert span(find(root, ("list",)).origin) == (6, 1, 16)
-    assert span(find(root, ("list", 0)).origin) == (6, 3, 16)
-    assert find(root, ("list", 0)).key is None
+    assert span(find_node(root, ("list",)).origin) == (6, 1, 16)
+    assert span(find_node(root, ("list", 0)).origin) == (6, 3, 16)
+    assert find_node(root, ("list", 0)).key is None
     assert span(item.origin) == (6, 6, 16)
     assert span(item.value[1].origin) == (6, 10, 15)
 
 
 def test_multi_line_values_end_with_their_first_line() -> None:
     root = read('a: {b: 1,\n  c: 2}\nd: "x\n  y"\ne: |  # note\n  text\nf: one\n  two\n')
-    assert span(find(root, ("a",)).origin) == (1, 4, 10)
-    assert span(find(root, ("d",)).origin) == (3, 4, 6)
-    assert span(find(root, ("e",)).origin) == (5, 4, 5)
-    assert span(find(root, ("f",)).origin) == (7, 4, 7)
-    assert plain(root) == {"a": {"b": 1, "c": 2}, "d": "x y", "e": "text\n", "f": "one two"}
+    assert span(find_node(root, ("a",)).origin) == (1, 4, 10)
+    assert span(find_node(root, ("d",)).origin) == (3, 4, 6)
+    assert span(find_node(root, ("e",)).origin) == (5, 4, 5)
+    assert span(find_node(root, ("f",)).origin) == (7, 4, 7)
+    assert to_plain_data(root) == {"a": {"b": 1, "c": 2}, "d": "x y", "e": "text\n", "f": "one two"}
 
 
 def test_an_empty_value_is_null_at_its_key() -> None:
     root = read("steps:\nlist:\n  -\n  - 1\n")
     assert root.value["steps"] == Node(None, root.value["steps"].key, root.value["steps"].key)
-    assert span(find(root, ("list", 0)).origin) == (3, 3, 4)
+    assert span(find_node(root, ("list", 0)).origin) == (3, 3, 4)
 
 
 def test_empty_brackets_are_empty_collections() -> None:
     root = read("a: {}\nb: []\n")
-    assert plain(root) == {"a": {}, "b": []}
+    assert to_plain_data(root) == {"a": {}, "b": []}
     assert span(root.value["b"].origin) == (2, 4, 6)
 
 
 def test_byte_order_mark_and_crlf_do_not_shift_positions() -> None:
     root = read("a: 1\r\nb:\r\n  - x\r\n")
-    assert plain(root) == {"a": 1, "b": ["x"]}
-    assert span(find(root, ("b", 0)).origin) == (3, 5, 6)
+    assert to_plain_data(root) == {"a": 1, "b": ["x"]}
+    assert span(find_node(root, ("b", 0)).origin) == (3, 5, 6)
 
 
 FLOATS = {
@@ -128,7 +128,7 @@ def test_nan_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "help"),
+    ("word", "hint"),
     [
         ("010", "write 10, or 0o10 if octal is meant"),
         ("-010", "write -10, or -8 if octal is meant"),
@@ -136,12 +136,12 @@ def test_nan_is_read() -> None:
         ("08", "write 8"),
     ],
 )
-def test_a_leading_zero_is_ambiguous(word: str, help: str) -> None:
+def test_a_leading_zero_is_ambiguous(word: str, hint: str) -> None:
     problem = problem_of(f"a:\n  b: {word}")
-    assert (problem.code, problem.path, problem.help, problem.got) == (
+    assert (problem.code, problem.path, problem.hint, problem.got) == (
         "ambiguous-number",
         ("a", "b"),
-        help,
+        hint,
         word,
     )
     assert span(problem.origin) == (2, 6, 6 + len(word))
@@ -164,7 +164,7 @@ def test_an_alias_shares_the_value_and_names_both_places() -> None:
     assert root.value["c"].value is root.value["a"].value
     assert span(root.value["c"].origin) == (2, 3, 7)
     assert span(root.value["c"].key) == (3, 1, 2)
-    assert [span(place) for place in root.value["c"].also] == [(3, 4, 6)]
+    assert [span(place) for place in root.value["c"].alias_origins] == [(3, 4, 6)]
 
 
 def test_an_anchor_is_no_part_of_the_value() -> None:
@@ -172,26 +172,31 @@ def test_an_anchor_is_no_part_of_the_value() -> None:
     assert span(root.value["a"].origin) == (1, 7, 9)
     assert span(root.value["b"].origin) == (3, 3, 7)
     assert root.value["d"].origin == root.value["d"].key
-    assert plain(root) == {"a": 10, "b": {"c": 1}, "d": None, "e": [1, 1]}
+    assert to_plain_data(root) == {"a": 10, "b": {"c": 1}, "d": None, "e": [1, 1]}
 
 
 def test_a_later_anchor_replaces_an_earlier_one() -> None:
-    assert plain(read("a: &x 1\nb: *x\nc: &x 2\nd: *x\n")) == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert to_plain_data(read("a: &x 1\nb: *x\nc: &x 2\nd: *x\n")) == {
+        "a": 1,
+        "b": 1,
+        "c": 2,
+        "d": 2,
+    }
 
 
 def test_own_keys_win_over_merged_ones_and_earlier_merges_over_later() -> None:
     root = read(
         "x-a: &a {p: 1, q: 1}\nx-b: &b {q: 2, r: 2}\nc:\n  <<: [*a, *b]\n  p: 3\nd: {<<: *b}\n"
     )
-    assert plain(root)["c"] == {"p": 3, "q": 1, "r": 2}
-    assert plain(root)["d"] == {"q": 2, "r": 2}
-    merged = find(root, ("c", "r"))
+    assert to_plain_data(root)["c"] == {"p": 3, "q": 1, "r": 2}
+    assert to_plain_data(root)["d"] == {"q": 2, "r": 2}
+    merged = find_node(root, ("c", "r"))
     assert span(merged.origin) == (2, 19, 20)
-    assert [span(place) for place in merged.also] == [(4, 3, 5)]
+    assert [span(place) for place in merged.alias_origins] == [(4, 3, 5)]
 
 
 def test_a_quoted_merge_key_is_a_key() -> None:
-    assert plain(read("'<<': 1")) == {"<<": 1}
+    assert to_plain_data(read("'<<': 1")) == {"<<": 1}
 
 
 @pytest.mark.parametrize("value", ["1", "{a: 1}", "[1]", "", "[*s]", "*s"])
@@ -240,7 +245,7 @@ def test_keys_other_than_text_are_refused(key: str) -> None:
 
 
 def test_text_that_looks_like_a_number_may_be_a_key() -> None:
-    assert plain(read("'1': 1\non: 2\n1_0: 3\n")) == {"1": 1, "on": 2, "1_0": 3}
+    assert to_plain_data(read("'1': 1\non: 2\n1_0: 3\n")) == {"1": 1, "on": 2, "1_0": 3}
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# only\n  # comments\n", "---\n", "---\n# c\n...\n"])
@@ -306,15 +311,15 @@ def test_aliases_cannot_nest_deeper_than_brackets() -> None:
         ("a: 1\nword\nb: 2\n", 2, 1, "neither `key: value`"),
         ("a:\n    b: 1\n  c: 2\n", 3, 3, "matches no line above"),
         ("a: - b\n", 1, 4, "a list item cannot begin here"),
-        ("a: 1\n- b\n", 2, 1, "among the keys"),
-        ("- b\na: 1\n", 2, 1, "among list items"),
+        ("a: 1\n- b\n", 2, 1, "follow the keys"),
+        ("- b\na: 1\n", 2, 1, "follow list items"),
         ("a: @x\n", 1, 4, "cannot begin with '@'"),
-        ("a: 'x\nb: 1\n", 1, 4, "quote is never closed"),
-        ('a: "\\d"\n', 1, 6, "'\\d' is no escape"),
-        ('a: "\\U99999999"\n', 1, 7, "stands for no character"),
-        ("a: {b: 1\n", 1, 4, "bracket is never closed"),
+        ("a: 'x\nb: 1\n", 1, 4, "quote is not closed"),
+        ('a: "\\d"\n', 1, 6, "'\\d' is not an escape"),
+        ('a: "\\U99999999"\n', 1, 7, "is not a valid character"),
+        ("a: {b: 1\n", 1, 4, "bracket is not closed"),
         ("a: [1, 2\nb: 3\n", 2, 2, "expected ',' or ']'"),
-        ("a: 1}\nb: ]\n", 2, 4, "closes nothing"),
+        ("a: 1}\nb: ]\n", 2, 4, "has no opening bracket"),
         ("a: 'x' y\n", 1, 8, "does not continue"),
         ("a: *x\n", 1, 4, "no anchor &x"),
         ("a: *\n", 1, 4, "no name follows"),
@@ -334,12 +339,12 @@ def test_syntax_errors_are_put_in_plain_words(
 
 
 def test_the_help_for_an_unquoted_reference_shows_it_quoted() -> None:
-    assert problem_of("a: {b: ${env:HOME}/x, c: 1}").help == 'write "${env:HOME}" in quotes'
-    assert plain(read("a: ${env:HOME}/x")) == {"a": "${env:HOME}/x"}
+    assert problem_of("a: {b: ${env:HOME}/x, c: 1}").hint == 'write "${env:HOME}" in quotes'
+    assert to_plain_data(read("a: ${env:HOME}/x")) == {"a": "${env:HOME}/x"}
 
 
 def test_yaml_1_2_may_be_declared() -> None:
-    assert plain(read("%YAML 1.2\n---\na: 1\n...\n")) == {"a": 1}
+    assert to_plain_data(read("%YAML 1.2\n---\na: 1\n...\n")) == {"a": 1}
 
 
 def test_all_problems_before_a_syntax_error_are_reported_with_it() -> None:
@@ -379,9 +384,9 @@ def test_json_means_the_same_and_every_leaf_stands_where_it_says(
 ) -> None:
     text = json.dumps(data, indent=indent, separators=(", ", ": "))
     root = read(text)
-    assert json.dumps(plain(root)) == json.dumps(data)
+    assert json.dumps(to_plain_data(root)) == json.dumps(data)
     lines = text.split("\n")
-    for path, node in walk(root):
+    for path, node in iter_nodes(root):
         if not isinstance(node.value, dict | list):
             assert lines[node.origin.line - 1][
                 node.origin.column - 1 : node.origin.end_column - 1

@@ -1,4 +1,5 @@
-"""Trains a recipe on several gloo ranks as the worker does, and keeps what it computed, to be held against one process.
+"""Trains a recipe on several gloo ranks as the worker does, and keeps what it computed, to be held
+against one process.
 
 A layout is one line of test_layouts.py: its name, its ranks, and overrides on the debug recipe.
 """
@@ -20,14 +21,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.distributed.environment import Place
-from titanrun.distributed.shards import gathered
-from titanrun.recipe.resolve import read_resolved, resolve
-from titanrun.training.signals import SignalRequests
-from titanrun.training.trainer import Trainer
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.dtensor import full_tensor
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.training.loop import TrainLoop
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.worker_job import rendezvous
 
 ROOT = Path(__file__).parents[2]
 # a smaller model, several passes a step on one rank, every number logged
@@ -40,24 +41,28 @@ checkpoint: {{enable: false}}
 validation: {{enable: true, freq: 5, steps: 3}}
 """
 # for base: two layers of four experts, of which a token meets two
-SIZES = "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, moe: {num_experts: 4, top_k: 2, hidden_dim: 96}"
+SIZES = (
+    "dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, moe: {num_experts: 4, top_k: 2, "
+    "hidden_dim: 96}"
+)
 EXPERTS = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}}}",)
 # what a rank imports before it is forked: seconds, once for all of them
 PRELOADED = [
     "torch._dynamo",
     "titanrun.distributed.fsdp",
-    "titanrun.worker.main",
+    "titanrun.worker.rank_main",
     "tests.distributed.ranks",
 ]
 NUMBERS = ("loss", "grad_norm", "validation/loss", "moe/imbalance", "moe/most_tokens_per_expert")
 PATIENCE_SECONDS = 300
 
-Look = Callable[[Trainer], Any]
+Look = Callable[[TrainLoop], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A layout. `overrides` are its own; `base` apply to the one process it is compared with as well."""
+    """A layout. `overrides` are its own; `base` apply to the one process it is compared with as
+    well."""
 
     name: str
     nproc: int
@@ -67,12 +72,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run logged, by step, the whole gradients of its first step by name, and what `look` saw, both from each rank."""
+    """What a run logged, by step, the whole gradients of its first step by name, and what `look`
+    saw, both from each rank."""
 
     folder: Path
     numbers: list[dict[str, float]]
     gradients: list[dict[str, Tensor]]
-    seen: list[Any]
+    build_mask: list[Any]
 
 
 def case(
@@ -91,7 +97,7 @@ def case(
     )
 
 
-def nothing(trainer: Trainer) -> None:
+def nothing(trainer: TrainLoop) -> None:
     """Looks at nothing."""
 
 
@@ -119,18 +125,19 @@ def train(
         old.unlink()
     recipe, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
     recipe.write_text(TEXT)
-    resolved.write_text(resolve(str(recipe), overrides, environment={}, ranks=nproc).text)
+    resolved.write_text(resolve_recipe(str(recipe), overrides, environment={}, ranks=nproc).text)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with socket.create_server(("127.0.0.1", 0)) as meeting:
         port = meeting.getsockname()[1]
         places = [
-            Place(rank=rank, local_rank=rank, world_size=nproc, store_port=port)
+            RankInfo(rank=rank, local_rank=rank, world_size=nproc, store_port=port)
             for rank in range(nproc)
         ]
         ranks = [
             context.Process(
-                target=run_rank, args=(resolved, place, meeting if place.is_first else None, look)
+                target=run_rank,
+                args=(resolved, place, meeting if place.is_main_rank else None, look),
             )
             for place in places
         ]
@@ -168,7 +175,7 @@ def taken(files: Sequence[Path]) -> list[Any]:
     return found
 
 
-def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: Look) -> None:
+def run_rank(resolved: Path, place: RankInfo, meeting: socket.socket | None, look: Look) -> None:
     """In a process of its own: trains as this rank, by the worker's own parts."""
     torch.set_num_threads(1)
     if meeting is not None:
@@ -177,12 +184,12 @@ def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: 
     try:
         with (
             SignalRequests() as signals,
-            assembled(
-                read_resolved(resolved), meet_others(resolved, place), signals=signals
+            build_train_loop(
+                load_resolved(resolved), rendezvous(resolved, place), signals=signals
             ) as trainer,
         ):
             keep_gradients(trainer, resolved.parent / f"gradients-{place.rank}.pt")
-            trainer.fit()
+            trainer.train()
             torch.save(look(trainer), resolved.parent / f"seen-{place.rank}.pt")
     except Exception:
         (resolved.parent / f"error-{place.rank}.txt").write_text(
@@ -191,16 +198,16 @@ def run_rank(resolved: Path, place: Place, meeting: socket.socket | None, look: 
         os._exit(1)
 
 
-def keep_gradients(trainer: Trainer, path: Path) -> None:
+def keep_gradients(trainer: TrainLoop, path: Path) -> None:
     """Writes the whole gradients of the first step, before they are clipped, into a file."""
-    engine, norm = trainer.engine, trainer.engine._norm
+    engine, norm = trainer.engine, trainer.engine._compute_grad_norm
 
     def noting(parameters: Sequence[Tensor]) -> Tensor:
         found = norm(parameters)
         if not path.exists():
             torch.save(
                 {
-                    name: gathered(weight.grad)
+                    name: full_tensor(weight.grad)
                     for name, weight in engine.model.named_parameters()
                     if weight.grad is not None
                 },
@@ -208,4 +215,4 @@ def keep_gradients(trainer: Trainer, path: Path) -> None:
             )
         return found
 
-    engine._norm = noting  # type: ignore[method-assign]
+    engine._compute_grad_norm = noting  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
-from titanrun.distributed.activation_checkpoint import keep_all, recompute_all
+from titanrun.distributed.activation_checkpoint import apply_full_ac, apply_no_ac
 from titanrun.distributed.config import FullActivationCheckpointConfig, NoActivationCheckpointConfig
 
 WIDTH = 16
@@ -41,9 +41,9 @@ def built(*, recompute: bool, **settings: Any) -> Layers:
     torch.manual_seed(0)
     model = Layers()
     if recompute:
-        recompute_all(FullActivationCheckpointConfig(**settings), model=model)
+        apply_full_ac(FullActivationCheckpointConfig(**settings), model=model)
     else:
-        keep_all(NoActivationCheckpointConfig(), model=model)
+        apply_no_ac(NoActivationCheckpointConfig(), model=model)
     return model
 
 
@@ -136,7 +136,7 @@ class Turncoat(nn.Module):
 
 def fickle_gradient(**settings: Any) -> Tensor | None:
     model = Fickle()
-    recompute_all(FullActivationCheckpointConfig(**settings), model=model)
+    apply_full_ac(FullActivationCheckpointConfig(**settings), model=model)
     x = torch.ones(2, requires_grad=True)
     model(x).sum().backward()
     return x.grad

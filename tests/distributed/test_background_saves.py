@@ -1,17 +1,20 @@
-"""Two ranks save beside training, and what they save is what they would have saved while training waited."""
+"""Two ranks save beside training, and what they save is what they would have saved while training
+waited."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.ranks import train
-from titanrun.components.checkpoints.manifest import Manifest, read_manifest, step_folders
+from titanrun.components.checkpoints.spec.manifest import Manifest, list_step_folders, read_manifest
 
 SAVING = ("checkpoint={enable: true, interval: 2}", "model.n_layers=2", "validation.enable=false")
 
 
 def manifests(folder: Path) -> dict[int, Manifest]:
-    return {step: read_manifest(path) for step, path in step_folders(folder / "checkpoint").items()}
+    return {
+        step: read_manifest(path) for step, path in list_step_folders(folder / "checkpoint").items()
+    }
 
 
 @pytest.mark.parametrize(

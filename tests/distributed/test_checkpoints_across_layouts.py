@@ -1,4 +1,5 @@
-"""What one layout saves, every other loads: the same bits of weights and optimizer state, and the same losses from there on."""
+"""What one layout saves, every other loads: the same bits of weights and optimizer state, and the
+same losses from there on."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tests.distributed.ranks import EXPERTS, train
-from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
-from titanrun.distributed.shards import gathered
-from titanrun.training.trainer import Trainer
+from titanrun.components.checkpoints.dcp_io import read_tensor_metadata, read_tensors
+from titanrun.distributed.dtensor import full_tensor
+from titanrun.training.loop import TrainLoop
 
 SAVING = (
     "checkpoint={enable: true, interval: 3}",
@@ -34,15 +35,17 @@ def saved(folder: Path, step: int) -> dict[str, Tensor]:
     checkpoint = folder / "checkpoint" / f"step-{step}"
     tensors = {
         name: torch.empty(layout.shape, dtype=layout.dtype)
-        for name, layout in read_layouts(checkpoint).items()
+        for name, layout in read_tensor_metadata(checkpoint).items()
     }
     read_tensors(checkpoint, tensors)
     return tensors
 
 
-def tensors(trainer: Trainer) -> dict[str, Tensor]:
+def tensors(trainer: TrainLoop) -> dict[str, Tensor]:
     """Weights and optimizer state of a rank's trainer, whole."""
-    return {name: gathered(tensor) for name, tensor in trainer.engine.tensors().items()}
+    return {
+        name: full_tensor(tensor) for name, tensor in trainer.engine.named_state_tensors().items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_run_goes_on_in_another_layout(
     before = saved(cut, 3)
     found_by_rank = train(
         then[0], [*then[1], *SAVING, "training.steps=3"], folder=cut, look=tensors
-    ).seen
+    ).build_mask
     assert {name for loaded in found_by_rank for name in loaded} == before.keys()
     for loaded in found_by_rank:
         assert [name for name in loaded if not torch.equal(loaded[name], before[name])] == []

@@ -1,4 +1,5 @@
-"""Converters on several ranks: the losses and gradients of one process, whoever shares, splits, recomputes or compiles."""
+"""Converters on several ranks: the losses and gradients of one process, whoever shares, splits,
+recomputes or compiles."""
 
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,15 @@ import torch
 from torch import Tensor
 
 from tests.distributed.ranks import Case, Trained, alone, case, train
-from titanrun.distributed.shards import gathered, own_part
-from titanrun.training.trainer import Trainer
+from titanrun.distributed.dtensor import full_tensor, to_local
+from titanrun.training.loop import TrainLoop
 
-# products in few bits round up to 6% away: what differs by 1e-7 before may differ by that much after, in a few elements
+# products in few bits round up to 6% away: what differs by 1e-7 before may differ by that much
+# after, in a few elements
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 0.02
-# float8 gradients have two bits behind the point, and scales come from other tokens in a pipeline or in parts of rows, and with a
+# float8 gradients have two bits behind the point, and scales come from other tokens in a pipeline
+# or in parts of rows, and with a
 # float8 gather from each tensor-parallel rank's part of a weight
 OTHER_SCALES = {"fsdp2_tp2": 0.1, "fsdp2_pp2": 0.1, "fsdp2_cp2": 0.1}
 SHORT = ("training.steps=2", "lr_scheduler.warmup_steps=1", "validation.enable=false")
@@ -24,7 +27,8 @@ SMALL = (
     *SHORT,
 )
 MIXTURE = (
-    f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, hidden_dim: 128}}}}",
+    f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, "
+    f"hidden_dim: 128}}}}",
     *SHORT,
 )
 FLOAT8 = (*SMALL, "converters=[{name: float8_linear, emulate: true, filter_fqns: [output]}]")
@@ -96,8 +100,9 @@ def test_how_weights_are_gathered_changes_no_bit() -> None:
     assert plain.numbers == gathered.numbers == beforehand.numbers
 
 
-def look(trainer: Trainer) -> dict[str, Any]:
-    """What FSDP gathers a layer's and the head's weight as, and whether the scale is known beforehand."""
+def look(trainer: TrainLoop) -> dict[str, Any]:
+    """What FSDP gathers a layer's and the head's weight as, and whether the scale is known
+    beforehand."""
     model, seen = trainer.engine.model, {}
     name = "layers.0.feed_forward.w1"
     model.get_submodule(name).register_forward_pre_hook(
@@ -108,11 +113,11 @@ def look(trainer: Trainer) -> dict[str, Any]:
     )
     part = model.get_parameter(f"{name}.weight")._local_tensor
     model(torch.zeros(1, 64, dtype=torch.int64))
-    saved = trainer.engine.tensors()[f"model.{name}.weight"]
+    saved = trainer.engine.named_state_tensors()[f"model.{name}.weight"]
     return {
         **seen,
         "is_scaled": getattr(part, "_precomputed_scale", None) is not None,
-        "is_plain": type(own_part(saved)) is torch.Tensor,
+        "is_plain": type(to_local(saved)) is torch.Tensor,
     }
 
 
@@ -131,7 +136,7 @@ def look(trainer: Trainer) -> dict[str, Any]:
 def test_weights_are_gathered_as_the_recipe_says(
     overrides: tuple[str, ...], layer: str, head: str, is_scaled: bool
 ) -> None:
-    for found in train(2, overrides, look=look).seen:
+    for found in train(2, overrides, look=look).build_mask:
         assert found == {"layer": layer, "head": head, "is_scaled": is_scaled, "is_plain": True}
 
 
@@ -141,17 +146,19 @@ def test_a_head_in_fp32_is_split_as_any_other() -> None:
     assert losses(train(2, [*base, TP2])) == pytest.approx(losses(alone(base)), rel=1e-4)
 
 
-def tensors(trainer: Trainer) -> dict[str, Tensor]:
+def tensors(trainer: TrainLoop) -> dict[str, Tensor]:
     """Weights and optimizer state of a rank's trainer, whole."""
-    return {name: gathered(tensor) for name, tensor in trainer.engine.tensors().items()}
+    return {
+        name: full_tensor(tensor) for name, tensor in trainer.engine.named_state_tensors().items()
+    }
 
 
 @pytest.mark.slow
 def test_a_float8_run_goes_on_in_another_layout(tmp_path: Path) -> None:
     saving = (*FLOAT8, "checkpoint={enable: true, interval: 2}")
-    first, *_ = train(2, [*saving, *GATHER], folder=tmp_path, look=tensors).seen
+    first, *_ = train(2, [*saving, *GATHER], folder=tmp_path, look=tensors).build_mask
     for nproc, layout in ((1, ()), (2, (TP2,))):
-        for loaded in train(nproc, [*saving, *layout], folder=tmp_path, look=tensors).seen:
+        for loaded in train(nproc, [*saving, *layout], folder=tmp_path, look=tensors).build_mask:
             assert [name for name in first if not torch.equal(loaded[name], first[name])] == []
     shorter = "training.steps=2"
     longer = train(

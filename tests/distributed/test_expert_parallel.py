@@ -1,4 +1,5 @@
-"""Experts that ranks share: where they are, how tokens get to them, and how weights get out of them and back."""
+"""Experts that ranks share: where they are, how tokens get to them, and how weights get out of them
+and back."""
 
 import logging
 from collections.abc import Iterator
@@ -16,20 +17,22 @@ from torch.distributed.fsdp import FSDPModule
 
 from tests.distributed.ranks import EXPERTS, TEXT, train
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.agreement import current_ranks
 from titanrun.distributed.device import CPU
-from titanrun.distributed.expert_parallel import by_expert, dealt
-from titanrun.distributed.mesh import Meshes
-from titanrun.distributed.precision import precision_named
-from titanrun.distributed.shards import gathered, own_part
+from titanrun.distributed.dtensor import full_tensor, to_local
+from titanrun.distributed.expert_parallel import argsort_by_expert, split_slots_over_tp
+from titanrun.distributed.object_collectives import get_default_rank_group
+from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.grouped_experts import GroupedExperts
-from titanrun.models.shared.moe import Moe, run_here
-from titanrun.models.shared.moe_balance import moe_layers
-from titanrun.recipe.resolve import resolve
-from titanrun.training.trainer import Trainer
-from titanrun.worker.build_model import build_model, lay_out
-from titanrun.worker.company import degrees_for
-from titanrun.worker.weights import export_huggingface, load_huggingface
+from titanrun.models.shared.moe import Moe, run_experts_locally
+from titanrun.models.shared.moe_load_balance import get_moe_layers
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.loop import TrainLoop
+from titanrun.worker.build.build_model import build_model
+from titanrun.worker.build.build_parallelism import parallelize_model
+from titanrun.worker.process_group_setup import build_parallel_dims
+from titanrun.worker.weights.huggingface_export import export_huggingface
+from titanrun.worker.weights.initial_weights import load_huggingface
 
 SHORT = (
     "training.steps=1",
@@ -48,30 +51,37 @@ CROWDED = {
 @pytest.fixture(scope="module")
 def seen() -> list[dict[str, Any]]:
     """What two ranks that share four experts see."""
-    return train(2, [*EXPERTS, *SHORT], look=look).seen
+    return train(2, [*EXPERTS, *SHORT], look=look).build_mask
 
 
 @contextmanager
 def laid_out(folder: Path, ranks: int, overrides: list[str]) -> Iterator[nn.Module]:
-    """The model of a recipe as the first of `ranks` holds it, without memory and without the others."""
+    """The model of a recipe as the first of `ranks` holds it, without memory and without the
+    others."""
     (folder / "recipe.yaml").write_text(TEXT)
     overrides = [*EXPERTS, f"training.global_batch_size={2 * ranks}", *overrides]
-    recipe = resolve(str(folder / "recipe.yaml"), overrides, environment={}, ranks=ranks).run
-    precision = precision_named("float32", "float32")
+    recipe = resolve_recipe(str(folder / "recipe.yaml"), overrides, environment={}, ranks=ranks).run
+    precision = get_precision("float32", "float32")
     dist.init_process_group("fake", rank=0, world_size=ranks)
     try:
         model = build_model(recipe, precision)
-        lay_out(recipe, model, meshes=Meshes(degrees_for(recipe, ranks), CPU), precision=precision)
+        parallelize_model(
+            recipe,
+            model,
+            meshes=ParallelMeshes(build_parallel_dims(recipe, ranks), CPU),
+            precision=precision,
+        )
         yield model
     finally:
         dist.destroy_process_group()
 
 
-def look(trainer: Trainer) -> dict[str, Any]:
-    """What a rank holds of the experts, what comes back from them, and whether weights come back from a Hugging Face folder."""
-    layer = moe_layers(trainer.engine.model)[0]
+def look(trainer: TrainLoop) -> dict[str, Any]:
+    """What a rank holds of the experts, what comes back from them, and whether weights come back
+    from a Hugging Face folder."""
+    layer = get_moe_layers(trainer.engine.model)[0]
     found: dict[str, Any] = {
-        "share": tuple(own_part(layer.experts.w1).shape),
+        "share": tuple(to_local(layer.experts.w1).shape),
         "balance": layer.expert_bias.clone(),
     }
     found["warns"] = logging.getLogger("torch.distributed.tensor._redistribute").isEnabledFor(
@@ -83,14 +93,18 @@ def look(trainer: Trainer) -> dict[str, Any]:
 
 
 def exchanged(layer: Moe, counts_E: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Outputs and gradients of random slots through the experts of both ranks, each beside the same through a copy of all experts."""
+    """Outputs and gradients of random slots through the experts of both ranks, each beside the same
+    through a copy of all experts."""
     torch.manual_seed(dist.get_rank())
     slots_SD = torch.randn(int(counts_E.sum()), layer.experts.w1.size(2))
     whole = GroupedExperts(layer.config, dim=slots_SD.size(1))
     found = []
     for name, weight in whole.named_parameters():
-        weight.data.copy_(gathered(layer.experts.get_parameter(name).detach()))
-    for experts, exchange in ((layer.experts, layer.exchange), (whole, run_here)):
+        weight.data.copy_(full_tensor(layer.experts.get_parameter(name).detach()))
+    for experts, exchange in (
+        (layer.experts, layer.token_dispatcher),
+        (whole, run_experts_locally),
+    ):
         own_SD = slots_SD.clone().requires_grad_()
         out_SD = exchange(experts, own_SD, counts_E)
         out_SD.square().sum().backward()
@@ -99,29 +113,31 @@ def exchanged(layer: Moe, counts_E: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         assert weight.grad is not None
         dist.all_reduce(weight.grad)
         split = layer.experts.get_parameter(name)
-        found[0][name], found[1][name], split.grad = gathered(split.grad), weight.grad, None
+        found[0][name], found[1][name], split.grad = full_tensor(split.grad), weight.grad, None
     return {name: (found[0][name], found[1][name]) for name in found[0]}
 
 
-def changed_by_export(trainer: Trainer) -> list[str]:
+def changed_by_export(trainer: TrainLoop) -> list[str]:
     """The weights that are not the same bits after a way through a Hugging Face folder."""
     model = trainer.engine.model
-    folder = Path(current_ranks().from_first(mkdtemp)) / "exported"
-    before = {name: gathered(weight.detach()).clone() for name, weight in model.named_parameters()}
+    folder = Path(get_default_rank_group().broadcast_from_main(mkdtemp)) / "exported"
+    before = {
+        name: full_tensor(weight.detach()).clone() for name, weight in model.named_parameters()
+    }
     options = {"engine": trainer.engine, "model_config": model.config}
     export_huggingface(
         folder, tokenizer=None, dtype_name="float32", is_writer=dist.get_rank() == 0, **options
     )
     dist.barrier()
     for weight in model.parameters():
-        own_part(weight).detach().zero_()
+        to_local(weight).detach().zero_()
     load_huggingface(folder, **options)
     dist.barrier()
     rmtree(folder.parent, ignore_errors=True)
     return [
         name
         for name, weight in model.named_parameters()
-        if not torch.equal(gathered(weight.detach()), before[name])
+        if not torch.equal(full_tensor(weight.detach()), before[name])
     ]
 
 
@@ -157,16 +173,16 @@ def test_an_expert_is_split_as_the_degrees_say(
     with laid_out(
         tmp_path, ranks, [f"parallelism.{name}_degree={degree}" for name, degree in layout.items()]
     ) as model:
-        weight: Any = moe_layers(model)[0].experts.w1
-        assert (tuple(own_part(weight).shape), weight.device_mesh.mesh_dim_names) == (share, mesh)
+        weight: Any = get_moe_layers(model)[0].experts.w1
+        assert (tuple(to_local(weight).shape), weight.device_mesh.mesh_dim_names) == (share, mesh)
 
 
 def test_few_experts_of_an_odd_width_leave_ranks_without_one(tmp_path: Path) -> None:
     with laid_out(
         tmp_path, 8, ["parallelism.expert_parallel_degree=2", "model.moe.hidden_dim=98"]
     ) as model:
-        experts = moe_layers(model)[0].experts
-        assert [tuple(own_part(weight).shape) for weight in (experts.w1, experts.w2)] == [
+        experts = get_moe_layers(model)[0].experts
+        assert [tuple(to_local(weight).shape) for weight in (experts.w1, experts.w2)] == [
             (1, 98, 64),
             (2, 16, 98),
         ]
@@ -175,11 +191,9 @@ def test_few_experts_of_an_odd_width_leave_ranks_without_one(tmp_path: Path) -> 
 def test_ranks_that_experts_do_not_fit_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
     overrides = [*EXPERTS, "parallelism.expert_parallel_degree=2", "training.global_batch_size=12"]
-    recipe = resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=2).run
-    with pytest.raises(
-        ProblemsFound, match="2 expert ranks do not fit the 3 processes that were started"
-    ):
-        degrees_for(recipe, 3)
+    recipe = resolve_recipe(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=2).run
+    with pytest.raises(ProblemsFound, match="2 expert ranks do not fit 3 started processes"):
+        build_parallel_dims(recipe, 3)
 
 
 def test_each_layer_asks_for_the_weights_of_the_next_before_tokens_travel(tmp_path: Path) -> None:
@@ -189,7 +203,7 @@ def test_each_layer_asks_for_the_weights_of_the_next_before_tokens_travel(tmp_pa
         )
         states = {
             name: moe_layer.experts._get_fsdp_state()
-            for name, moe_layer in zip("ab", moe_layers(model), strict=True)
+            for name, moe_layer in zip("ab", get_moe_layers(model), strict=True)
         }
         assert first._states_to_forward_prefetch == [second, states["b"]]
         assert second._states_to_backward_prefetch == [first, states["a"]]
@@ -247,7 +261,7 @@ def test_weights_go_to_hugging_face_and_back_from_every_rank(seen: list[dict[str
 def test_slots_that_arrive_by_rank_are_sorted_by_expert() -> None:
     received_RL = torch.tensor([[1, 2], [0, 0], [3, 1]])
     arrived = ["a0", "b0", "b0", "a2", "a2", "a2", "b2"]
-    assert [arrived[slot] for slot in by_expert(received_RL, 7)] == [
+    assert [arrived[slot] for slot in argsort_by_expert(received_RL, 7)] == [
         "a0",
         "a2",
         "a2",
@@ -263,4 +277,6 @@ def test_slots_dealt_to_ranks_are_counted_by_expert(ranks: int) -> None:
     expert_S = torch.tensor([0, 0, 0, 0, 0, 2, 2, 3, 5, 5, 5])
     for rank in range(ranks):
         expected = expert_S[rank::ranks].bincount(minlength=6)
-        assert torch.equal(dealt(expert_S.bincount(minlength=6), rank, ranks), expected)
+        assert torch.equal(
+            split_slots_over_tp(expert_S.bincount(minlength=6), rank, ranks), expected
+        )

@@ -1,4 +1,5 @@
-"""Every layout of ranks trains as one process does, in fp32: losses, gradient norms, gradients, held-out losses."""
+"""Every layout of ranks trains as one process does, in fp32: losses, gradient norms, gradients,
+held-out losses."""
 
 from pathlib import Path
 
@@ -29,17 +30,24 @@ MISTRAL, GPT2, MIXTRAL, QWEN2 = (
     for name in ("mistral", "gpt2", "mixtral", "qwen2")
 )
 TIED, SIX_LAYERS = "model.tie_word_embeddings=true", "model.n_layers=6"
-HEAD_ALONE = "parallelism.module_fqns_per_model_part=[[tok_embeddings, layers.0, layers.1, layers.2, layers.3, norm], [output]]"
+HEAD_ALONE = (
+    "parallelism.module_fqns_per_model_part=[[tok_embeddings, layers.0, layers.1, layers.2, "
+    "layers.3, norm], [output]]"
+)
 UNTIED = "model.tie_word_embeddings=false"
 ODD = "model.vocab_size=2049"
 COMPILED = ["compile={enable: true, backend: aot_eager}"]
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 # the rows have another number of tokens than so many chunks hold
 CHUNKED = "loss={name: chunked_cross_entropy, num_chunks: 5}"
-REPLACED = 'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: squared_relu}}]'
+REPLACED = (
+    'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: '
+    "squared_relu}}]"
+)
 SMOOTHED = "loss={name: cross_entropy, label_smoothing: 0.1, z_loss: 1.0e-3}"
 OPTIMIZERS = {
-    "muon": "optimizer={name: muon, ns_dtype: float32, param_groups: [{match: ['layers.*.w1.weight'], lr: 1.0e-3}]}",
+    "muon": "optimizer={name: muon, ns_dtype: float32, param_groups: [{match: "
+    "['layers.*.w1.weight'], lr: 1.0e-3}]}",
     "schedule_free": "optimizer={name: schedule_free_adamw, no_decay: [norms]}",
     "sgd": "optimizer={name: sgd, momentum: 0.9}",
     "bf16_states": "optimizer={name: adamw, state_dtype: bfloat16}",
@@ -49,16 +57,26 @@ EIGHT_BITS = "optimizer={name: adamw_8bit, eps: 1.0e-5}"
 QWEN3 = "model={name: qwen3, flavor: debugmodel, n_layers: 2}"
 FOUR_LAYERS = [*EXPERTS, "model.n_layers=4"]
 LONGER_HELD_OUT = [*EXPERTS, "validation.seq_len=96"]
-QWEN3_MOE = "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128, num_shared_experts: 1}}"
+QWEN3_MOE = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, "
+    "hidden_dim: 128, num_shared_experts: 1}}"
+)
 # latent attention with compressed queries, a dense layer, experts in groups, YaRN
 LATENT = (
     "q_lora_rank: 24, kv_lora_rank: 32, qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16"
 )
-IN_GROUPS = "{num_experts: 8, top_k: 2, hidden_dim: 64, score_func: sigmoid, num_expert_groups: 4, num_limited_groups: 2}"
+IN_GROUPS = (
+    "{num_experts: 8, top_k: 2, hidden_dim: 64, score_func: sigmoid, num_expert_groups: 4, "
+    "num_limited_groups: 2}"
+)
 STRETCHED = "{scaling: {name: yarn, original_max_position_embeddings: 32, mscale_all_dim: 1.0}}"
-DEEPSEEK_SIZES = f"dim: 64, n_layers: 4, n_heads: 4, {LATENT}, feed_forward: {{hidden_dim: 96}}, rope: {STRETCHED}, moe: {IN_GROUPS}"
+DEEPSEEK_SIZES = (
+    f"dim: 64, n_layers: 4, n_heads: 4, {LATENT}, feed_forward: {{hidden_dim: 96}}, rope: "
+    f"{STRETCHED}, moe: {IN_GROUPS}"
+)
 DEEPSEEK_MODEL = f"model={{name: deepseek_v3, flavor: debugmodel, {DEEPSEEK_SIZES}}}"
-# gradients that are nothing but rounding move weights by the learning rate, unless they are small beside it
+# gradients that are nothing but rounding move weights by the learning rate, unless they are small
+# beside it
 LARGE_EPS = "optimizer.eps=1.0e-5"
 DEEPSEEK = (DEEPSEEK_MODEL, LARGE_EPS)
 FURTHER_MODEL = DEEPSEEK_MODEL.replace("n_layers: 4", "n_layers: 2, num_mtp_layers: 2")
@@ -75,29 +93,43 @@ DEEPSEEK_FLEX = (
 
 # windows of 16 tokens in every second layer
 GPT_OSS = (
-    "model={name: gpt_oss, flavor: debugmodel, vocab_size: 2048, dim: 64, n_heads: 4, n_kv_heads: 2, head_dim: 16, n_layers: 4, "
+    "model={name: gpt_oss, flavor: debugmodel, vocab_size: 2048, dim: 64, n_heads: 4, "
+    "n_kv_heads: 2, head_dim: 16, n_layers: 4, "
     "sliding_window: 16, moe: {num_experts: 4, top_k: 2, hidden_dim: 96}}",
 )
-# rows are cut into blocks of 16 tokens in all layers but one, which sharpens attention every 8 tokens
-LLAMA4_PATTERN = "every_n_layers_nope: 4, first_nope_layer: 2, fixed_attn_block_size: 16, qk_norm: true, attn_scale: 0.3, floor_scale: 8"
-LLAMA4_SIZES = "dim: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, feed_forward: {hidden_dim: 96}, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}"
+# rows are cut into blocks of 16 tokens in all layers but one, which sharpens attention every 8
+# tokens
+LLAMA4_PATTERN = (
+    "every_n_layers_nope: 4, first_nope_layer: 2, fixed_attn_block_size: 16, qk_norm: true, "
+    "attn_scale: 0.3, floor_scale: 8"
+)
+LLAMA4_SIZES = (
+    "dim: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, feed_forward: {hidden_dim: 96}, moe: "
+    "{num_experts: 4, top_k: 2, hidden_dim: 64}"
+)
 LLAMA4 = (
     f"model={{name: llama4, flavor: debugmodel_irope, {LLAMA4_SIZES}, {LLAMA4_PATTERN}}}",
     LARGE_EPS,
 )
 # every ingredient that no other family has, beside those that some have
 INGREDIENTS = (
-    "norm: layer, post_norms: true, logit_soft_cap: 20, rope: {pattern: [rope, rope, none]}, feed_forward: {hidden_dim: 96, bias: true}, "
-    "attention: {qk_norm: true, bias: all, sinks: true, window: 16, window_pattern: [window, full], soft_cap: 10}, "
-    "hidden_pattern: [dense, experts], moe: {num_experts: 4, top_k: 2, hidden_dim: 64, num_shared_experts: 1, swiglu_limit: 7}"
+    "norm: layer, post_norms: true, logit_soft_cap: 20, rope: {pattern: [rope, rope, none]}, "
+    "feed_forward: {hidden_dim: 96, bias: true}, "
+    "attention: {qk_norm: true, bias: all, sinks: true, window: 16, window_pattern: [window, "
+    "full], soft_cap: 10}, "
+    "hidden_pattern: [dense, experts], moe: {num_experts: 4, top_k: 2, hidden_dim: 64, "
+    "num_shared_experts: 1, swiglu_limit: 7}"
 )
 DECODER = (
-    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
+    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, "
+    f"n_kv_heads: 2, head_dim: 16, {INGREDIENTS}}}",
     LARGE_EPS,
 )
 LATENT_DECODER = (
-    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, attention: {{latent: {{{LATENT}}}, window: 16, "
-    f"window_pattern: [window, full]}}, rope: {{pairs: neighbours}}, feed_forward: {{hidden_dim: 96}}, "
+    f"model={{name: decoder, flavor: debugmodel, dim: 64, n_layers: 4, n_heads: 4, "
+    f"attention: {{latent: {{{LATENT}}}, window: 16, "
+    f"window_pattern: [window, full]}}, rope: {{pairs: "
+    f"neighbours}}, feed_forward: {{hidden_dim: 96}}, "
     f"hidden_pattern: [dense, experts], moe: {IN_GROUPS}}}",
     LARGE_EPS,
 )
@@ -108,14 +140,18 @@ CHATS = (
     "validation.dataset={name: tiny_chat, split: held_out, packing: best_fit}",
 )
 # what a user says counts a little: how much there is of it differs from row to row
-WEIGHED = f"name: chat, path: {TINY_CHAT}/train.jsonl, packing: best_fit, train_on: roles, role_weights: {{user: 0.3, assistant: 1.7}}"
+WEIGHED = (
+    f"name: chat, path: {TINY_CHAT}/train.jsonl, packing: best_fit, train_on: roles, "
+    f"role_weights: {{user: 0.3, assistant: 1.7}}"
+)
 WEIGHTS = (
     *CHATS[:2],
     f"training.dataset={{{WEIGHED}}}",
     f"validation.dataset={{{WEIGHED.replace('train.', 'held_out.')}}}",
 )
 FLUX = (
-    "model={name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 16}, classifier_free_guidance_prob: 0.3}",
+    "model={name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 16}, "
+    "classifier_free_guidance_prob: 0.3}",
     "loss=flow_matching",
     "training.dataset={name: tiny_images, image_size: 64}",
     "validation.dataset={name: tiny_images, image_size: 64, split: held_out}",

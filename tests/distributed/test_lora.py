@@ -1,9 +1,10 @@
-"""Adapters on several ranks: the losses and gradients of one process, whoever shares, splits, recomputes or compiles."""
+"""Adapters on several ranks: the losses and gradients of one process, whoever shares, splits,
+recomputes or compiles."""
 
 import pytest
 
 from tests.distributed.ranks import Case, alone, case, train
-from titanrun.components.checkpoints.adapters import is_adapter
+from titanrun.components.checkpoints.adapter_weights import is_adapter
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
@@ -28,7 +29,8 @@ WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 ATTENTION = (*SMALL, "converters=[{name: lora, rank: 4, target_modules: [wq, wo]}]")
 FLOAT8 = (
     *SMALL,
-    "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}, {name: lora, rank: 4}]",
+    "converters=[{name: float8_linear, emulate: true, recipe_name: rowwise}, {name: lora, "
+    "rank: 4}]",
 )
 EXPERTS = (*MIXTURE, ALL)
 STACKS = (*MIXTURE, "converters=[{name: lora, rank: 4, target_modules: [wq, experts, w1, w2]}]")

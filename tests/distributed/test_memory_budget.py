@@ -1,4 +1,5 @@
-"""Activation checkpointing within a memory budget: the compiler keeps less, and computes the same."""
+"""Activation checkpointing within a memory budget: the compiler keeps less, and computes the
+same."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,8 @@ import torch._functorch.config as compiler
 from torch import Tensor, nn
 
 from tests.distributed.test_activation_checkpoint import counting
-from titanrun.recipe.resolve import read_resolved, resolve
-from titanrun.worker.build_model import compile_model
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.worker.build.build_parallelism import compile_model
 
 # PyTorch's compiler warns of itself
 pytestmark = [
@@ -40,12 +41,12 @@ def kept_and_gradients(folder: Path, budget: float) -> tuple[int, list[Tensor]]:
     overrides.append(f"activation_checkpoint={{name: memory_budget, memory_budget: {budget}}}")
     path = folder / "resolved.yaml"
     path.write_text(
-        resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text
+        resolve_recipe(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text
     )
-    run = read_resolved(path)
-    model: nn.Module = run.model.builder()(run.model, seq_len=64)
+    run = load_resolved(path)
+    model: nn.Module = run.model.load_builder()(run.model, seq_len=64)
     model.init_weights(generator=torch.Generator().manual_seed(1))  # type: ignore[operator]
-    run.activation_checkpoint.builder()(run.activation_checkpoint, model=model)
+    run.activation_checkpoint.load_builder()(run.activation_checkpoint, model=model)
     torch._dynamo.reset()
     compile_model(run, model)
     # what it saves while it compiles does not count

@@ -1,11 +1,11 @@
 import torch
 from torch import nn
 
-from titanrun.distributed.meta_device import WithoutDraws, on_meta_device
+from titanrun.distributed.meta_device import SkipInit, init_on_meta_device
 
 
 def test_models_are_built_without_memory() -> None:
-    with on_meta_device():
+    with init_on_meta_device():
         model = nn.Sequential(
             nn.Embedding(1 << 40, 1 << 10), nn.Linear(1 << 10, 1 << 40), nn.RMSNorm(8)
         )
@@ -14,7 +14,7 @@ def test_models_are_built_without_memory() -> None:
 
 def test_layers_draw_no_weights_there_and_do_elsewhere() -> None:
     weight = torch.zeros(8)
-    with WithoutDraws():
+    with SkipInit():
         assert nn.init.normal_(weight) is weight
         assert nn.init.uniform_(tensor=weight) is weight
     assert not weight.any()

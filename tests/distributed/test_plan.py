@@ -1,4 +1,5 @@
-"""What `titanrun plan` says a rank keeps is what the ranks of a real run keep, within 5%; what it says layers keep, autograd keeps."""
+"""What `titanrun plan` says a rank keeps is what the ranks of a real run keep, within 5%; what it
+says layers keep, autograd keeps."""
 
 import json
 import re
@@ -16,24 +17,27 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from tests.distributed.ranks import TEXT, train
-from titanrun.distributed.activation_checkpoint import Choice, product_shapes
-from titanrun.distributed.degrees import Degrees
-from titanrun.distributed.shards import own_part
+from titanrun.distributed.activation_checkpoint import SelectiveCheckpointPolicy, find_linear_shapes
+from titanrun.distributed.dtensor import to_local
+from titanrun.distributed.spec.parallel_dims import ParallelDims
 from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.models.llama3.model import Llama3
 from titanrun.models.qwen3.model import Qwen3
-from titanrun.recipe.plan.activations import kept as kept_of
-from titanrun.recipe.plan.layout import NOTHING, Layout
-from titanrun.recipe.plan.memory import ERROR_BAND
-from titanrun.recipe.resolve import resolve
-from titanrun.training.trainer import Trainer
+from titanrun.recipe.plan.activations import compute_layer_activations as kept_of
+from titanrun.recipe.plan.memory_estimate import ERROR_BAND
+from titanrun.recipe.plan.plan_layout import ZERO_SIZE, PlanLayout
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.loop import TrainLoop
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 0.05
 TP2 = "parallelism.tensor_parallel_degree=2"
 PP2 = "parallelism.pipeline_parallel_degree=2"
 REPLICAS = "parallelism.data_parallel_replicate_degree=2"
-EXPERTS = "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 128}}"
+EXPERTS = (
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, "
+    "hidden_dim: 128}}"
+)
 SHORT = ("training.steps=1", "validation.enable=false", "lr_scheduler.warmup_steps=0")
 SLOW = pytest.mark.slow
 LAYOUTS: list[Any] = [
@@ -70,12 +74,12 @@ FAMILIES = pytest.mark.parametrize(
 )
 
 
-def kept(trainer: Trainer) -> dict[str, int]:
+def kept(trainer: TrainLoop) -> dict[str, int]:
     """Bytes that this rank keeps."""
     optimizer = trainer.engine.optimizer
-    weights = [own_part(weight) for weight in trainer.engine.model.parameters()]
+    weights = [to_local(weight) for weight in trainer.engine.model.parameters()]
     states = [
-        own_part(state)
+        to_local(state)
         for held in optimizer.state.values()
         for state in held.values()
         if state.dim()
@@ -111,7 +115,8 @@ def planned(folder: Path, nproc: int, overrides: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize(("nproc", "overrides"), LAYOUTS)
 def test_a_rank_keeps_what_the_plan_says(nproc: int, overrides: list[str], tmp_path: Path) -> None:
     fullest = max(
-        train(nproc, [*SHORT, *overrides], look=kept).seen, key=lambda seen: sum(seen.values())
+        train(nproc, [*SHORT, *overrides], look=kept).build_mask,
+        key=lambda seen: sum(seen.values()),
     )
     said = {item["name"]: item["bytes"] for item in planned(tmp_path, nproc, overrides)["memory"]}
     for name, measured in fullest.items():
@@ -125,7 +130,7 @@ def built_of(family: Any, model: str, folder: Path, *overrides: str) -> tuple[An
     recipe.write_text(
         f"version: 1\nmodel: {model}\ntraining: {{dataset: tiny, mixed_precision_param: float32}}\n"
     )
-    run = resolve(str(recipe), overrides, environment={}).run
+    run = resolve_recipe(str(recipe), overrides, environment={}).run
     built = family(run.model, seq_len=64)
     built.init_weights()
     return run, built
@@ -133,8 +138,10 @@ def built_of(family: Any, model: str, folder: Path, *overrides: str) -> tuple[An
 
 def through_a_layer(run: Any, built: Any) -> torch.Tensor:
     """What the last layer makes of two rows of 64 tokens."""
-    stream = torch.randn(2, 64, run.model.stream_width(), requires_grad=True)
-    out: torch.Tensor = list(built.layers.values())[-1](stream, built.rope_rows(64, None), None)
+    stream = torch.randn(2, 64, run.model.model_dim(), requires_grad=True)
+    out: torch.Tensor = list(built.layers.values())[-1](
+        stream, built.select_rope_positions(64, None), None
+    )
     return out
 
 
@@ -156,7 +163,7 @@ def test_layers_keep_what_the_formula_says(family: Any, model: str, tmp_path: Pa
         out = through_a_layer(run, built)
     assert out.requires_grad
     assert sum(held.values()) == pytest.approx(
-        2 * 64 * 4 * sum(run.model.kept_widths()), rel=ERROR_BAND
+        2 * 64 * 4 * sum(run.model.layer_activation_elements()), rel=ERROR_BAND
     )
 
 
@@ -179,11 +186,12 @@ def test_the_documentation_shows_what_plan_prints(command: str, text: str) -> No
 
 
 class Keeping(TorchDispatchMode):
-    """Adds up what selective checkpointing keeps of the operations of one pass, by its own choice."""
+    """Adds up what selective checkpointing keeps of the operations of one pass, by its own
+    choice."""
 
     def __init__(self, shapes: frozenset[torch.Size], saves: tuple[Any, ...]) -> None:
         super().__init__()
-        self.choice = Choice(shapes, saves)
+        self.choice = SelectiveCheckpointPolicy(shapes, saves)
         self.bytes = 0
         self.has_kernel = False
 
@@ -224,12 +232,13 @@ def test_operations_keep_what_the_formula_says(
     layer = list(built.layers.values())[-1]
     wanted = run.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns
     with Keeping(
-        product_shapes(layer, "layers.0", wanted), run.activation_checkpoint.per_op_sac_saves
+        find_linear_shapes(layer, "layers.0", wanted), run.activation_checkpoint.per_op_sac_saves
     ) as keeping:
         through_a_layer(run, built)
-    layout = Layout(run, Degrees(), NOTHING, [NOTHING], NOTHING)
-    # where keys are wider than values, a CPU has no kernel for attention, and the products instead are not kept
+    layout = PlanLayout(run, ParallelDims(), ZERO_SIZE, [ZERO_SIZE], ZERO_SIZE)
+    # where keys are wider than values, a CPU has no kernel for attention, and the products instead
+    # are not kept
     is_unkept = keeping.has_kernel or "attention" not in run.activation_checkpoint.per_op_sac_saves
     attended = 0 if is_unkept else layer.attention.wo.in_features
-    measured = keeping.bytes + 2 * 64 * 4 * (run.model.stream_width() + attended)
-    assert measured == pytest.approx(2 * 64 * 4 * kept_of(layout).partly, rel=0.02)
+    measured = keeping.bytes + 2 * 64 * 4 * (run.model.model_dim() + attended)
+    assert measured == pytest.approx(2 * 64 * 4 * kept_of(layout).recomputed_elements, rel=0.02)

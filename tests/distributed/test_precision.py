@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from titanrun.distributed.dtypes import default_dtype, dtype_named
-from titanrun.distributed.precision import precision_named
+from titanrun.distributed.dtypes import get_dtype, set_default_dtype
+from titanrun.distributed.precision import get_precision
 
 CPU = torch.device("cpu")
 
@@ -19,22 +19,22 @@ CPU = torch.device("cpu")
 def test_the_two_names_decide_what_a_matrix_product_runs_in(
     storage: str, compute: str, product: torch.dtype
 ) -> None:
-    precision = precision_named(storage, compute)
-    matrix = torch.ones(2, 2, dtype=precision.storage)
+    precision = get_precision(storage, compute)
+    matrix = torch.ones(2, 2, dtype=precision.storage_dtype)
     with precision.autocast(CPU):
         assert (matrix @ matrix).dtype == product
-    assert precision.compute == product
+    assert precision.compute_dtype == product
 
 
 def test_default_dtype_is_given_back_after_an_error() -> None:
-    with pytest.raises(ZeroDivisionError), default_dtype(torch.bfloat16):
+    with pytest.raises(ZeroDivisionError), set_default_dtype(torch.bfloat16):
         assert torch.ones(1).dtype == torch.bfloat16
         1 / 0  # noqa: B018
     assert torch.ones(1).dtype == torch.float32
 
 
 def test_dtypes_have_names() -> None:
-    assert [dtype_named(name) for name in ("float32", "bfloat16", "float16")] == [
+    assert [get_dtype(name) for name in ("float32", "bfloat16", "float16")] == [
         torch.float32,
         torch.bfloat16,
         torch.float16,

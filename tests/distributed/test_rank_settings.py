@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.ranks import train
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.distributed.environment import Place
-from titanrun.distributed.flight_recorder import write_collectives
-from titanrun.distributed.shards import is_split
-from titanrun.training.trainer import Trainer
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.dtensor import is_sharded
+from titanrun.distributed.flight_recorder import dump_flight_recorder
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.training.loop import TrainLoop
 
 SHORT_TIMEOUT = 3
 SHORT = (
@@ -26,8 +26,9 @@ SHORT = (
 )
 
 
-def look(trainer: Trainer) -> dict[str, Any]:
-    """How a rank holds the weights, before and right after a forward pass, and how long it would wait for the others."""
+def look(trainer: TrainLoop) -> dict[str, Any]:
+    """How a rank holds the weights, before and right after a forward pass, and how long it would
+    wait for the others."""
     model = trainer.engine.model
     layer = model.get_submodule("layers.0")
     weight = layer.get_parameter("attention.wq.weight")
@@ -35,10 +36,10 @@ def look(trainer: Trainer) -> dict[str, Any]:
         "placements": str(weight.placements),
         "share": tuple(weight.to_local().shape),
     }
-    trainer.engine.eval_forward(TokenBatch.from_rows(torch.zeros(1, 9, dtype=torch.int64)))
-    found["is_dropped"] = is_split(layer.get_parameter("attention.wq.weight"))
+    trainer.engine.evaluate_loss(TokenBatch.from_sequences(torch.zeros(1, 9, dtype=torch.int64)))
+    found["is_dropped"] = is_sharded(layer.get_parameter("attention.wq.weight"))
     found["is_offloaded"] = layer._get_fsdp_state()._fsdp_param_group.fsdp_params[0].offload_to_cpu
-    recorded = write_collectives(Place(rank=dist.get_rank()))
+    recorded = dump_flight_recorder(RankInfo(rank=dist.get_rank()))
     found["recorded"] = None if recorded is None else (recorded.parent.name, recorded.name)
     found["names"] = (
         set()
@@ -47,7 +48,9 @@ def look(trainer: Trainer) -> dict[str, Any]:
     )
     found["timeout"] = timeout_of(dist.group.WORLD)
     found["timeout_of_saves"] = (
-        timeout_of(trainer.checkpoints.ranks.group) if trainer.checkpoints is not None else None
+        timeout_of(trainer.checkpoints.rank_group.group)
+        if trainer.checkpoints is not None
+        else None
     )
     return found
 
@@ -57,7 +60,7 @@ def timeout_of(group: dist.ProcessGroup) -> float:
     return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
 
-def keep_others_waiting(trainer: Trainer) -> None:
+def keep_others_waiting(trainer: TrainLoop) -> None:
     """The first rank takes longer than a step may, as it does when it writes a large export."""
     if dist.get_rank() == 0:
         time.sleep(2 * SHORT_TIMEOUT)
@@ -92,7 +95,7 @@ def keep_others_waiting(trainer: Trainer) -> None:
     ids=["default", "never", "offload", "patient_saves", "replicate"],
 )
 def test_a_setting_does_what_it_says(overrides: list[str], expected: dict[str, Any]) -> None:
-    seen = train(2, [*SHORT, *overrides], look=look).seen
+    seen = train(2, [*SHORT, *overrides], look=look).build_mask
     assert len(seen) == 2
     for rank in seen:
         assert {name: rank[name] for name in expected} == expected
@@ -104,8 +107,8 @@ def test_the_last_collectives_of_each_rank_are_in_its_file() -> None:
         "metrics.save_for_all_ranks=true",
     ]
     trained = train(2, [*SHORT, *named], look=look)
-    assert [rank["recorded"] for rank in trained.seen] == [("lost", "r0"), ("lost", "r1")]
-    assert all("gloo:all_reduce" in rank["names"] for rank in trained.seen)
+    assert [rank["recorded"] for rank in trained.build_mask] == [("lost", "r0"), ("lost", "r1")]
+    assert all("gloo:all_reduce" in rank["names"] for rank in trained.build_mask)
     # and every rank has its own metrics, of which the loss is that of all
     other = read_metrics(trained.folder / "ranks" / "rank-1" / "metrics.jsonl")
     assert [line["loss"] for line in other] == [line["loss"] for line in trained.numbers]
@@ -113,7 +116,7 @@ def test_the_last_collectives_of_each_rank_are_in_its_file() -> None:
 
 def test_a_recorder_of_no_size_writes_nothing() -> None:
     trained = train(2, [*SHORT, "comm.trace_buf_size=0"], look=look)
-    assert [rank["recorded"] for rank in trained.seen] == [None, None]
+    assert [rank["recorded"] for rank in trained.build_mask] == [None, None]
     assert not (trained.folder / "ranks").exists()
 
 

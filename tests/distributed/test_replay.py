@@ -1,4 +1,5 @@
-"""A step computed twice on several ranks: where nothing is wrong nothing differs, and no number moves."""
+"""A step computed twice on several ranks: where nothing is wrong nothing differs, and no number
+moves."""
 
 import pytest
 

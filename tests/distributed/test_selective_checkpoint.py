@@ -1,4 +1,5 @@
-"""Selective activation checkpointing: nothing it computes differs, and what it keeps and computes again is what was chosen."""
+"""Selective activation checkpointing: nothing it computes differs, and what it keeps and computes
+again is what was chosen."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,13 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import read_resolved, resolve
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
 
 ROOT = Path(__file__).parents[2]
 OP = "{name: selective, selective_ac_option: op}"
 DENSE = ("model.n_layers=4", "model.dim=64", "model.vocab_size=512")
 EXPERTS = (
-    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}}",
+    "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 4, top_k: 2, "
+    "hidden_dim: 64}}",
 )
 PRODUCT, ATTENTION = "aten::mm", "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -32,27 +34,28 @@ def recipe(*overrides: str) -> Recipe:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "resolved.yaml"
         path.write_text(
-            resolve(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text
+            resolve_recipe(str(ROOT / "recipes/llama3_debug.yaml"), overrides, environment={}).text
         )
-        return read_resolved(path)
+        return load_resolved(path)
 
 
 def built(choice: str, model: tuple[str, ...] = DENSE) -> nn.Module:
     """A model whose layers recompute as `choice` says."""
     run = recipe(*model, f"activation_checkpoint={choice}")
-    made: nn.Module = run.model.builder()(run.model, seq_len=64)
+    made: nn.Module = run.model.load_builder()(run.model, seq_len=64)
     made.init_weights(generator=torch.Generator().manual_seed(1))  # type: ignore[operator]
-    run.activation_checkpoint.builder()(run.activation_checkpoint, model=made)
+    run.activation_checkpoint.load_builder()(run.activation_checkpoint, model=made)
     return made
 
 
 class Watch(TorchDispatchMode):
-    """Counts operations by name, and the bytes of all that was made within it and is still alive."""
+    """Counts operations by name, and the bytes of all that was made within it and is still
+    alive."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: Counter[str] = Counter()
-        self.made: dict[StorageWeakRef, int] = {}
+        self.applied_fixes: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: Any = (), options: Any = None
@@ -61,14 +64,14 @@ class Watch(TorchDispatchMode):
         self.operations[operation.name()] += 1
         for tensor in output if isinstance(output, tuple | list) else (output,):
             if isinstance(tensor, Tensor):
-                self.made[StorageWeakRef(tensor.untyped_storage())] = (
+                self.applied_fixes[StorageWeakRef(tensor.untyped_storage())] = (
                     tensor.untyped_storage().nbytes()
                 )
         return output
 
     def alive(self) -> int:
         """Bytes that something still holds."""
-        return sum(size for storage, size in self.made.items() if not storage.expired())
+        return sum(size for storage, size in self.applied_fixes.items() if not storage.expired())
 
 
 def passed(model: nn.Module) -> tuple[int, Counter[str]]:
@@ -130,11 +133,11 @@ def test_every_nth_layer_is_recomputed() -> None:
 
 def test_layers_are_counted_in_the_whole_model() -> None:
     run = recipe(*DENSE, "activation_checkpoint=selective")
-    model: nn.Module = run.model.builder()(run.model, seq_len=64)
+    model: nn.Module = run.model.load_builder()(run.model, seq_len=64)
     model.init_weights(generator=torch.Generator().manual_seed(1))  # type: ignore[operator]
     # as a pipeline stage has them
     del model.layers._modules["0"]  # type: ignore[union-attr]
-    run.activation_checkpoint.builder()(run.activation_checkpoint, model=model)
+    run.activation_checkpoint.load_builder()(run.activation_checkpoint, model=model)
     assert recomputed_layers(model) == ["1", "3"]
 
 
@@ -172,17 +175,22 @@ def test_what_is_saved_is_not_computed_again(name: str) -> None:
 
 
 def test_products_are_saved_in_one_way() -> None:
-    with pytest.raises(ProblemsFound, match="every product, and every second one too"):
+    with pytest.raises(ProblemsFound, match="contains both products and every_second_product"):
         recipe(
-            "activation_checkpoint={name: selective, per_op_sac_saves: [products, every_second_product]}"
+            "activation_checkpoint={name: selective, per_op_sac_saves: [products, "
+            "every_second_product]}"
         )
 
 
 def test_products_of_forced_shapes_are_recomputed_and_not_counted() -> None:
-    forced = "{name: selective, selective_ac_option: op, per_op_sac_force_recompute_mm_shapes_by_fqns: [layers.1.feed_forward.w1]}"
+    forced = (
+        "{name: selective, selective_ac_option: op, "
+        "per_op_sac_force_recompute_mm_shapes_by_fqns: [layers.1.feed_forward.w1]}"
+    )
     _, plain = passed(built("none"))
     _, again = passed(built(forced))
-    # of layer 1 w1 and w3, which has the same shape, and of wq, wk, wv, wo, w2 the second and the fourth
+    # of layer 1 w1 and w3, which has the same shape, and of wq, wk, wv, wo, w2 the second and the
+    # fourth
     assert again[PRODUCT] - plain[PRODUCT] == 3 * 3 + 4
 
 
@@ -191,7 +199,7 @@ def test_a_choice_that_is_neither_op_nor_a_number_is_refused(option: str) -> Non
     with pytest.raises(ProblemsFound) as found:
         recipe(f'activation_checkpoint={{name: selective, selective_ac_option: "{option}"}}')
     (problem,) = found.value.problems
-    assert (problem.path, problem.help) == (
+    assert (problem.path, problem.hint) == (
         ("activation_checkpoint", "selective_ac_option"),
         'use op, or a number in quotes: "2" is every second layer',
     )
@@ -199,6 +207,6 @@ def test_a_choice_that_is_neither_op_nor_a_number_is_refused(option: str) -> Non
 
 def test_operations_can_be_listed_only_of_whole_layers() -> None:
     with pytest.raises(
-        ProblemsFound, match="debug lists the operations of layers that are recomputed whole"
+        ProblemsFound, match="debug lists the operations of layers that are recomputed as a whole"
     ):
         recipe("activation_checkpoint={name: selective, selective_ac_option: op, debug: true}")

@@ -1,7 +1,10 @@
-"""torchtitan's table of integration tests, row by row under its names, from overrides on the debug recipe with recipes/parts/cpu.yaml.
+"""torchtitan's table of integration tests, row by row under its names, from overrides on the debug
+recipe with recipes/parts/cpu.yaml.
 
-A row trains as one process does, in fp32; where it saves, it goes on as one process does that was never stopped. What a row asks for that
-is not built, or needs a GPU, validate refuses by name: when it lands, the row fails here and must move.
+A row trains as one process does, in fp32; where it saves, it goes on as one process does that was
+never stopped. What a row asks for that
+is not built, or needs a GPU, validate refuses by name: when it lands, the row fails here and must
+move.
 """
 
 import json
@@ -17,15 +20,16 @@ import pytest
 import torch
 
 from tests.distributed.ranks import TEXT, alone, train
-from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
+from titanrun.components.checkpoints.dcp_io import read_tensor_metadata, read_tensors
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved_text, resolve
-from titanrun.training.trainer import Trainer
-from titanrun.worker.main import export
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
+from titanrun.training.loop import TrainLoop
+from titanrun.worker.rank_main import export_final_model
 
 TOLERANCE = 1e-5
-# float8 has three bits behind the point: what differs in fp32's last bit may be rounded to the next of them
+# float8 has three bits behind the point: what differs in fp32's last bit may be rounded to the next
+# of them
 ROUNDED = 1e-4
 # all of the debug model's layers
 BASE = ("model.n_layers=6",)
@@ -36,7 +40,8 @@ FLEX, VARLEN = (
 COMPILED = "compile={enable: true, backend: aot_eager}"
 OPERATIONS = "activation_checkpoint={name: selective, selective_ac_option: op}"
 FOUR_ROWS = ("training.local_batch_size=4", "validation.local_batch_size=2")
-# parameters that are updated in the backward pass have no gradients left to clip, to measure or to add up
+# parameters that are updated in the backward pass have no gradients left to clip, to measure or to
+# add up
 UNCLIPPED = (*BASE, "training.max_norm=null", "training.global_batch_size=8")
 OFFLOADED = (
     *FOUR_ROWS,
@@ -77,7 +82,8 @@ def schedule(name: str, **more: object) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry of the table: its name, its ranks, its overrides; several runs have one list each."""
+    """One entry of the table: its name, its ranks, its overrides; several runs have one list
+    each."""
 
     name: str
     nproc: int
@@ -92,7 +98,8 @@ def row(
     then: Sequence[str] | None = None,
     base: tuple[str, ...] = BASE,
 ) -> Any:
-    """One row for `pytest.mark.parametrize`; `then` is its second run, `base` applies to the one process it is compared with as well."""
+    """One row for `pytest.mark.parametrize`; `then` is its second run, `base` applies to the one
+    process it is compared with as well."""
     runs = (overrides,) if then is None else (overrides, tuple(then))
     return pytest.param(Row(name, nproc, runs, base), id=name)
 
@@ -259,7 +266,8 @@ def test_a_last_save_holds_the_weights_alone(dtype: str, tmp_path: Path) -> None
         saved.append(weights(folder / "checkpoint" / "step-5"))
     found, expected = saved
     assert found.keys() == expected.keys() and all(name.startswith("model.") for name in found)
-    # Adam divides gradients that are little more than rounding by themselves; in bf16 the next number is that far away
+    # Adam divides gradients that are little more than rounding by themselves; in bf16 the next
+    # number is that far away
     allowed = 1e-4 if dtype == "float32" else 2**-7
     for name, tensor in found.items():
         assert tensor.dtype == getattr(torch, dtype)
@@ -270,18 +278,18 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """All tensors of a checkpoint, whole."""
     tensors = {
         name: torch.empty(layout.shape, dtype=layout.dtype)
-        for name, layout in read_layouts(checkpoint).items()
+        for name, layout in read_tensor_metadata(checkpoint).items()
     }
     read_tensors(checkpoint, tensors)
     return tensors
 
 
-def exported(trainer: Trainer) -> None:
+def exported(trainer: TrainLoop) -> None:
     """What the worker does after the last step of a run that ends as a Hugging Face folder."""
     checkpoints: Any = trainer.checkpoints
-    place = Place(rank=checkpoints.ranks.rank, world_size=checkpoints.ranks.count)
-    export(
-        read_resolved_text(checkpoints.resolved),
+    place = RankInfo(rank=checkpoints.ranks.rank, world_size=checkpoints.ranks.count)
+    export_final_model(
+        load_resolved_text(checkpoints.resolved),
         trainer,
         checkpoints.store.folder.parent / "huggingface",
         place,
@@ -295,7 +303,10 @@ def test_model_only_hf_checkpoint(tmp_path: Path) -> None:
     for nproc in (4, 1):
         (folder := tmp_path / str(nproc)).mkdir()
         train(nproc, [*BASE, last], folder=folder, look=exported)
-        taken = f"checkpoint={{enable: true, initial_load_in_hf: true, initial_load_path: {folder / 'huggingface'}}}"
+        taken = (
+            f"checkpoint={{enable: true, initial_load_in_hf: true, "
+            f"initial_load_path: {folder / 'huggingface'}}}"
+        )
         runs.append(train(nproc, [*BASE, taken]).numbers)
     agrees(*runs)
     assert runs[0][0]["loss"] < 0.95 * alone(BASE).numbers[0]["loss"]
@@ -344,7 +355,7 @@ REFUSED = [
         *degrees(tp=2),
         "compile.enable=true",
         ASYNC,
-        named="symmetric memory of accelerators",
+        named="an accelerator with symmetric memory",
     )
 ]
 
@@ -355,7 +366,7 @@ def test_a_row_that_waits_is_refused_by_name(
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
     with pytest.raises(ProblemsFound) as found:
-        resolve(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=nproc)
+        resolve_recipe(str(tmp_path / "recipe.yaml"), overrides, environment={}, ranks=nproc)
     assert any(named in problem.message for problem in found.value.problems), found.value.problems
 
 

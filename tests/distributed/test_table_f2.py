@@ -1,4 +1,5 @@
-"""torchtitan's table of integration tests of model families: each row is a layout of test_layouts.py, which trains as one process does."""
+"""torchtitan's table of integration tests of model families: each row is a layout of
+test_layouts.py, which trains as one process does."""
 
 import re
 
@@ -7,7 +8,8 @@ import pytest
 from tests.distributed.ranks import Case
 from tests.distributed.test_layouts import LAYOUTS
 
-# what torchtitan calls it: layout, ranks, degrees (FSDP has the other ranks), and what its settings say
+# what torchtitan calls it: layout, ranks, degrees (FSDP has the other ranks), and what its settings
+# say
 ROWS = {
     "deepseek_v3_fsdp+ep+compile": (
         "fsdp4_ep2_deepseek_v3_compiled",

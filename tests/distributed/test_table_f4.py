@@ -1,7 +1,9 @@
-"""Rows of torchtitan's later table of integration tests about converters, optimizers, replaced parts, param groups and conversations, under
+"""Rows of torchtitan's later table of integration tests about converters, optimizers, replaced
+parts, param groups and conversations, under
 its names; rows that the earlier table has too are in test_table_f1.py.
 
-A row trains as one process does, in fp32, from overrides on the debug recipe with recipes/parts/cpu.yaml.
+A row trains as one process does, in fp32, from overrides on the debug recipe with
+recipes/parts/cpu.yaml.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,8 @@ from tests.distributed.ranks import alone, train
 
 # gradients of experts are sums in another order
 TOLERANCE = 5e-5
-# float8 has three bits behind the point: what differs in fp32's last bit may be rounded to the next of them
+# float8 has three bits behind the point: what differs in fp32's last bit may be rounded to the next
+# of them
 ROUNDED = 1e-4
 SHORT = ("training.steps=3", "lr_scheduler.warmup_steps=1")
 # Adam divides gradients that are little more than rounding by themselves
@@ -24,7 +27,10 @@ TP2, PP2, EP4 = (
 )
 ONE_BEHIND = "parallelism.pipeline_parallel_schedule=1F1B"
 FLOAT8 = "{name: float8_linear, emulate: true, filter_fqns: [output]}"
-SIZES = "dim: 64, n_heads: 4, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 64, num_shared_experts: 1}"
+SIZES = (
+    "dim: 64, n_heads: 4, n_layers: 2, moe: {num_experts: 8, top_k: 2, hidden_dim: 64, "
+    "num_shared_experts: 1}"
+)
 LATENT = "kv_lora_rank: 16, qk_nope_head_dim: 8, qk_rope_head_dim: 8, v_head_dim: 8"
 GROUPS = (
     "{match: ['*.router.*'], lr: 1.0e-4}",
@@ -35,7 +41,8 @@ GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry of the table: ranks, overrides, what also applies to the one process it is compared with, and the numbers that agree."""
+    """One entry of the table: ranks, overrides, what also applies to the one process it is compared
+    with, and the numbers that agree."""
 
     nproc: int
     overrides: tuple[str, ...]
@@ -63,7 +70,8 @@ ROWS = [
         4,
         TP2,
         base=(
-            'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, activation: silu}}]',
+            'replace=[{match: "layers.*.feed_forward", with: {name: gated_feed_forward, '
+            "activation: silu}}]",
         ),
     ),
     # experts are run by one grouped product as they are
@@ -73,7 +81,8 @@ ROWS = [
         *(TP2, EP4),
         base=(
             f"model={{name: deepseek_v3, flavor: debugmodel, {SIZES}, {LATENT}}}",
-            'replace=[{match: "layers.*.moe.shared_experts", with: {name: gated_feed_forward, activation: silu}}]',
+            'replace=[{match: "layers.*.moe.shared_experts", with: {name: gated_feed_forward, '
+            "activation: silu}}]",
             EPS,
         ),
     ),
@@ -87,7 +96,8 @@ ROWS = [
             "optimizer.lr=1.0e-2",
         ),
         tolerance=ROUNDED,
-        # gradients in float8 have two bits behind the point, and a pipeline's scales come from other tokens
+        # gradients in float8 have two bits behind the point, and a pipeline's scales come from
+        # other tokens
         numbers=("loss",),
     ),
     row(

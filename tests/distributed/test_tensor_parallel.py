@@ -1,4 +1,5 @@
-"""Tensor parallelism does what its settings say, and outputs of tokens do not depend on how the vocabulary is split."""
+"""Tensor parallelism does what its settings say, and outputs of tokens do not depend on how the
+vocabulary is split."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +10,14 @@ import torch
 from torch import Tensor
 
 from tests.distributed.ranks import train
-from titanrun.components.data.batch import TokenBatch
-from titanrun.distributed.precision import precision_named
-from titanrun.distributed.shards import own_part
-from titanrun.distributed.tensor_parallel import line_for
-from titanrun.models.shared.family import family_module
-from titanrun.recipe.resolve import resolve
-from titanrun.training.trainer import Trainer
-from titanrun.worker.build_model import build_model
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.distributed.dtensor import to_local
+from titanrun.distributed.precision import get_precision
+from titanrun.distributed.tensor_parallel import find_plan_pattern
+from titanrun.models.shared.spec.family import load_family_module
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.loop import TrainLoop
+from titanrun.worker.build.build_model import build_model
 
 ROWS, TOKENS, VOCABULARY = 2, 16, 2049
 SHORT = (
@@ -36,20 +37,21 @@ IN_BF16 = (
 )
 
 
-def look(trainer: Trainer) -> dict[str, Any]:
-    """What a rank holds of a weight, of the stream between the layers and of the logits, and what it says about tokens."""
+def look(trainer: TrainLoop) -> dict[str, Any]:
+    """What a rank holds of a weight, of the stream between the layers and of the logits, and what
+    it says about tokens."""
     engine = trainer.engine
     rows = torch.randint(
         0, VOCABULARY, (ROWS, TOKENS + 1), generator=torch.Generator().manual_seed(0)
     )
-    batch = TokenBatch.from_rows(rows)
+    batch = TokenBatch.from_sequences(rows)
     batch.loss_mask[:, :3] = False
     found: dict[str, Any] = {
-        "weight": tuple(own_part(engine.model.get_parameter("layers.0.attention.wq.weight")).shape)
+        "weight": tuple(to_local(engine.model.get_parameter("layers.0.attention.wq.weight")).shape)
     }
 
     def note(_: object, __: object, logits_BTV: Tensor) -> None:
-        found["kept"] = tuple(own_part(logits_BTV).shape)
+        found["kept"] = tuple(to_local(logits_BTV).shape)
 
     def note_stream(_: object, arguments: tuple[Tensor, ...]) -> None:
         found["stream"] = tuple(arguments[0].shape)
@@ -66,7 +68,7 @@ def look(trainer: Trainer) -> dict[str, Any]:
 
 def run(nproc: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
     """What each rank saw after one step."""
-    return train(nproc, [*SHORT, *overrides], look=look).seen
+    return train(nproc, [*SHORT, *overrides], look=look).build_mask
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +126,7 @@ def test_logprobs_from_parts_of_the_vocabulary_are_those_of_one_process(
         torch.testing.assert_close(rank["logprobs"], expected["logprobs"], rtol=1e-6, atol=0)
 
 
-def computed_in(trainer: Trainer) -> set[torch.dtype]:
+def computed_in(trainer: TrainLoop) -> set[torch.dtype]:
     """The dtypes that the matrix products of a layer gave in a forward pass."""
     found: set[torch.dtype] = set()
 
@@ -133,7 +135,7 @@ def computed_in(trainer: Trainer) -> set[torch.dtype]:
 
     for name in ("attention.wq", "attention.wo", "feed_forward.w1", "feed_forward.w2"):
         trainer.engine.model.get_submodule(f"layers.0.{name}").register_forward_hook(note)
-    trainer.engine.eval_forward(TokenBatch.from_rows(torch.zeros(1, 9, dtype=torch.int64)))
+    trainer.engine.evaluate_loss(TokenBatch.from_sequences(torch.zeros(1, 9, dtype=torch.int64)))
     return found
 
 
@@ -141,7 +143,7 @@ def computed_in(trainer: Trainer) -> set[torch.dtype]:
 @pytest.mark.parametrize("ranks", [2, 4], ids=["autocast", "fsdp"])
 def test_matrices_multiply_in_bf16_with_and_without_shards(ranks: int) -> None:
     expected, found = train(1, IN_BF16), train(ranks, [*IN_BF16, TP2], look=computed_in)
-    assert found.seen == [{torch.bfloat16}] * ranks
+    assert found.build_mask == [{torch.bfloat16}] * ranks
     assert found.numbers[0] == pytest.approx(expected.numbers[0], rel=1e-3)
 
 
@@ -160,10 +162,11 @@ def test_every_line_of_a_plan_is_for_some_module(family: str, tmp_path: Path) ->
     used = set()
     for sizes in SIZES[family]:
         (tmp_path / "recipe.yaml").write_text(
-            f"version: 1\nmodel: {{{sizes}, n_layers: 1}}\ntraining: {{dataset: tiny, seq_len: 16}}\n"
+            f"version: 1\nmodel: {{{sizes}, n_layers: 1}}\ntraining: "
+            f"{{dataset: tiny, seq_len: 16}}\n"
         )
-        recipe = resolve(str(tmp_path / "recipe.yaml"), [], environment={}).run
-        plan = family_module(type(recipe.model), "parallelize").TENSOR_PLAN
-        model = build_model(recipe, precision_named("float32", "float32"))
-        used |= {line_for(name, plan) for name, _ in model.named_modules()}
+        recipe = resolve_recipe(str(tmp_path / "recipe.yaml"), [], environment={}).run
+        plan = load_family_module(type(recipe.model), "parallelize").TENSOR_PLAN
+        model = build_model(recipe, get_precision("float32", "float32"))
+        used |= {find_plan_pattern(name, plan) for name, _ in model.named_modules()}
     assert used - {None} == set(plan)

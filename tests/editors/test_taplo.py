@@ -1,4 +1,5 @@
-"""taplo, the TOML checker behind Even Better TOML and other editors, with the schema that the first line of a recipe names."""
+"""taplo, the TOML checker behind Even Better TOML and other editors, with the schema that the first
+line of a recipe names."""
 
 import re
 import subprocess

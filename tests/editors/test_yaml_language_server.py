@@ -1,4 +1,5 @@
-"""yaml-language-server, which VS Code, Neovim and others use, with the schema that the first line of a recipe names."""
+"""yaml-language-server, which VS Code, Neovim and others use, with the schema that the first line
+of a recipe names."""
 
 import json
 import subprocess
@@ -21,7 +22,7 @@ class Server:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
         self.number = 0
-        self.ask(
+        self.request(
             "initialize",
             {
                 "processId": None,
@@ -58,7 +59,7 @@ class Server:
             return self.receive()
         return message
 
-    def ask(self, method: str, params: dict[str, Any]) -> Any:
+    def request(self, method: str, params: dict[str, Any]) -> Any:
         """The answer to one question."""
         self.number += 1
         number = f"question-{self.number}"
@@ -89,7 +90,7 @@ class Server:
             "textDocument": {"uri": file.as_uri()},
             "position": {"line": line, "character": character},
         }
-        return [item["label"] for item in self.ask("textDocument/completion", place)["items"]]
+        return [item["label"] for item in self.request("textDocument/completion", place)["items"]]
 
 
 @pytest.fixture
@@ -102,7 +103,8 @@ def server(tools: Path) -> Iterator[Server]:
 
 
 def recipe(folder: Path, *changes: tuple[str, str]) -> Path:
-    """The debug recipe with changes, in a folder from which the schema is named by its whole path."""
+    """The debug recipe with changes, in a folder from which the schema is named by its whole
+    path."""
     text = DEBUG.read_text(encoding="utf-8").replace("../schemas", str(ROOT / "schemas"))
     for old, new in changes:
         assert old in text

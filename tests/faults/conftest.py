@@ -1,4 +1,5 @@
-"""The fault matrix: a tiny run, a run that nothing happened to, and what each row gave, kept with commit and date."""
+"""The fault matrix: a tiny run, a run that nothing happened to, and what each row gave, kept with
+commit and date."""
 
 import json
 import os
@@ -11,7 +12,7 @@ import pytest
 
 from tests.faults.processes import work
 from tests.worker.conftest import write_run, write_tokens
-from titanrun.components.checkpoints.manifest import read_manifest
+from titanrun.components.checkpoints.spec.manifest import read_manifest
 
 RESULTS = Path(__file__).with_name("results.json")
 STEPS = 10
@@ -24,7 +25,8 @@ Note = Callable[..., None]
 
 @pytest.fixture
 def run(tmp_path: Path, shared_tokens: Path) -> Run:
-    """Writes resolved.yaml of the tiny recipe with overrides into a new run directory, and gives its path."""
+    """Writes resolved.yaml of the tiny recipe with overrides into a new run directory, and gives
+    its path."""
     return lambda folder="run", *overrides: write_run(
         tmp_path, shared_tokens, folder, *EVERY_3, *overrides
     )
@@ -45,7 +47,8 @@ def uncut(tmp_path_factory: pytest.TempPathFactory, shared_tokens: Path) -> Path
 
 
 def digests(resolved: Path, step: int = STEPS) -> dict[str, str]:
-    """The digests of everything a checkpoint holds but the recipe: tensors, state, random numbers."""
+    """The digests of everything a checkpoint holds but the recipe: tensors, state, random
+    numbers."""
     files = read_manifest(resolved.parent / "checkpoint" / f"step-{step}").files
     return {
         name: entry.xxh3_128
@@ -61,7 +64,8 @@ def said(resolved: Path) -> str:
 
 @pytest.fixture(scope="session")
 def tested_commit() -> str:
-    """The commit that is tested, marked where files differ from it: all but the results, which the tests write themselves."""
+    """The commit that is tested, marked where files differ from it: all but the results, which the
+    tests write themselves."""
     commit, changed = (
         git("rev-parse", "--short=10", "HEAD"),
         git("status", "--porcelain", "--", ":/", f":(exclude){RESULTS.name}"),
@@ -78,7 +82,8 @@ def git(*arguments: str) -> str:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest, tested_commit: str) -> Iterator[Note]:
-    """Keeps what a row gave, once its test has passed: `note(row, injected=..., outcome=..., lost=...)`."""
+    """Keeps what a row gave, once its test has passed: `note(row, injected=..., outcome=...,
+    lost=...)`."""
     noted: dict[str, dict[str, str]] = {}
     yield lambda row, **cells: noted.__setitem__(str(row), cells)
     if noted and os.environ.get("TITANRUN_WRITE_FAULTS"):

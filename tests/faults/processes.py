@@ -1,4 +1,5 @@
-"""Runs workers in processes of their own that have torch already, with a fault in them, and waits for their end."""
+"""Runs workers in processes of their own that have torch already, with a fault in them, and waits
+for their end."""
 
 import multiprocessing
 import os
@@ -13,13 +14,13 @@ from typing import Any
 import torch
 
 from tests.faults.seams import Seam, nothing
-from titanrun.distributed.processes import is_open
-from titanrun.worker.__main__ import leave_at_once
-from titanrun.worker.main import main
+from titanrun.distributed.process_group import is_process_group_initialized
+from titanrun.worker.__main__ import exit_immediately
+from titanrun.worker.rank_main import main
 
 CHECKPOINTS = "titanrun.components.checkpoints"
 PRELOADED = [
-    "titanrun.worker.main",
+    "titanrun.worker.rank_main",
     f"{CHECKPOINTS}.dcp",
     f"{CHECKPOINTS}.huggingface",
     "torch._dynamo",
@@ -32,12 +33,14 @@ Fault = tuple[Any, ...]
 
 
 def work(resolved: Path, seam: Seam = nothing, *arguments: Any) -> int:
-    """Trains in another process with a fault. Returns its exit code, below zero where a signal ended it."""
+    """Trains in another process with a fault. Returns its exit code, below zero where a signal
+    ended it."""
     return work_together(resolved, {0: (seam, *arguments)}, count=1)[0]
 
 
 def work_together(resolved: Path, faults: Mapping[int, Fault], count: int = 2) -> list[int]:
-    """Trains on several ranks, some with a fault: a seam and its arguments. Returns the exit codes by rank; no launcher ends the others."""
+    """Trains on several ranks, some with a fault: a seam and its arguments. Returns the exit codes
+    by rank; no launcher ends the others."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with socket.create_server(("127.0.0.1", 0)) as meeting:
@@ -96,6 +99,6 @@ def train(
     seam, *arguments = fault
     seam(*arguments)
     code = main([str(resolved)])
-    if code and is_open():
-        leave_at_once(code)
+    if code and is_process_group_initialized():
+        exit_immediately(code)
     sys.exit(code)

@@ -1,4 +1,5 @@
-"""Where faults are put in: what a test process exchanges before it runs the worker. The product knows nothing of them.
+"""Where faults are put in: what a test process exchanges before it runs the worker. The product
+knows nothing of them.
 
 Each seam is a function of a module, so that another process can be told to install it.
 """
@@ -19,14 +20,15 @@ from typing import Any, NoReturn
 import safetensors.torch
 import torch
 
-from titanrun.components.checkpoints.digested_file import DigestedFile
-from titanrun.components.data.loader import RowLoader
-from titanrun.components.metrics import background
-from titanrun.components.metrics.tensorboard import TensorBoardTracker
-from titanrun.distributed.shards import own_part
+from titanrun.components.checkpoints.spec.hashed_file import HashedFile
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.metrics import async_tracker
+from titanrun.components.metrics.tensorboard_tracker import TensorBoardTracker
+from titanrun.distributed.dtensor import to_local
+from titanrun.training.data_source import DataSource
 from titanrun.training.engine import Engine
-from titanrun.training.trainer import Trainer
-from titanrun.worker.status import StatusFile
+from titanrun.training.train_hook import StepInput
+from titanrun.worker.status_file import StatusFile
 
 Seam = Callable[..., None]
 
@@ -39,34 +41,34 @@ def die() -> NoReturn:
 
 def kill_before_opening(name: str, step: int) -> None:
     """Dies when the file of that name is opened in the checkpoint of `step`."""
-    begin = DigestedFile.__init__
+    begin = HashedFile.__init__
 
-    def opening(self: DigestedFile, path: Path) -> None:
+    def opening(self: HashedFile, path: Path) -> None:
         if path.name == name and path.parent.name.startswith(f"step-{step}."):
             die()
         begin(self, path)
 
-    DigestedFile.__init__ = opening  # type: ignore[method-assign]
+    HashedFile.__init__ = opening  # type: ignore[method-assign]
 
 
 def kill_amid_writing(name: str, step: int) -> None:
     """Dies when half of the first piece of that file is on disk."""
-    begin, write = DigestedFile.__init__, DigestedFile.write
-    chosen: list[DigestedFile] = []
+    begin, write = HashedFile.__init__, HashedFile.write
+    chosen: list[HashedFile] = []
 
-    def opening(self: DigestedFile, path: Path) -> None:
+    def opening(self: HashedFile, path: Path) -> None:
         begin(self, path)
         if path.name == name and path.parent.name.startswith(f"step-{step}."):
             chosen.append(self)
 
-    def writing(self: DigestedFile, data: Any) -> int:
+    def writing(self: HashedFile, data: Any) -> int:
         if self not in chosen:
             return write(self, data)
         write(self, memoryview(data).cast("B")[: len(data) // 2])
         self.flush()
         die()
 
-    DigestedFile.__init__, DigestedFile.write = opening, writing  # type: ignore[method-assign]
+    HashedFile.__init__, HashedFile.write = opening, writing  # type: ignore[method-assign]
 
 
 def kill_around_rename(step: int, after: bool) -> None:
@@ -86,7 +88,8 @@ def kill_around_rename(step: int, after: bool) -> None:
 
 
 def kill_amid_export() -> None:
-    """Dies when the weights of a Hugging Face folder are to be written, beside what is written already."""
+    """Dies when the weights of a Hugging Face folder are to be written, beside what is written
+    already."""
     safetensors.torch.save_file = lambda *_, **__: die()
 
 
@@ -126,20 +129,21 @@ def signals_amid_step(step: int, *numbers: int) -> None:
 
 
 def signals_amid_save(step: int, number: int) -> None:
-    """A signal arrives while the checkpoint of `step` is written, and one before it that asked for the save."""
+    """A signal arrives while the checkpoint of `step` is written, and one before it that asked for
+    the save."""
     signals_amid_step(step, number)
-    write = DigestedFile.write
+    write = HashedFile.write
 
-    def writing(self: DigestedFile, data: Any) -> int:
+    def writing(self: HashedFile, data: Any) -> int:
         os.kill(os.getpid(), number)
         return write(self, data)
 
-    DigestedFile.write = writing  # type: ignore[method-assign]
+    HashedFile.write = writing  # type: ignore[method-assign]
 
 
 def files_end_at(step: int, size: int, until: int | None = None) -> None:
     """From `step` on no file grows beyond `size`, as on a full disk; until another step."""
-    beat = StatusFile.beat
+    beat = StatusFile.record_step
 
     def beating(self: StatusFile, done: int) -> None:
         beat(self, done)
@@ -152,7 +156,7 @@ def files_end_at(step: int, size: int, until: int | None = None) -> None:
         )
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
-    StatusFile.beat = beating  # type: ignore[method-assign]
+    StatusFile.record_step = beating  # type: ignore[method-assign]
 
 
 def memory_ends_at(step: int) -> None:
@@ -187,9 +191,9 @@ def loss_times(factor: Callable[[Engine], float]) -> None:
 
     def beginning(self: Engine, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
-        passes: Any = self.passes
+        passes: Any = self.runner
         loss = passes.loss
-        self.passes = replace(
+        self.runner = replace(
             passes,
             loss=lambda *given: loss(*given) * (factor(self) if torch.is_grad_enabled() else 1.0),
         )
@@ -204,19 +208,19 @@ def loss_is_nan(first: int, last: int) -> None:
 
 def data_is_nan(first: int, last: int) -> None:
     """The loss of some global batches is NaN, wherever in the run they come."""
-    train, batches = Trainer._train, {"seen": 0}
+    next_input, batches = DataSource.next_input, {"seen": 0}
 
-    def training(self: Trainer, rows: Any) -> bool:
+    def reading(self: DataSource) -> StepInput:
         batches["seen"] += 1
-        return train(self, rows)
+        return next_input(self)
 
-    Trainer._train = training  # type: ignore[method-assign]
+    DataSource.next_input = reading  # type: ignore[method-assign]
     loss_times(lambda engine: math.nan if first <= batches["seen"] <= last else 1.0)
 
 
 def file_changes(step: int, path: Path, how: str) -> None:
     """After `step`, somebody does something to a file that the run reads."""
-    beat = StatusFile.beat
+    beat = StatusFile.record_step
 
     def changed() -> None:
         whole = path.read_bytes()
@@ -237,27 +241,28 @@ def file_changes(step: int, path: Path, how: str) -> None:
         if done == step:
             changed()
 
-    StatusFile.beat = beating  # type: ignore[method-assign]
+    StatusFile.record_step = beating  # type: ignore[method-assign]
 
 
 def rows_stall(step: int, seconds: float) -> None:
     """Reading the rows of a step takes long."""
-    next_rows, batches = RowLoader.next_rows, {"read": 0}
+    next_rows, batches = DistributedDataLoader.next_samples, {"read": 0}
 
-    def rows_stall(self: RowLoader) -> Any:
+    def rows_stall(self: DistributedDataLoader) -> Any:
         batches["read"] += 1
         if batches["read"] == step:
             time.sleep(seconds)
         return next_rows(self)
 
-    RowLoader.next_rows = rows_stall  # type: ignore[method-assign]
+    DistributedDataLoader.next_samples = rows_stall  # type: ignore[method-assign]
 
 
 def rows_are_noted(file: str, dies_in: int) -> None:
-    """The first id of every row that this rank reads goes into a file, a line of [step, ids] a step; it dies when it is to read a step."""
-    next_rows = RowLoader.next_rows
+    """The first id of every row that this rank reads goes into a file, a line of [step, ids] a
+    step; it dies when it is to read a step."""
+    next_rows = DistributedDataLoader.next_samples
 
-    def noting(self: RowLoader) -> Any:
+    def noting(self: DistributedDataLoader) -> Any:
         step = self._position // self.global_batch_size + 1
         if step == dies_in:
             die()
@@ -266,21 +271,21 @@ def rows_are_noted(file: str, dies_in: int) -> None:
             noted.write(json.dumps([step, rows[:, 0].tolist()]) + "\n")
         return rows
 
-    RowLoader.next_rows = noting  # type: ignore[method-assign]
+    DistributedDataLoader.next_samples = noting  # type: ignore[method-assign]
 
 
 def loading_process_is_killed(step: int) -> None:
     """One of the processes that read ahead is killed before a step."""
-    next_rows, batches = RowLoader.next_rows, {"read": 0}
+    next_rows, batches = DistributedDataLoader.next_samples, {"read": 0}
 
-    def killing(self: RowLoader) -> Any:
+    def killing(self: DistributedDataLoader) -> Any:
         batches["read"] += 1
         if batches["read"] == step:
-            assert self._processes is not None
-            os.kill(self._processes._helpers[0].process.pid or 0, signal.SIGKILL)
+            assert self._workers is not None
+            os.kill(self._workers._workers[0].process.pid or 0, signal.SIGKILL)
         return next_rows(self)
 
-    RowLoader.next_rows = killing  # type: ignore[method-assign]
+    DistributedDataLoader.next_samples = killing  # type: ignore[method-assign]
 
 
 def nothing_counts(step: int) -> None:
@@ -299,10 +304,10 @@ def nothing_counts(step: int) -> None:
 def building_hangs() -> None:
     """Opening the data never ends."""
 
-    def never(self: RowLoader, *arguments: Any, **options: Any) -> None:
+    def never(self: DistributedDataLoader, *arguments: Any, **options: Any) -> None:
         time.sleep(10_000)
 
-    RowLoader.__init__ = never  # type: ignore[method-assign]
+    DistributedDataLoader.__init__ = never  # type: ignore[method-assign]
 
 
 def hangs_in(step: int) -> None:
@@ -375,7 +380,7 @@ def bit_flips(name: str, after_passes: int) -> None:
         output = forward_backward(self, *batches, **options)
         calls["done"] += 1
         if calls["done"] == after_passes:
-            own_part(self.model.get_parameter(name).detach()).view(torch.int32).view(-1)[0] ^= (
+            to_local(self.model.get_parameter(name).detach()).view(torch.int32).view(-1)[0] ^= (
                 1 << 20
             )
         return output
@@ -445,13 +450,13 @@ def weight_is_nan(step: int) -> None:
 
 def writes_are_slow(seconds: float) -> None:
     """Each write of a checkpoint takes its time."""
-    write = DigestedFile.write
+    write = HashedFile.write
 
-    def writing(self: DigestedFile, data: Any) -> int:
+    def writing(self: HashedFile, data: Any) -> int:
         time.sleep(seconds)
         return write(self, data)
 
-    DigestedFile.write = writing  # type: ignore[method-assign]
+    HashedFile.write = writing  # type: ignore[method-assign]
 
 
 def tensorboard_raises() -> None:
@@ -465,7 +470,7 @@ def tensorboard_raises() -> None:
 
 def tensorboard_blocks() -> None:
     """The tracker never returns; nobody has half a minute to wait for it."""
-    background.BackgroundTracker.__init__.__kwdefaults__["patience_seconds"] = 0.1
+    async_tracker.AsyncTracker.__init__.__kwdefaults__["patience_seconds"] = 0.1
 
     def blocking(self: TensorBoardTracker, step: int, values: Any) -> None:
         time.sleep(10_000)

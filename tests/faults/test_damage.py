@@ -12,8 +12,8 @@ import pytest
 from tests.faults import seams
 from tests.faults.conftest import Note, digests, said
 from tests.faults.processes import work
-from titanrun.components.checkpoints.manifest import read_manifest
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.manifest import read_manifest
 
 SHARD = "__0_0.distcp"
 
@@ -41,17 +41,19 @@ def saved(resolved: Path, step: int) -> Path:
 
 
 def assert_survived(resolved: Path, uncut: Path, bad: str, after: int = 6) -> None:
-    """The next start names the bad file, goes on after an earlier step, and ends as the run that nothing happened to."""
+    """The next start names the bad file, goes on after an earlier step, and ends as the run that
+    nothing happened to."""
     assert work(resolved) == 0
     words = said(resolved)
     (line,) = [line for line in words.splitlines() if "step-9 cannot be used" in line]
     assert bad in line
-    assert f"going on after step {after}" in words
+    assert f"resuming after step {after}" in words
     assert digests(resolved) == digests(uncut)
 
 
 def flip(folder: Path, draw: random.Random) -> str:
-    """Flips one bit anywhere in a checkpoint, each byte as likely as another. Gives the file's name."""
+    """Flips one bit anywhere in a checkpoint, each byte as likely as another. Gives the file's
+    name."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     path = draw.choices(files, weights=[file.stat().st_size for file in files])[0]
     content = bytearray(path.read_bytes())
@@ -100,10 +102,10 @@ def test_row_10_no_edit_of_10_000_bytes_is_loaded_in_silence(killed_once: Path, 
             old = file.read(1)
             file.seek(place)
             file.write(bytes([old[0] ^ draw.randrange(1, 256)]))
-            silent += not store.damage(9, "always")
+            silent += not store.find_damage(9, "always")
             file.seek(place)
             file.write(old)
-    assert store.damage(9, "always") == []
+    assert store.find_damage(9, "always") == []
     assert silent == 0
     outcome = "each detected: none of 10,000 would be loaded"
     note(

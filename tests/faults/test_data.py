@@ -18,10 +18,10 @@ from tests.faults import seams
 from tests.faults.conftest import EVERY_3, Note, Run, digests, said
 from tests.faults.processes import work, work_together
 from tests.worker.conftest import write_run, write_tokens
-from titanrun.cli.main import answered
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.cli.main import run_and_flush
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.worker.main import main
+from titanrun.worker.rank_main import main
 
 TINY_VOCABULARY = 2048
 ODD = [
@@ -35,7 +35,8 @@ ODD = [
 
 @pytest.fixture
 def text_run(tmp_path: Path, shared_tokens: Path) -> Callable[..., Path]:
-    """Writes a run on a file of text, with the tiny tokenizer and a model that fits it, and gives the path of its resolved.yaml."""
+    """Writes a run on a file of text, with the tiny tokenizer and a model that fits it, and gives
+    the path of its resolved.yaml."""
 
     def write(file: Path, *overrides: str, folder: str = "run") -> Path:
         fitting = (
@@ -70,8 +71,8 @@ def test_row_38_data_that_is_missing_is_found_before_the_first_step(
     resolved = write_run(tmp_path, write_tokens(tmp_path / "gone.npy"))
     (tmp_path / "gone.npy").unlink()
     assert main([str(resolved)]) == 3
-    assert f"error[data]: there is no file '{tmp_path}/gone.npy'" in capsys.readouterr().err
-    assert answered(["validate", "--level", "environment", str(tmp_path / "recipe.yaml")]) == 3
+    assert f"error[data]: file not found: '{tmp_path}/gone.npy'" in capsys.readouterr().err
+    assert run_and_flush(["validate", "--level", "environment", str(tmp_path / "recipe.yaml")]) == 3
     assert "error[data/paths-exist]" in capsys.readouterr().err
     assert not (resolved.parent / "metrics.jsonl").exists()
     note(
@@ -100,13 +101,16 @@ def test_row_39_data_that_changes_while_a_run_reads_it_ends_the_run(
         assert "while the run reads it" in said(resolved) or how == "cut short"
         tokens.write_bytes(whole)
         assert work(resolved) == 0
-        assert "going on after step 3" in said(resolved)
+        assert "resuming after step 3" in said(resolved)
         assert digests(resolved) == digests(uncut)
     # other bytes would be another thing than another time, or another copy
     resolved = write_run(tmp_path, tokens, "same", *EVERY_3)
     assert work(resolved, seams.file_changes, 4, tokens, "copied anew") == 0
     assert digests(resolved) == digests(uncut)
-    outcome = "exit 3 at the next batch, the file is named; goes on after step 3 once it is back; a copy with the same ids changes nothing"
+    outcome = (
+        "exit 3 at the next batch, the file is named; goes on after step 3 once it is back; a "
+        "copy with the same ids changes nothing"
+    )
     note(
         39,
         injected="the token file removed, written over, cut short after step 4",
@@ -152,7 +156,10 @@ def test_row_40_a_record_that_cannot_be_read_is_named_by_file_and_line(
         assert f"error[data]: '{tmp_path / name}'" in error
         assert words in error
         assert not (resolved.parent / "metrics.jsonl").exists()
-    outcome = "exit 3 before step 1, by file and line; nothing is left out in silence (leaving bad records out comes with issue 8)"
+    outcome = (
+        "exit 3 before step 1, by file and line; nothing is left out in silence (leaving bad "
+        "records out comes with issue 8)"
+    )
     note(40, injected=", ".join(CORRUPT), outcome=outcome, lost="nothing")
 
 
@@ -160,7 +167,8 @@ def test_row_40_a_record_that_cannot_be_read_is_named_by_file_and_line(
 def test_row_41_empty_tiny_and_giant_documents_are_trained_on_whole(
     tmp_path: Path, text_run: Callable[..., Path], note: Note
 ) -> None:
-    # ten million bytes, with a character of four bytes over the edge of the pieces in which a file is read
+    # ten million bytes, with a character of four bytes over the edge of the pieces in which a file
+    # is read
     giant = ("a b c d\n" * (10 * 2**20 // 8))[:-2] + "\U0001f600\n" + "and on"
     documents = ["", "a", giant, "", "b"]
     tokenizer = Tokenizer.from_file(str(TinyTokenizerConfig().folder / "tokenizer.json"))
@@ -173,7 +181,7 @@ def test_row_41_empty_tiny_and_giant_documents_are_trained_on_whole(
     ids = tokens_of(resolved)
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in documents]
     begin, end = ids[0], ids[-1]
-    assert ids == [id for document in expected for id in (begin, *document, end)]
+    assert ids == [token for document in expected for token in (begin, *document, end)]
     assert all(map(math.isfinite, losses(resolved)))
     alone = text_run(
         tmp_path / "alone.txt", "training.steps=2", "lr_scheduler.total_steps=2", folder="alone"
@@ -192,7 +200,10 @@ def test_row_41_a_batch_in_which_nothing_counts_is_no_division_by_zero(
     assert work(resolved, seams.nothing_counts, 3) == 0
     assert losses(resolved)[2] == 0.0
     assert all(map(math.isfinite, losses(resolved)))
-    outcome = "every token is trained on, the count is that of the tokenizer; loss 0 and no NaN where nothing counts"
+    outcome = (
+        "every token is trained on, the count is that of the tokenizer; loss 0 and no NaN where "
+        "nothing counts"
+    )
     note(
         41,
         injected="documents of 0 and 1 token and of 10 MB; a batch in which no label counts",
@@ -221,8 +232,11 @@ def test_row_42_odd_characters_are_tokenised_and_come_back(
     index.unlink()
     assert work(resolved) == 0
     assert tokens_of(resolved) == ids
-    assert "going on after step 4" in said(resolved)
-    outcome = "each comes back out of the tokens; the same tokens at the next start; half a surrogate pair is refused (row 40)"
+    assert "resuming after step 4" in said(resolved)
+    outcome = (
+        "each comes back out of the tokens; the same tokens at the next start; half a surrogate "
+        "pair is refused (row 40)"
+    )
     note(
         42,
         injected="NUL, BOM, U+2028, right-to-left marks, characters of four bytes",
@@ -240,15 +254,12 @@ def test_row_43_ids_that_the_model_does_not_know_are_refused_before_the_first_st
     np.save(tokens, ids)
     resolved = write_run(tmp_path, tokens, "beyond")
     assert main([str(resolved)]) == 3
-    assert (
-        "the data holds token id 64, the model's vocabulary has 64 entries"
-        in capsys.readouterr().err
-    )
+    assert "the data contains token id 64, but model.vocab_size is 64" in capsys.readouterr().err
     fits = text_run(write_jsonl(tmp_path / "fine.jsonl", "text"))
     fits.write_text(fits.read_text().replace(f"vocab_size: {TINY_VOCABULARY}", "vocab_size: 64"))
     assert main([str(fits)]) == 2
     assert (
-        f"the tokenizer has {TINY_VOCABULARY} entries, the model's vocabulary 64"
+        f"the tokenizer has {TINY_VOCABULARY} entries, but model.vocab_size is 64"
         in capsys.readouterr().err
     )
     assert not (resolved.parent / "metrics.jsonl").exists()
@@ -309,9 +320,10 @@ def test_ranks_that_become_more_and_fewer_over_kills_read_each_row_once_an_epoch
             dict(json.loads(line) for line in file.read_text().splitlines()) for file in files
         ]
         assert all(sorted(share) == list(range(first, min(dies_in, 11))) for share in shares)
-        # a step that is done again after a kill counts once: its first doing went with the weights that were lost
-        read |= {step: [id for share in shares for id in share[step]] for step in shares[0]}
-    stream = [id for step in range(1, 11) for id in read[step]]
+        # a step that is done again after a kill counts once: its first doing went with the weights
+        # that were lost
+        read |= {step: [token for share in shares for token in share[step]] for step in shares[0]}
+    stream = [token for step in range(1, 11) for token in read[step]]
     assert (
         sorted(stream[:30]) == list(range(30)) and len(stream) == 40 and len(set(stream[30:])) == 10
     )
@@ -342,10 +354,13 @@ def test_row_45_reading_that_stalls_is_metered_and_reading_that_ends_never_is_a_
     assert work(plain) == work(killed, seams.loading_process_is_killed, 2) == 0
     assert losses(killed) == losses(plain)
     assert (
-        "was killed by SIGKILL; another one takes its place"
+        "was killed by SIGKILL; starting a replacement"
         in (killed.parent / "logs" / "rank-0.log").read_text()
     )
-    outcome = "time/data_seconds shows it; exit 6 with the stack that reads; a process that is killed is replaced, and no loss differs"
+    outcome = (
+        "time/data_seconds shows it; exit 6 with the stack that reads; a process that is killed "
+        "is replaced, and no loss differs"
+    )
     injected = (
         "reading takes 0.5 s in step 5; reading never ends; a loading process killed in step 2"
     )

@@ -8,9 +8,9 @@ import pytest
 
 from tests.faults.conftest import Note
 from tests.worker.conftest import RECIPE
-from titanrun.cli.main import answered
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.run_dir import find_run_directory, write_run
+from titanrun.cli.main import run_and_flush
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_directory import select_run_directory, write_run_directory
 
 CHANGES = {
     "optimizer.lr": ("0.5", "0.01 -> 0.5"),
@@ -22,10 +22,10 @@ CHANGES = {
 
 def begun(recipe: Path, folder: Path, checkpoints: Path) -> None:
     """A run directory as `titanrun train` opens it, with the checkpoints of a run."""
-    resolved = resolve(str(recipe), [f"dump_folder={folder}"], environment={})
+    resolved = resolve_recipe(str(recipe), [f"dump_folder={folder}"], environment={})
     now = datetime(2026, 11, 21)
-    write_run(
-        find_run_directory(resolved, now), resolved, ["titanrun", "train"], now, environment={}
+    write_run_directory(
+        select_run_directory(resolved, now), resolved, ["titanrun", "train"], now, environment={}
     )
     shutil.copytree(checkpoints, folder / "checkpoint")
 
@@ -40,16 +40,19 @@ def test_row_16_each_changed_key_is_named_and_refused(
     before = (folder / "resolved.yaml").read_bytes()
     for path, (value, shown) in CHANGES.items():
         value = str(tmp_path / value) if path.endswith("path") else value
-        assert answered(["train", str(recipe), f"dump_folder={folder}", f"{path}={value}"]) == 2
+        assert (
+            run_and_flush(["train", str(recipe), f"dump_folder={folder}", f"{path}={value}"]) == 2
+        )
         error = capsys.readouterr().err
         assert "holds a run of another recipe: " in error
         assert f"{path} " in error and shown in error
-        assert "list in checkpoint.allow_change those that you mean" in error
+        assert "list the intended ones in checkpoint.allow_change" in error
     assert (folder / "resolved.yaml").read_bytes() == before
     injected = "learning rate, model.dim, seed, data changed before the next start"
     note(
         16,
         injected=injected,
-        outcome="exit 2, each key with both values; only what checkpoint.allow_change names may change",
+        outcome="exit 2, each key with both values; only what checkpoint.allow_change names "
+        "may change",
         lost="nothing",
     )

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.components.checkpoints.test_store import snapshot
+from tests.components.checkpoints.test_checkpoint_store import snapshot
 from tests.faults import seams
 from tests.faults.conftest import Note, Run, digests, said
 from tests.faults.processes import work
-from titanrun.components.checkpoints.manifest import damage, is_checkpoint, read_manifest
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.manifest import (
+    find_damaged_files,
+    is_checkpoint,
+    read_manifest,
+)
 
 SHARD = "__0_0.distcp"
 KILLED = -signal.SIGKILL
@@ -27,9 +31,10 @@ def steps(resolved: Path) -> list[str]:
 
 
 def goes_on(resolved: Path, uncut: Path, after: int) -> None:
-    """The next start goes on after that step and ends as the run that nothing happened to, with nothing left over."""
+    """The next start goes on after that step and ends as the run that nothing happened to, with
+    nothing left over."""
     assert work(resolved) == 0
-    assert f"going on after step {after}" in said(resolved)
+    assert f"resuming after step {after}" in said(resolved)
     assert digests(resolved) == digests(uncut)
     assert steps(resolved) == steps(uncut)
 
@@ -100,18 +105,19 @@ def test_row_5_a_kill_right_after_the_rename_costs_nothing(
 
 @dataclass(slots=True)
 class Kills:
-    """What became of runs that were killed again and again: kills, those of them amid a save, runs that ended, and the times drawn from."""
+    """What became of runs that were killed again and again: kills, those of them amid a save, runs
+    that ended, and the times drawn from."""
 
     span_seconds: float
     kills: int = 0
     amid_saves: int = 0
-    ended: int = 0
+    end_time: int = 0
 
 
 def random_kills(run: Run, uncut: Path, count: int, seed: int) -> Kills:
     """Kills a run at random times until it has died so often; a finished one begins anew."""
     draw, found = random.Random(seed), Kills(seconds_of(run("measured")))
-    resolved, left_before = run(f"run-{found.ended}"), set[Path]()
+    resolved, left_before = run(f"run-{found.end_time}"), set[Path]()
     while found.kills < count:
         code = work(resolved, seams.kill_after, draw.uniform(0.0, found.span_seconds))
         assert code in (0, KILLED)
@@ -121,12 +127,12 @@ def random_kills(run: Run, uncut: Path, count: int, seed: int) -> Kills:
         left_before = left
         if code == 0:
             assert digests(resolved) == digests(uncut)
-            found.ended += 1
+            found.end_time += 1
             shutil.rmtree(resolved.parent)
-            resolved = run(f"run-{found.ended}")
+            resolved = run(f"run-{found.end_time}")
     assert work(resolved) == 0
     assert digests(resolved) == digests(uncut)
-    found.ended += 1
+    found.end_time += 1
     return found
 
 
@@ -149,7 +155,7 @@ def test_row_6_200_kills_at_random_times(run: Run, uncut: Path, note: Note) -> N
     note(
         6,
         injected=f"200 SIGKILLs {when}; {found.amid_saves} of them amid a save",
-        outcome=f"always goes on; {found.ended} runs ended, each bitwise equal to an uncut one",
+        outcome=f"always goes on; {found.end_time} runs ended, each bitwise equal to an uncut one",
         lost="at most one interval each",
     )
 
@@ -160,7 +166,7 @@ def test_row_7_a_kill_while_a_step_is_saved_again_leaves_the_old_one(run: Run, n
     again = run("run", "checkpoint.load_step=3")
     assert work(again, seams.kill_amid_writing, SHARD, 6) == KILLED
     (old,) = (resolved.parent / "checkpoint").glob("step-6.superseded-*")
-    assert damage(old, read_manifest(old), "always") == []
+    assert find_damaged_files(old, read_manifest(old), "always") == []
     outcome = "the old step 6 is kept under another name and verifies; nothing is ever written over"
     note(
         7,
@@ -177,7 +183,7 @@ def test_row_8_a_kill_while_old_checkpoints_go_leaves_no_half_one(
     assert work(resolved, seams.kill_amid_purge) == KILLED
     assert [name for name in steps(resolved) if not name.startswith("step-3.tmp-")] == ["step-6"]
     assert work(resolved) == 0
-    assert "going on after step 6" in said(resolved)
+    assert "resuming after step 6" in said(resolved)
     assert digests(resolved) == digests(uncut)
     assert steps(resolved) == ["step-10"]
     note(
@@ -218,7 +224,10 @@ def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(
     parent = (tmp_path / "checkpoint").stat()
     assert lost == []
     assert (parent.st_dev, parent.st_ino) in synced
-    outcome = "at the rename each file and the folder are synced at their full size, afterwards the folder around it"
+    outcome = (
+        "at the rename each file and the folder are synced at their full size, afterwards the "
+        "folder around it"
+    )
     note(
         9,
         injected="the syncs of a save recorded, and compared with what lies there at the rename",

@@ -16,9 +16,12 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from titanrun.launch import local
-from titanrun.launch.workers import run_workers
-resolved, script, restarts, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-sys.exit(local.run_again(lambda: run_workers(resolved, count, [sys.executable, script]), resolved.parent, restarts))
+from titanrun.launch.worker_processes import run_workers
+resolved, script = Path(sys.argv[1]), sys.argv[2]
+restarts, count = int(sys.argv[3]), int(sys.argv[4])
+def run():
+    return run_workers(resolved, count, [sys.executable, script])
+sys.exit(local.run_again(run, resolved.parent, restarts))
 """
 WORKER = """
 import os, sys
@@ -92,7 +95,8 @@ def test_row_30_a_rank_that_hangs_while_it_is_built_ends_too(run: Run) -> None:
     )
     code, said = launch(resolved, 0, seams.building_hangs)
     assert code == 6
-    # the other waits for the first one's data, and is watched too, but it is the first that gives no sign of life
+    # the other waits for the first one's data, and is watched too, but it is the first that gives
+    # no sign of life
     assert (
         "error[hang]: rank 0 hangs: building the run takes longer than guard.build_timeout_seconds"
         in said
@@ -106,7 +110,8 @@ def test_row_31_a_rank_that_dies_is_named_and_the_other_ends(run: Run, note: Not
     code, said = launch(resolved, 1, seams.dies_in, 5, str(death))
     ended = time.time()
     assert code == 128 + 9
-    # the launcher returns when no rank is left; it kills what has not ended by itself after ten seconds, however slow the machine is
+    # the launcher returns when no rank is left; it kills what has not ended by itself after ten
+    # seconds, however slow the machine is
     assert ended - death.stat().st_mtime < 15
     assert "rank 1 was killed by SIGKILL" in said
     assert orphans(resolved) == []
@@ -122,8 +127,8 @@ def test_row_32_a_run_that_dies_each_time_is_given_up(run: Run, note: Note) -> N
     resolved = run()
     code, said = launch(resolved, 0, seams.dies_in, 1, restarts=2, count=1)
     assert code == 128 + 9
-    assert said.count("starting again") == 2
-    assert "2 restarts brought no new checkpoint: giving up" in said
+    assert said.count("restarting from") == 2
+    assert "2 restarts without a new checkpoint: giving up" in said
     note(
         32,
         injected="SIGKILL in step 1 at each start, max_restarts 2",

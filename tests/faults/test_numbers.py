@@ -1,4 +1,5 @@
-"""Rows 24 and 26 to 29: numbers that are none. tests/worker/test_guard.py looks at each policy more closely."""
+"""Rows 24 and 26 to 29: numbers that are none. tests/worker/test_guard.py looks at each policy more
+closely."""
 
 import json
 import math
@@ -7,7 +8,7 @@ from pathlib import Path
 from tests.faults import seams
 from tests.faults.conftest import Note, Run, said
 from tests.faults.processes import work
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 
 def bad_steps(resolved: Path) -> list[int]:
@@ -25,7 +26,10 @@ def test_row_24_a_nan_once_is_stopped_at_or_skipped(run: Run, note: Note) -> Non
     assert work(stopped) == 0
     assert work(skipping, seams.loss_is_nan, 5, 5) == 0
     assert bad_steps(skipping) == [5]
-    outcome = "stop: exit 5, then goes on; skip: weights and optimizer untouched, no later step is skipped"
+    outcome = (
+        "stop: exit 5, then goes on; skip: weights and optimizer untouched, no later step is "
+        "skipped"
+    )
     note(
         24, injected="loss NaN in step 5", outcome=outcome, lost="stop: one interval; skip: 1 step"
     )
@@ -37,7 +41,10 @@ def test_row_26_infinite_gradients_with_a_finite_loss_are_refused(run: Run, note
     assert "gradient norm is" in said(resolved)
     evidence = json.loads((resolved.parent / "logs" / "non-finite-step-5-rank-0.json").read_text())
     assert evidence["bad_gradients"] == ["output.weight"]
-    outcome = "refused before the update, exit 5; the parameter is named in logs/non-finite-step-5-rank-0.json"
+    outcome = (
+        "refused before the update, exit 5; the parameter is named in "
+        "logs/non-finite-step-5-rank-0.json"
+    )
     note(
         26,
         injected="one gradient infinite in step 5, the loss finite",
@@ -49,11 +56,14 @@ def test_row_26_infinite_gradients_with_a_finite_loss_are_refused(run: Run, note
 def test_row_27_bad_data_is_left_out_and_nan_for_ever_is_an_end(run: Run, note: Note) -> None:
     back, ever = (run(name, "guard.non_finite=rollback") for name in ("back", "ever"))
     assert work(back, seams.data_is_nan, 5, 6) == 0
-    assert said(back).count("going back to step 3") == 2
+    assert said(back).count("rolling back to step 3") == 2
     assert work(ever, seams.loss_is_nan, 5, 99) == 5
     assert "the run went back 3 times already (guard.max_rollbacks)" in said(ever)
     assert "logs/non-finite-step-5" in said(ever)
-    outcome = "goes back and leaves the batches out; after max_rollbacks exit 5, with rows, module and gradients in logs/"
+    outcome = (
+        "goes back and leaves the batches out; after max_rollbacks exit 5, with rows, module and "
+        "gradients in logs/"
+    )
     note(
         27,
         injected="two global batches NaN; then every step from 5 on",
@@ -78,7 +88,10 @@ def test_row_28_a_loss_spike_is_flagged(run: Run, note: Note) -> None:
     ]
     assert flagged == [20]
     assert "loss spike" in said(resolved)
-    outcome = "flagged in the log and in metrics.jsonl; training goes on; the best checkpoint goes by validation loss alone"
+    outcome = (
+        "flagged in the log and in metrics.jsonl; training goes on; the best checkpoint goes by "
+        "validation loss alone"
+    )
     note(28, injected="loss of step 20 times 100", outcome=outcome, lost="nothing")
 
 
@@ -88,6 +101,6 @@ def test_row_29_spoiled_weights_are_never_gone_on_from(run: Run, note: Note) -> 
     folder = resolved.parent / "checkpoint"
     assert sorted(entry.name for entry in folder.iterdir()) == ["non-finite", "step-3"]
     assert work(resolved) == 0
-    assert "going on after step 3" in said(resolved)
+    assert "resuming after step 3" in said(resolved)
     outcome = "kept apart as checkpoint/non-finite/step-6, exit 5; goes on after step 3"
     note(29, injected="a weight NaN before step 6 is saved", outcome=outcome, lost="one interval")

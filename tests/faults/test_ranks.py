@@ -1,4 +1,5 @@
-"""Rows 17 to 25, 27, 44, 46, 47 and 54 as far as they need two ranks, of which one meets what the other does not."""
+"""Rows 17 to 25, 27, 44, 46, 47 and 54 as far as they need two ranks, of which one meets what the
+other does not."""
 
 import json
 import math
@@ -12,8 +13,8 @@ from tests.faults import seams
 from tests.faults.conftest import EVERY_3, Note, Run, said
 from tests.faults.processes import work, work_together
 from tests.worker.conftest import write_run
-from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 SHARDS = "parallelism.data_parallel_shard_degree=2"
 
@@ -37,7 +38,8 @@ def losses(resolved: Path) -> list[float]:
 
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory: pytest.TempPathFactory, shared_tokens: Path) -> Path:
-    """A run of two ranks, of which the second one alone was asked to save in step 2, and to stop in step 5."""
+    """A run of two ranks, of which the second one alone was asked to save in step 2, and to stop in
+    step 5."""
     resolved = write_run(tmp_path_factory.mktemp("stopped"), shared_tokens, "run", *EVERY_3, SHARDS)
     asked = (
         seams.several,
@@ -63,15 +65,18 @@ def test_row_17_a_run_goes_on_with_more_or_fewer_ranks(
     assert fewer == stopped
     assert work(fewer) == 0
     assert (
-        "saved by 2 ranks, now 1: random draws begin anew from debug.seed, the data's order stays"
-        in said(fewer)
+        "checkpoint was saved by 2 ranks, this run has 1: RNG states are reset from "
+        "debug.seed, the data order is unchanged" in said(fewer)
     )
     assert work(more, seams.signals_amid_step, 5, signal.SIGTERM) == 75
     assert work_together(run("more", SHARDS), {}) == [0, 0]
     for resolved in (fewer, more):
-        assert "going on after step 5" in said(resolved)
+        assert "resuming after step 5" in said(resolved)
         assert losses(resolved) == pytest.approx(losses(uncut), rel=1e-5)
-    outcome = "resharded; the log says that random draws begin anew; the same batches: losses of each step equal within 1e-5"
+    outcome = (
+        "resharded; the log says that random draws begin anew; the same batches: losses of each "
+        "step equal within 1e-5"
+    )
     note(
         17,
         injected="stopped in step 5, then from 2 ranks to 1 and from 1 to 2",
@@ -92,11 +97,14 @@ def test_row_19_random_states_of_another_rank_are_never_taken(
     second.write_bytes(whole)
     # what lies in the files tells it even where nobody looks at digests
     assert work_together(run("run", SHARDS, "checkpoint.verify=off"), {}) == [4, 4]
-    assert "it holds the random state of rank 1" in said(stopped)
+    assert "it holds the RNG states of rank 1" in said(stopped)
     assert work_together(run("run", SHARDS), {}) == [0, 0]
     assert "step-5 cannot be used: rng-rank-0.safetensors" in said(stopped)
-    assert "going on after step 3" in said(stopped)
-    outcome = "the file is named, the run goes on after step 3; with checkpoint.verify: off exit 4, by the rank written in it"
+    assert "resuming after step 3" in said(stopped)
+    outcome = (
+        "the file is named, the run goes on after step 3; with checkpoint.verify: off exit 4, by "
+        "the rank written in it"
+    )
     note(
         19,
         injected="the random states of two ranks exchanged in the newest checkpoint",
@@ -128,7 +136,7 @@ def test_row_25_a_nan_on_one_rank_is_skipped_by_all(run: Run, note: Note) -> Non
     )
     assert work_together(resolved, {1: (seams.loss_is_nan, 5, 5)}) == [0, 0]
     # the other rank skipped it too: its log says so
-    assert all(log_of(resolved, rank).count("its update is skipped") == 1 for rank in (0, 1))
+    assert all(log_of(resolved, rank).count("optimizer step skipped") == 1 for rank in (0, 1))
     rows = [set(evidence(resolved, 5, rank)["rows"]) for rank in (0, 1)]  # type: ignore[call-overload]
     assert len(rows[0]) == len(rows[1]) == 2
     assert not rows[0] & rows[1]
@@ -145,7 +153,7 @@ def test_row_27_two_ranks_go_back_together_and_leave_the_same_data_out(run: Run)
     alone, both = run("alone", *back), run("both", *back, SHARDS)
     assert work(alone, seams.data_is_nan, 5, 6) == 0
     assert work_together(both, {1: (seams.data_is_nan, 5, 6)}) == [0, 0]
-    assert all(log_of(both, rank).count("going back to step 3") == 2 for rank in (0, 1))
+    assert all(log_of(both, rank).count("rolling back to step 3") == 2 for rank in (0, 1))
     assert len(losses(both)) == 10
     assert losses(both) == pytest.approx(losses(alone), rel=1e-5)
 
@@ -211,8 +219,14 @@ def test_row_47_one_wrong_bit_is_found_and_its_rank_is_named(
     for resolved in (split, copies):
         assert work_together(resolved, {}) == [0, 0]
         assert losses(resolved) == pytest.approx(losses(uncut), rel=1e-5)
-    outcome = "exit 70 before anything is saved, tensor and rank (of copies: ranks) are named; goes on from the checkpoint before"
-    injected = "one bit of a weight of rank 1 of 2 flipped, with guard.replay_interval: 4: between two passes; between two steps, in a copy"
+    outcome = (
+        "exit 70 before anything is saved, tensor and rank (of copies: ranks) are named; goes on "
+        "from the checkpoint before"
+    )
+    injected = (
+        "one bit of a weight of rank 1 of 2 flipped, with guard.replay_interval: 4: between two "
+        "passes; between two steps, in a copy"
+    )
     note(47, injected=injected, outcome=outcome, lost="one interval")
 
 
@@ -228,11 +242,14 @@ def test_row_54_an_export_that_is_killed_is_not_there(run: Run, note: Note) -> N
         assert -signal.SIGKILL in work_together(resolved, fault, ranks)
         assert not (resolved.parent / "hf").exists()
         store = CheckpointStore(folder=resolved.parent / "checkpoint")
-        assert store.damage(10, "always") == []
+        assert store.find_damage(10, "always") == []
         assert work_together(resolved, {}, ranks) == [0] * ranks
         assert (resolved.parent / "hf" / "model.safetensors").exists()
         assert [entry.name for entry in resolved.parent.glob("hf*")] == ["hf"]
-    outcome = "no folder hf, the checkpoint verifies; the next start writes it whole, and nothing is left over"
+    outcome = (
+        "no folder hf, the checkpoint verifies; the next start writes it whole, and nothing is "
+        "left over"
+    )
     note(
         54,
         injected="SIGKILL amid an export; of rank 1 of 2 while weights are gathered",

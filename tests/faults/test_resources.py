@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.components.checkpoints.test_store import snapshot
+from tests.components.checkpoints.test_checkpoint_store import snapshot
 from tests.faults import seams
 from tests.faults.conftest import Note, Run, digests, said
 from tests.faults.processes import work
-from titanrun.components.checkpoints.digested_file import DigestedFile
-from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.hashed_file import HashedFile
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 
 def test_row_33_a_full_disk_in_a_save_leaves_the_old_checkpoint(
@@ -46,7 +46,8 @@ def test_row_34_a_full_disk_in_logs_and_metrics_costs_lines_only(run: Run, note:
     outcome = "training goes on; the next line of metrics.jsonl counts those that are lost"
     note(
         34,
-        injected="metrics.jsonl, logs and the console's file cannot grow in steps 3 to 6 (RLIMIT_FSIZE)",
+        injected="metrics.jsonl, logs and the console's file cannot grow in steps 3 to 6 "
+        "(RLIMIT_FSIZE)",
         outcome=outcome,
         lost="metrics of those steps",
     )
@@ -64,8 +65,8 @@ def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: Note, number: int
 ) -> None:
     kinds: dict[str, tuple[Any, str]] = {
-        "open": (DigestedFile, "__init__"),
-        "write": (DigestedFile, "_put"),
+        "open": (HashedFile, "__init__"),
+        "write": (HashedFile, "_write_block"),
         "fsync": (os, "fsync"),
         "rename": (Path, "rename"),
     }
@@ -77,8 +78,8 @@ def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
             if not fails(store, monkeypatch, owner, name, nth, number):
                 break
             tried += 1
-            assert store.steps() == [1]
-            assert store.damage(1, "always") == []
+            assert store.list_complete_steps() == [1]
+            assert store.find_damage(1, "always") == []
             assert [entry.name for entry in store.folder.iterdir()] == ["step-1"]
             store.save(snapshot(2))
     assert tried > 15
@@ -87,7 +88,8 @@ def test_row_35_no_call_that_fails_in_a_save_harms_the_old_checkpoint(
     )
     note(
         35,
-        injected=f"EIO, EROFS, EACCES at each of {tried} opens, writes, fsyncs and renames of a save",
+        injected=f"EIO, EROFS, EACCES at each of {tried} opens, writes, fsyncs and renames of a "
+        f"save",
         outcome=outcome,
         lost="one interval",
     )
@@ -115,7 +117,7 @@ def fails(
         except OSError as error:
             assert error.errno == number
             # a commit whose last sync fails is there, and that is no harm
-            if 2 in store.steps():
+            if 2 in store.list_complete_steps():
                 store.remove(2)
             return True
     return False
@@ -133,7 +135,7 @@ def test_row_36_memory_that_is_not_there_is_told_with_a_table(
         in words
     )
     assert re.search(r"= weights +\d+\.\d+ GiB", words)
-    assert re.search(r"= there is +\d+\.\d+ GiB", words)
+    assert re.search(r"= available +\d+\.\d+ GiB", words)
     assert work(resolved) == 0
     assert digests(resolved) == digests(uncut)
     note(

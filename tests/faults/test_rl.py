@@ -1,4 +1,5 @@
-"""Rows 52 and 53: rewards that fail, and a run that is killed between its answers and its update."""
+"""Rows 52 and 53: rewards that fail, and a run that is killed between its answers and its
+update."""
 
 import json
 import os
@@ -12,15 +13,16 @@ import pytest
 from tests.faults.conftest import Note
 from tests.faults.processes import work
 from tests.rl.test_runs import numbers, write_run
-from titanrun.rl.trainer import RlTrainer
-from titanrun.worker.main import main
+from titanrun.rl.logprob_check_hook import LogprobCheckHook
+from titanrun.worker.rank_main import main
 
 # its second answer is no number, at the third it dies
 UNRELIABLE = """
 import json, sys
 for number, line in enumerate(sys.stdin):
     if number == 2: sys.exit(1)
-    print('{"reward": NaN}' if number == 1 else json.dumps({"reward": sum(map(ord, json.loads(line)["answer"])) % 97}), flush=True)
+    reward = {"reward": sum(map(ord, json.loads(line)["answer"])) % 97}
+    print('{"reward": NaN}' if number == 1 else json.dumps(reward), flush=True)
 """
 NOTHING = "import sys\nfor line in sys.stdin: print('{\"reward\": NaN}', flush=True)"
 
@@ -43,32 +45,34 @@ def test_an_answer_without_a_reward_is_left_out_and_counted_and_a_program_is_sta
     assert numbers(unreliable.parent)[0]["rollout/dropped_without_reward"] == 5
     nothing = write_run(tmp_path / "nothing", program(NOTHING), *without)
     assert main([str(nothing)]) == 3
-    assert "nothing can be learned" in (nothing.parent / "logs" / "rank-0.log").read_text()
+    assert "no reward variance" in (nothing.parent / "logs" / "rank-0.log").read_text()
     slow = "import sys, time\nsys.stdin.readline(); time.sleep(60)"
     late = write_run(
         tmp_path / "late", program(slow, timeout_seconds=0.2, max_restarts=1), *without
     )
     assert main([str(late)]) == 3
-    assert "gave no answer within 0.2 seconds" in (late.parent / "logs" / "rank-0.log").read_text()
+    assert "did not respond within 0.2 seconds" in (late.parent / "logs" / "rank-0.log").read_text()
     note(
         52,
         injected="a reward program that dies at each third answer, gives NaN, or never answers",
-        outcome="the answer is left out and counted, the program started again max_restarts times, then exit 3; a group without a number "
+        outcome="the answer is left out and counted, the program started again max_restarts "
+        "times, then exit 3; a group without a number "
         "is left out, and a run of nothing but such ends with exit 3",
         lost="those answers",
     )
 
 
 def killed_before_update(step: int) -> None:
-    """A fault: the process dies when all answers of that step are there, and nothing has been learned from them."""
-    verify = RlTrainer._verify
+    """A fault: the process dies when all answers of that step are there, and nothing has been
+    learned from them."""
+    check = LogprobCheckHook.check_difference
 
-    def dying(trainer: Any, difference: float) -> None:
-        if trainer.state.step + 1 == step:
+    def dying(self: LogprobCheckHook, difference: float, number: int) -> None:
+        if number == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        verify(trainer, difference)
+        check(self, difference, number)
 
-    RlTrainer._verify = dying  # type: ignore[method-assign]
+    LogprobCheckHook.check_difference = dying  # type: ignore[method-assign]
 
 
 @pytest.mark.slow
@@ -91,8 +95,10 @@ def test_a_run_killed_between_answers_and_update_goes_on_to_the_same_numbers(
     assert numbers(cut.parent) == numbers(whole.parent)
     note(
         53,
-        injected="SIGKILL when all answers of step 5 are there and nothing was learned from them; answers of the weights' age, and older",
-        outcome="goes on after step 3 with the policy's version, the place in the prompts and the conversations under way, to the same "
+        injected="SIGKILL when all answers of step 5 are there and nothing was learned from "
+        "them; answers of the weights' age, and older",
+        outcome="goes on after step 3 with the policy's version, the place in the prompts and "
+        "the conversations under way, to the same "
         "numbers",
         lost="the steps since the checkpoint",
     )

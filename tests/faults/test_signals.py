@@ -45,7 +45,7 @@ def test_row_23_the_second_ctrl_c_stops_at_once(run: Run, uncut: Path, note: Not
     resolved = run()
     assert work(resolved, seams.signals_amid_step, 5, signal.SIGINT, signal.SIGINT) == 130
     assert work(resolved) == 0
-    assert "going on after step 3" in said(resolved)
+    assert "resuming after step 3" in said(resolved)
     assert digests(resolved) == digests(uncut)
     note(
         23,

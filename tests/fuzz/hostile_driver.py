@@ -1,7 +1,10 @@
-"""Validates files one by one under limits or under watch, in a process of its own; prints one JSON object a file.
+"""Validates files one by one under limits or under watch, in a process of its own; prints one JSON
+object a file.
 
-python hostile_driver.py limits CPU_SECONDS MEGABYTES FILE...    each in a forked child with these limits on top of what it has
-python hostile_driver.py watch FILE...                           all in one process, with what they opened, started and imported
+python hostile_driver.py limits CPU_SECONDS MEGABYTES FILE...    each in a forked child with these
+limits on top of what it has
+python hostile_driver.py watch FILE...                           all in one process, with what they
+opened, started and imported
 """
 
 import contextlib
@@ -14,8 +17,8 @@ import time
 from pathlib import Path
 
 from titanrun.cli import main
-from titanrun.recipe import catalogue
-from titanrun.recipe.topics import topics
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.reference.schema_topics import get_topics
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 FORBIDDEN = (
@@ -82,7 +85,7 @@ def limited(file: str, cpu_seconds: int, megabytes: int) -> dict[str, object]:
 
 def watched(files: list[str]) -> None:
     """All of them, with the events that a validation must not cause."""
-    topics()
+    get_topics()
     validated(files[0])
     events: list[str] = []
 
@@ -104,7 +107,9 @@ def watched(files: list[str]) -> None:
 if sys.argv[1] == "watch":
     watched(sys.argv[2:])
 else:
-    topics()
-    validated(str(catalogue.shipped()[0].path))  # so that a child pays for its own file only
+    get_topics()
+    validated(
+        str(shipped_recipes.list_shipped_recipes()[0].path)
+    )  # so that a child pays for its own file only
     for name in sys.argv[4:]:
         print(json.dumps(limited(name, int(sys.argv[2]), int(sys.argv[3]))), flush=True)

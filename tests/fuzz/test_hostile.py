@@ -1,4 +1,5 @@
-"""Files made to hang, to fill the memory, or to run code: a problem at once, and nothing imported, started, opened or written."""
+"""Files made to hang, to fill the memory, or to run code: a problem at once, and nothing imported,
+started, opened or written."""
 
 import json
 import os
@@ -10,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from titanrun.config.emit import emit, emit_toml
-from titanrun.config.fields import setting_of
+from titanrun.config.fields import find_field_metadata
 from titanrun.config.problems import ProblemsFound
-from titanrun.config.shape import bare, is_slot, item_type
-from titanrun.config.types import inside_run_directory
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.topics import spots, topics
+from titanrun.config.serialize import to_toml, to_yaml
+from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
+from titanrun.config.types import validate_run_path
+from titanrun.recipe.reference.schema_topics import find_field_locations, get_topics
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 DRIVER = Path(__file__).with_name("hostile_driver.py")
 START = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
@@ -207,8 +208,8 @@ IMPORTS = [
     "logging.config.dictConfig",
     "multiprocessing.Process",
     "asyncio.run",
-    "titanrun.worker.main",
-    "titanrun.worker.main:main",
+    "titanrun.worker.rank_main",
+    "titanrun.worker.rank_main:main",
     "__main__",
     "..os",
     "/bin/sh",
@@ -219,19 +220,22 @@ IMPORTS = [
 ]
 # titanrun itself and what reads and checks recipes; mypyc is how tomli is compiled
 OWN = re.compile(
-    r"import: ((titanrun|tomli|ruamel|pydantic|pydantic_core|encodings)(\..*)?|unicodedata|stringprep|\w+__mypyc)"
+    r"import: "
+    r"((titanrun|tomli|ruamel|pydantic|pydantic_core|encodings)(\..*)?|unicodedata|stringprep|\w+__mypyc)"
 )
 
 
 def text_fields() -> list[Any]:
     """Every field that takes text or a component's name, as spots of the schema."""
     found = []
-    for topic in topics():
+    for topic in get_topics():
         for name, field in ({} if topic.is_slot else topic.config.model_fields).items():
-            inner = item_type(field.annotation) or bare(field.annotation)
+            inner = find_item_type(field.annotation) or unwrap_annotation(field.annotation)
             if inner is str or is_slot(inner):
                 found += [
-                    spot for spot in spots((*topic.keys, name)) if spot.holder is topic.config
+                    spot
+                    for spot in find_field_locations((*topic.keys, name))
+                    if spot.holder is topic.config
                 ]
     return found
 
@@ -251,7 +255,7 @@ def recipes_with_imports() -> dict[str, bytes]:
         "model": {"name": "llama3", "flavor": "debugmodel"},
         "training": {"dataset": "tiny"},
     }
-    files: dict[str, bytes] = {"first.yaml": emit(base).encode()}
+    files: dict[str, bytes] = {"first.yaml": to_yaml(base).encode()}
     for number, target in enumerate(IMPORTS):
         named = {
             **base,
@@ -261,16 +265,19 @@ def recipes_with_imports() -> dict[str, bytes]:
             "loss": target,
             "_component_": target,
         }
-        files[f"named_{number}.yaml"] = emit(
+        files[f"named_{number}.yaml"] = to_yaml(
             {**named, "tokenizer": {"name": target}, "converters": [target, {"name": target}]}
         ).encode()
-        files[f"named_{number}.toml"] = emit_toml(named).encode()
+        files[f"named_{number}.toml"] = to_toml(named).encode()
     for number, spot in enumerate(text_fields()):
-        many = item_type(spot.holder.model_fields[spot.path[-1]].annotation) is not None
+        many = find_item_type(spot.holder.model_fields[spot.path[-1]].annotation) is not None
         for shift in range(3):
             target = IMPORTS[(number * 3 + shift) % len(IMPORTS)]
-            data = {**base, **with_value(spot.written, spot.path, [target] if many else target)}
-            files[f"text_{number}_{shift}.yaml"] = emit(data).encode()
+            data = {
+                **base,
+                **with_value(spot.recipe_example, spot.path, [target] if many else target),
+            }
+            files[f"text_{number}_{shift}.yaml"] = to_yaml(data).encode()
     return files
 
 
@@ -317,7 +324,7 @@ OUTSIDE += [
 def test_an_output_path_outside_the_run_directory_is_refused_in_every_section(
     tmp_path: Path,
 ) -> None:
-    fields = [spot for spot in text_fields() if inside_run_directory in validators(spot)]
+    fields = [spot for spot in text_fields() if validate_run_path in validators(spot)]
     assert len(fields) >= 2
     base = {
         "version": 1,
@@ -325,8 +332,8 @@ def test_an_output_path_outside_the_run_directory_is_refused_in_every_section(
         "training": {"dataset": "tiny"},
     }
     files = {
-        f"{place}_{number}.yaml": emit(
-            {**base, **with_value(spot.written, spot.path, path)}
+        f"{place}_{number}.yaml": to_yaml(
+            {**base, **with_value(spot.recipe_example, spot.path, path)}
         ).encode()
         for place, spot in enumerate(fields)
         for number, path in enumerate(OUTSIDE)
@@ -338,7 +345,7 @@ def test_an_output_path_outside_the_run_directory_is_refused_in_every_section(
 def validators(spot: Any) -> list[Any]:
     """The functions that decide about a field."""
     field = spot.holder.model_fields[spot.path[-1]]
-    built = (setting := setting_of(field)) is None or setting.not_built is None
+    built = (setting := find_field_metadata(field)) is None or setting.not_built is None
     return [getattr(item, "func", None) for item in field.metadata] if built else []
 
 
@@ -347,8 +354,8 @@ def test_thousands_of_mistakes_are_counted_and_the_first_hundred_told(tmp_path: 
         START + "".join(f"k{number}: 1\n" for number in range(5000))
     )
     with pytest.raises(ProblemsFound) as found:
-        resolve(str(tmp_path / "keys.yaml"), environment={})
+        resolve_recipe(str(tmp_path / "keys.yaml"), environment={})
     assert [problem.message for problem in found.value.problems if problem.code == "limit"] == [
-        "4900 more mistakes are not shown"
+        "4900 more problems are not shown"
     ]
     assert len(found.value.problems) == 101

@@ -1,4 +1,5 @@
-"""Every shipped recipe with one thing changed at a time: a problem with its place, or the run that the change means. Never a traceback."""
+"""Every shipped recipe with one thing changed at a time: a problem with its place, or the run that
+the change means. Never a traceback."""
 
 # ruff: noqa: RUF001
 
@@ -11,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from titanrun.config.base import dump
+from titanrun.config.base import dump_config
 from titanrun.config.compose import compose
-from titanrun.config.emit import emit, emit_toml
-from titanrun.config.interpolate import escaped
+from titanrun.config.diagnostics import render_problems
+from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
-from titanrun.config.render import render
-from titanrun.config.shape import value_at
-from titanrun.config.tree import path_text, plain
-from titanrun.recipe import catalogue
-from titanrun.recipe.resolve import resolve
+from titanrun.config.serialize import to_toml, to_yaml
+from titanrun.config.tree import format_path, to_plain_data
+from titanrun.config.type_introspection import find_value
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 HOLE = "@hole@"
 DIGITS = "9" * 100_000
@@ -150,7 +151,8 @@ RENAMES: list[Callable[[str], str]] = [
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed recipe: what was done, its text, the same in its plainest form (None: there is none), and what must stand where."""
+    """A changed recipe: what was done, its text, the same in its plainest form (None: there is
+    none), and what must stand where."""
 
     what: str
     text: str
@@ -161,8 +163,11 @@ class Mutant:
 
 
 def shipped() -> Iterator[tuple[str, Any]]:
-    for entry in catalogue.shipped():
-        yield entry.name, plain(compose(str(entry.path), catalogue.shelves()))
+    for entry in shipped_recipes.list_shipped_recipes():
+        yield (
+            entry.name,
+            to_plain_data(compose(str(entry.path), shipped_recipes.get_extends_roots())),
+        )
 
 
 def places(data: Any, path: DataPath = ()) -> Iterator[DataPath]:
@@ -193,12 +198,12 @@ def put(data: Any, path: DataPath, value: Any) -> Any:
 
 def plainest(data: Any, path: DataPath, value: Any) -> str:
     """A recipe with `value` at `path` as YAML without any choice of spelling."""
-    return emit(escaped(put(data, path, value)))
+    return to_yaml(escape_references(put(data, path, value)))
 
 
 def rename(data: Any, path: DataPath, name: str) -> Any:
     """A copy of `data` in which the key at `path` is another."""
-    holder = value_at(data, path[:-1])
+    holder = find_value(data, path[:-1])
     renamed = {name if key == path[-1] else key: value for key, value in holder.items()}
     return put(data, path[:-1], renamed) if path[:-1] else renamed
 
@@ -207,7 +212,7 @@ def mutants() -> Iterator[Mutant]:
     """Every change of every recipe."""
     for name, data in shipped():
         for path in places(data):
-            where = f"{name}: {path_text(path)}"
+            where = f"{name}: {format_path(path)}"
             yield from new_values(where, data, path, ".yaml")
             yield from new_values(where, data, path, ".toml")
             if isinstance(path[-1], str):
@@ -216,8 +221,8 @@ def mutants() -> Iterator[Mutant]:
 
 def new_values(where: str, data: Any, path: DataPath, suffix: str) -> Iterator[Mutant]:
     """Everything else that may stand at a key."""
-    write = emit if suffix == ".yaml" else emit_toml
-    with_hole = write(escaped(put(data, path, HOLE)))
+    write = to_yaml if suffix == ".yaml" else to_toml
+    with_hole = write(escape_references(put(data, path, HOLE)))
     for text, value in YAML_VALUES if suffix == ".yaml" else TOML_VALUES:
         canonical = None if value is NOTHING else partial(plainest, data, path, value)
         yield Mutant(
@@ -236,11 +241,13 @@ def new_keys(where: str, data: Any, path: DataPath) -> Iterator[Mutant]:
         yield Mutant(f"{where} deleted", plainest(data, path, NOTHING), ".yaml")
     for change in RENAMES:
         name = change(str(path[-1]))
-        if name not in value_at(data, path[:-1]):
+        if name not in find_value(data, path[:-1]):
             yield Mutant(
-                f"{where} called {name!r}", emit(escaped(rename(data, path, name))), ".yaml"
+                f"{where} called {name!r}",
+                to_yaml(escape_references(rename(data, path, name))),
+                ".yaml",
             )
-    lines = emit(escaped(put(data, path, HOLE))).split("\n")
+    lines = to_yaml(escape_references(put(data, path, HOLE))).split("\n")
     at = next(number for number, line in enumerate(lines) if HOLE in line)
     yield Mutant(
         f"{where} twice",
@@ -248,13 +255,13 @@ def new_keys(where: str, data: Any, path: DataPath) -> Iterator[Mutant]:
         ".yaml",
     )
     for other in (
-        [value_at(data, path)],
-        {"name": value_at(data, path)},
-        {str(path[-1]): value_at(data, path)},
+        [find_value(data, path)],
+        {"name": find_value(data, path)},
+        {str(path[-1]): find_value(data, path)},
     ):
         yield Mutant(
             f"{where} wrapped in a {type(other).__name__}",
-            emit(escaped(put(data, path, other))),
+            to_yaml(escape_references(put(data, path, other))),
             ".yaml",
         )
 
@@ -264,7 +271,7 @@ def check(mutant: Mutant, folder: Path) -> str:
     file = folder / f"recipe{mutant.suffix}"
     file.write_text(mutant.text, encoding="utf-8", newline="")
     try:
-        resolved = resolve(str(file), environment={"HOME": "/root"})
+        resolved = resolve_recipe(str(file), environment={"HOME": "/root"})
     except ProblemsFound as found:
         assert any(problem.severity == "error" for problem in found.problems)
         check_problems(found.problems, mutant.text)
@@ -274,9 +281,9 @@ def check(mutant: Mutant, folder: Path) -> str:
         same = folder / "plain" / "recipe.yaml"
         same.parent.mkdir(exist_ok=True)
         same.write_text(mutant.canonical(), encoding="utf-8", newline="")
-        assert resolve(str(same), environment={}).text == resolved.text
+        assert resolve_recipe(str(same), environment={}).text == resolved.text
     if mutant.value is not NOTHING and mutant.path[-1] not in ("name", "dump_folder"):
-        said(mutant.value, value_at(dump(resolved.recipe), mutant.path))
+        said(mutant.value, find_value(dump_config(resolved.recipe), mutant.path))
     return "taken"
 
 
@@ -303,8 +310,8 @@ def check_problems(problems: tuple[Problem, ...], text: str) -> None:
         assert 1 <= origin.line <= len(lines), problem
         assert 1 <= origin.column <= origin.end_column <= len(lines[origin.line - 1]) + 2, problem
         assert len(problem.message) < 1000, problem
-    for format in ("text", "json", "github", "sarif"):
-        render(problems, format=format)  # type: ignore[arg-type]
+    for output_format in ("text", "json", "github", "sarif"):
+        render_problems(problems, output_format=output_format)  # type: ignore[arg-type]
 
 
 def run(cases: list[Mutant], folder: Path) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""Bytes, texts and overrides that nobody would write: problems with their place, or a recipe. Never a traceback."""
+"""Bytes, texts and overrides that nobody would write: problems with their place, or a recipe. Never
+a traceback."""
 
 from pathlib import Path
 
@@ -6,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import ProblemsFound
-from titanrun.config.render import render
-from titanrun.recipe import catalogue
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 # what the readers give a meaning to, and what recipes are made of
 PIECES = [
@@ -174,23 +175,23 @@ def check_file(data: bytes, file: Path) -> None:
     """A file is a recipe, or all that is wrong with it has a place in it."""
     file.write_bytes(data)
     try:
-        resolve(str(file), environment={"HOME": "/root"})
+        resolve_recipe(str(file), environment={"HOME": "/root"})
     except ProblemsFound as found:
         for problem in found.problems:
             assert problem.origin is not None, problem
             assert problem.origin.line >= 1, problem
             assert 1 <= problem.origin.column <= problem.origin.end_column, problem
-        assert render(found.problems)
+        assert render_problems(found.problems)
 
 
 def check_arguments(arguments: list[str]) -> None:
     """Overrides make a run, or all that is wrong with them is said."""
-    recipe = str(catalogue.find("llama3_debug").path)
+    recipe = str(shipped_recipes.get_shipped_recipe("llama3_debug").path)
     try:
-        resolve(recipe, arguments, environment={})
+        resolve_recipe(recipe, arguments, environment={})
     except ProblemsFound as found:
         assert all(problem.origin is not None for problem in found.problems), found.problems
-        assert render(found.problems)
+        assert render_problems(found.problems)
 
 
 def any_bytes(file: Path, how: settings) -> None:

@@ -1,4 +1,5 @@
-"""A Slurm of the test's own: a controller and one node with two cores, in a folder, as whoever runs the test."""
+"""A Slurm of the test's own: a controller and one node with two cores, in a folder, as whoever runs
+the test."""
 
 import getpass
 import os
@@ -14,7 +15,8 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client"
 # a job that goes back into the queue waits until its credentials have expired
-# a job of `high` takes the place of one of `low`, which gets a minute to save and goes back into the queue
+# a job of `high` takes the place of one of `low`, which gets a minute to save and goes back into
+# the queue
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -55,7 +57,8 @@ def missing_programs() -> list[str]:
 
 
 def search_path() -> str:
-    """Where programs are looked for: daemons lie where only root looks. The Python of this test comes first."""
+    """Where programs are looked for: daemons lie where only root looks. The Python of this test
+    comes first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
 
 

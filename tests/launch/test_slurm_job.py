@@ -1,4 +1,5 @@
-"""Jobs of a real Slurm: two ranks train, are preempted, go back into the queue and go on from what they saved."""
+"""Jobs of a real Slurm: two ranks train, are preempted, go back into the queue and go on from what
+they saved."""
 
 import json
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.own_slurm import INSTALL, missing_programs, own_slurm
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
 RECIPE = f"""
@@ -100,7 +101,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(
     assert following.returncode == 0, said
     assert (
         saved == [f"step-{steps_of(run)[-1]}"]
-        or f"going on after {saved[0].replace('-', ' ')}" in said
+        or f"resuming after {saved[0].replace('-', ' ')}" in said
     ), said
     assert "finished: 150 steps" in said and steps_of(run) == list(range(1, 151))
     assert len(json.loads((run / "run.json").read_text())["starts"]) == 2

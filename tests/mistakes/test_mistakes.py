@@ -1,6 +1,8 @@
-"""Mistakes made on purpose in a copy of recipes/llama3_8b.yaml: each file is a command, the change, and what the command answers.
+"""Mistakes made on purpose in a copy of recipes/llama3_8b.yaml: each file is a command, the change,
+and what the command answers.
 
-`TITANRUN_WRITE_GOLDEN=1 pytest tests/mistakes` writes the answers anew; read the diff before you commit it.
+`TITANRUN_WRITE_GOLDEN=1 pytest tests/mistakes` writes the answers anew; read the diff before you
+commit it.
 """
 
 import os
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.cli.main import run
-from titanrun.recipe import catalogue
+from titanrun.recipe.reference import shipped_recipes
 
 CASES = sorted((Path(__file__).parent / "llama3_8b").glob("*.txt"))
 RECIPE = "mine.yaml"
@@ -24,7 +26,8 @@ def sections(case: str) -> tuple[str, str, str]:
 
 
 def changed(text: str, change: str) -> str:
-    """The text after a change: lines that begin with - go, lines with + come, the others say where."""
+    """The text after a change: lines that begin with - go, lines with + come, the others say
+    where."""
     if not change:
         return text
     lines = change.splitlines()
@@ -48,9 +51,9 @@ def test_mistake_gets_the_answer_it_should(
     assert words[:2] == ["$", "titanrun"]
     code = run(words[2:])
     out, error = capsys.readouterr()
-    got = f"{out}{error}exit {code}\n".replace(str(catalogue.folder()), "<shipped>").replace(
-        str(tmp_path), "<folder>"
-    )
+    got = f"{out}{error}exit {code}\n".replace(
+        str(shipped_recipes.get_shipped_folder()), "<shipped>"
+    ).replace(str(tmp_path), "<folder>")
     if os.environ.get("TITANRUN_WRITE_GOLDEN"):
         file.write_text(
             f"{command}\n{change}\n\n{got}" if change else f"{command}\n\n{got}", encoding="utf-8"

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from titanrun.models.decoder.config import IngredientsConfig
+from titanrun.models.decoder.config import CustomDecoderConfig
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.llama4.config import Llama4Config
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.flavors import overlaid, spell_out
+from titanrun.models.shared.spec.flavors import merge_sizes, resolve_model_sizes
 
 TINY_LLAMA3 = {"vocab_size": 96, "dim": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": 16384}
 TINY_LLAMA4 = {
@@ -55,15 +55,15 @@ def maker(family: type[ModelConfig], tiny: dict[str, Any]) -> Callable[..., Any]
     """Makes resolved configs of a family; without a flavor a tiny one, with `fields` on top."""
 
     def make(flavor: str | None = None, **fields: Any) -> ModelConfig:
-        written = {"flavor": flavor, **fields} if flavor else overlaid(tiny, fields)
-        return family.model_validate(spell_out(family.model_validate(written)))
+        written = {"flavor": flavor, **fields} if flavor else merge_sizes(tiny, fields)
+        return family.model_validate(resolve_model_sizes(family.model_validate(written)))
 
     return make
 
 
 @pytest.fixture
-def decoder() -> Callable[..., IngredientsConfig]:
-    return maker(IngredientsConfig, TINY_DECODER)
+def decoder() -> Callable[..., CustomDecoderConfig]:
+    return maker(CustomDecoderConfig, TINY_DECODER)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Which tests prove what docs/models.md says of each family. tools/write_models.py writes the page from results.json, which a test run
+"""Which tests prove what docs/models.md says of each family. tools/write_models.py writes the page
+from results.json, which a test run
 with TITANRUN_WRITE_FAMILIES set keeps up."""
 
 import json
@@ -25,7 +26,10 @@ LAYOUT = "tests/distributed/test_layouts.py::test_a_layout_trains_as_one_process
 FLOAT8 = "tests/models/test_float8.py::test_a_family_trains_in_float8_as_without_it"
 OPENS = "test_transformers_opens_what_is_exported_and_gives_the_same_logits"
 HERE = "test_weights_of_transformers_give_its_logits_here"
-OTHERS = "tests/models/transformers/test_model.py::test_loss_gradients_and_counts_are_those_of_the_class_called_by_hand"
+OTHERS = (
+    "tests/models/transformers/test_model.py"
+    "::test_loss_gradients_and_counts_are_those_of_the_class_called_by_hand"
+)
 NO_EXPERTS = "it has no experts"
 
 
@@ -114,7 +118,9 @@ PROOFS: dict[str, dict[str, str]] = {
             compile="fsdp2_flux_compiled_recomputed",
             AC="fsdp2_flux_compiled_recomputed",
         ),
-        "HF parity": "tests/models/flux/test_model.py::test_velocity_and_gradients_are_those_of_diffusers",
+        "HF parity": (
+            "tests/models/flux/test_model.py::test_velocity_and_gradients_are_those_of_diffusers"
+        ),
         "export opens": "tests/models/flux/test_model.py::test_diffusers_opens_an_export",
     },
     "decoder": {
@@ -129,8 +135,13 @@ PROOFS: dict[str, dict[str, str]] = {
             compile="fsdp2_ep2_compiled_recomputed_decoder",
             AC="fsdp2_ep2_compiled_recomputed_decoder",
         ),
-        "HF parity": "tests/models/decoder/test_ingredients.py::test_logits_and_gradients_are_those_of_transformers",
-        "export opens": "tests/models/decoder/test_families.py::test_transformers_opens_what_is_exported",
+        "HF parity": (
+            "tests/models/decoder/test_ingredients.py"
+            "::test_logits_and_gradients_are_those_of_transformers"
+        ),
+        "export opens": (
+            "tests/models/decoder/test_families.py::test_transformers_opens_what_is_exported"
+        ),
     },
     "transformers": {
         **of_family("transformers", "transformers", FSDP="fsdp2_mistral", TP="tp2_mistral"),
@@ -145,10 +156,10 @@ REFUSED: dict[tuple[str, str], str] = {
     ("llama3", "EP"): NO_EXPERTS,
     ("qwen3", "EP"): NO_EXPERTS,
     ("flux", "TP"): "flux has no plan for it",
-    ("flux", "PP"): "its layers need text and time beside the stream",
+    ("flux", "PP"): "its layers need text and time in addition to the stream",
     ("flux", "EP"): NO_EXPERTS,
-    ("transformers", "PP"): "its forward pass cannot be cut into stages",
-    ("transformers", "CP"): "its attention sees whole rows only",
+    ("transformers", "PP"): "its forward pass cannot be split into stages",
+    ("transformers", "CP"): "its attention needs whole sequences",
     ("transformers", "EP"): "its experts stay whole",
 }
 """What a rule refuses, and why."""
@@ -166,7 +177,7 @@ class Passed:
         self.proofs, self.results = sorted(set(proofs)), results
         self.outcomes: dict[str, list[bool]] = defaultdict(list)
 
-    def hear(self, nodeid: str, *, passed: bool) -> None:
+    def observe(self, nodeid: str, *, passed: bool) -> None:
         """A test has ended."""
         self.outcomes[nodeid].append(passed)
 

@@ -1,12 +1,13 @@
-"""The modules of all flavors have the worked numbers of parameters: built on the meta device, which allocates nothing."""
+"""The modules of all flavors have the worked numbers of parameters: built on the meta device, which
+allocates nothing."""
 
 import pytest
 import torch
 
 from titanrun.config import registry
 from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.flavors import spell_out
-from titanrun.recipe.menu import open_menu
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.recipe.builtins import register_builtins
 
 # by family and flavor, a tied matrix once
 PARAMETERS = {
@@ -41,11 +42,11 @@ PARAMETERS = {
 def test_the_module_of_a_flavor_has_the_worked_number_of_parameters(
     family: str, flavor: str
 ) -> None:
-    open_menu()
-    chosen = registry.choice(ModelConfig, family)
+    register_builtins()
+    chosen = registry.load_choice(ModelConfig, family)
     config = chosen.model_validate(
-        spell_out(chosen.model_validate({"name": family, "flavor": flavor}))
+        resolve_model_sizes(chosen.model_validate({"name": family, "flavor": flavor}))
     )
     with torch.device("meta"):
-        model = registry.implementation(chosen)(config, seq_len=16)
+        model = registry.load_implementation(chosen)(config, seq_len=16)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[family, flavor]

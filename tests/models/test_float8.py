@@ -1,4 +1,5 @@
-"""Every family trains with its linear layers in float8: emulated on the CPU, close to the run without and not the same."""
+"""Every family trains with its linear layers in float8: emulated on the CPU, close to the run
+without and not the same."""
 
 import pytest
 
@@ -14,7 +15,8 @@ FAMILIES = {
     "llama4": LLAMA4,
     "qwen3": (f"model={{name: qwen3, flavor: debugmodel, {SIZES}}}",),
     "qwen3_moe": (
-        f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, hidden_dim: 128}}}}",
+        f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}, moe: {{num_experts: 4, top_k: 2, "
+        f"hidden_dim: 128}}}}",
     ),
     "deepseek_v3": DEEPSEEK,
     "gpt_oss": GPT_OSS,

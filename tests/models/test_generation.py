@@ -1,4 +1,5 @@
-"""Continuations with remembered keys and values, against full forward passes and transformers' generate on the same weights."""
+"""Continuations with remembered keys and values, against full forward passes and transformers'
+generate on the same weights."""
 
 import json
 from collections.abc import Callable
@@ -10,12 +11,12 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from titanrun.models.shared.family import family_module
-from titanrun.models.shared.kv_cache import cached
-from titanrun.training.generator import Continuation, generate, read_next, read_prompts
-from titanrun.training.sampling import Sampling, likeliest, nucleus
+from titanrun.models.shared.kv_cache import use_kv_cache
+from titanrun.models.shared.spec.family import load_family_module
+from titanrun.training.decoding import Continuation, decode_step, generate, prefill
+from titanrun.training.token_sampling import SamplingParams, apply_top_k, apply_top_p
 
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 PROMPTS = [[5, 9, 33, 2], [7], [11, 12, 13, 14, 15, 16, 17, 18, 19], [60, 3, 60, 3]]
 NEW = 12
 SHARP = {"init": {"linear_std": 0.2}}
@@ -51,7 +52,7 @@ def model(request: pytest.FixtureRequest) -> Any:
     family = request.param.removesuffix("_moe")
     make: Callable[..., Any] = request.getfixturevalue(family)
     config = make(**SHARP, **MORE.get(request.param, {}))
-    built = config.builder()(config, seq_len=64)
+    built = config.load_builder()(config, seq_len=64)
     built.init_weights(torch.Generator().manual_seed(0))
     return built
 
@@ -61,11 +62,11 @@ def test_remembered_tokens_give_the_logits_of_a_whole_pass(model: Any) -> None:
     lengths_B = torch.tensor([len(prompt) for prompt in PROMPTS])
     with torch.no_grad():
         expected = [model(torch.tensor([row]))[0] for row in rows]
-        with cached(model, 40) as cache:
-            found = [read_prompts(model, PROMPTS, lengths_B)]
+        with use_kv_cache(model, 40) as cache:
+            found = [prefill(model, PROMPTS, lengths_B)]
             for step in range(NEW):
                 found.append(
-                    read_next(
+                    decode_step(
                         model,
                         cache,
                         [row[length + step] for row, length in zip(rows, lengths_B, strict=True)],
@@ -87,14 +88,14 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(model: Any) -> None:
 
 
 def test_the_likeliest_tokens_are_those_of_transformers(model: Any, tmp_path: Path) -> None:
-    names = family_module(type(model.config), "huggingface")
+    names = load_family_module(type(model.config), "huggingface")
     save_file(
         names.to_huggingface(model.config, model.state_dict()),
         tmp_path / "model.safetensors",
         metadata={"format": "pt"},
     )
     (tmp_path / "config.json").write_text(
-        json.dumps(names.huggingface_config(model.config, "float32")), encoding="utf-8"
+        json.dumps(names.to_huggingface_config(model.config, "float32")), encoding="utf-8"
     )
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
     for prompt, found in zip(
@@ -115,21 +116,23 @@ def test_the_likeliest_tokens_are_those_of_transformers(model: Any, tmp_path: Pa
 @pytest.fixture
 def small(llama3: Callable[..., Any]) -> Any:
     config = llama3(**SHARP)
-    built = config.builder()(config, seq_len=64)
+    built = config.load_builder()(config, seq_len=64)
     built.init_weights(torch.Generator().manual_seed(0))
     return built
 
 
 def test_draws_depend_on_the_seed_and_nothing_else(small: Any) -> None:
     def draw(seed: int) -> list[Continuation]:
-        return generate(small, PROMPTS, max_new_tokens=NEW, sampling=Sampling(seed=seed))
+        return generate(small, PROMPTS, max_new_tokens=NEW, sampling=SamplingParams(seed=seed))
 
     assert draw(1) == draw(1)
     assert [found.tokens for found in draw(1)] != [found.tokens for found in draw(2)]
 
 
 def test_logprobs_are_those_of_a_whole_pass(small: Any) -> None:
-    (found,) = generate(small, PROMPTS[:1], max_new_tokens=NEW, sampling=Sampling(temperature=2.0))
+    (found,) = generate(
+        small, PROMPTS[:1], max_new_tokens=NEW, sampling=SamplingParams(temperature=2.0)
+    )
     row = torch.tensor([[*PROMPTS[0], *found.tokens]])
     with torch.no_grad():
         logprobs_TV = small(row)[0].log_softmax(-1)[len(PROMPTS[0]) - 1 : -1]
@@ -145,7 +148,7 @@ def test_it_ends_at_an_end_token_or_where_a_stop_says_so(small: Any) -> None:
         PROMPTS[:1],
         max_new_tokens=NEW,
         sampling=GREEDY,
-        end_ids=frozenset({whole.tokens[4]}),
+        eos_ids=frozenset({whole.tokens[4]}),
     )
     assert (cut.tokens, cut.finish) == (whole.tokens[:ends], "stop")
     (stopped,) = generate(
@@ -153,24 +156,26 @@ def test_it_ends_at_an_end_token_or_where_a_stop_says_so(small: Any) -> None:
         PROMPTS[:1],
         max_new_tokens=NEW,
         sampling=GREEDY,
-        stops=lambda tokens: len(tokens) == 3,
+        should_stop=lambda tokens: len(tokens) == 3,
     )
     assert (stopped.tokens, stopped.finish) == (whole.tokens[:3], "stop")
 
 
 def test_draws_keep_to_the_likeliest_tokens() -> None:
     logits_V = torch.tensor([0.1, 3.0, 2.0, 1.0, -1.0])
-    assert likeliest(logits_V, 2).isfinite().tolist() == [False, True, True, False, False]
+    assert apply_top_k(logits_V, 2).isfinite().tolist() == [False, True, True, False, False]
     # probabilities of about .64 .24 .09 .035 .012
-    assert nucleus(logits_V, 0.7).isfinite().tolist() == [False, True, True, False, False]
-    assert nucleus(logits_V, 0.01).isfinite().tolist() == [False, True, False, False, False]
-    assert torch.equal(nucleus(likeliest(logits_V, None), 1.0), logits_V)
+    assert apply_top_p(logits_V, 0.7).isfinite().tolist() == [False, True, True, False, False]
+    assert apply_top_p(logits_V, 0.01).isfinite().tolist() == [False, True, False, False, False]
+    assert torch.equal(apply_top_p(apply_top_k(logits_V, None), 1.0), logits_V)
 
 
 def test_draws_have_the_probabilities_of_the_softmax() -> None:
-    logits_V, draws = torch.tensor([0.0, 1.0, 2.0]), Sampling().generator(0)
+    logits_V, draws = torch.tensor([0.0, 1.0, 2.0]), SamplingParams().build_rng(0)
     counts_V = torch.bincount(
-        torch.tensor([Sampling(temperature=2.0).next_token(logits_V, draws) for _ in range(4000)]),
+        torch.tensor(
+            [SamplingParams(temperature=2.0).sample_token(logits_V, draws) for _ in range(4000)]
+        ),
         minlength=3,
     )
     torch.testing.assert_close(counts_V / 4000, (logits_V / 2).softmax(-1), rtol=0, atol=0.03)

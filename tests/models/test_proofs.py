@@ -8,8 +8,8 @@ import pytest
 from tests.models.proofs import COLUMNS, NO_EXPERTS, PROOFS, REFUSED, RESULTS
 from titanrun.config import registry
 from titanrun.models.shared.config import ModelConfig
-from titanrun.recipe.menu import open_menu
-from titanrun.recipe.rules.model import lacking
+from titanrun.recipe.builtins import register_builtins
+from titanrun.recipe.rules.model import find_unsupported_features
 from tools.write_models import TARGET, page
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,8 @@ def test_the_page_is_what_the_results_say():
 
 
 def test_every_cell_of_every_family_is_proven_or_refused():
-    open_menu()
-    assert {family.split()[0] for family in PROOFS} == set(registry.names(ModelConfig))
+    register_builtins()
+    assert {family.split()[0] for family in PROOFS} == set(registry.get_choice_names(ModelConfig))
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     for family, proofs in PROOFS.items():
         for column in COLUMNS:
@@ -52,6 +52,6 @@ def test_what_proves_a_cell_is_a_test(proof):
     ("family", "column"), [cell for cell, why in REFUSED.items() if why != NO_EXPERTS]
 )
 def test_what_is_refused_a_rule_refuses(family, column):
-    open_menu()
-    chosen = registry.choice(ModelConfig, family)
-    assert FEATURES[column] in lacking(chosen.model_construct())
+    register_builtins()
+    chosen = registry.load_choice(ModelConfig, family)
+    assert FEATURES[column] in find_unsupported_features(chosen.model_construct())

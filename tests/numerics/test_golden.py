@@ -1,6 +1,7 @@
 """A run of our own whose numbers are kept: they may not move unless someone means them to.
 
-Where that is meant, `python tests/numerics/test_golden.py` writes golden.json anew, and its difference is part of the change.
+Where that is meant, `python tests/numerics/test_golden.py` writes golden.json anew, and its
+difference is part of the change.
 """
 
 import json
@@ -10,9 +11,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 GOLDEN = Path(__file__).with_name("golden.json")
 NAMES = ("step", "loss", "grad_norm", "lr")
@@ -23,8 +24,10 @@ RECIPE = """
 version: 1
 name: golden
 device: cpu
-model: {{name: llama3, flavor: null, vocab_size: 96, dim: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 16, max_seq_len: 512,
-        norm_eps: 1.0e-5, tie_word_embeddings: false, rope: {{theta: 10000.0, scaling: {{name: llama3}}}},
+model: {{name: llama3, flavor: null, vocab_size: 96, dim: 64, n_layers: 2, n_heads: 4,
+        n_kv_heads: 2, head_dim: 16, max_seq_len: 512,
+        norm_eps: 1.0e-5, tie_word_embeddings: false, rope: {{theta: 10000.0,
+        scaling: {{name: llama3}}}},
         feed_forward: {{hidden_dim: 128, multiple_of: 32, ffn_dim_multiplier: null}}}}
 tokenizer: null
 optimizer: {{lr: 1.0e-3}}
@@ -50,7 +53,7 @@ def trained(folder: Path) -> list[dict[str, float]]:
     )
     np.save(tokens, np.arange(40 * 33).reshape(40, 33) ** 2 // 7 % 96)
     recipe.write_text(RECIPE.format(tokens=tokens))
-    resolved.write_text(resolve(str(recipe), environment={}).text)
+    resolved.write_text(resolve_recipe(str(recipe), environment={}).text)
     assert main([str(resolved)]) == 0
     return [{name: line[name] for name in NAMES} for line in read_metrics(folder / "metrics.jsonl")]
 

@@ -1,4 +1,5 @@
-"""A run that torchtitan v0.2.2 recorded on a CPU in fp32, replayed as a plain recipe: initial weights, rows and settings are its own.
+"""A run that torchtitan v0.2.2 recorded on a CPU in fp32, replayed as a plain recipe: initial
+weights, rows and settings are its own.
 
 The record is not part of the repository; where it lies beside the clone, these tests run.
 """
@@ -8,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 RECORD = Path(__file__).parents[3] / "shared" / "reference" / "llama3_debug_fp32"
 RECIPE = """
@@ -31,7 +32,8 @@ checkpoint: {{initial_load_in_hf: true}}
 metrics: {{log_freq: 1}}
 """
 
-# Two units in the last place of fp32. With the recorder's vector instructions a plain loop gives all nine digits; other CPUs
+# Two units in the last place of fp32. With the recorder's vector instructions a plain loop gives
+# all nine digits; other CPUs
 # sum in another order, and then a plain loop is one unit off too, at 1.1e-7.
 TWO_ULP = 2.4e-7
 
@@ -43,7 +45,7 @@ def test_losses_norms_and_rates_are_those_that_torchtitan_recorded(
 ) -> None:
     recipe, resolved = tmp_path / "reference.yaml", tmp_path / "resolved.yaml"
     recipe.write_text(RECIPE.format(record=RECORD, steps=steps))
-    resolved.write_text(resolve(str(recipe), environment={}).text)
+    resolved.write_text(resolve_recipe(str(recipe), environment={}).text)
     assert main([str(resolved)]) == 0
     recorded = [json.loads(line) for line in (RECORD / "steps.jsonl").read_text().splitlines()][
         :steps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))

@@ -1,7 +1,9 @@
-"""Ten steps of five families, of llama3 with documents as well, that torchtitan 0.2.2 recorded on a CPU in fp32, replayed: first weights
+"""Ten steps of five families, of llama3 with documents as well, that torchtitan 0.2.2 recorded on a
+CPU in fp32, replayed: first weights
 are those of seed 0 here, which torchtitan loaded; rows and settings are its own.
 
-Where torchtitan has a defect that titanrun does not copy, the run is replayed with the defect, to the last digits, and without.
+Where torchtitan has a defect that titanrun does not copy, the run is replayed with the defect, to
+the last digits, and without.
 """
 
 import json
@@ -12,10 +14,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.models.deepseek_v3.model import DeepseekV3
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 RECORD = json.loads(Path(__file__).with_name("torchtitan.json").read_text(encoding="utf-8"))
 RECIPE = """
@@ -77,7 +79,8 @@ def test_deepseek_v3_differs_by_the_epsilon_that_torchtitan_leaves_out(
 
 
 def differences(family: str, folder: Path, *overrides: str) -> tuple[float, float]:
-    """How far losses and gradient norms are from the recorded ones, relatively, at most; learning rates have to be equal."""
+    """How far losses and gradient norms are from the recorded ones, relatively, at most; learning
+    rates have to be equal."""
     folder.mkdir(exist_ok=True)
     tokens, recipe, resolved = (
         folder / "tokens.npy",
@@ -87,7 +90,7 @@ def differences(family: str, folder: Path, *overrides: str) -> tuple[float, floa
     np.save(tokens, np.array(RECORD["tokens"], dtype=np.uint16))
     run = RECORD["runs"][family]
     recipe.write_text(RECIPE.format(model=json.dumps(run["model"]), tokens=tokens))
-    resolved.write_text(resolve(str(recipe), overrides, environment={}).text)
+    resolved.write_text(resolve_recipe(str(recipe), overrides, environment={}).text)
     assert main([str(resolved)]) == 0
     lines = read_metrics(folder / "metrics.jsonl")
     assert [line["lr"] for line in lines] == run["lr"]
@@ -96,6 +99,7 @@ def differences(family: str, folder: Path, *overrides: str) -> tuple[float, floa
         for name in ("loss", "grad_norm")
     )
     print(
-        f"{family} {' '.join(overrides)}: losses within {loss:.1e}, gradient norms within {norm:.1e}"
+        f"{family} {' '.join(overrides)}: losses within {loss:.1e}, gradient norms within "
+        f"{norm:.1e}"
     )
     return loss, norm

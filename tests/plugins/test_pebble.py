@@ -1,4 +1,5 @@
-"""The plug-in that docs/extending.md walks through trains, and is part of the recipe language where a recipe lists it."""
+"""The plug-in that docs/extending.md walks through trains, and is part of the recipe language where
+a recipe lists it."""
 
 import json
 import os
@@ -10,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.cli.main import answered as main
+from titanrun.cli.main import run_and_flush as main
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.recipe.plugins import use
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.plugins import activate_plugins
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 PLUGINS = Path(__file__).parent
 ROOT = PLUGINS.parents[1]
@@ -21,12 +22,16 @@ PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [(language, text) for language, text in BLOCK.findall(PAGE)]
 RECIPE = next(text for language, text in BLOCKS if language == "yaml")
-PLAIN = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny, seq_len: 64, steps: 10}\n"
+PLAIN = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny, seq_len: "
+    "64, steps: 10}\n"
+)
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder of installed packages, pebble's beside it; whatever is in use at the end is put out of use."""
+    """A folder of installed packages, pebble's beside it; whatever is in use at the end is put out
+    of use."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(PLUGINS))
@@ -35,7 +40,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
     (tmp_path / "plain.yaml").write_text(PLAIN, encoding="utf-8")
     yield site
-    use([])
+    activate_plugins([])
 
 
 def install(site: Path, name: str, text: str) -> None:
@@ -126,13 +131,16 @@ def test_its_names_are_known_where_recipes_are_described(
 def test_it_is_overridden_and_compared_as_what_ships_is(
     installed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = resolve(
+    found = resolve_recipe(
         "recipe.yaml",
         ["training.target_loss=0.5", "optimizer.beta2=0.9", "patience.steps=3"],
         environment={},
     ).run
     assert (found.training.target_loss, found.patience.steps) == (0.5, 3)  # type: ignore[attr-defined]
-    assert "beta2: 0.9\n" in resolve("recipe.yaml", ["optimizer.beta2=0.9"], environment={}).text
+    assert (
+        "beta2: 0.9\n"
+        in resolve_recipe("recipe.yaml", ["optimizer.beta2=0.9"], environment={}).text
+    )
     assert main(["diff-config", "recipe.yaml", "plain.yaml"]) == 1
     printed = capsys.readouterr().out
     assert re.search(r"training\.target_loss +- 1\.0 .* numerics\n", printed)
@@ -140,10 +148,10 @@ def test_it_is_overridden_and_compared_as_what_ships_is(
 
 
 def test_its_rule_is_asked_and_its_ranges_hold(installed: Path) -> None:
-    warnings = resolve("recipe.yaml", ["kind=pretrain"], environment={}).warnings
+    warnings = resolve_recipe("recipe.yaml", ["kind=pretrain"], environment={}).warnings
     assert [warning.rule for warning in warnings] == ["target-needs-its-kind"]
     with pytest.raises(ProblemsFound) as found:
-        resolve(
+        resolve_recipe(
             "recipe.yaml",
             ["training.target_loss=-1", "patience.stepz=2", "kind=until_targe"],
             environment={},
@@ -163,9 +171,9 @@ def test_what_one_recipe_lists_another_does_not_have(installed: Path) -> None:
     (installed / "unlisted.yaml").write_text(
         RECIPE.replace("plugins: [pebble]\n", ""), encoding="utf-8"
     )
-    assert resolve("recipe.yaml", environment={}).run.kind == "until_target"
+    assert resolve_recipe("recipe.yaml", environment={}).run.kind == "until_target"
     with pytest.raises(ProblemsFound) as found:
-        resolve(str(installed / "unlisted.yaml"), environment={})
+        resolve_recipe(str(installed / "unlisted.yaml"), environment={})
     unknown = {problem.path for problem in found.value.problems}
     assert {
         ("kind",),
@@ -175,16 +183,18 @@ def test_what_one_recipe_lists_another_does_not_have(installed: Path) -> None:
         ("model", "name"),
         ("training", "target_loss"),
     } <= unknown
-    assert resolve("recipe.yaml", environment={}).run.kind == "until_target"
+    assert resolve_recipe("recipe.yaml", environment={}).run.kind == "until_target"
 
 
 def test_it_is_imported_where_it_is_listed_only(tmp_path: Path) -> None:
     (tmp_path / "plain.yaml").write_text(PLAIN, encoding="utf-8")
     (tmp_path / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
     script = (
-        "import sys; from titanrun.cli.main import answered as main; listed = sys.argv[1]\n"
-        "main(['validate', 'plain.yaml']); main(['ls', 'plugins']); before = 'pebble' in sys.modules\n"
-        "code = main(['validate', listed]); print(before, 'pebble' in sys.modules, 'torch' in sys.modules, code)"
+        "import sys; from titanrun.cli.main import run_and_flush as main; listed = sys.argv[1]\n"
+        "main(['validate', 'plain.yaml']); main(['ls', 'plugins']); before = 'pebble' in "
+        "sys.modules\n"
+        "code = main(['validate', listed]); print(before, 'pebble' in sys.modules, 'torch' in "
+        "sys.modules, code)"
     )
     environment = {
         **os.environ,
@@ -199,58 +209,61 @@ def test_it_is_imported_where_it_is_listed_only(tmp_path: Path) -> None:
 
 FIELDS = """
 from typing import ClassVar
-from titanrun.config.added import AddedFields
+from titanrun.config.extension_fields import ExtensionFields
 from titanrun.config.fields import numerics
 PLUGIN_API = 1
 
 
-class More(AddedFields):
+class More(ExtensionFields):
     adds_to: ClassVar = "{section}"
     {field}
 """
 CLASHES = {
     "field": (
         FIELDS.format(section="training", field="steps: int = numerics(1)"),
-        "adds training.steps, which is there already",
+        "adds training.steps, which already exists",
     ),
     "top": (
         FIELDS.format(section="", field="model: int = numerics(1)"),
-        "adds model, which is there already",
+        "adds model, which already exists",
     ),
     "another": (
         FIELDS.format(section="", field="owner: int = numerics(1)"),
-        "adds owner, which is there already",
+        "adds owner, which already exists",
     ),
     "nowhere": (
         FIELDS.format(section="trainig", field="one: int = numerics(1)"),
-        "adds fields to 'trainig', which is no section",
+        "adds fields to 'trainig', which is not a section",
     ),
     "required": (
         FIELDS.format(section="training", field="one: int = numerics()"),
         "adds training.one without a default",
     ),
     "choice": (
-        "from titanrun.components.optimizers.config import AdamWConfig\nfrom typing import ClassVar, Literal\nPLUGIN_API = 1\n"
-        "class Mine(AdamWConfig):\n    name: Literal['adamw'] = 'adamw'\n    builds: ClassVar = 'x:y'\n",
-        "brings optimizer 'adamw', which is there already",
+        "from titanrun.components.optimizers.config import AdamWConfig\nfrom typing import "
+        "ClassVar, Literal\nPLUGIN_API = 1\n"
+        "class Mine(AdamWConfig):\n    name: Literal['adamw'] = 'adamw'\n    builds: ClassVar "
+        "= 'x:y'\n",
+        "defines optimizer 'adamw', which already exists",
     ),
     "kind": (
-        "from titanrun.recipe.kinds import TrainerKind\nPLUGIN_API = 1\n"
+        "from titanrun.recipe.trainer_kinds import TrainerKind\nPLUGIN_API = 1\n"
         "class Mine(TrainerKind):\n    name = 'pretrain'\n    builds = 'x:y'\n",
-        "brings kind 'pretrain', which is there already",
+        "defines kind 'pretrain', which already exists",
     ),
     "rule": (
-        "from titanrun.recipe.rules.book import rule\nPLUGIN_API = 1\n@rule('batch-sizes-divide')\ndef mine(run): yield\n",
-        "cannot be imported: ValueError: two rules are called batch-sizes-divide",
+        "from titanrun.recipe.rules.registry import rule\nPLUGIN_API = "
+        "1\n@rule('batch-sizes-divide')\ndef mine(run): yield\n",
+        "cannot be imported: ValueError: rule 'batch-sizes-divide' is registered twice",
     ),
     "broken": (
         "import nothing_of_that_name\n",
         "cannot be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'",
     ),
-    "silent": ("", "does not say which version of the plug-in API it was written for"),
+    "silent": ("", "does not state which version of the plug-in API it was written for"),
     "newer": (
         "PLUGIN_API = 2\n",
-        "was written for version 2 of the plug-in API, and this titanrun has version 1",
+        "was written for version 2 of the plug-in API, but this titanrun has version 1",
     ),
 }
 
@@ -263,10 +276,10 @@ def test_a_plug_in_that_does_not_fit_is_a_problem_where_it_is_listed(
     name = f"clashing_{clash}"
     install(installed, name, text)
     with pytest.raises(ProblemsFound) as found:
-        resolve("recipe.yaml", [f"plugins=[pebble, {name}]"], environment={})
+        resolve_recipe("recipe.yaml", [f"plugins=[pebble, {name}]"], environment={})
     problem: Problem = found.value.problems[0]
     assert problem.message.startswith(f"plug-in '{name}' {message}")
-    assert (problem.path, problem.origin is not None, problem.help is not None) == (
+    assert (problem.path, problem.origin is not None, problem.hint is not None) == (
         ("plugins", 1),
         True,
         True,

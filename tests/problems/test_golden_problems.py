@@ -1,6 +1,7 @@
 """Every kind of mistake gets the message it should: one folder a case, the message in expected.txt.
 
-`TITANRUN_WRITE_GOLDEN=1 pytest tests/problems` writes the expected files anew; read the diff before you commit it.
+`TITANRUN_WRITE_GOLDEN=1 pytest tests/problems` writes the expected files anew; read the diff before
+you commit it.
 """
 
 import json
@@ -11,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import ProblemsFound
-from titanrun.config.render import render
-from titanrun.recipe import menu
-from titanrun.recipe.reading import read_tree
-from titanrun.recipe.resolve import check_tree, decided, resolve
-from titanrun.recipe.rules.book import RULES
+from titanrun.recipe import builtins
+from titanrun.recipe.resolving.read_recipe import read_tree
+from titanrun.recipe.resolving.resolve import check_tree, resolve_recipe, resolve_run
+from titanrun.recipe.rules.registry import RULES
 
 UNBUILT_CASES = (
     *("expert-ranks-need-experts", "settings-of-no-parallelism", "settings-of-other-stages"),
@@ -39,16 +40,16 @@ def message(folder: Path) -> str:
     inputs = words(folder / "level.txt") == ["environment"]
     ranks = next(map(int, words(folder / "ranks.txt")), None)
     try:
-        resolved = resolve(
+        resolved = resolve_recipe(
             recipe,
             words(folder / "overrides.txt"),
             environment={},
-            check_inputs=inputs,
+            should_check_inputs=inputs,
             ranks=ranks,
         )
     except ProblemsFound as found:
-        return render(found.problems).replace(str(folder), "<folder>")
-    return render(resolved.warnings)
+        return render_problems(found.problems).replace(str(folder), "<folder>")
+    return render_problems(resolved.warnings)
 
 
 @pytest.fixture(scope="module")
@@ -79,22 +80,22 @@ def test_problem_reads_as_it_should(
 
 
 def test_every_rule_has_a_golden_case() -> None:
-    menu.load_rules()
+    builtins.load_rules()
     covered = "".join((folder / "expected.txt").read_text(encoding="utf-8") for folder in CASES)
     missing = {
-        id
-        for id in RULES
-        if f"/{id}]" not in covered and id not in ("not-built", "extras-installed")
+        rule
+        for rule in RULES
+        if f"/{rule}]" not in covered and rule not in ("not-built", "extras-installed")
     }
     # of a setting that is not built, that is told alone
-    hidden = {id for folder in UNBUILT for id in speaking(folder)} if missing else set()
+    hidden = {rule for folder in UNBUILT for rule in speaking(folder)} if missing else set()
     assert missing <= hidden
 
 
 def speaking(folder: Path) -> set[str]:
     """The rules that find something in a recipe, whether it is told or not."""
     reading = read_tree(str(folder / "recipe.yaml"), words(folder / "overrides.txt"), {})
-    run = decided(check_tree(reading.tree), reading.tree, "recipe.yaml", None)
+    run = resolve_run(check_tree(reading.tree), reading.tree, "recipe.yaml", None)
     return {
         entry.id
         for entry in RULES.values()

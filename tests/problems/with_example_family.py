@@ -1,6 +1,8 @@
-"""Prints, as JSON, the messages of the golden cases in the folders it is given, with a model family that no user has.
+"""Prints, as JSON, the messages of the golden cases in the folders it is given, with a model family
+that no user has.
 
-A script, since a family that a test defines stays registered: example_moe has experts and lacks what the shipped families have.
+A script, since a family that a test defines stays registered: example_moe has experts and lacks
+what the shipped families have.
 """
 
 import json
@@ -29,7 +31,7 @@ class ExampleMoeConfig(Llama3Config):
 
     name: Literal["example_moe"] = bookkeeping("example_moe")  # type: ignore[assignment]
     builds: ClassVar = "builtins:dict"
-    lacks: ClassVar = frozenset({"pipeline parallelism", "gradient accumulation"})
+    unsupported_features: ClassVar = frozenset({"pipeline parallelism", "gradient accumulation"})
     moe: ExampleExpertsConfig = section(ExampleExpertsConfig)
 
 

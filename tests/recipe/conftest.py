@@ -1,4 +1,5 @@
-"""Random valid recipes over the whole schema, derived from the config classes, so that a new field is drawn from the day it is declared."""
+"""Random valid recipes over the whole schema, derived from the config classes, so that a new field
+is drawn from the day it is declared."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,21 +18,24 @@ from titanrun.components.data.config import MixtureSource
 from titanrun.components.validation.config import HeldOutConfig
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config, dump_value
-from titanrun.config.emit import emit
-from titanrun.config.fields import setting_of
-from titanrun.config.interpolate import escaped
+from titanrun.config.fields import find_field_metadata
+from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
-from titanrun.config.shape import bare, is_slot, value_at
+from titanrun.config.serialize import to_yaml
+from titanrun.config.type_introspection import find_value, is_slot, unwrap_annotation
 from titanrun.config.types import AutoOr
 from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.flavors import flavor_names
-from titanrun.recipe import menu
+from titanrun.models.shared.spec.flavors import load_flavor_names
+from titanrun.recipe import builtins
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 Data = dict[str, Any]
 # what YAML, TOML, JSON, references, overrides and shells give a meaning to
-TRICKY = "\"'\\#:,=[]{}!&*|>%@`~$.-+ \t\n\r\0\x7f\x85\u00a0\u2028\ufeff\ud7ff\uffff\U0001f600éß中\u202eab019_"
+TRICKY = (
+    "\"'\\#:,=[]{}!&*|>%@`~$.-+ "
+    "\t\n\r\0\x7f\x85\u00a0\u2028\ufeff\ud7ff\uffff\U0001f600éß中\u202eab019_"
+)
 TRICKY_TEXTS = [
     "on",
     "010",
@@ -132,7 +136,8 @@ def values(annotation: Any, metadata: tuple[Any, ...] = ()) -> st.SearchStrategy
 
 
 def numbers(kind: type, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any]:
-    """Small numbers more often than large ones, since rules compare them; whole floats for integers, integers for floats."""
+    """Small numbers more often than large ones, since rules compare them; whole floats for
+    integers, integers for floats."""
     small = st.integers(-1, 600)
     sizes = (
         small
@@ -181,7 +186,8 @@ def is_known(metadata: tuple[Any, ...]) -> bool:
 
 
 def field_values(field: FieldInfo) -> st.SearchStrategy[Any]:
-    """What a field takes. Where a function decides: its default, its examples, and of what is often taken that which it takes."""
+    """What a field takes. Where a function decides: its default, its examples, and of what is often
+    taken that which it takes."""
     metadata = tuple(field.metadata)
     if is_known(metadata) and all(
         is_known(inner_metadata(part)) for part in get_args(field.annotation)
@@ -193,14 +199,15 @@ def field_values(field: FieldInfo) -> st.SearchStrategy[Any]:
         known.append(dump_value(field.get_default(call_default_factory=True, validated_data={})))
     texts_taken = texts().map(lambda text: text if takes(taken, text) else known[0])
     return st.one_of(
-        st.sampled_from(known), texts_taken if bare(field.annotation) is str else st.nothing()
+        st.sampled_from(known),
+        texts_taken if unwrap_annotation(field.annotation) is str else st.nothing(),
     )
 
 
-def takes(type: TypeAdapter[Any], value: object) -> bool:
+def takes(adapter: TypeAdapter[Any], value: object) -> bool:
     """Whether a value is valid."""
     try:
-        type.validate_python(value, strict=True)
+        adapter.validate_python(value, strict=True)
     except ValidationError:
         return False
     return True
@@ -212,7 +219,8 @@ def inner_metadata(annotation: Any) -> tuple[Any, ...]:
 
 
 def sections(config: type[Config], **own: st.SearchStrategy[Any]) -> st.SearchStrategy[Data]:
-    """A mapping with some or all fields of a config, of which those without an implementation are left out."""
+    """A mapping with some or all fields of a config, of which those without an implementation are
+    left out."""
     fields = {
         name: field
         for name, field in config.model_fields.items()
@@ -221,7 +229,7 @@ def sections(config: type[Config], **own: st.SearchStrategy[Any]) -> st.SearchSt
     built = {
         name: field
         for name, field in fields.items()
-        if (setting := setting_of(field)) is None or setting.not_built is None
+        if (setting := find_field_metadata(field)) is None or setting.not_built is None
     }
     if config in HOLD_ONE_DATASET:
         own = {"dataset": st.just("tiny"), **own}
@@ -246,13 +254,14 @@ def mappings(
 
 @cache
 def components(slot: Any) -> st.SearchStrategy[Any]:
-    """A choice of a slot: a mapping with its name, or the name alone where it needs no more. A slot without choices takes none.
+    """A choice of a slot: a mapping with its name, or the name alone where it needs no more. A slot
+    without choices takes none.
 
     A component may hold others of its own slot, as a mixture of datasets does.
     """
     return st.deferred(
         lambda: st.one_of(
-            [component(name, choice) for name, choice in registry.choices(slot).items()]
+            [component(name, choice) for name, choice in registry.load_choices(slot).items()]
             or [st.nothing()]
         )
     )
@@ -261,7 +270,9 @@ def components(slot: Any) -> st.SearchStrategy[Any]:
 def component(name: str, choice: type[Config]) -> st.SearchStrategy[Any]:
     """One choice of a slot."""
     own = (
-        {"flavor": st.sampled_from(flavor_names(choice))} if issubclass(choice, ModelConfig) else {}
+        {"flavor": st.sampled_from(load_flavor_names(choice))}
+        if issubclass(choice, ModelConfig)
+        else {}
     )
     whole = sections(choice, **own).map(lambda fields: {"name": name, **fields})
     needs_more = (
@@ -283,17 +294,18 @@ def valid_recipes(draw: st.DrawFn, folder: Path) -> Data:
 @cache
 def drafts() -> st.SearchStrategy[Data]:
     """Recipes in which every field is valid by itself."""
-    menu.open_menu()
+    builtins.register_builtins()
     # what the other kinds need, hardly any random recipe has
     kinds = st.sampled_from(["pretrain"] * 9 + ["sft", "rl", "eval"])
     return sections(Recipe, plugins=st.just([]), kind=kinds)
 
 
 def repaired(data: Data, folder: Path) -> Data | None:
-    """The recipe without what its problems are about, first the values, at last the sections; None where that does not end."""
+    """The recipe without what its problems are about, first the values, at last the sections; None
+    where that does not end."""
     file = folder / "draft.yaml"
     for attempt in range(MOST_REPAIRS):
-        file.write_text(emit(escaped(data)), encoding="utf-8", newline="")
+        file.write_text(to_yaml(escape_references(data)), encoding="utf-8", newline="")
         problems = problems_of(file)
         if not problems:
             return data
@@ -311,7 +323,7 @@ def problems_of(file: Path) -> list[Problem]:
     try:
         return [
             problem
-            for problem in resolve(str(file), environment={}).warnings
+            for problem in resolve_recipe(str(file), environment={}).warnings
             if problem.code != "no-effect"
         ]
     except ProblemsFound as found:
@@ -319,15 +331,16 @@ def problems_of(file: Path) -> list[Problem]:
 
 
 def relieved(data: Data, problem: Problem) -> Data:
-    """The recipe without the value that a problem points at; a model that lacks a size gets a flavor."""
+    """The recipe without the value that a problem points at; a model that lacks a size gets a
+    flavor."""
     if problem.code == "missing-key" and problem.path[0] == "model" and "model" in data:
-        family = registry.choice(ModelConfig, data["model"]["name"])
-        return {**data, "model": {**data["model"], "flavor": flavor_names(family)[0]}}
+        family = registry.load_choice(ModelConfig, data["model"]["name"])
+        return {**data, "model": {**data["model"], "flavor": load_flavor_names(family)[0]}}
     places = [problem.path, *(related.path for related in problem.related)]
     place = next(
-        (path for path in places if path and value_at(data, path) is not None), problem.path
+        (path for path in places if path and find_value(data, path) is not None), problem.path
     )
-    while len(place) > 1 and value_at(data, place[:-1]) is None:
+    while len(place) > 1 and find_value(data, place[:-1]) is None:
         place = place[:-1]
     return (
         without_sections(data, problem)
@@ -337,14 +350,16 @@ def relieved(data: Data, problem: Problem) -> Data:
 
 
 def without_sections(data: Data, problem: Problem) -> Data:
-    """The recipe without the sections that a problem names, or with the smallest ones where it needs them."""
+    """The recipe without the sections that a problem names, or with the smallest ones where it
+    needs them."""
     for path in (problem.path, *(related.path for related in problem.related)):
         data = {key: value for key, value in data.items() if key not in path[:1]}
     return {**REQUIRED, **data}
 
 
 def dropped(data: Any, path: DataPath) -> Any:
-    """A copy of `data` without what stands at `path`; the name of a component goes with the component, a list goes whole."""
+    """A copy of `data` without what stands at `path`; the name of a component goes with the
+    component, a list goes whole."""
     step, *rest = path
     if not isinstance(data, dict):
         return data

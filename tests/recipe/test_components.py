@@ -8,41 +8,41 @@ import pytest
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.describe import example_of
-from titanrun.config.docs import class_doc, field_docs
-from titanrun.config.fields import setting_of
-from titanrun.config.shape import bare, is_slot, item_type
+from titanrun.config.describe_field import get_example_value
+from titanrun.config.field_docs import get_class_doc, get_field_docs
+from titanrun.config.fields import find_field_metadata
+from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.topics import topics
+from titanrun.recipe.reference.schema_topics import get_topics
 
 # the named runtime objects of each slot, as ARCHITECTURE lists them
 KEYWORDS = {
     "model": {"seq_len"},
     "tokenizer": set(),
-    "dataset": {"tokenizer", "row_length", "cache_folder"},
+    "dataset": {"tokenizer", "sample_length", "cache_folder"},
     "optimizer": {"parameters"},
     "lr_scheduler": set(),
     "loss": set(),
     "activation_checkpoint": {"model"},
-    "trackers": {"run_dir", "tracked"},
+    "trackers": {"run_dir", "run_info"},
     "launch": {"resolved", "processes"},
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
-    "algorithm": {"sampling_temperature", "row_ranks"},
+    "algorithm": {"sampling_temperature", "cp_group"},
     "environment": {"logs"},
-    "generator": {"supplies"},
+    "generator": {"resources"},
     "reward": {"log"},
     "module": {"replaced"},
-    "task": {"subject"},
+    "task": {"eval_model"},
 }
 
 
 def all_choices() -> list[type[ComponentConfig]]:
     return [
         choice
-        for topic in topics()
+        for topic in get_topics()
         if topic.is_slot
-        for choice in registry.choices(topic.config).values()
+        for choice in registry.load_choices(topic.config).values()
     ]
 
 
@@ -51,9 +51,9 @@ def all_configs(
 ) -> Iterator[type[Config]]:
     yield config
     for field in config.model_fields.values():
-        for annotation in (bare(field.annotation), item_type(field.annotation)):
+        for annotation in (unwrap_annotation(field.annotation), find_item_type(field.annotation)):
             if is_slot(annotation):
-                for choice in registry.choices(annotation).values():
+                for choice in registry.load_choices(annotation).values():
                     if choice not in above:
                         yield from all_configs(choice, above | {config})
             elif isinstance(annotation, type) and issubclass(annotation, Config):
@@ -64,7 +64,7 @@ def all_configs(
 def test_the_implementation_takes_the_config_and_the_keywords_of_its_slot(
     choice: type[ComponentConfig],
 ) -> None:
-    parameters = dict(inspect.signature(registry.implementation(choice)).parameters)
+    parameters = dict(inspect.signature(registry.load_implementation(choice)).parameters)
     first = next(iter(parameters.values()))
     keywords = {
         name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
@@ -85,22 +85,22 @@ def test_no_keyword_has_the_name_of_a_field(choice: type[ComponentConfig]) -> No
     ids=lambda config: config.__name__,
 )
 def test_every_field_declares_what_a_change_means_and_is_documented(config: type[Config]) -> None:
-    documented = field_docs(config)
+    documented = get_field_docs(config)
     for name, field in config.model_fields.items():
-        annotation: Any = item_type(field.annotation) or bare(field.annotation)
+        annotation: Any = find_item_type(field.annotation) or unwrap_annotation(field.annotation)
         holds_configs = is_slot(annotation) or (
             isinstance(annotation, type) and issubclass(annotation, Config)
         )
-        assert holds_configs or setting_of(field) is not None, name
+        assert holds_configs or find_field_metadata(field) is not None, name
         assert holds_configs or name in documented or name == "name", name
-    assert class_doc(config)
+    assert get_class_doc(config)
 
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
 def test_the_defaults_of_every_choice_validate(choice: type[ComponentConfig]) -> None:
     required = {
-        name: example_of(field)
+        name: get_example_value(field)
         for name, field in choice.model_fields.items()
         if field.is_required() and name != "name"
     }
-    assert choice.model_validate(required).builder() is registry.implementation(choice)
+    assert choice.model_validate(required).load_builder() is registry.load_implementation(choice)

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.config.emit import emit
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.topics import topics
+from titanrun.config.serialize import to_yaml
+from titanrun.recipe.reference.schema_topics import get_topics
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS.parent / "tools"))
 
 from components_page import components_page, example, is_component, tried_by, whole_recipe  # noqa: E402
 
-COMPONENTS = {topic.title: topic for topic in topics() if is_component(topic)}
+COMPONENTS = {topic.title: topic for topic in get_topics() if is_component(topic)}
 
 
 @pytest.mark.parametrize("title", COMPONENTS)
 def test_the_example_of_a_component_validates_and_names_it(title: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(emit(whole_recipe(example(COMPONENTS[title]))), encoding="utf-8")
-    resolved = resolve(str(recipe), environment={})
+    recipe.write_text(to_yaml(whole_recipe(example(COMPONENTS[title]))), encoding="utf-8")
+    resolved = resolve_recipe(str(recipe), environment={})
     assert f'name: "{title.partition(":")[2]}"' in resolved.text
 
 

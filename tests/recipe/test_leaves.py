@@ -1,4 +1,5 @@
-"""No setting validates and does nothing: leaves.yaml names the test that fails when a setting is ignored, or says not-built."""
+"""No setting validates and does nothing: leaves.yaml names the test that fails when a setting is
+ignored, or says not-built."""
 
 import ast
 import re
@@ -11,11 +12,11 @@ from typing import Any, get_origin
 import pytest
 from pydantic.fields import FieldInfo
 
-from titanrun.config.describe import default_of, example_of
-from titanrun.config.emit import emit
+from titanrun.config.describe_field import get_default_data, get_example_value
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.shape import bare, item_type, options
-from titanrun.recipe.resolve import resolve
+from titanrun.config.serialize import to_yaml
+from titanrun.config.type_introspection import find_item_type, get_literal_values, unwrap_annotation
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS.parent / "tools"))
@@ -32,7 +33,8 @@ BASE: dict[str, Any] = {
 def test_every_setting_is_in_the_table() -> None:
     missing = sorted(set(leaves()) - set(table()))
     assert missing == [], (
-        "for each, write into leaves.yaml which test fails when the setting is ignored, or not-built"
+        "for each, write into leaves.yaml which test fails when the setting is ignored, or "
+        "not-built"
     )
     stale = sorted(set(table()) - set(leaves()))
     assert stale == [], "these are no settings any more: remove them from leaves.yaml"
@@ -55,7 +57,8 @@ def test_every_test_in_the_table_exists() -> None:
 
 
 def exists(test: str) -> bool:
-    """Whether `folder/file.py::function[case]` is there; a case is an id in the file, or a folder beside it."""
+    """Whether `folder/file.py::function[case]` is there; a case is an id in the file, or a folder
+    beside it."""
     found = re.fullmatch(r"([a-z0-9_/]+\.py)::(test_\w+)(?:\[(.+)\])?", test)
     if found is None or not (TESTS / found[1]).is_file():
         return False
@@ -76,7 +79,8 @@ def source_of(file: str) -> tuple[str, frozenset[str]]:
 
 
 def not_built_by_component() -> dict[str, list[Leaf]]:
-    """What is not built, the settings of one component together, since two choices of a slot exclude each other."""
+    """What is not built, the settings of one component together, since two choices of a slot
+    exclude each other."""
     found: dict[str, list[Leaf]] = {}
     for leaf in leaves().values():
         if leaf.capability is not None:
@@ -87,9 +91,9 @@ def not_built_by_component() -> dict[str, list[Leaf]]:
 @pytest.mark.parametrize("component", not_built_by_component())
 def test_what_is_not_built_takes_its_default_only(component: str, tmp_path: Path) -> None:
     wished = not_built_by_component()[component]
-    (tmp_path / "recipe.yaml").write_text(emit(asking_for(wished)), encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(to_yaml(asking_for(wished)), encoding="utf-8")
     with pytest.raises(ProblemsFound) as caught:
-        resolve(str(tmp_path / "recipe.yaml"), environment={})
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
     told = {
         named_keys(problem): problem.message
         for problem in caught.value.problems
@@ -102,7 +106,8 @@ def test_what_is_not_built_takes_its_default_only(component: str, tmp_path: Path
 
 
 def asking_for(wished: list[Leaf]) -> dict[str, Any]:
-    """A recipe with another value than the default for each of the settings, which are of one component or of none."""
+    """A recipe with another value than the default for each of the settings, which are of one
+    component or of none."""
     recipe: dict[str, Any] = deepcopy(BASE)
     choice, slot = wished[0].component, wished[0].slot
     if choice is None or slot is None:
@@ -110,12 +115,14 @@ def asking_for(wished: list[Leaf]) -> dict[str, Any]:
             put(recipe, leaf.keys, another_value(leaf.field))
         return recipe
     component = {
-        key: example_of(field) for key, field in choice.model_fields.items() if field.is_required()
+        key: get_example_value(field)
+        for key, field in choice.model_fields.items()
+        if field.is_required()
     }
     component |= recipe.get(slot.name, {}) | {"name": choice.model_fields["name"].default}
     for leaf in wished:
         put(component, leaf.keys[len(slot.keys) :], another_value(leaf.field))
-    put(recipe, slot.keys, [component] if item_type(slot.field.annotation) else component)
+    put(recipe, slot.keys, [component] if find_item_type(slot.field.annotation) else component)
     return recipe
 
 
@@ -132,17 +139,21 @@ def named_keys(problem: Problem) -> tuple[str, ...]:
 
 def another_value(field: FieldInfo) -> Any:
     """A value of the field's type other than its default."""
-    default, inner, item = default_of(field), bare(field.annotation), item_type(field.annotation)
+    default, inner, item = (
+        get_default_data(field),
+        unwrap_annotation(field.annotation),
+        find_item_type(field.annotation),
+    )
     if item is not None:
         return (
             [["x"]]
             if get_origin(item) is tuple
-            else [next(iter(options(item)), "x")]
+            else [next(iter(get_literal_values(item)), "x")]
             if default == []
             else []
         )
-    if options(field.annotation):
-        return next(option for option in options(field.annotation) if option != default)
+    if get_literal_values(field.annotation):
+        return next(option for option in get_literal_values(field.annotation) if option != default)
     if inner is bool:
         return not default
     if inner in (int, float):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.distributed.stages import SCHEDULES
-from titanrun.recipe.resolve import resolve
+from titanrun.distributed.spec.pipeline_stages import PIPELINE_SCHEDULES
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 RECIPE = """\
 version: 1
@@ -34,7 +34,7 @@ def told(folder: Path, ranks: int, model: str = DENSE, **layout: object) -> list
     (folder / "recipe.yaml").write_text(RECIPE % model, encoding="utf-8")
     overrides = [f"parallelism.{SHORT[name]}={value}" for name, value in layout.items()]
     try:
-        found = resolve(
+        found = resolve_recipe(
             str(folder / "recipe.yaml"), overrides, environment={}, ranks=ranks
         ).warnings
     except ProblemsFound as error:
@@ -68,12 +68,13 @@ def test_a_layout_that_runs_is_not_refused(
     assert told(tmp_path, ranks, **layout) == []
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", PIPELINE_SCHEDULES)
 def test_every_schedule_has_a_layout(schedule: str, tmp_path: Path) -> None:
     assert told(tmp_path, 4, pp=2, schedule=schedule) == []
 
 
-# torchtitan once asked cp <= ep <= dp_shard x cp, ep % cp == 0 and dp_shard x cp % ep == 0, which nothing needs
+# torchtitan once asked cp <= ep <= dp_shard x cp, ep % cp == 0 and dp_shard x cp % ep == 0, which
+# nothing needs
 @pytest.mark.parametrize(
     "layout",
     [
@@ -100,7 +101,7 @@ def test_a_layout_is_refused_where_the_arithmetic_says_so(tmp_path: Path) -> Non
 def test_ranks_that_nobody_named_leave_the_shards_open(tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(RECIPE % DENSE, encoding="utf-8")
-    assert resolve(str(file), environment={}).warnings == ()
+    assert resolve_recipe(str(file), environment={}).warnings == ()
     assert [problem.rule for problem in told(tmp_path, 8, tp=3)] == [
         "degrees-fill-ranks",
         "heads-divide-over-tp",

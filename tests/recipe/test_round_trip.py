@@ -1,4 +1,5 @@
-"""Random valid recipes over the whole schema: however one is written, it is the same run, and what was saved is what ran."""
+"""Random valid recipes over the whole schema: however one is written, it is the same run, and what
+was saved is what ran."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from titanrun.cli import diff_config, show
-from titanrun.config.base import dump
-from titanrun.config.emit import emit, emit_toml, flow
-from titanrun.config.fields import setting_of
-from titanrun.config.interpolate import escaped
+from titanrun.config.base import dump_config
+from titanrun.config.fields import find_field_metadata
+from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import DataPath, SourceText
-from titanrun.config.source import read_text
-from titanrun.config.tree import path_text, plain
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.topics import topics
+from titanrun.config.read_source import read_source_text
+from titanrun.config.serialize import to_flow_yaml, to_toml, to_yaml
+from titanrun.config.tree import format_path, to_plain_data
+from titanrun.recipe.reference.schema_topics import get_topics
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 Data = dict[str, Any]
 MANY = 600
@@ -51,9 +52,9 @@ def keys(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 def built_fields() -> set[tuple[str, ...]]:
     """The path of every field that has an effect, in the section where it is met first."""
     found = set()
-    for topic in topics():
+    for topic in get_topics():
         for name, field in ({} if topic.is_slot else topic.config.model_fields).items():
-            setting = setting_of(field)
+            setting = find_field_metadata(field)
             # hardly any random recipe of kind rl agrees with itself
             if (
                 setting is not None
@@ -66,34 +67,42 @@ def built_fields() -> set[tuple[str, ...]]:
 
 
 def resolved_text(folder: Path, data: Data) -> str:
-    return resolve(write(folder, emit(escaped(data))), environment={}).text
+    return resolve_recipe(write(folder, to_yaml(escape_references(data))), environment={}).text
 
 
 def check_canonical_bytes(data: Data, folder: Path) -> None:
-    for written in (emit(escaped(data)), resolved_text(folder, data)):
+    for written in (to_yaml(escape_references(data)), resolved_text(folder, data)):
         body = written.partition("\n")[2] if written.startswith("#") else written
-        tree = read_text(SourceText("recipe.yaml", written), "yaml")
-        assert emit(plain(tree)) == body
-    run = dump(resolve(write(folder, emit(escaped(data))), environment={}).recipe)
-    assert emit(plain(read_text(SourceText("recipe.yaml", emit(run)), "yaml"))) == emit(run)
+        tree = read_source_text(SourceText("recipe.yaml", written), "yaml")
+        assert to_yaml(to_plain_data(tree)) == body
+    run = dump_config(
+        resolve_recipe(write(folder, to_yaml(escape_references(data))), environment={}).recipe
+    )
+    assert to_yaml(
+        to_plain_data(read_source_text(SourceText("recipe.yaml", to_yaml(run)), "yaml"))
+    ) == to_yaml(run)
 
 
 def check_every_spelling(data: Data, folder: Path) -> None:
-    expected, written = resolved_text(folder, data), escaped(data)
+    expected, written = resolved_text(folder, data), escape_references(data)
     assert (
-        resolve(write(folder, emit_toml(written), suffix=".toml"), environment={}).text == expected
+        resolve_recipe(write(folder, to_toml(written), suffix=".toml"), environment={}).text
+        == expected
     )
-    assert resolve(write(folder, f"{flow(written)}\r\n"), environment={}).text == expected
+    assert (
+        resolve_recipe(write(folder, f"{to_flow_yaml(written)}\r\n"), environment={}).text
+        == expected
+    )
     base = write(folder, "x-nothing: here\n")
-    overrides = [f"{path_text(path)}={flow(value)}" for path, value in leaves(written)]
-    assert resolve(base, overrides, environment={}).text == expected
-    dashed = [f"--{path_text(path)}={flow(value)}" for path, value in leaves(written)]
-    assert resolve(base, dashed, environment={}).text == expected
+    overrides = [f"{format_path(path)}={to_flow_yaml(value)}" for path, value in leaves(written)]
+    assert resolve_recipe(base, overrides, environment={}).text == expected
+    dashed = [f"--{format_path(path)}={to_flow_yaml(value)}" for path, value in leaves(written)]
+    assert resolve_recipe(base, dashed, environment={}).text == expected
 
 
 def check_resolved_is_clean(data: Data, folder: Path) -> None:
     text = resolved_text(folder, data)
-    again = resolve(write(folder, text), environment={})
+    again = resolve_recipe(write(folder, text), environment={})
     assert again.warnings == ()
     assert again.text == text
 
@@ -102,7 +111,9 @@ def check_diff_is_empty(data: Data, folder: Path, capsys: pytest.CaptureFixture[
     (folder / "run").mkdir(exist_ok=True)
     text = resolved_text(folder, data)
     (folder / "run" / "resolved.yaml").write_text(text, encoding="utf-8", newline="")
-    assert diff_config.run([write(folder, emit(escaped(data))), str(folder / "run")]) == 0
+    assert (
+        diff_config.run([write(folder, to_yaml(escape_references(data))), str(folder / "run")]) == 0
+    )
     assert capsys.readouterr().out == ""
 
 
@@ -112,7 +123,7 @@ def check_minimal_is_the_same_run(
     text = resolved_text(folder, data)
     capsys.readouterr()
     assert show.run([write(folder, text), "--minimal"]) == 0
-    assert resolve(write(folder, capsys.readouterr().out), environment={}).text == text
+    assert resolve_recipe(write(folder, capsys.readouterr().out), environment={}).text == text
 
 
 def test_writing_what_was_read_gives_the_same_bytes(

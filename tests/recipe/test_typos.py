@@ -1,4 +1,5 @@
-"""One wrong keystroke in a key or a name: the right word is the first suggestion in 99 of 100 cases, counted."""
+"""One wrong keystroke in a key or a name: the right word is the first suggestion in 99 of 100
+cases, counted."""
 
 import string
 from collections.abc import Callable, Iterator
@@ -9,22 +10,29 @@ from typing import Any
 import pytest
 
 from titanrun.config import registry
-from titanrun.config.check import check
+from titanrun.config.apply_overrides import to_override_node
 from titanrun.config.compose import compose
-from titanrun.config.fields import setting_of
-from titanrun.config.override import as_node
+from titanrun.config.fields import find_field_metadata
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, SourceText
-from titanrun.config.shape import bare, is_slot, item_type, options, value_at
 from titanrun.config.suggest import edit_distance
-from titanrun.config.tree import path_text, plain
+from titanrun.config.tree import format_path, to_plain_data
+from titanrun.config.type_introspection import (
+    find_item_type,
+    find_value,
+    get_literal_values,
+    is_slot,
+    unwrap_annotation,
+)
+from titanrun.config.validate_tree import validate_tree
 from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.flavors import flavors
-from titanrun.recipe import catalogue, menu
+from titanrun.models.shared.spec.flavors import load_flavors
+from titanrun.recipe import builtins
+from titanrun.recipe.editing.key_synonyms import SYNONYMS
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.stages import chosen_stage, stages_of
-from titanrun.recipe.synonyms import SYNONYMS
-from titanrun.recipe.topics import Spot, spots, topics
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.reference.schema_topics import FieldLocation, find_field_locations, get_topics
+from titanrun.recipe.resolving.multi_stage import get_stages, select_stage
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 NOWHERE = Origin(SourceText("recipe.yaml", ""), 1, 1, 1)
 LETTERS = string.ascii_lowercase + "_"
@@ -34,7 +42,8 @@ Case = tuple[str, str, Callable[[], str | None]]
 
 
 def typos(word: str) -> list[str]:
-    """Every word that one deletion, swap of neighbours, replacement or insertion away makes of `word`."""
+    """Every word that one deletion, swap of neighbours, replacement or insertion away makes of
+    `word`."""
     cuts = range(len(word))
     found = {word[:at] + word[at + 1 :] for at in cuts}
     found |= {word[:at] + word[at + 1 : at + 2] + word[at] + word[at + 2 :] for at in cuts}
@@ -61,7 +70,7 @@ def changed(data: Any, path: DataPath, key: str) -> Any:
 
 def problems_of(data: Any) -> list[Problem]:
     """What is wrong with plain data as a recipe."""
-    return list(check(Recipe, as_node(data, NOWHERE), synonyms=SYNONYMS).problems)
+    return list(validate_tree(Recipe, to_override_node(data, NOWHERE), synonyms=SYNONYMS).problems)
 
 
 def suggested_for(data: Any, path: DataPath) -> str | None:
@@ -88,10 +97,10 @@ def key_typos(data: Any, path: DataPath, where: str) -> Iterator[Case]:
     """Every typo of one key of a recipe."""
     key = str(path[-1])
     for typo in typos(key):
-        if typo not in value_at(data, path[:-1]):
+        if typo not in find_value(data, path[:-1]):
             at = (*path[:-1], typo)
             yield (
-                f"{where}:{path_text(path)} as {typo}",
+                f"{where}:{format_path(path)} as {typo}",
                 key,
                 lambda typo=typo, at=at: suggested_for(changed(data, path, typo), at),
             )
@@ -99,12 +108,12 @@ def key_typos(data: Any, path: DataPath, where: str) -> Iterator[Case]:
 
 def shipped() -> Iterator[tuple[str, Any]]:
     """Name and data of every shipped recipe, of one with stages of each of them."""
-    menu.open_menu()
-    for entry in catalogue.shipped():
+    builtins.register_builtins()
+    for entry in shipped_recipes.list_shipped_recipes():
         tree = compose(str(entry.path))
-        for stage in stages_of(tree) or [""]:
+        for stage in get_stages(tree) or [""]:
             mark = stage and f"#{stage}"
-            yield f"{entry.name}{mark}", plain(chosen_stage(tree, f"{entry.path}{mark}"))
+            yield f"{entry.name}{mark}", to_plain_data(select_stage(tree, f"{entry.path}{mark}"))
 
 
 def typos_in_shipped_recipes() -> list[Case]:
@@ -116,27 +125,31 @@ def typos_in_shipped_recipes() -> list[Case]:
     ]
 
 
-def all_spots() -> Iterator[Spot]:
+def all_spots() -> Iterator[FieldLocation]:
     """Every field of the schema in every component that has it."""
-    menu.open_menu()
-    for topic in topics():
+    builtins.register_builtins()
+    for topic in get_topics():
         for name in () if topic.is_slot else topic.config.model_fields:
-            yield from (spot for spot in spots((*topic.keys, name)) if spot.holder is topic.config)
+            yield from (
+                spot
+                for spot in find_field_locations((*topic.keys, name))
+                if spot.holder is topic.config
+            )
 
 
 def typos_of_schema_keys() -> list[Case]:
     return [case for spot in all_spots() for case in key_typos(written(spot), spot.path, "schema")]
 
 
-def written(spot: Spot) -> Any:
+def written(spot: FieldLocation) -> Any:
     """A recipe that writes the field, its own name where it is a section."""
-    if spot.written is not None:
-        return spot.written
+    if spot.recipe_example is not None:
+        return spot.recipe_example
     keys = tuple(step for step in spot.path if isinstance(step, str))
-    inner = bare(spot.holder.model_fields[keys[-1]].annotation)
+    inner = unwrap_annotation(spot.holder.model_fields[keys[-1]].annotation)
     return next(
-        below.written
-        for below in spots((*keys, next(iter(inner.model_fields))))
+        below.recipe_example
+        for below in find_field_locations((*keys, next(iter(inner.model_fields))))
         if below.component == spot.component
     )
 
@@ -150,7 +163,7 @@ def name_typos(path: DataPath, names: list[str], write: Callable[[str], Any]) ->
                 for other in names
             ):
                 yield (
-                    f"{path_text(path)}: {typo}",
+                    f"{format_path(path)}: {typo}",
                     name,
                     lambda typo=typo: suggested_for(write(typo), path),
                 )
@@ -159,30 +172,30 @@ def name_typos(path: DataPath, names: list[str], write: Callable[[str], Any]) ->
 def typos_of_component_names() -> list[Case]:
     found: list[Case] = []
     for spot in all_spots():
-        field = spot.holder.model_fields[spot.described.name]
-        item = item_type(field.annotation)
-        slot = item or bare(field.annotation)
+        field = spot.holder.model_fields[spot.description.name]
+        item = find_item_type(field.annotation)
+        slot = item or unwrap_annotation(field.annotation)
         if is_slot(slot):
             where = (*spot.path, 0, "name") if item else (*spot.path, "name")
             found += name_typos(
                 where,
-                registry.names(slot),
+                registry.get_choice_names(slot),
                 lambda word, spot=spot, many=item: with_name(spot, word, many),
             )
     return found
 
 
-def with_name(spot: Spot, word: str, many: object) -> Any:
+def with_name(spot: FieldLocation, word: str, many: object) -> Any:
     """A recipe that names the component `word` in a slot."""
-    return replaced(spot.written, spot.path, [{"name": word}] if many else {"name": word})
+    return replaced(spot.recipe_example, spot.path, [{"name": word}] if many else {"name": word})
 
 
 def typos_of_choices() -> list[Case]:
     found: list[Case] = []
     for spot in all_spots():
-        field = spot.holder.model_fields[spot.described.name]
-        words = [word for word in options(field.annotation) if isinstance(word, str)]
-        setting = setting_of(field)
+        field = spot.holder.model_fields[spot.description.name]
+        words = [word for word in get_literal_values(field.annotation) if isinstance(word, str)]
+        setting = find_field_metadata(field)
         if (
             words
             and spot.path[-1] != "name"
@@ -190,7 +203,9 @@ def typos_of_choices() -> list[Case]:
             and "tuple" not in str(field.annotation)
         ):
             found += name_typos(
-                spot.path, words, lambda word, spot=spot: replaced(spot.written, spot.path, word)
+                spot.path,
+                words,
+                lambda word, spot=spot: replaced(spot.recipe_example, spot.path, word),
             )
     return found
 
@@ -204,13 +219,13 @@ def replaced(data: Any, path: DataPath, value: object) -> Any:
 
 
 def typos_of_flavors(folder: Path) -> list[Case]:
-    menu.open_menu()
+    builtins.register_builtins()
     found: list[Case] = []
-    for family in registry.names(ModelConfig):
+    for family in registry.get_choice_names(ModelConfig):
         recipe = folder / f"{family}.yaml"
         recipe.write_text(f"version: 1\nmodel: {family}\ntraining: {{dataset: tiny}}\n")
         path: DataPath = ("model", "flavor")
-        cases = name_typos(path, list(flavors(family)), lambda word: word)
+        cases = name_typos(path, list(load_flavors(family)), lambda word: word)
         for where, name, typo in (
             (where, name, where.partition(": ")[2]) for where, name, _ in cases
         ):
@@ -227,7 +242,7 @@ def typos_of_flavors(folder: Path) -> list[Case]:
 def flavor_suggested(recipe: str, typo: str) -> str | None:
     """The flavor that is suggested for a misspelt one."""
     with pytest.raises(ProblemsFound) as found:
-        resolve(recipe, [f'model.flavor="{typo}"'], environment={})
+        resolve_recipe(recipe, [f'model.flavor="{typo}"'], environment={})
     return next(
         (
             problem.suggestion
@@ -239,12 +254,14 @@ def flavor_suggested(recipe: str, typo: str) -> str | None:
 
 
 def share_right(cases: list[Case], what: str, *, most: int | None) -> float:
-    """The share of cases whose suggestion is right, of `most` cases evenly taken from all; prints it, and the wrong ones."""
+    """The share of cases whose suggestion is right, of `most` cases evenly taken from all; prints
+    it, and the wrong ones."""
     taken = Random(0).sample(cases, most) if most and most < len(cases) else cases
     wrong = [(where, meant, got) for where, meant, suggest in taken if (got := suggest()) != meant]
     share = 1 - len(wrong) / len(taken)
     print(
-        f"{what}: {share:.2%} of {len(taken)} typos of {len(cases)} get the right word first; not: {wrong[:20]}"
+        f"{what}: {share:.2%} of {len(taken)} typos of {len(cases)} get the right word first; "
+        f"not: {wrong[:20]}"
     )
     return share
 

@@ -1,4 +1,5 @@
-"""Recipes for many GPUs validate on the ranks that their first lines name, and what a rank keeps fits into its memory there."""
+"""Recipes for many GPUs validate on the ranks that their first lines name, and what a rank keeps
+fits into its memory there."""
 
 import json
 import re
@@ -6,13 +7,13 @@ import re
 import pytest
 
 from titanrun.cli import plan
-from titanrun.recipe import catalogue
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 DEVICES = re.compile(r"(\d+) GPUs with 80 GB")
 BIG = {
     entry.name: match
-    for entry in catalogue.shipped()
+    for entry in shipped_recipes.list_shipped_recipes()
     if (match := DEVICES.fullmatch(entry.header["devices"]))
 }
 """Every big recipe of a family, and those that finetune."""
@@ -41,7 +42,9 @@ def test_every_family_has_its_big_recipes() -> None:
 
 @pytest.mark.parametrize("name", BIG)
 def test_a_big_recipe_resolves_on_its_ranks(name: str) -> None:
-    resolved = resolve(str(catalogue.find(name).path), environment={}, ranks=int(BIG[name][1]))
+    resolved = resolve_recipe(
+        str(shipped_recipes.get_shipped_recipe(name).path), environment={}, ranks=int(BIG[name][1])
+    )
     assert not resolved.warnings
 
 
@@ -50,7 +53,17 @@ def test_a_big_recipe_resolves_on_its_ranks(name: str) -> None:
 def test_what_a_rank_of_a_big_recipe_keeps_fits(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert plan.run([str(catalogue.find(name).path), "--world-size", BIG[name][1], "--json"]) == 0
+    assert (
+        plan.run(
+            [
+                str(shipped_recipes.get_shipped_recipe(name).path),
+                "--world-size",
+                BIG[name][1],
+                "--json",
+            ]
+        )
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)
     assert told["memory_total"] <= told["memory_of_device"]
     assert told["warnings"] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.recipe import catalogue
+from titanrun.recipe.reference import shipped_recipes
 
 CPU_SECONDS = 360.0
 """Three minutes on two cores."""
@@ -16,7 +16,7 @@ CPU_SECONDS = 360.0
 
 @pytest.mark.slow
 def test_the_recipe_for_conversations_answers_what_it_never_saw(tmp_path: Path) -> None:
-    recipe = catalogue.find("llama3_sft_debug").path
+    recipe = shipped_recipes.get_shipped_recipe("llama3_sft_debug").path
     before = cpu_seconds()
     train = ["train", str(recipe), f"dump_folder={tmp_path}/run", "--quiet"]
     subprocess.run([sys.executable, "-m", "titanrun", *train], check=True)

@@ -7,15 +7,18 @@ from typing import Any
 from torch import Tensor
 
 from titanrun.components.tokenizers.config import CharactersTokenizerConfig
-from titanrun.components.tokenizers.huggingface import FolderTokenizer, characters_tokenizer
+from titanrun.components.tokenizers.huggingface import (
+    HuggingFaceTokenizer,
+    build_characters_tokenizer,
+)
 from titanrun.config import registry
-from titanrun.distributed.agreement import Ranks
+from titanrun.distributed.object_collectives import RankGroup
+from titanrun.rl.chat_renderer import PlainRenderer
 from titanrun.rl.environments.config import EnvironmentConfig
-from titanrun.rl.renderer import PlainRenderer
 from titanrun.rl.rewards.config import RewardConfig
-from titanrun.rl.rewards.rubric import Rubric
-from titanrun.rl.rollouts import Rollouter
-from titanrun.rl.samples import Completion, Question, Request, Rollout, Turn
+from titanrun.rl.rewards.reward_function import RewardFunction
+from titanrun.rl.rollout_runner import RolloutRunner
+from titanrun.rl.rollout_types import Completion, GenerateRequest, Prompt, Rollout, Turn
 
 # the smallest run that has everything: four answers to each of two prompts, two steps
 TEXT = """
@@ -23,8 +26,10 @@ version: 1
 name: tiny-rl
 kind: rl
 device: cpu
-model: {name: llama3, flavor: null, vocab_size: 56, dim: 16, n_layers: 1, n_heads: 2, n_kv_heads: 1, head_dim: 8, max_seq_len: 64,
-        norm_eps: 1.0e-5, tie_word_embeddings: false, attention: {mask: block_causal}, rope: {theta: 10000.0, scaling: null},
+model: {name: llama3, flavor: null, vocab_size: 56, dim: 16, n_layers: 1, n_heads: 2, n_kv_heads: 1,
+        head_dim: 8, max_seq_len: 64,
+        norm_eps: 1.0e-5, tie_word_embeddings: false, attention: {mask: block_causal},
+        rope: {theta: 10000.0, scaling: null},
         feed_forward: {hidden_dim: 32, multiple_of: 32, ffn_dim_multiplier: null}}
 tokenizer: characters
 optimizer: {lr: 1.0e-2}
@@ -44,25 +49,25 @@ metrics: {log_freq: 1}
 """
 
 
-def tokenizer() -> FolderTokenizer:
-    return characters_tokenizer(CharactersTokenizerConfig())
+def tokenizer() -> HuggingFaceTokenizer:
+    return build_characters_tokenizer(CharactersTokenizerConfig())
 
 
 class Scripted:
     """A generator whose answer is a function of the prompt's text."""
 
     def __init__(self, answer: Callable[[str], str]) -> None:
-        self.answer, self.version, self.asked = answer, 0, []
+        self.answer, self.version, self.pending_batches = answer, 0, []
         self.tokenizer = tokenizer()
 
     def generate(
-        self, requests: Sequence[Request], *, temperature: float | None = None
+        self, requests: Sequence[GenerateRequest], *, temperature: float | None = None
     ) -> list[Completion]:
-        self.asked += requests
+        self.pending_batches += requests
         found = []
         for request in requests:
             whole = self.tokenizer.encode(
-                self.answer(self.tokenizer.decode(request.tokens)), bos=False, eos=True
+                self.answer(self.tokenizer.decode(request.tokens)), add_bos=False, add_eos=True
             )
             tokens = whole[: request.max_new_tokens]
             found.append(
@@ -83,43 +88,43 @@ class Scripted:
 
 
 def environment(logs: Path, name: str, **options: Any) -> Any:
-    config = registry.choice(EnvironmentConfig, name).model_validate({"name": name, **options})
-    return config.builder()(config, logs=logs)
+    config = registry.load_choice(EnvironmentConfig, name).model_validate({"name": name, **options})
+    return config.load_builder()(config, logs=logs)
 
 
 def reward(logs: Path, name: str, **options: Any) -> Any:
-    config = registry.choice(RewardConfig, name).model_validate({"name": name, **options})
-    return config.builder()(config, log=logs / "reward.log")
+    config = registry.load_choice(RewardConfig, name).model_validate({"name": name, **options})
+    return config.load_builder()(config, log=logs / "reward.log")
 
 
 def said(*answers: str, prompt: str = "?", expected: str = "", gained: float = 0.0) -> Rollout:
     """A conversation in which the policy has given these answers."""
     coder = tokenizer()
     turns = [
-        Turn([1], Completion(coder.encode(text, bos=False, eos=True), [], "stop", 0), text)
+        Turn([1], Completion(coder.encode(text, add_bos=False, add_eos=True), [], "stop", 0), text)
         for text in answers
     ]
-    return Rollout(0, 0, Question(prompt, expected), turns=turns, gained=gained)
+    return Rollout(0, 0, Prompt(prompt, expected), turns=turns, gained=gained)
 
 
 def rollouter(
     logs: Path, answer: Callable[[str], str], world: str = "single_turn", **options: Any
-) -> Rollouter:
+) -> RolloutRunner:
     settings = {
         "samples_per_prompt": 2,
         "max_tokens": 64,
         "max_new_tokens": 8,
         **options.pop("settings", {}),
     }
-    rubric = options.pop("rubric", None) or Rubric(
+    rubric = options.pop("rubric", None) or RewardFunction(
         {"environment": (reward(logs, "environment"), 1.0)}
     )
-    return Rollouter(
+    return RolloutRunner(
         generator=Scripted(answer),
         environment=environment(logs, world, **options),
-        rubric=rubric,
+        reward_function=rubric,
         renderer=PlainRenderer(tokenizer()),
         seed=0,
-        ranks=Ranks(),
+        ranks=RankGroup(),
         **settings,
     )

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config import registry
-from titanrun.rl.algorithms.advantages import advantages_for
+from titanrun.rl.algorithms.advantages import build_advantage_fn
 from titanrun.rl.algorithms.config import AlgorithmConfig
-from titanrun.rl.algorithms.divergence import ESTIMATORS
-from titanrun.rl.packing import empty_rows, pack
-from titanrun.rl.samples import TrainingSample
+from titanrun.rl.algorithms.divergence import KL_ESTIMATORS
+from titanrun.rl.rollout_packing import build_empty_batch, pack_rollouts
+from titanrun.rl.rollout_types import TrainingSample
 
 VOCABULARY = 7
-ALGORITHMS = registry.choices(AlgorithmConfig)
+ALGORITHMS = registry.load_choices(AlgorithmConfig)
 # a value of each option that is no algorithm's default; what the option needs to have an effect
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "advantage": ("group_std", {"advantage": "group_mean"}),
@@ -42,9 +42,12 @@ def configured(name: str, **options: Any) -> AlgorithmConfig:
 
 
 def samples(config: AlgorithmConfig, *, seed: int = 0) -> list[TrainingSample]:
-    """Four answers of 2 to 5 tokens to prompts of 2, with the advantages that the algorithm gives them."""
+    """Four answers of 2 to 5 tokens to prompts of 2, with the advantages that the algorithm gives
+    them."""
     random = np.random.default_rng(seed)
-    advantages = advantages_for(getattr(config, "advantage", "group_mean"))([0.0, 1.0, 0.25, 0.5])
+    advantages = build_advantage_fn(getattr(config, "advantage", "group_mean"))(
+        [0.0, 1.0, 0.25, 0.5]
+    )
     made = []
     for index, advantage in enumerate(advantages):
         count = 2 + index
@@ -57,13 +60,13 @@ def samples(config: AlgorithmConfig, *, seed: int = 0) -> list[TrainingSample]:
 def batch_of(
     config: AlgorithmConfig, given: list[TrainingSample], *, row_length: int = 40
 ) -> TokenBatch:
-    packed = pack(
+    packed = pack_rollouts(
         given,
-        row_length=row_length,
-        multiple=1,
-        share_rows=True,
+        seq_len=row_length,
+        batch_multiple=1,
+        should_pack=True,
         length_norm=config.length_norm,
-        longest_answer=8,
+        max_completion_tokens=8,
     )
     torch.manual_seed(1)
     packed.batch.extra["reference"] = packed.batch.extra["logprobs"] - 0.3 * torch.rand_like(
@@ -80,17 +83,18 @@ def logits_for(batch: TokenBatch) -> Tensor:
 
 def loss_of(config: AlgorithmConfig, given: list[TrainingSample] | None = None) -> float:
     batch = batch_of(config, samples(config) if given is None else given)
-    loss = config.builder()(config, sampling_temperature=1.0)
-    return (loss(logits_for(batch), batch) / batch.valid_count()).item()
+    loss = config.load_builder()(config, sampling_temperature=1.0)
+    return (loss(logits_for(batch), batch) / batch.num_valid_tokens()).item()
 
 
 def by_hand(name: str, config: Any) -> float:
-    """The mean loss by the papers' formulas, token by token in float64; for options at their defaults."""
+    """The mean loss by the papers' formulas, token by token in float64; for options at their
+    defaults."""
     given = samples(config)
     batch = batch_of(config, given)
     table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(3)).double()
     logprob = torch.log_softmax(table, -1).numpy()
-    references = iter((batch.extra["reference"].double()[batch.valid_mask()]).tolist())
+    references = iter((batch.extra["reference"].double()[batch.label_mask()]).tolist())
     answers = []
     for sample in given:
         terms, ratios = [], []
@@ -136,21 +140,22 @@ def test_a_loss_is_that_of_its_paper(name: str) -> None:
 
 
 def test_three_tokens_computed_on_paper() -> None:
-    # p = 0.5 everywhere; the generator's 0.5, 0.25, 1.0: ratios 1, 2, 0.5; advantage 1, clip to 1.2: -(1 + 1.2 + 0.5) / 3
+    # p = 0.5 everywhere; the generator's 0.5, 0.25, 1.0: ratios 1, 2, 0.5; advantage 1, clip to
+    # 1.2: -(1 + 1.2 + 0.5) / 3
     config = configured("grpo")
     sample = TrainingSample(
         [0, 0, 1, 1], [False, True, True, True], [0.0, math.log(0.5), math.log(0.25), 0.0], 1.0
     )
     batch = batch_of(config, [sample])
     logits = torch.full((*batch.tokens.shape, 2), 0.0)
-    assert config.builder()(config, sampling_temperature=1.0)(
+    assert config.load_builder()(config, sampling_temperature=1.0)(
         logits, batch
     ).item() == pytest.approx(-2.7, rel=1e-6)
     sample = replace(
         sample, advantage=-1.0
     )  # the pessimistic side: ratio 2 is not clipped, 0.5 is, to 0.8
     batch = batch_of(config, [sample])
-    assert config.builder()(config, sampling_temperature=1.0)(
+    assert config.load_builder()(config, sampling_temperature=1.0)(
         logits, batch
     ).item() == pytest.approx(1 + 2 + 0.8, rel=1e-6)
 
@@ -162,12 +167,12 @@ def test_on_policy_the_gradient_is_the_policy_gradient(name: str) -> None:
     for algorithm in (config, configured("reinforce")):
         batch = batch_of(config, samples(config))
         logits = logits_for(batch)
-        labels = batch.labels.masked_fill(~batch.valid_mask(), 0)
+        labels = batch.labels.masked_fill(~batch.label_mask(), 0)
         own = torch.log_softmax(logits.detach(), -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         batch.extra["logprobs"] = own
         if name == "ref_kl":
             batch.extra["reference"] = own + batch.extra["advantages"]
-        algorithm.builder()(algorithm, sampling_temperature=1.0)(logits, batch).backward()
+        algorithm.load_builder()(algorithm, sampling_temperature=1.0)(logits, batch).backward()
         gradients.append(logits.grad)
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-7)
     assert gradients[1].abs().sum() > 0
@@ -178,7 +183,7 @@ def test_answers_that_are_worse_than_the_rest_get_gradients() -> None:
     sample = TrainingSample([0, 1, 2], [False, True, True], [0.0, -2.5, -2.5], -1.0)
     batch = batch_of(config, [sample])
     logits = logits_for(batch)
-    config.builder()(config, sampling_temperature=1.0)(logits, batch).backward()
+    config.load_builder()(config, sampling_temperature=1.0)(logits, batch).backward()
     assert logits.grad is not None and logits.grad[0, :2].abs().min() > 0
 
 
@@ -189,18 +194,18 @@ def test_a_token_whose_logprob_is_no_number_counts_nowhere() -> None:
     shorter = replace(given[3], mask=[*given[3].mask[:-1], False])
     assert loss_of(config, [*given[:3], spoiled]) == loss_of(config, [*given[:3], shorter])
     assert (
-        batch_of(config, [*given[:3], spoiled]).valid_count()
-        == batch_of(config, given).valid_count() - 1
+        batch_of(config, [*given[:3], spoiled]).num_valid_tokens()
+        == batch_of(config, given).num_valid_tokens() - 1
     )
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rows_that_are_all_filling_cost_nothing(name: str) -> None:
     config = configured(name)
-    empty = empty_rows(2, 8)
+    empty = build_empty_batch(2, 8)
     empty.extra["reference"] = torch.zeros(2, 8)
     assert (
-        config.builder()(config, sampling_temperature=1.0)(
+        config.load_builder()(config, sampling_temperature=1.0)(
             torch.zeros(2, 8, 5, requires_grad=True), empty
         ).item()
         == 0
@@ -210,18 +215,18 @@ def test_rows_that_are_all_filling_cost_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_loss_does_not_depend_on_how_answers_are_dealt_to_rows(name: str) -> None:
     config = configured(name, kl={"coef": 0.1}, entropy_coef=0.01)
-    loss = config.builder()(config, sampling_temperature=1.0)
+    loss = config.load_builder()(config, sampling_temperature=1.0)
     whole = batch_of(config, samples(config))
-    apart = pack(
+    apart = pack_rollouts(
         samples(config),
-        row_length=9,
-        multiple=2,
-        share_rows=False,
+        seq_len=9,
+        batch_multiple=2,
+        should_pack=False,
         length_norm=config.length_norm,
-        longest_answer=8,
+        max_completion_tokens=8,
     ).batch
     apart.extra["reference"] = torch.zeros_like(apart.extra["logprobs"])
-    apart.extra["reference"][apart.valid_mask()] = whole.extra["reference"][whole.valid_mask()]
+    apart.extra["reference"][apart.label_mask()] = whole.extra["reference"][whole.label_mask()]
     parts = apart.split(2)
     assert len(parts) == 2
     sums = [loss(logits_for(part), part).item() for part in parts]
@@ -258,12 +263,12 @@ def test_advantages_are_what_their_names_say() -> None:
         "running_mean": rewards,
     }
     for name, values in expected.items():
-        assert advantages_for(name)(rewards.tolist()) == pytest.approx(list(values))
-    running = advantages_for("running_mean")
+        assert build_advantage_fn(name)(rewards.tolist()) == pytest.approx(list(values))
+    running = build_advantage_fn("running_mean")
     running([1.0, 0.0])
     assert running([1.0]) == [0.5]
-    assert advantages_for("group_ratio")([0.0, 0.0]) == [0.0, 0.0]
-    assert advantages_for("group_rank")([5.0, 1.0, 5.0]) == [0.5, -1.0, 0.5]
+    assert build_advantage_fn("group_ratio")([0.0, 0.0]) == [0.0, 0.0]
+    assert build_advantage_fn("group_rank")([5.0, 1.0, 5.0]) == [0.5, -1.0, 0.5]
 
 
 def test_estimates_of_the_divergence_against_the_exact_sum() -> None:
@@ -272,10 +277,11 @@ def test_estimates_of_the_divergence_against_the_exact_sum() -> None:
     difference = policy - reference
     exact = (policy.exp() * difference).sum()
     expectation = {
-        name: (policy.exp() * estimate(difference)).sum() for name, estimate in ESTIMATORS.items()
+        name: (policy.exp() * estimate(difference)).sum()
+        for name, estimate in KL_ESTIMATORS.items()
     }
     torch.testing.assert_close(expectation["k1"], exact)
     torch.testing.assert_close(expectation["k3"], exact)
     torch.testing.assert_close(expectation["k2"], (policy.exp() * difference**2).sum() / 2)
     torch.testing.assert_close(expectation["abs"], (policy.exp() * difference.abs()).sum())
-    assert (ESTIMATORS["k3"](difference) >= 0).all()
+    assert (KL_ESTIMATORS["k3"](difference) >= 0).all()

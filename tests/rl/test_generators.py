@@ -1,4 +1,5 @@
-"""What answers prompts: the same tokens whatever is answered beside them, as a whole pass would say them."""
+"""What answers prompts: the same tokens whatever is answered beside them, as a whole pass would say
+them."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,21 +10,25 @@ import pytest
 import torch
 
 from tests.rl.parts import TEXT, tokenizer
-from titanrun.components.data.documents import unmarked
+from titanrun.components.data.document_ids import skip_document_ids
 from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.environment import Place, alone_with
+from titanrun.distributed.rank_env import RankInfo, build_single_device_environment
+from titanrun.integrations.vllm.vllm_server import build_vllm_arguments
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import read_resolved_text, resolve
-from titanrun.rl.generators.as_trained import AsTrained
+from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
+from titanrun.rl.generators.batch_invariant import BatchInvariantForward
+from titanrun.rl.generators.batched_sampling import sample_tokens, uniform_noise
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig, VllmConfig
-from titanrun.rl.generators.draws import draw, uniforms
-from titanrun.rl.generators.generator import Beside, Supplies
-from titanrun.rl.generators.vllm import settings_of
-from titanrun.rl.samples import Request
-from titanrun.worker.job import Job
-from titanrun.worker.rl import build_supplies, dtype_of, own_copy
-from titanrun.worker.vllm_process import options
+from titanrun.rl.generators.generator_protocol import GeneratorProcessConfig, GeneratorResources
+from titanrun.rl.generators.vllm_generator import build_start_message
+from titanrun.rl.rollout_types import GenerateRequest
+from titanrun.worker.build.build_rollouts import (
+    build_generator_resources,
+    clone_policy_model,
+    get_generator_dtype,
+)
+from titanrun.worker.worker_job import WorkerJob
 
 CPU = torch.device("cpu")
 
@@ -32,8 +37,8 @@ CPU = torch.device("cpu")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     file = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
     file.write_text(TEXT)
-    return read_resolved_text(
-        resolve(str(file), ["training.seq_len=64", "model.n_layers=2"], environment={}).text
+    return load_resolved_text(
+        resolve_recipe(str(file), ["training.seq_len=64", "model.n_layers=2"], environment={}).text
     )
 
 
@@ -46,26 +51,34 @@ def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         sampling: dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        config = registry.choice(GeneratorConfig, name).model_validate({"name": name, **options})
-        supplies = Supplies(
-            model=lambda is_split: own_copy(recipe, CPU, torch.float32),
+        config = registry.load_choice(GeneratorConfig, name).model_validate(
+            {"name": name, **options}
+        )
+        supplies = GeneratorResources(
+            build_model=lambda is_split: clone_policy_model(recipe, CPU, torch.float32),
             sampling=SamplingConfig(**(sampling or {})),
             end_ids=frozenset({0}),
-            encode=lambda text: tokenizer().encode(text, bos=False, eos=True),
+            encode=lambda text: tokenizer().encode(text, add_bos=False, add_eos=True),
             autocast=nullcontext,
-            beside=Beside("", "float32", 64, tmp_path_factory.mktemp("logs") / "generator.log", 0),
-            reread=AsTrained(4, 64, unmarked) if recomputes else None,
+            process_config=GeneratorProcessConfig(
+                "", "float32", 64, tmp_path_factory.mktemp("logs") / "generator.log", 0
+            ),
+            batch_invariant_forward=BatchInvariantForward(4, 64, skip_document_ids)
+            if recomputes
+            else None,
         )
-        return config.builder()(config, supplies=supplies)
+        return config.load_builder()(config, resources=supplies)
 
     return make
 
 
-def requests(count: int = 8, *, new: int = 12) -> list[Request]:
+def requests(count: int = 8, *, new: int = 12) -> list[GenerateRequest]:
     random = torch.Generator().manual_seed(5)
     lengths = [1 + index * 3 % 11 for index in range(count)]
     return [
-        Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index)
+        GenerateRequest(
+            torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index
+        )
         for index, length in enumerate(lengths)
     ]
 
@@ -80,7 +93,7 @@ def test_remembered_keys_say_what_whole_passes_say(build: Callable[..., Any]) ->
 def test_log_probabilities_are_those_of_one_pass_over_the_answer(
     build: Callable[..., Any], recipe: Recipe
 ) -> None:
-    model = own_copy(recipe, CPU, torch.float32)
+    model = clone_policy_model(recipe, CPU, torch.float32)
     for request, said in zip(
         requests(), build(sampling={"temperature": 0.7}).generate(requests()), strict=True
     ):
@@ -113,10 +126,10 @@ def test_so_many_prompts_are_answered_at_once(
     build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator, sizes = build(batch_size=3), []
-    answer = generator._answer
+    answer = generator._generate_batch
     monkeypatch.setattr(
         generator,
-        "_answer",
+        "_generate_batch",
         lambda given, **options: sizes.append(len(given)) or answer(given, **options),
     )
     generator.generate(requests())
@@ -133,7 +146,7 @@ def test_answers_end_where_they_must(build: Callable[..., Any]) -> None:
 
 def test_static_answers_are_given_in_turn(build: Callable[..., Any]) -> None:
     generator = build("static", replies=["ab", "c"])
-    said = generator.generate([Request([5], seed, 2) for seed in range(3)])
+    said = generator.generate([GenerateRequest([5], seed, 2) for seed in range(3)])
     assert [tokenizer().decode(each.tokens) for each in said] == ["ab", "c", "ab"]
     assert [each.finish for each in said] == ["length", "stop", "length"]
 
@@ -151,8 +164,8 @@ def test_static_answers_are_given_in_turn(build: Callable[..., Any]) -> None:
 def test_tokens_are_drawn_by_their_probability(sampling: dict[str, Any], kept: int) -> None:
     probabilities = torch.tensor([0.1, 0.5, 0.05, 0.35])
     count = 4000
-    uniform = uniforms([7], count)[0]
-    drawn = draw(
+    uniform = uniform_noise([7], count)[0]
+    drawn = sample_tokens(
         probabilities.log().repeat(count, 1), uniform, SamplingConfig(**sampling), temperature=1.0
     )
     order = probabilities.argsort(descending=True)[:kept]
@@ -165,17 +178,19 @@ def test_tokens_are_drawn_by_their_probability(sampling: dict[str, Any], kept: i
 
 def test_temperature_sharpens_and_zero_takes_the_likeliest() -> None:
     logits = torch.tensor([[0.0, 1.0, 0.5]]).repeat(2000, 1)
-    uniform = uniforms([1], 2000)[0]
+    uniform = uniform_noise([1], 2000)[0]
     shares = [
-        (draw(logits, uniform, SamplingConfig(), temperature=value).tokens_B == 1).float().mean()
+        (sample_tokens(logits, uniform, SamplingConfig(), temperature=value).tokens_B == 1)
+        .float()
+        .mean()
         for value in (2.0, 1.0, 0.25)
     ]
     assert shares[0] < shares[1] < shares[2]
-    assert (draw(logits, uniform, SamplingConfig(), temperature=0.0).tokens_B == 1).all()
+    assert (sample_tokens(logits, uniform, SamplingConfig(), temperature=0.0).tokens_B == 1).all()
 
 
 def test_weights_are_taken_in_whole(build: Callable[..., Any], recipe: Recipe) -> None:
-    generator, other = build(), own_copy(recipe, CPU, torch.float32)
+    generator, other = build(), clone_policy_model(recipe, CPU, torch.float32)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(0.1)
@@ -198,34 +213,43 @@ def test_a_batch_invariant_generator_computes_whole_rows(tmp_path: Path) -> None
         "debug.deterministic=true",
         "training.mixed_precision_param=bfloat16",
     ]
-    run = read_resolved_text(resolve(str(tmp_path / "recipe.yaml"), asked, environment={}).text)
+    run = load_resolved_text(
+        resolve_recipe(str(tmp_path / "recipe.yaml"), asked, environment={}).text
+    )
     assert run.rl is not None
     assert (
-        build_supplies(
-            run, run.rl, Job(tmp_path / "resolved.yaml", "", Place()), CPU, None, tokenizer()
-        ).reread
+        build_generator_resources(
+            run,
+            run.rl,
+            WorkerJob(tmp_path / "resolved.yaml", "", RankInfo()),
+            CPU,
+            None,
+            tokenizer(),
+        ).batch_invariant_forward
         is not None
     )
-    assert dtype_of(run, run.rl) == torch.float32
+    assert get_generator_dtype(run, run.rl) == torch.float32
 
 
 def test_vllm_is_opened_with_what_the_recipe_says(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(TEXT)
-    run = read_resolved_text(
-        resolve(str(tmp_path / "recipe.yaml"), ["rl.sampling.temperature=0.5"], environment={}).text
+    run = load_resolved_text(
+        resolve_recipe(
+            str(tmp_path / "recipe.yaml"), ["rl.sampling.temperature=0.5"], environment={}
+        ).text
     )
     assert run.rl is not None
-    supplies = build_supplies(
+    supplies = build_generator_resources(
         run,
         run.rl,
-        Job(tmp_path / "resolved.yaml", "its text", Place(rank=1)),
+        WorkerJob(tmp_path / "resolved.yaml", "its text", RankInfo(rank=1)),
         CPU,
         None,
         tokenizer(),
     )
     config = VllmConfig(model="huggingface", batch_size=7, memory_share=0.5, enforce_eager=False)
-    told = settings_of(config, supplies)
-    opened = options(told)
+    told = build_start_message(config, supplies)
+    opened = build_vllm_arguments(told)
     assert (told["recipe"], told["model"], told["end_ids"]) == (
         "its text",
         "huggingface",
@@ -241,11 +265,11 @@ def test_vllm_is_opened_with_what_the_recipe_says(tmp_path: Path) -> None:
         32,
         "processed_logprobs",
     )
-    assert supplies.beside.log == tmp_path / "logs" / "generator-rank1.log"
+    assert supplies.process_config.log_file == tmp_path / "logs" / "generator-rank1.log"
 
 
 def test_a_vllm_that_takes_too_long_is_a_problem(build: Callable[..., Any]) -> None:
-    with pytest.raises(ProblemsFound, match=r"vLLM gave no answer within 0\.01 seconds") as caught:
+    with pytest.raises(ProblemsFound, match=r"vLLM did not respond within 0\.01 seconds") as caught:
         build("vllm", timeout_seconds=0.01)
     assert caught.value.problems[0].path == ("rl", "generator")
 
@@ -262,8 +286,8 @@ def test_a_process_beside_a_rank_is_no_rank_and_has_its_accelerator(
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    variables = alone_with(1)
+    variables = build_single_device_environment(1)
     assert variables["KEPT"] == "yes" and variables["CUDA_VISIBLE_DEVICES"] == "1"
     assert not {"RANK", "LOCAL_RANK", "MASTER_PORT", "TITANRUN_QUIET"} & set(variables)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert alone_with(1)["CUDA_VISIBLE_DEVICES"] == "6"
+    assert build_single_device_environment(1)["CUDA_VISIBLE_DEVICES"] == "6"

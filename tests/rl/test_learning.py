@@ -7,8 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.recipe import catalogue
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.recipe.reference import shipped_recipes
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ def trained(name: str, folder: Path, *overrides: str, stage: str = "") -> list[d
         "-m",
         "titanrun",
         "train",
-        str(catalogue.find(name).path),
+        str(shipped_recipes.get_shipped_recipe(name).path),
         f"dump_folder={folder}",
         *overrides,
     ]

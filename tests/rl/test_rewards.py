@@ -8,10 +8,13 @@ import pytest
 from tests.rl.parts import reward, said
 from titanrun.config.problems import ProblemsFound
 from titanrun.rl.config import RlConfig
-from titanrun.rl.rewards.rubric import Rubric
-from titanrun.worker.rl import build_rubric
+from titanrun.rl.rewards.reward_function import RewardFunction
+from titanrun.worker.build.build_rollouts import build_reward_function
 
-ECHO = "import sys, json\nfor line in sys.stdin: print(json.dumps({'reward': len(json.loads(line)['answer'])}), flush=True)"
+ECHO = (
+    "import sys, json\nfor line in sys.stdin: print(json.dumps({'reward': "
+    "len(json.loads(line)['answer'])}), flush=True)"
+)
 NO_WEIGHT = [
     {"name": "char_accuracy", "weight": 0.0},
     {"name": "command", "command": [sys.executable, "-c", ECHO], "weight": 0.0},
@@ -58,7 +61,7 @@ def test_the_environments_reward_is_what_it_gave(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_is_none_is_a_problem(tmp_path: Path) -> None:
-    with pytest.raises(ProblemsFound, match="no regular expression"):
+    with pytest.raises(ProblemsFound, match="invalid regular expression"):
         reward(tmp_path, "regex", pattern="(")
 
 
@@ -72,7 +75,7 @@ def test_a_program_is_asked_line_by_line(tmp_path: Path) -> None:
     ("body", "told"),
     [
         ("sys.stdin.readline(); sys.exit(3)", "exit code 3"),
-        ("sys.stdin.readline(); time.sleep(60)", "no answer within"),
+        ("sys.stdin.readline(); time.sleep(60)", "did not respond within"),
     ],
     ids=["dies", "hangs"],
 )
@@ -94,7 +97,7 @@ def test_a_program_that_fails_is_started_again(
 )
 def test_rubbish_is_no_reward_and_no_reason_to_stop(tmp_path: Path, line: str) -> None:
     rubbish = f"import sys\nfor _ in sys.stdin: print({line!r}, flush=True)"
-    rubric = Rubric(
+    rubric = RewardFunction(
         {
             "command": (
                 reward(
@@ -126,7 +129,7 @@ def test_a_rubric_is_the_weighted_mean(tmp_path: Path) -> None:
         ],
     }
     right, wrong = said("ee", expected="ee"), said("eb", expected="ee")
-    rubric = build_rubric(RlConfig.model_validate(config), tmp_path)
+    rubric = build_reward_function(RlConfig.model_validate(config), tmp_path)
     rubric.score([right, wrong])
     rubric.close()
     assert (right.reward, wrong.reward) == (1.0, pytest.approx(0.125))
@@ -139,7 +142,7 @@ def test_answers_that_were_cut_off_and_worlds_that_failed_have_rewards_of_their_
     cut, failed, usual = said("e"), said("e"), said("e")
     cut.status, failed.status, usual.status = "truncated_length", "error_environment", "completed"
     parts = {"one": (reward(tmp_path, "char_share", characters="e"), 1.0)}
-    Rubric(parts, truncation_reward=-2.0, error_reward=-3.0).score([cut, failed, usual])
+    RewardFunction(parts, truncation_reward=-2.0, error_reward=-3.0).score([cut, failed, usual])
     assert [rollout.reward for rollout in (cut, failed, usual)] == [-2.0, -3.0, 1.0]
-    Rubric(parts).score([cut, failed])
+    RewardFunction(parts).score([cut, failed])
     assert [rollout.reward for rollout in (cut, failed)] == [1.0, None]

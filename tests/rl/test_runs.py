@@ -5,13 +5,20 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.rl.parts import TEXT
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.recipe.trainer_kinds import load_trainer_builder
+from titanrun.training.hooks.timeout_hook import TimeoutHook
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build import build_step_hooks
+from titanrun.worker.rank_main import main
+from titanrun.worker.worker_job import rendezvous
 
 Numbers = list[dict[str, float]]
 TIMES = ("tps", "tflops", "memory_gib", "time/")
@@ -23,7 +30,7 @@ def write_run(folder: Path, *overrides: str) -> Path:
     (folder.parent / f"{folder.name}.yaml").write_text(TEXT)
     resolved = folder / "resolved.yaml"
     resolved.write_text(
-        resolve(str(folder.parent / f"{folder.name}.yaml"), overrides, environment={}).text
+        resolve_recipe(str(folder.parent / f"{folder.name}.yaml"), overrides, environment={}).text
     )
     return resolved
 
@@ -122,7 +129,7 @@ def test_groups_of_one_reward_are_left_out_unless_they_are_wanted(
     ] == 2
     stopped = runs(flat, "rl.rollout.stop_after_dropped=2", exit_code=3)
     log = (stopped / "logs" / "rank-0.log").read_text()
-    assert "in 2 steps in a row all answers to a prompt had the same reward" in log
+    assert "no reward variance for 2 consecutive steps" in log
     assert len(numbers(stopped)) == 1
 
 
@@ -154,15 +161,22 @@ def test_what_the_policy_writes_is_kept_as_in_pretraining(runs: Callable[..., Pa
 
 
 def test_ranks_wait_no_longer_than_they_should_after_the_first_step(
-    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shortened: list[int] = []
-    monkeypatch.setattr(
-        "titanrun.worker.rl.shorten_patience",
-        lambda recipe, meshes: shortened.append(recipe.comm.train_timeout_seconds),
-    )
-    runs("comm.train_timeout_seconds=77", "name=patience")
-    assert shortened == [77]
+    monkeypatch.setattr(build_step_hooks, "set_pg_timeout", shortened.append)
+    resolved = write_run(tmp_path / "run", "comm.train_timeout_seconds=77")
+    with (
+        SignalRequests() as signals,
+        load_trainer_builder("rl")(
+            load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=signals
+        ) as loop,
+    ):
+        loop.hooks = (*loop.hooks, TimeoutHook(lambda: shortened.append(loop.state.step)))
+        loop.train()
+    assert shortened == [1]
+    build_step_hooks.apply_train_timeout(load_resolved(resolved), cast(Any, object()))
+    assert shortened == [1, 77]
 
 
 def test_the_recorder_keeps_what_it_should(runs: Callable[..., Path]) -> None:
@@ -188,17 +202,17 @@ def test_log_probabilities_are_verified_at_each_step(
     runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert numbers(runs("rl.sync.max_logprob_diff=1.0e-4")) == numbers(runs())
-    from titanrun.rl.weight_sync.delivery import Delivery
+    from titanrun.rl.weight_sync.weight_sync import WeightSync
 
-    deliver = Delivery.deliver
+    deliver = WeightSync.sync_weights
     monkeypatch.setattr(
-        Delivery,
-        "deliver",
+        WeightSync,
+        "sync_weights",
         lambda self, engine: deliver(self, engine) if engine.policy_version == 0 else None,
     )
     stopped = runs("rl.sync.max_logprob_diff=1.0e-4", "name=one-sync-skipped", exit_code=3)
     assert (
-        "at step 2 the generator's log-probabilities are up to"
+        "at step 2 the generator's log-probabilities differ from the policy's by up to"
         in (stopped / "logs" / "rank-0.log").read_text()
     )
     assert [line["step"] for line in numbers(stopped)] == [0, 1]
@@ -286,7 +300,10 @@ def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_been(
 def test_a_reward_program_that_fails_costs_answers_and_in_the_end_the_run(
     runs: Callable[..., Path],
 ) -> None:
-    odd = "import sys, json\nfor i, line in enumerate(sys.stdin): print('oops' if i % 3 == 0 else json.dumps({'reward': i % 5}), flush=True)"
+    odd = (
+        "import sys, json\nfor i, line in enumerate(sys.stdin): print('oops' if i % 3 == 0 else "
+        "json.dumps({'reward': i % 5}), flush=True)"
+    )
     reward = json.dumps([{"name": "command", "command": [sys.executable, "-c", odd]}])
     counted = numbers(runs(f"rl.rewards={reward}", "rl.validation.dataset=null"))
     assert counted[1]["rollout/dropped_without_reward"] == 3
@@ -325,12 +342,15 @@ def test_each_program_has_a_log_of_its_own_and_what_it_died_of_is_said(
 def test_a_program_as_environment_that_fails_drops_conversations_or_gives_them_a_reward(
     runs: Callable[..., Path],
 ) -> None:
-    world = f"rl.environment={json.dumps({'name': 'program', 'command': [sys.executable, '-c', 'exit(1)'], 'max_restarts': 40})}"
+    command = [sys.executable, "-c", "exit(1)"]
+    environment = {"name": "program", "command": command, "max_restarts": 40}
+    world = f"rl.environment={json.dumps(environment)}"
     given = numbers(
         runs(
             world,
             "rl.generator={name: static, replies: [ab]}",
-            "rl.rollout={error_reward: -0.5, prompts_per_step: 2, samples_per_prompt: 4, drop_zero_variance: false}",
+            "rl.rollout={error_reward: -0.5, prompts_per_step: 2, samples_per_prompt: 4, "
+            "drop_zero_variance: false}",
             "training.steps=1",
             "rl.validation.dataset=null",
         )

@@ -9,11 +9,11 @@ import pytest
 
 from tests.rl.parts import tokenizer
 from titanrun.components.data.config import DatasetConfig
-from titanrun.components.data.loader import DataExhausted, RowLoader
+from titanrun.components.data.dataloader import DataloaderExhaustedError, DistributedDataLoader
 from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe import menu
-from titanrun.rl.tasks.rows import TaskRows
+from titanrun.recipe import builtins
+from titanrun.rl.prompts.prompt_dataset import PromptDataset
 
 BASE: dict[str, dict[str, Any]] = {
     "string_task": {"count": 20},
@@ -35,14 +35,18 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def task(name: str, **options: Any) -> TaskRows:
-    menu.open_menu()
-    config: Any = registry.choice(DatasetConfig, name).model_validate({"name": name, **options})
-    return config.builder()(config, tokenizer=tokenizer(), row_length=33, cache_folder=Path("none"))
+def task(name: str, **options: Any) -> PromptDataset:
+    builtins.register_builtins()
+    config: Any = registry.load_choice(DatasetConfig, name).model_validate(
+        {"name": name, **options}
+    )
+    return config.load_builder()(
+        config, tokenizer=tokenizer(), sample_length=33, cache_folder=Path("none")
+    )
 
 
 def asked(name: str, **options: Any) -> list[tuple[str, str]]:
-    return list(task(name, **options).questions)
+    return list(task(name, **options).prompt_answer_pairs)
 
 
 def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
@@ -78,7 +82,7 @@ def test_an_answer_that_a_pattern_does_not_find_is_named(
         (f"record {number} of a hub", record) for number, record in enumerate(records, start=1)
     ]
     monkeypatch.setattr(
-        "titanrun.components.data.hub_records.hub_records", lambda config: iter(placed)
+        "titanrun.components.data.hub_records.iter_hub_records", lambda config: iter(placed)
     )
     with pytest.raises(ProblemsFound, match=message) as problems:
         task("hub_questions", repo="a/b", revision="0" * 40, answer_pattern=pattern)
@@ -137,26 +141,26 @@ def test_held_out_prompts_are_no_others() -> None:
 
 def test_as_a_row_only_the_answer_counts() -> None:
     rows = task("string_task", count=4)
-    prompt, answer = rows.questions[0]
+    prompt, answer = rows.prompt_answer_pairs[0]
     ids, counts, positions = rows[0]
     end = len(prompt) + len(answer) + 1
     assert tokenizer().decode(ids[:end].tolist()) == prompt + answer and ids[end - 1] == 0
     assert np.flatnonzero(counts).tolist() == list(range(len(prompt), end))
     assert positions[:end].tolist() == list(range(end)) and positions[end] == 0
-    with pytest.raises(ProblemsFound, match="a row has 3"):
-        TaskRows(rows.questions, tokenizer(), row_length=4)[0]
+    with pytest.raises(ProblemsFound, match="seq_len is 3"):
+        PromptDataset(rows.prompt_answer_pairs, tokenizer(), sample_length=4)[0]
 
 
 def test_questions_come_in_the_order_that_the_recipe_says() -> None:
     rows = task("string_task", count=7)
 
     def order(**options: Any) -> list[int]:
-        loader = RowLoader(rows, seed=0, global_batch_size=1, **options)
+        loader = DistributedDataLoader(rows, seed=0, global_batch_size=1, **options)
         found = []
         try:
             for _ in range(9):
-                found += loader.next_numbers()
-        except DataExhausted:
+                found += loader.next_indices()
+        except DataloaderExhaustedError:
             pass
         return found
 

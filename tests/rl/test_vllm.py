@@ -1,4 +1,5 @@
-"""vLLM as the generator: what it says is what the model would, and a policy learns from it. `make test-vllm` has the environment."""
+"""vLLM as the generator: what it says is what the model would, and a policy learns from it. `make
+test-vllm` has the environment."""
 
 import os
 import signal
@@ -15,15 +16,15 @@ import torch
 from torch import nn
 
 from tests.rl.parts import TEXT, tokenizer
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe import catalogue
-from titanrun.recipe.resolve import read_resolved_text, resolve
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
-from titanrun.rl.generators.generator import Beside, Supplies
-from titanrun.rl.samples import Completion, Request
-from titanrun.worker.rl import own_copy
+from titanrun.rl.generators.generator_protocol import GeneratorProcessConfig, GeneratorResources
+from titanrun.rl.rollout_types import Completion, GenerateRequest
+from titanrun.worker.build.build_rollouts import clone_policy_model
 
 pytestmark = pytest.mark.vllm
 
@@ -46,7 +47,8 @@ MODELS = {
     "decoder": (
         "native",
         [
-            "model={name: decoder, flavor: debugmodel, attention: {mask: block_causal, window: 4, window_pattern: [window, full]}}"
+            "model={name: decoder, flavor: debugmodel, attention: {mask: block_causal, window: "
+            "4, window_pattern: [window, full]}}"
         ],
     ),
 }
@@ -64,22 +66,24 @@ def build(tmp_path: Path) -> Iterator[Build]:
         **options: Any,
     ) -> tuple[Any, nn.Module]:
         (tmp_path / "recipe.yaml").write_text(TEXT)
-        resolved = resolve(str(tmp_path / "recipe.yaml"), list(overrides), environment={})
-        config = registry.choice(GeneratorConfig, "vllm").model_validate(
+        resolved = resolve_recipe(str(tmp_path / "recipe.yaml"), list(overrides), environment={})
+        config = registry.load_choice(GeneratorConfig, "vllm").model_validate(
             {"name": "vllm", **options}
         )
-        recipe = read_resolved_text(resolved.text)
-        model = own_copy(recipe, CPU, torch.float32)
+        recipe = load_resolved_text(resolved.text)
+        model = clone_policy_model(recipe, CPU, torch.float32)
         log = tmp_path / f"generator-{next(numbers)}.log"
-        supplies = Supplies(
-            model=lambda is_split: model,
+        supplies = GeneratorResources(
+            build_model=lambda is_split: model,
             sampling=SamplingConfig(**(sampling or {})),
             end_ids=frozenset(ends),
-            encode=lambda text: tokenizer().encode(text, bos=False, eos=True),
+            encode=lambda text: tokenizer().encode(text, add_bos=False, add_eos=True),
             autocast=nullcontext,
-            beside=Beside(resolved.text, "float32", recipe.training.seq_len, log, 0),
+            process_config=GeneratorProcessConfig(
+                resolved.text, "float32", recipe.training.seq_len, log, 0
+            ),
         )
-        generator = config.builder()(config, supplies=supplies)
+        generator = config.load_builder()(config, resources=supplies)
         made.append(generator)
         generator.load(model.state_dict().items(), version=0)
         return generator, model
@@ -89,17 +93,19 @@ def build(tmp_path: Path) -> Iterator[Build]:
         generator.close()
 
 
-def requests(number: int = 6, *, new: int = 12) -> list[Request]:
+def requests(number: int = 6, *, new: int = 12) -> list[GenerateRequest]:
     random = torch.Generator().manual_seed(5)
     lengths = [1 + index * 3 % 11 for index in range(number)]
     return [
-        Request(torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index)
+        GenerateRequest(
+            torch.randint(1, 56, (length,), generator=random).tolist(), index, new - index
+        )
         for index, length in enumerate(lengths)
     ]
 
 
 def logprobs_of(
-    model: nn.Module, request: Request, said: Completion, *, temperature: float = 1.0
+    model: nn.Module, request: GenerateRequest, said: Completion, *, temperature: float = 1.0
 ) -> list[float]:
     """What one pass over prompt and answer gives the tokens of the answer."""
     row = torch.tensor([request.tokens + said.tokens])
@@ -149,7 +155,7 @@ def test_draws_are_those_of_the_recipe_and_of_the_seed(build: Build) -> None:
 
 def test_weights_that_vllms_model_does_not_take_are_a_problem(build: Build) -> None:
     with pytest.raises(
-        ProblemsFound, match=r"its model takes no new weights for .*experts"
+        ProblemsFound, match=r"vLLM's model did not load weights for .*experts"
     ) as caught:
         build(other("qwen3", "debugmodel_moe"), model="huggingface")
     assert caught.value.problems[0].path == ("rl", "generator")
@@ -182,10 +188,10 @@ def test_each_rank_has_a_vllm_of_its_own(tmp_path: Path) -> None:
 
 def test_a_vllm_that_dies_ends_the_run_with_its_last_words(build: Build) -> None:
     generator, _ = build(*LLAMA)
-    os.kill(generator.program._process.pid, signal.SIGKILL)
+    os.kill(generator.subprocess._process.pid, signal.SIGKILL)
     with pytest.raises(ProblemsFound, match="vLLM ended") as caught:
         generator.generate(requests())
-    assert "generator-0.log" in str(caught.value.problems[0].help)
+    assert "generator-0.log" in str(caught.value.problems[0].hint)
 
 
 def train(name: str, run: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
@@ -195,7 +201,7 @@ def train(name: str, run: Path, *overrides: str) -> "subprocess.CompletedProcess
         "-m",
         "titanrun",
         "train",
-        str(catalogue.find(name).path),
+        str(shipped_recipes.get_shipped_recipe(name).path),
         f"dump_folder={run}",
         "rl.generator=vllm",
     ]

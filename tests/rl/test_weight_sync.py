@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from titanrun.distributed.agreement import Ranks
-from titanrun.rl.weight_sync.bus import WeightBus, as_sent
-from titanrun.rl.weight_sync.files import FolderBus
-from titanrun.rl.weight_sync.in_process import InProcessBus
-from titanrun.rl.weight_sync.shared_memory import SharedMemoryBus
+from titanrun.distributed.object_collectives import RankGroup
+from titanrun.rl.weight_sync.folder_transport import FolderTransport
+from titanrun.rl.weight_sync.in_process_transport import InProcessTransport
+from titanrun.rl.weight_sync.shared_memory_transport import SharedMemoryTransport
+from titanrun.rl.weight_sync.transport import WeightTransport, cast_for_generator
 
-BUSES: dict[str, Callable[[Path], WeightBus]] = {
-    "in_process": lambda folder: InProcessBus(keep=2),
-    "shared_memory": lambda folder: SharedMemoryBus(folder, keep=2, ranks=Ranks()),
-    "file": lambda folder: FolderBus(folder, keep=2, ranks=Ranks(), kind="file"),
-    "dcp": lambda folder: FolderBus(folder, keep=2, ranks=Ranks(), kind="dcp"),
+BUSES: dict[str, Callable[[Path], WeightTransport]] = {
+    "in_process": lambda folder: InProcessTransport(keep=2),
+    "shared_memory": lambda folder: SharedMemoryTransport(folder, keep=2, ranks=RankGroup()),
+    "file": lambda folder: FolderTransport(folder, keep=2, ranks=RankGroup(), kind="file"),
+    "dcp": lambda folder: FolderTransport(folder, keep=2, ranks=RankGroup(), kind="dcp"),
 }
 
 
@@ -44,7 +44,7 @@ def test_the_last_versions_can_be_pulled_and_no_others(tmp_path: Path, kind: str
         bus.publish(version, sent.items())
         # the trainer goes on writing to its own
         sent["a.weight"].zero_()
-    assert bus.versions() == [2, 3]
+    assert bus.list_versions() == [2, 3]
     for version in (2, 3):
         pulled = dict(bus.pull(version))
         assert pulled.keys() == weights(version).keys()
@@ -53,7 +53,7 @@ def test_the_last_versions_can_be_pulled_and_no_others(tmp_path: Path, kind: str
     with pytest.raises(KeyError):
         list(bus.pull(1))
     bus.drop(2)
-    assert bus.versions() == [3]
+    assert bus.list_versions() == [3]
     bus.close()
 
 
@@ -74,19 +74,19 @@ def test_a_reader_never_sees_half_a_version_whenever_its_writer_is_killed(
     tmp_path: Path, kind: str
 ) -> None:
     context = multiprocessing.get_context("fork")
-    for round in range(6):
-        folder = tmp_path / str(round)
+    for attempt in range(6):
+        folder = tmp_path / str(attempt)
         writer = context.Process(target=write_for_ever, args=(folder, kind))
         writer.start()
         bus = BUSES[kind](folder)
         deadline = time.monotonic() + 60
-        while not bus.versions() and time.monotonic() < deadline:
+        while not bus.list_versions() and time.monotonic() < deadline:
             time.sleep(0.01)
-        time.sleep(0.013 * round)
+        time.sleep(0.013 * attempt)
         os.kill(writer.pid, signal.SIGKILL)  # type: ignore[arg-type]
         writer.join()
-        assert bus.versions()
-        for version in bus.versions():
+        assert bus.list_versions()
+        for version in bus.list_versions():
             found = dict(bus.pull(version))
             assert len(found) == 20 and all((tensor == version).all() for tensor in found.values())
         bus.close()
@@ -94,9 +94,15 @@ def test_a_reader_never_sees_half_a_version_whenever_its_writer_is_killed(
 
 def test_parameters_are_cast_and_buffers_are_not() -> None:
     sent = {"weight": torch.ones(2), "expert_bias": torch.ones(2)}
-    cast = dict(as_sent(sent.items(), dtype=torch.bfloat16, parameters=frozenset({"weight"})))
+    cast = dict(
+        cast_for_generator(
+            sent.items(), dtype=torch.bfloat16, parameter_names=frozenset({"weight"})
+        )
+    )
     assert (cast["weight"].dtype, cast["expert_bias"].dtype) == (torch.bfloat16, torch.float32)
-    same = dict(as_sent(sent.items(), dtype=torch.float32, parameters=frozenset({"weight"})))
+    same = dict(
+        cast_for_generator(sent.items(), dtype=torch.float32, parameter_names=frozenset({"weight"}))
+    )
     assert all(same[name] is sent[name] for name in sent)
 
 
@@ -105,7 +111,7 @@ def test_shared_memory_is_given_back(tmp_path: Path) -> None:
         return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()  # noqa: PTH112, PTH208
 
     before = blocks()
-    bus = SharedMemoryBus(tmp_path, keep=1, ranks=Ranks())
+    bus = SharedMemoryTransport(tmp_path, keep=1, ranks=RankGroup())
     for version in range(3):
         bus.publish(version, nn.Linear(4, 4).state_dict().items())
     mine = {

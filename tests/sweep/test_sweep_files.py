@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.config.tree import plain
-from titanrun.sweep.examined import Planned, built_once, examined
-from titanrun.sweep.names import LONGEST, point_names
-from titanrun.sweep.points import read_sweep
+from titanrun.config.tree import to_plain_data
+from titanrun.sweep.run_names import MAX_NAME_LENGTH, build_point_names
+from titanrun.sweep.sweep_file import read_sweep
+from titanrun.sweep.validate_points import PlannedRun, select_distinct_builds, validate_points
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
 
@@ -23,24 +23,25 @@ def written(folder: Path, text: str) -> Path:
 
 def tried(file: Path) -> list[dict[str, object]]:
     return [
-        {path: plain(node) for path, node in point.items()} for point in read_sweep(file).points
+        {path: to_plain_data(node) for path, node in point.items()}
+        for point in read_sweep(file).points
     ]
 
 
-def runs(file: Path, *changes: str) -> list[Planned]:
-    return examined(read_sweep(file), changes, {})[0]
+def runs(file: Path, *changes: str) -> list[PlannedRun]:
+    return validate_points(read_sweep(file), changes, {})[0]
 
 
 def said(file: Path, *changes: str) -> list[str]:
     """Each problem as `line:column code: message (help)`."""
     try:
-        found = examined(read_sweep(file), changes, {})[1]
+        found = validate_points(read_sweep(file), changes, {})[1]
     except ProblemsFound as error:
         found = list(error.problems)
     for problem in found:
         assert problem.origin is not None and problem.origin.source.name == str(file), problem
     return [
-        f"{item.origin.line}:{item.origin.column} {item.code}: {item.message} ({item.help})"
+        f"{item.origin.line}:{item.origin.column} {item.code}: {item.message} ({item.hint})"
         for item in found
     ]  # type: ignore[union-attr]
 
@@ -53,14 +54,20 @@ def test_every_value_of_a_grid_meets_every_other(tmp_path: Path) -> None:
 
 
 def test_zip_and_list_keep_values_together_and_meet_the_rest(tmp_path: Path) -> None:
-    text = "zip: {model.dim: [64, 128], model.n_layers: [2, 4]}\nlist: [{optimizer.lr: 1.0e-3}, {optimizer.lr: 2.0e-3, debug.seed: 7}]"
+    text = (
+        "zip: {model.dim: [64, 128], model.n_layers: [2, 4]}\nlist: [{optimizer.lr: 1.0e-3}, "
+        "{optimizer.lr: 2.0e-3, debug.seed: 7}]"
+    )
     sizes = [{"model.dim": 64, "model.n_layers": 2}, {"model.dim": 128, "model.n_layers": 4}]
     items = [{"optimizer.lr": 1e-3}, {"optimizer.lr": 2e-3, "debug.seed": 7}]
     assert tried(written(tmp_path, text)) == [size | item for size in sizes for item in items]
 
 
 def test_random_points_are_the_same_every_time_and_each_path_has_its_own(tmp_path: Path) -> None:
-    draws = "optimizer.lr: {log_uniform: [1.0e-5, 1.0e-2]}, optimizer.weight_decay: {uniform: [0, 1]}, model.n_layers: {integer: [1, 8]}"
+    draws = (
+        "optimizer.lr: {log_uniform: [1.0e-5, 1.0e-2]}, optimizer.weight_decay: {uniform: [0, "
+        "1]}, model.n_layers: {integer: [1, 8]}"
+    )
     text = f"random: {{count: 50, seed: 3, values: {{{draws}}}}}"
     points = tried(written(tmp_path, text))
     assert tried(written(tmp_path, text)) == points
@@ -82,14 +89,20 @@ def test_random_points_are_the_same_every_time_and_each_path_has_its_own(tmp_pat
 
 
 def test_filters_look_at_the_points_and_at_the_recipe(tmp_path: Path) -> None:
-    text = "filters: [optimizer.lr < 0.004, model.n_layers <= training.local_batch_size]\nmax_runs: 3\n"
+    text = (
+        "filters: [optimizer.lr < 0.004, model.n_layers <= training.local_batch_size]\nmax_runs: "
+        "3\n"
+    )
     text += "grid: {optimizer.lr: [1.0e-3, 5.0e-3, 2.0e-3], model.n_layers: [4, 16, 2]}"
     found = [tuple(run.values.values()) for run in runs(written(tmp_path, text))]
     assert found == [(1e-3, 4), (1e-3, 2), (2e-3, 4)]
 
 
 def test_runs_are_named_by_what_varies(tmp_path: Path) -> None:
-    text = "folder: out\noverrides: [training.steps=9]\ngrid: {optimizer.lr: [1.0e-3, 2.0e-3], debug.seed: [1]}"
+    text = (
+        "folder: out\noverrides: [training.steps=9]\ngrid: {optimizer.lr: [1.0e-3, 2.0e-3], "
+        "debug.seed: [1]}"
+    )
     first, second = runs(written(tmp_path, text), "debug.deterministic=true")
     assert (str(first.folder), str(second.folder)) == ("out/lr=0.001", "out/lr=0.002")
     assert first.arguments == [
@@ -114,10 +127,10 @@ def test_runs_are_named_by_what_varies(tmp_path: Path) -> None:
     )
 )
 def test_no_two_names_are_alike_and_each_is_one_folder(points: list[dict[str, object]]) -> None:
-    names = point_names(points)
+    names = build_point_names(points)
     assert len(set(names)) == len(points)
     assert all(
-        0 < len(name) <= LONGEST + 7 and "/" not in name and name not in (".", "..")
+        0 < len(name) <= MAX_NAME_LENGTH + 7 and "/" not in name and name not in (".", "..")
         for name in names
     )
 
@@ -129,7 +142,7 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             "grid: {optimizer.lr: [1.0e-3, 2.0e-3], debug.seed: [1, 2], model.n_layers: [2, 4]}",
         )
     )
-    assert [run.values["model.n_layers"] for run in built_once(found)] == [2, 4]
+    assert [run.values["model.n_layers"] for run in select_distinct_builds(found)] == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +168,8 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
         (
             "grid: {debug.seed: 1}",
             [
-                "3:20 wrong-type: 'debug.seed' needs a list of the values to try (write optimizer.lr: [1.0e-3, 2.0e-3])"
+                "3:20 wrong-type: 'debug.seed' needs a list of the values to try (write "
+                "optimizer.lr: [1.0e-3, 2.0e-3])"
             ],
         ),
         (
@@ -165,16 +179,17 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
         (
             "zip: {debug.seed: [1, 2], optimizer.lr: [1.0e-3]}",
             [
-                "3:1 conflict: zip needs as many values of each: 'debug.seed' has 2 and 'optimizer.lr' has 1 (None)"
+                "3:1 conflict: zip needs the same number of values for each path: 'debug.seed' "
+                "has 2 and 'optimizer.lr' has 1 (None)"
             ],
         ),
         (
             "grid: {debug.seed: [1]}\nlist: [{debug.seed: 2}]",
-            ["4:9 conflict: 'debug.seed' is tried in grid already (leave one of the two out)"],
+            ["4:9 conflict: 'debug.seed' is already varied in grid (remove one of the two)"],
         ),
         (
             "early_stopping: {name: median, factor: 2}\ngrid: {debug.seed: [1]}",
-            ["3:40 no-effect: median has no factor (leave it out, or write name: halving)"],
+            ["3:40 no-effect: median does not support factor (remove it, or write name: halving)"],
         ),
         (
             "random: {count: 2, values: {debug.seed: {integr: [1, 2]}}}",
@@ -182,26 +197,34 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
         ),
         (
             "random: {count: 2, values: {optimizer.lr: {log_uniform: [0, 1]}}}",
-            ["3:57 out-of-range: a draw needs two numbers above zero, the lower one first (None)"],
+            [
+                "3:57 out-of-range: a distribution needs two numbers above zero, the lower one "
+                "first (None)"
+            ],
         ),
         (
             "random: {values: {debug.seed: {integer: [1, 2]}}}",
-            ["3:1 missing-key: random needs 'count' (add count)"],
+            ["3:1 missing-key: missing required key 'count' in random (add count)"],
         ),
         (
             "filters: [lr 3]\ngrid: {debug.seed: [1]}",
             [
-                "3:11 usage: 'lr 3' is no condition (write a path, one of <= >= == != < >, and a value or another path: optimizer.lr < 0.01)"
+                "3:11 usage: 'lr 3' is not a condition (write a path, one of <= >= == != < >, "
+                "and a value or another path: optimizer.lr < 0.01)"
             ],
         ),
         (
             "filters: [optimizer.rate < 3]\ngrid: {debug.seed: [1]}",
-            ["3:11 unknown-key: no setting 'optimizer.rate' to compare (name one of the recipe's)"],
+            [
+                "3:11 unknown-key: 'optimizer.rate' not found in the recipe (use the path of a "
+                "recipe field)"
+            ],
         ),
         (
             "grid: {debug.seed: [1, 2, 1]}",
             [
-                "3:27 conflict: two points are the same recipe; the second one is left out (take one of the two values out)"
+                "3:27 conflict: two points have the same recipe, the second one is skipped "
+                "(remove one of the two values)"
             ],
         ),
     ],
@@ -213,7 +236,7 @@ def test_a_mistake_is_named_with_its_place_in_the_file(
 
 
 def test_a_sweep_that_tries_nothing_or_keeps_nothing_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ProblemsFound, match="names nothing to try"):
+    with pytest.raises(ProblemsFound, match="has no values to try"):
         read_sweep(written(tmp_path, "slots: 2"))
-    with pytest.raises(ProblemsFound, match="no point of the sweep is left"):
+    with pytest.raises(ProblemsFound, match="no point of the sweep satisfies its filters"):
         runs(written(tmp_path, "filters: [debug.seed > 5]\ngrid: {debug.seed: [1, 2]}"))

@@ -1,4 +1,5 @@
-"""The corpus and tokenizer that ship: hashes, vocabulary, entropy, separation of held-out text, and the trigram baseline."""
+"""The corpus and tokenizer that ship: hashes, vocabulary, entropy, separation of held-out text, and
+the trigram baseline."""
 
 import json
 import os
@@ -117,7 +118,8 @@ def test_trigram_probabilities_sum_to_one(toy_model, before, last):
 
 
 def test_trigram_probability_is_the_one_worked_out_by_hand(toy_model):
-    # 11 kinds of trigram, 8 seen once and 3 twice; 10 kinds of pair, 9 after one kind of token and 1 after two;
+    # 11 kinds of trigram, 8 seen once and 3 twice; 10 kinds of pair, 9 after one kind of token and
+    # 1 after two;
     # 7 kinds of token, 5 after one kind of token and 1 after two
     three, two, one = 8 / 14, 9 / 11, 5 / 7
     unigram = (1 - one) / 10 + one * 7 / 10 * (1 / 9)

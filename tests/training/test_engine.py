@@ -5,13 +5,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.data.token_batch import IGNORE_INDEX, TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig
-from titanrun.components.losses.cross_entropy import CrossEntropy
+from titanrun.components.losses.cross_entropy import CrossEntropyLoss
+from titanrun.components.lr_schedulers.config import WarmupStableDecayConfig
+from titanrun.components.lr_schedulers.spec.warmup_stable_decay import WarmupStableDecaySchedule
 from titanrun.components.optimizers.adamw import build_adamw
 from titanrun.components.optimizers.config import AdamWConfig
-from titanrun.components.schedules.config import WarmupStableDecayConfig
-from titanrun.components.schedules.warmup_stable_decay import WarmupStableDecay
 from titanrun.distributed.precision import Precision
 from titanrun.training.engine import Engine
 
@@ -36,12 +36,12 @@ class Bigram(nn.Module):
 
 def engine(*, max_norm: float | None = 1.0, precision: Precision = FP32, steps: int = 10) -> Engine:
     torch.manual_seed(0)
-    model = Bigram().to(precision.storage)
+    model = Bigram().to(precision.storage_dtype)
     return Engine(
         model,
         build_adamw(AdamWConfig(lr=1e-2), parameters=list(model.named_parameters())),
-        WarmupStableDecay(WarmupStableDecayConfig(total_steps=steps, warmup_steps=2)),
-        CrossEntropy(CrossEntropyConfig()),
+        WarmupStableDecaySchedule(WarmupStableDecayConfig(total_steps=steps, warmup_steps=2)),
+        CrossEntropyLoss(CrossEntropyConfig()),
         device=CPU,
         precision=precision,
         max_norm=max_norm,
@@ -49,11 +49,11 @@ def engine(*, max_norm: float | None = 1.0, precision: Precision = FP32, steps: 
 
 
 def batch(step: int = 0, *, rows: int = 8, uneven: bool = False) -> TokenBatch:
-    made = TokenBatch.from_rows(
+    made = TokenBatch.from_sequences(
         torch.randint(VOCABULARY, (rows, 13), generator=torch.Generator().manual_seed(step))
     )
     if uneven:
-        made.labels[:2, 3:] = IGNORE
+        made.labels[:2, 3:] = IGNORE_INDEX
         made.loss_mask[5] = False
     return made
 
@@ -91,7 +91,7 @@ def test_a_step_with_weights_is_the_same_however_it_is_cut_into_passes() -> None
     output = whole.forward_backward(weighed)
     cut_output = cut.forward_backward(weighed.split(3))
     assert (
-        output.valid_tokens.item() == pytest.approx((weights * given.valid_mask()).sum().item())
+        output.valid_tokens.item() == pytest.approx((weights * given.label_mask()).sum().item())
         and output.valid_tokens.item() < 1
     )
     assert cut_output.loss.item() == pytest.approx(output.loss.item(), rel=1e-6)
@@ -101,9 +101,9 @@ def test_a_step_with_weights_is_the_same_however_it_is_cut_into_passes() -> None
         alone.model(given.tokens).flatten(0, 1),
         given.labels.flatten(),
         reduction="none",
-        ignore_index=IGNORE,
+        ignore_index=IGNORE_INDEX,
     )
-    counted = weights * given.valid_mask()
+    counted = weights * given.label_mask()
     mean = (losses * counted.flatten()).sum() / counted.sum()
     mean.backward()
     assert output.loss.item() == pytest.approx(mean.item(), rel=1e-6)
@@ -132,7 +132,7 @@ def test_a_step_is_that_of_a_bare_loop_bit_for_bit() -> None:
             [parameter.grad for parameter in model.parameters()], foreach=True
         )
         nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, norm, foreach=True)
-        optimizer.param_groups[0]["lr"] = 1e-2 * ours.schedule.factor(step)
+        optimizer.param_groups[0]["lr"] = 1e-2 * ours.lr_schedule.factor(step)
         optimizer.step()
         optimizer.zero_grad()
         assert torch.equal(ours.forward_backward(given).loss, loss.detach())
@@ -147,7 +147,7 @@ def test_the_learning_rate_is_peak_times_schedule_unless_it_is_given() -> None:
     for step in range(3):
         trained.forward_backward(batch(step))
         rates.append(trained.optim_step(lr=0.5 if step == 1 else None).lr)
-    assert rates == [1e-2 * 0.5, 0.5, 1e-2 * trained.schedule.factor(2)]
+    assert rates == [1e-2 * 0.5, 0.5, 1e-2 * trained.lr_schedule.factor(2)]
     assert trained.steps_done == 3
 
 
@@ -170,7 +170,7 @@ def test_gradients_are_gone_after_a_step() -> None:
 
 def test_several_calls_a_step_need_a_normalizer() -> None:
     parts = batch(uneven=True).split(3)
-    total = batch(uneven=True).valid_count()
+    total = batch(uneven=True).num_valid_tokens()
     one, several = engine(), engine()
     one.forward_backward(parts)
     for part in parts:
@@ -196,7 +196,7 @@ def test_evaluation_leaves_no_trace() -> None:
     random_state = torch.get_rng_state()
     with trained.eval_mode():
         assert not trained.model.training
-        output = trained.eval_forward(batch())
+        output = trained.evaluate_loss(batch())
     assert trained.model.training
     assert not output.loss_sum.requires_grad
     assert gradients(trained) == []
@@ -215,10 +215,10 @@ def test_modes_are_given_back() -> None:
 
 def test_tensors_are_the_weights_and_states_themselves() -> None:
     trained = engine()
-    tensors = trained.tensors()
+    tensors = trained.named_state_tensors()
     assert (
         tensors.keys()
-        > trained.tensors(with_optimizer=False).keys()
+        > trained.named_state_tensors(with_optimizer=False).keys()
         == {"model.embedding.weight", "model.norm.weight", "model.head.weight"}
     )
     trained.forward_backward(batch())
@@ -232,7 +232,7 @@ def test_forward_gives_logprobs_and_entropy_in_fp32() -> None:
     given = batch(uneven=True)
     outputs = trained.forward(given, outputs=("logprobs", "entropy", "logits"), temperature=0.5)
     distribution = torch.distributions.Categorical(logits=outputs["logits"])
-    valid = given.valid_mask()
+    valid = given.label_mask()
     assert {tensor.dtype for tensor in outputs.values()} == {torch.float32}
     torch.testing.assert_close(
         outputs["logprobs"][valid], distribution.log_prob(given.labels.clamp(min=0))[valid]
@@ -299,7 +299,7 @@ def test_another_loss_takes_the_place_of_the_engines_own() -> None:
     trained = engine()
 
     def twice(logits: Tensor, given: TokenBatch) -> Tensor:
-        return 2 * CrossEntropy(CrossEntropyConfig())(logits, given)
+        return 2 * CrossEntropyLoss(CrossEntropyConfig())(logits, given)
 
     usual = trained.forward_backward(batch())
     expected = [2 * gradient for gradient in gradients(trained)]
@@ -308,7 +308,7 @@ def test_another_loss_takes_the_place_of_the_engines_own() -> None:
     assert doubled.loss_sum.item() == pytest.approx(2 * usual.loss_sum.item(), rel=1e-6)
     for one, other in zip(gradients(trained), expected, strict=True):
         torch.testing.assert_close(one, other)
-    assert trained.eval_forward(batch(), loss=twice).loss_sum.item() == pytest.approx(
+    assert trained.evaluate_loss(batch(), loss=twice).loss_sum.item() == pytest.approx(
         doubled.loss_sum.item(), rel=1e-6
     )
 
@@ -320,7 +320,7 @@ def test_the_version_counts_updates_that_were_made_and_groups_may_have_rates_of_
     assert {group["lr"] for group in trained.optimizer.param_groups} == {0.25}
     trained.forward_backward(batch())
     before = [parameter.detach().clone() for parameter in trained.model.parameters()]
-    assert trained.optim_step(accepts=lambda norm: False).is_skipped
+    assert trained.optim_step(should_update=lambda norm: False).is_skipped
     assert (trained.policy_version, trained.steps_done) == (1, 2)
     assert all(
         torch.equal(one, other)

@@ -24,22 +24,22 @@ def test_each_phase_has_its_own_limit() -> None:
     )
     watchdog = Watchdog(config, clock=clock)
     clock.now += 91
-    assert watchdog.hang() == Hang("build", 91.0, 0)
-    watchdog.before_first_step()
+    assert watchdog.find_hang() == Hang("build", 91.0, 0)
+    watchdog.start_first_step()
     clock.now += 59
-    assert watchdog.hang() is None
+    assert watchdog.find_hang() is None
     clock.now += 2
-    assert watchdog.hang() == Hang("first step", 61.0, 0)
+    assert watchdog.find_hang() == Hang("first step", 61.0, 0)
     watchdog.after_step(1)
     clock.now += 11
-    assert watchdog.hang() == Hang("step", 11.0, 1)
-    with watchdog.saving():
+    assert watchdog.find_hang() == Hang("step", 11.0, 1)
+    with watchdog.watch_save():
         clock.now += 29
-        assert watchdog.hang() is None
+        assert watchdog.find_hang() is None
         clock.now += 2
-        assert watchdog.hang() == Hang("save", 31.0, 1)
+        assert watchdog.find_hang() == Hang("save", 31.0, 1)
     # the time of the save is none of the step's
-    assert watchdog.hang() is None
+    assert watchdog.find_hang() is None
 
 
 def test_a_sign_of_life_begins_the_time_anew() -> None:
@@ -47,8 +47,8 @@ def test_a_sign_of_life_begins_the_time_anew() -> None:
     watchdog = Watchdog(GuardConfig(build_timeout_seconds=10), clock=clock)
     for _ in range(5):
         clock.now += 9
-        watchdog.beat()
-    assert watchdog.hang() is None
+        watchdog.record_heartbeat()
+    assert watchdog.find_hang() is None
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
@@ -56,7 +56,7 @@ def test_no_limit_means_no_hang(seconds: float) -> None:
     clock = Clock()
     watchdog = Watchdog(GuardConfig(build_timeout_seconds=None), clock=clock)
     clock.now += seconds
-    assert watchdog.hang() is None
+    assert watchdog.find_hang() is None
 
 
 def test_a_hang_is_told_once_and_from_another_thread() -> None:

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 RECIPE = """
 version: 1
 name: tiny-run
 device: cpu
-model: {name: llama3, flavor: null, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 8, max_seq_len: 512,
+model: {name: llama3, flavor: null, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2,
+        head_dim: 8, max_seq_len: 512,
         norm_eps: 1.0e-5, tie_word_embeddings: false, rope: {theta: 10000.0, scaling: null},
         feed_forward: {hidden_dim: 64, multiple_of: 32, ffn_dim_multiplier: null}}
 tokenizer: null
@@ -52,7 +53,8 @@ def write_tokens(path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, tokens: Path) -> Callable[..., Path]:
-    """Writes resolved.yaml of the tiny recipe with overrides into a run directory and gives its path."""
+    """Writes resolved.yaml of the tiny recipe with overrides into a run directory and gives its
+    path."""
     return partial(write_run, tmp_path, tokens)
 
 
@@ -61,13 +63,14 @@ def write_run(parent: Path, tokens: Path, folder: str = "run", *overrides: str) 
     recipe.write_text(RECIPE % tokens)
     resolved = parent / folder / "resolved.yaml"
     resolved.parent.mkdir(exist_ok=True)
-    resolved.write_text(resolve(str(recipe), overrides, environment={}).text)
+    resolved.write_text(resolve_recipe(str(recipe), overrides, environment={}).text)
     return resolved
 
 
 @pytest.fixture(scope="module")
 def metrics(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, float]]]:
-    """Trains the tiny recipe with overrides, without checkpoints, and gives its metrics; once for the same overrides."""
+    """Trains the tiny recipe with overrides, without checkpoints, and gives its metrics; once for
+    the same overrides."""
     parent = tmp_path_factory.mktemp("runs")
     tokens = write_tokens(parent / "tokens.npy")
 

@@ -23,17 +23,21 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from titanrun.cli import checkpoint as command
 from titanrun.cli import fork, resume
-from titanrun.cli.checkpoint_copies import SHARD_BYTES
-from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
-from titanrun.components.checkpoints.manifest import manifest_text, read_manifest, step_folders
+from titanrun.cli.checkpoint_convert import DEFAULT_SHARD_BYTES
+from titanrun.components.checkpoints.dcp_io import read_tensor_metadata, read_tensors
+from titanrun.components.checkpoints.spec.manifest import (
+    format_manifest,
+    list_step_folders,
+    read_manifest,
+)
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.resolve import read_resolved, resolve
-from titanrun.recipe.run_dir import read_json
-from titanrun.worker import checkpoint as worker
-from titanrun.worker.main import main
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.recipe.rundir.run_files import read_json_or_empty
+from titanrun.worker.commands import checkpoint as worker
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
-PLAIN = {"merge": False, "dtype": None, "shard_bytes": SHARD_BYTES}
+PLAIN = {"merge": False, "dtype": None, "shard_bytes": DEFAULT_SHARD_BYTES}
 
 
 @pytest.fixture
@@ -58,7 +62,9 @@ def titanrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     layouts = {
-        name: layout for name, layout in read_layouts(folder).items() if name.startswith("model.")
+        name: layout
+        for name, layout in read_tensor_metadata(folder).items()
+        if name.startswith("model.")
     }
     tensors = {
         name: torch.empty(layout.shape, dtype=layout.dtype) for name, layout in layouts.items()
@@ -107,7 +113,7 @@ def test_show_tells_how_many_ranks_saved_and_what_they_split(
     manifest = read_manifest(folder)
     degrees = {"ranks": 4, "data_parallel_shard_degree": 2, "tensor_parallel_degree": 2}
     (folder / "manifest.json").write_text(
-        manifest_text(replace(manifest, layout={**manifest.layout, **degrees}))
+        format_manifest(replace(manifest, layout={**manifest.layout, **degrees}))
     )
     assert command.run(["show", str(trained)]) == 0
     layout = re.search(r"^layout +(.*)$", capsys.readouterr().out, re.MULTILINE)
@@ -151,7 +157,7 @@ def test_prune_deletes_what_no_option_keeps(
     folder = trained / "checkpoint"
     (folder / "step-2.damaged-0123abcd").mkdir()
     (folder / "notes").mkdir()
-    with pytest.raises(ProblemsFound, match="nothing says what to delete"):
+    with pytest.raises(ProblemsFound, match="no checkpoints selected for deletion"):
         command.run(["prune", str(trained)])
     assert command.run(["prune", str(trained), "--keep", "1", "--every", "4", "--dry-run"]) == 0
     assert capsys.readouterr().out == ""
@@ -162,11 +168,11 @@ def test_prune_deletes_what_no_option_keeps(
 def test_prune_never_deletes_what_it_cannot_read(trained: Path) -> None:
     (trained / "checkpoint" / "step-4" / "manifest.json").unlink()
     assert command.run(["prune", str(trained), "--keep", "1"]) == 0
-    assert list(step_folders(trained / "checkpoint")) == [4, 10]
+    assert list(list_step_folders(trained / "checkpoint")) == [4, 10]
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-@pytest.mark.parametrize("shard_bytes", [SHARD_BYTES, 20_000])
+@pytest.mark.parametrize("shard_bytes", [DEFAULT_SHARD_BYTES, 20_000])
 def test_the_export_for_transformers_has_the_same_weights(
     trained: Path,
     tmp_path: Path,
@@ -184,7 +190,7 @@ def test_the_export_for_transformers_has_the_same_weights(
         "shard_bytes": shard_bytes,
     }
     assert in_worker({"do": "export", **asked}, monkeypatch) == 0
-    assert (out / "model.safetensors.index.json").exists() == (shard_bytes < SHARD_BYTES)
+    assert (out / "model.safetensors.index.json").exists() == (shard_bytes < DEFAULT_SHARD_BYTES)
     theirs = AutoModelForCausalLM.from_pretrained(out)
     assert str(theirs.dtype) == f"torch.{dtype or 'float32'}"
     expected = weights_of(step)["output.weight"]
@@ -226,7 +232,7 @@ def test_nothing_is_exported_from_a_damaged_checkpoint_or_over_something(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     step = trained / "checkpoint" / "step-4"
-    with pytest.raises(ProblemsFound, match="never written over"):
+    with pytest.raises(ProblemsFound, match="never overwritten"):
         command.run(["export", str(step), str(trained), "--format", "hf"])
     flip(step / "__0_0.distcp")
     asked = {"checkpoint": str(step), "out": str(tmp_path / "out"), "format": "torch", **PLAIN}
@@ -297,7 +303,7 @@ def test_weights_of_another_model_are_refused_by_name(
     said = capsys.readouterr().err
     assert (
         "missing: layers.2." in said
-        and "another shape: output.weight (float32[64, 32], wanted float32[32, 32])" in said
+        and "different shape: output.weight (float32[64, 32], wanted float32[32, 32])" in said
     )
 
 
@@ -307,37 +313,40 @@ def test_a_run_goes_on_without_its_recipe(run: Run, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").unlink()
     done = titanrun("resume", str(resolved.parent), "training.steps=12")
     assert done.returncode == 0, done.stderr
-    assert "going on after step 10" in done.stderr
-    assert list(step_folders(resolved.parent / "checkpoint")) == [4, 8, 10, 12]
+    assert "resuming after step 10" in done.stderr
+    assert list(list_step_folders(resolved.parent / "checkpoint")) == [4, 8, 10, 12]
 
 
 def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(
     trained: Path, tmp_path: Path
 ) -> None:
     run_dir, step = str(trained / "resolved.yaml"), trained / "checkpoint" / "step-8"
-    assert resume.resumed(trained) == [run_dir, f"dump_folder={json.dumps(str(trained))}"]
-    assert resume.resumed(step) == [
+    assert resume.build_resume_arguments(trained) == [
+        run_dir,
+        f"dump_folder={json.dumps(str(trained))}",
+    ]
+    assert resume.build_resume_arguments(step) == [
         run_dir,
         f"dump_folder={json.dumps(str(trained))}",
         "checkpoint.load_step=8",
     ]
-    assert resume.resumed(trained / "checkpoint" / "step-10") == [
+    assert resume.build_resume_arguments(trained / "checkpoint" / "step-10") == [
         run_dir,
         f"dump_folder={json.dumps(str(trained))}",
     ]
     moved = shutil.copytree(step, tmp_path / "backup" / "step-8")
-    found = resume.resumed(moved)
+    found = resume.build_resume_arguments(moved)
     assert found[0] == str(moved / "resolved.yaml")
     assert "checkpoint.initial_load_model_only=false" in found
     with pytest.raises(ProblemsFound, match="neither a checkpoint nor a run directory"):
-        resume.resumed(tmp_path)
+        resume.build_resume_arguments(tmp_path)
 
 
 def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_path: Path) -> None:
     copies = [tmp_path / "copy", trained / "checkpoint" / "step-8.superseded-0123abcd"]
     for copy in copies:
         shutil.copytree(trained / "checkpoint" / "step-8", copy)
-        found = resume.resumed(copy)
+        found = resume.build_resume_arguments(copy)
         assert (
             found[0] == str(copy / "resolved.yaml")
             and f"checkpoint.initial_load_path={json.dumps(str(copy))}" in found
@@ -347,7 +356,7 @@ def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_
         )
     (copies[0] / "manifest.json").unlink()
     done = titanrun("resume", str(copies[0]))
-    assert done.returncode == 2 and "is a checkpoint, or what is left of one" in done.stderr
+    assert done.returncode == 2 and "is a checkpoint, or the remains of one" in done.stderr
     assert not (copies[0] / "run.json").exists()
 
 
@@ -357,14 +366,14 @@ def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_
         "fork", str(step), "training.steps=3", "optimizer.lr=1e-4", f"dump_folder={child}"
     )
     assert done.returncode == 0, done.stderr
-    assert "took the initial weights from" in done.stderr
+    assert "loaded initial weights from" in done.stderr
     record = json.loads((child / "run.json").read_text())
     assert record["parent"] == {
         "checkpoint": str(step),
         "step": 8,
         "recipe": read_manifest(step).recipe,
     }
-    assert list(step_folders(child / "checkpoint")) == [3]
+    assert list(list_step_folders(child / "checkpoint")) == [3]
 
 
 def test_a_fork_of_a_run_passes_over_its_damaged_checkpoints(
@@ -376,9 +385,9 @@ def test_a_fork_of_a_run_passes_over_its_damaged_checkpoints(
     flip(next(folders[10].glob("*.distcp")))
     (folders[8] / "manifest.json").unlink()
     assert fork.run([str(trained), "training.steps=3"]) == 0
-    assert resume.setting("checkpoint.initial_load_path", str(folders[4])) in told[0] and told[0][
+    assert resume.format_override("checkpoint.initial_load_path", str(folders[4])) in told[
         0
-    ] == str(folders[4] / "resolved.yaml")
+    ] and told[0][0] == str(folders[4] / "resolved.yaml")
     assert re.fullmatch(
         rf"warning: {folders[10]} cannot be used: \S+ has other bytes than were saved\n",
         capsys.readouterr().err,
@@ -399,10 +408,11 @@ def test_the_weights_of_another_run_come_in_without_a_recipe(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        "titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch)
+        "titanrun.cli.checkpoint_convert.run_checkpoint_worker",
+        lambda job: in_worker(job, monkeypatch),
     )
     assert command.run(["import", str(trained), str(tmp_path / "out"), "--from", "titanrun"]) == 0
-    assert list(step_folders(tmp_path / "out")) == [0], capsys.readouterr().err
+    assert list(list_step_folders(tmp_path / "out")) == [0], capsys.readouterr().err
     assert command.run(["export", str(trained), str(tmp_path / "hf"), "--format", "hf"]) == 0
     assert (
         command.run(["import", str(tmp_path / "hf"), str(tmp_path / "back"), "--from", "hf"]) == 0
@@ -411,7 +421,7 @@ def test_the_weights_of_another_run_come_in_without_a_recipe(
     assert first.keys() == second.keys() and all(
         torch.equal(first[name], second[name]) for name in first
     )
-    with pytest.raises(ProblemsFound, match="come without a recipe"):
+    with pytest.raises(ProblemsFound, match="adapters require a recipe"):
         command.run(["import", str(trained), str(tmp_path / "other"), "--from", "peft"])
 
 
@@ -424,8 +434,8 @@ def saved_by_torchtitan(
     (folder.parent / "theirs.yaml").write_text(
         json.dumps({"version": 1, "model": sizes, "tokenizer": None, "training": {"dataset": data}})
     )
-    config = resolve(str(folder.parent / "theirs.yaml"), environment={}).run.model
-    model = config.builder()(config, seq_len=8)
+    config = resolve_recipe(str(folder.parent / "theirs.yaml"), environment={}).run.model
+    model = config.load_builder()(config, seq_len=8)
     model.init_weights(generator=torch.Generator().manual_seed(1))
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     with pytest.warns(UserWarning, match="single process"):
@@ -437,7 +447,8 @@ def test_torchtitans_weights_come_in_without_a_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch)
+        "titanrun.cli.checkpoint_convert.run_checkpoint_worker",
+        lambda job: in_worker(job, monkeypatch),
     )
     expected = saved_by_torchtitan(tmp_path / "theirs", family="llama3", flavor="debugmodel")
     words = ["import", str(tmp_path / "theirs"), str(tmp_path / "out"), "--from", "torchtitan"]
@@ -446,7 +457,7 @@ def test_torchtitans_weights_come_in_without_a_recipe(
     assert found.keys() == expected.keys() and all(
         torch.equal(found[name], expected[name]) for name in expected
     )
-    model = read_resolved(tmp_path / "out" / "step-0" / "resolved.yaml").model
+    model = load_resolved(tmp_path / "out" / "step-0" / "resolved.yaml").model
     assert (model.name, model.flavor, model.vocab_size) == ("llama3", "debugmodel", 64)
     with pytest.raises(ProblemsFound, match="overrides need one that is named"):
         command.run([*words[:2], str(tmp_path / "second"), *words[3:], "model.n_layers=2"])
@@ -459,9 +470,14 @@ def test_torchtitans_weights_come_in_without_a_recipe(
             "llama3",
             "debugmodel",
             {"n_heads": 16, "n_kv_heads": 2},
-            "are those of no flavor that titanrun knows",
+            "match no known flavor",
         ),
-        ("llama4", "debugmodel", {}, "are those of llama4 debugmodel and llama4 debugmodel_irope"),
+        (
+            "llama4",
+            "debugmodel",
+            {},
+            "match several flavors: llama4 debugmodel and llama4 debugmodel_irope",
+        ),
     ],
 )
 def test_torchtitans_weights_that_tell_no_model_need_a_recipe(
@@ -474,7 +490,8 @@ def test_torchtitans_weights_that_tell_no_model_need_a_recipe(
     said: str,
 ) -> None:
     monkeypatch.setattr(
-        "titanrun.cli.checkpoint_copies.in_worker", lambda job: in_worker(job, monkeypatch)
+        "titanrun.cli.checkpoint_convert.run_checkpoint_worker",
+        lambda job: in_worker(job, monkeypatch),
     )
     saved_by_torchtitan(tmp_path / "theirs", family=family, flavor=flavor, **changes)
     assert (
@@ -484,7 +501,7 @@ def test_torchtitans_weights_that_tell_no_model_need_a_recipe(
         == 4
     )
     err = capsys.readouterr().err
-    assert said in err and "name the recipe of its model" in err and not (tmp_path / "out").exists()
+    assert said in err and "pass the recipe of its model" in err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("words", [["ls"], ["prune", "--keep", "1"], ["verify"], ["show"]])
@@ -500,13 +517,13 @@ def test_nothing_is_pruned_below_a_run_that_trains(trained: Path) -> None:
         for named in (trained, trained / "checkpoint"):
             with pytest.raises(ProblemsFound, match="a run is training"):
                 command.run(["prune", str(named), "--keep", "1"])
-    assert len(step_folders(trained / "checkpoint")) == 3
+    assert len(list_step_folders(trained / "checkpoint")) == 3
 
 
 @pytest.mark.parametrize("words", [["ls"], ["verify"], ["show"], ["prune", "--keep", "1"]])
 def test_an_address_with_credentials_is_refused_without_showing_them(words: list[str]) -> None:
     with pytest.raises(
-        ProblemsFound, match=r"'memory://\*\*\*@bucket/run' is an address that cannot be used"
+        ProblemsFound, match=r"'memory://\*\*\*@bucket/run' is not a valid storage URL"
     ) as found:
         command.run([*words, "memory://me:hunter2@bucket/run"])
     assert "hunter2" not in str(found.value.problems)
@@ -525,11 +542,11 @@ def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:
         [sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.DEVNULL
     )
     try:
-        while read_json(resolved.parent / "status.json").get("state") != "running":
+        while read_json_or_empty(resolved.parent / "status.json").get("state") != "running":
             assert process.poll() is None
             time.sleep(0.05)
         assert command.run(["save", str(resolved.parent), "--timeout", "60"]) == 0
-        (step,) = step_folders(resolved.parent / "checkpoint")
+        (step,) = list_step_folders(resolved.parent / "checkpoint")
         assert step > 0 and process.poll() is None
         with pytest.raises(ProblemsFound, match="a run is training"):
             command.run(["prune", str(resolved.parent), "--keep", "1"])

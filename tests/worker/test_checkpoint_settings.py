@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.checkpoints.manifest import Manifest, read_manifest, step_folders
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.training.signals import SignalRequests
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
-from titanrun.worker.main import main
+from titanrun.components.checkpoints.spec.manifest import Manifest, list_step_folders, read_manifest
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.rank_main import main
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
 
@@ -29,17 +29,17 @@ def stop_after(resolved: Path, step: int) -> None:
 
     with (
         SignalRequests() as signals,
-        assembled(
-            read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop
+        build_train_loop(
+            load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=signals, on_step=stop
         ) as trainer,
     ):
-        trainer.fit()
+        trainer.train()
 
 
 def manifests(resolved: Path) -> dict[int, Manifest]:
     return {
         step: read_manifest(folder)
-        for step, folder in step_folders(resolved.parent / "checkpoint").items()
+        for step, folder in list_step_folders(resolved.parent / "checkpoint").items()
     }
 
 
@@ -56,8 +56,8 @@ def test_tensors_of_another_dtype_are_converted_where_that_is_allowed(
     half = "training.dtype=bfloat16"
     assert main([str(run("run", half))]) == 4
     assert (
-        "another type: model.layers.0.attention.wk.weight (float32[16, 32], wanted bfloat16[16, 32])"
-        in capsys.readouterr().err
+        "different dtype: model.layers.0.attention.wk.weight (float32[16, 32], wanted "
+        "bfloat16[16, 32])" in capsys.readouterr().err
     )
     assert main([str(run("run", half, "checkpoint.allow_cast=true"))]) == 0
 
@@ -137,7 +137,7 @@ def test_a_run_goes_on_from_the_step_asked_for_once(run: Run) -> None:
     assert len(list((from_4.parent / "checkpoint").glob("step-*.superseded-*"))) == 2
     assert main([str(from_4)]) == 0
     said = (from_4.parent / "logs" / "rank-0.log").read_text()
-    assert "going on after step 7" in said and "going on after step 4" not in said
+    assert "resuming after step 7" in said and "resuming after step 4" not in said
     assert losses(from_4) == losses(uncut)
     # what a checkpoint holds starts the run anywhere, where there is no step to go on from
     anew = from_4.parent.parent / "anew" / "resolved.yaml"
@@ -153,7 +153,7 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(
     stop_after(run("run", *SAVED), 6)
     assert main([str(run("run", *SAVED, "checkpoint.load_step=3"))]) == 4
     said = capsys.readouterr().err
-    assert "there is no checkpoint of step 3" in said and "there are 2, 4, 6" in said
+    assert "no checkpoint of step 3" in said and "existing steps: 2, 4, 6" in said
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_empty_folder_does_not_keep_a_run_from_its_initial_weights(run: Run) 
     second = run("second", f"checkpoint.initial_load_path={first.parent}")
     (second.parent / "checkpoint").mkdir()
     assert main([str(second)]) == 0
-    assert "took the initial weights" in (second.parent / "logs" / "rank-0.log").read_text()
+    assert "loaded initial weights" in (second.parent / "logs" / "rank-0.log").read_text()
 
 
 def test_a_seed_checkpoint_holds_the_first_weights(run: Run) -> None:
@@ -269,7 +269,7 @@ def test_a_save_that_fails_beside_training_fails_the_run(run: Run, mode: str) ->
     (resolved.parent / "checkpoint" / "step-4").write_text("in the way")
     assert main([str(resolved)]) == 4
     assert (
-        "step-4 exists and is never written over"
+        "step-4 already exists and is never overwritten"
         in (resolved.parent / "logs" / "rank-0.log").read_text()
     )
     assert max(losses(resolved)) < 10

@@ -12,23 +12,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.training.signals import SignalRequests
-from titanrun.training.trainer import Trainer
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.training.loop import TrainLoop
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
 Metrics = Callable[..., list[dict[str, float]]]
 ROWS = ["training.steps=3"]
 
 
-def trainer_of(resolved: Path) -> AbstractContextManager[Trainer]:
+def trainer_of(resolved: Path) -> AbstractContextManager[TrainLoop]:
     """The trainer of a run."""
-    return assembled(
-        read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+    return build_train_loop(
+        load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=SignalRequests()
     )
 
 
@@ -56,14 +56,14 @@ def test_it_is_the_plain_loss_to_1e_6(number: int, settings: str, metrics: Metri
 def test_the_head_sees_a_chunk_at_a_time(number: int, run: Run) -> None:
     seen: list[int] = []
     with trainer_of(run("run", *ROWS, chunked(number))) as trainer:
-        loss = trainer.engine.passes.loss  # type: ignore[attr-defined]
+        loss = trainer.engine.runner.loss  # type: ignore[attr-defined]
 
         def watched(logits_BCV: Tensor, batch: object) -> Tensor:
             seen.append(logits_BCV.size(1))
             return loss(logits_BCV, batch)
 
-        object.__setattr__(trainer.engine.passes, "loss", watched)
-        trainer.fit()
+        object.__setattr__(trainer.engine.runner, "loss", watched)
+        trainer.train()
     assert set(seen) == {16 // number}
 
 
@@ -71,7 +71,7 @@ def test_what_is_measured_are_the_logits(run: Run) -> None:
     found = {}
     for folder, loss in (("plain", "loss=cross_entropy"), ("chunked", chunked(4))):
         with trainer_of(run(folder, *ROWS, loss)) as trainer:
-            batch = TokenBatch.from_rows(torch.arange(34).view(2, 17))
+            batch = TokenBatch.from_sequences(torch.arange(34).view(2, 17))
             found[folder] = trainer.engine.forward(batch, outputs=("logits",))["logits"]
     torch.testing.assert_close(found["plain"], found["chunked"], rtol=0, atol=0)
 
@@ -79,13 +79,13 @@ def test_what_is_measured_are_the_logits(run: Run) -> None:
 PEAK = """
 import json, sys, torch
 from torch import nn
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import ChunkedCrossEntropyConfig
-from titanrun.distributed.chunked_head import ChunkedHead
+from titanrun.distributed.chunked_loss import ChunkedLMHead
 from titanrun.distributed.device import peak_memory_bytes
-from titanrun.distributed.precision import precision_named
-from titanrun.training.chunked_passes import ChunkedModel
-from titanrun.training.passes import WholeModel
+from titanrun.distributed.precision import get_precision
+from titanrun.training.runners.chunked_forward_backward import ChunkedModel
+from titanrun.training.runners.forward_backward import FullModelForwardBackward
 
 class Model(nn.Module):
     def __init__(self):
@@ -96,13 +96,14 @@ class Model(nn.Module):
 
 chunks = int(sys.argv[1])
 config = ChunkedCrossEntropyConfig(num_chunks=max(chunks, 1))
-model, precision, device = Model(), precision_named("float32", "float32"), torch.device("cpu")
+model, precision, device = Model(), get_precision("float32", "float32"), torch.device("cpu")
 if chunks:
-    passes = ChunkedModel(model, config.builder()(config), precision, device, ChunkedHead(model.output, chunks, whole_vocabulary=False))
+    head = ChunkedLMHead(model.output, chunks, whole_vocabulary=False)
+    passes = ChunkedModel(model, config.load_builder()(config), precision, device, head)
 else:
-    passes = WholeModel(model, config.builder()(config), precision, device)
-batch = TokenBatch.from_rows(torch.randint(16000, (1, 4097)))
-first = TokenBatch.from_rows(torch.randint(16000, (1, 65)))
+    passes = FullModelForwardBackward(model, config.load_builder()(config), precision, device)
+batch = TokenBatch.from_sequences(torch.randint(16000, (1, 4097)))
+first = TokenBatch.from_sequences(torch.randint(16000, (1, 65)))
 passes.backward(first, torch.tensor(64))
 before = peak_memory_bytes(device)
 passes.backward(batch, torch.tensor(4096))
@@ -124,7 +125,8 @@ def test_peak_memory_falls_with_the_number_of_chunks() -> None:
         return float(json.loads(done.stdout))
 
     plain, four, sixteen = peak_mib(0), peak_mib(4), peak_mib(16)
-    # 4096 tokens x 16000 words x 4 bytes are 250 MiB, of which the plain loss holds two at the least
+    # 4096 tokens x 16000 words x 4 bytes are 250 MiB, of which the plain loss holds two at the
+    # least
     assert plain > 450
     assert four < 0.3 * plain
     assert sixteen < 0.1 * plain

@@ -1,4 +1,5 @@
-"""What cannot be trusted is refused by name; the run goes on from the newest checkpoint that is good, or not at all."""
+"""What cannot be trusted is refused by name; the run goes on from the newest checkpoint that is
+good, or not at all."""
 
 import pickle
 import shutil
@@ -8,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from titanrun.components.checkpoints.manifest import read_manifest
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.training.signals import SignalRequests
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
-from titanrun.worker.main import main
+from titanrun.components.checkpoints.spec.manifest import read_manifest
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.rank_main import main
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
 EVERY_3 = "checkpoint.interval=3"
@@ -23,14 +24,14 @@ EVERY_3 = "checkpoint.interval=3"
 def train(resolved: Path, on_step: Callable[[int], None] = lambda step: None) -> None:
     with (
         SignalRequests() as signals,
-        assembled(
-            read_resolved(resolved),
-            meet_others(resolved, Place()),
+        build_train_loop(
+            load_resolved(resolved),
+            rendezvous(resolved, RankInfo()),
             signals=signals,
             on_step=on_step,
         ) as trainer,
     ):
-        trainer.fit()
+        trainer.train()
 
 
 def assert_same_end(one: Path, other: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_flipped_bit_costs_one_interval_and_no_bit_of_the_result(
     said = log_of(stopped)
     (line,) = [line for line in said.splitlines() if "step-9 cannot be used: " in line]
     assert file in line.partition("cannot be used")[2]
-    assert "going on after step 6" in said
+    assert "resuming after step 6" in said
     # step 9 was saved anew, and the damaged one is still there to look at
     assert len(list(step_folder(stopped, 9).parent.glob("step-9*"))) == 2
 
@@ -100,7 +101,7 @@ def test_two_bad_ones_cost_two_intervals(run: Run, stopped: Path) -> None:
     (step_folder(stopped, 9) / "__0_0.distcp").write_bytes(b"")
     (step_folder(stopped, 6) / "manifest.json").unlink()
     assert main([str(stopped)]) == 0
-    assert "going on after step 3" in log_of(stopped)
+    assert "resuming after step 3" in log_of(stopped)
     assert_same_end(uncut, stopped)
 
 
@@ -156,7 +157,7 @@ def test_sizes_alone_are_looked_at_where_that_is_asked_for(run: Run, stopped: Pa
     flip(step_folder(stopped, 9) / "resolved.yaml")
     resolved = run("stopped", EVERY_3, "checkpoint.verify=off")
     assert main([str(resolved)]) == 0
-    assert "going on after step 9" in log_of(resolved)
+    assert "resuming after step 9" in log_of(resolved)
 
 
 def test_a_shard_of_another_step_is_found(stopped: Path) -> None:
@@ -170,4 +171,4 @@ def test_other_data_is_taken_where_that_is_allowed(run: Run, stopped: Path, toke
     assert main([str(stopped)]) == 3
     resolved = run("stopped", EVERY_3, "checkpoint.allow_change=[training.dataset]")
     assert main([str(resolved)]) == 0
-    assert "beginning with the new data" in log_of(resolved)
+    assert "starting with the new data" in log_of(resolved)

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from tests.worker.test_resume import train
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 Run = Callable[..., Path]
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """The process ends here."""
 
 
 def broken_after(step: int) -> Callable[[int], None]:
     def on_step(done: int) -> None:
         if done == step:
-            raise Broken
+            raise BrokenError
 
     return on_step
 
@@ -39,7 +39,7 @@ def test_a_run_that_breaks_off_reads_on_where_it_was_saved_with_and_without_proc
     )
     outcome, expected = train(whole)
     assert outcome.state == "finished"
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         train(broken, on_step=broken_after(8))
     text = broken.read_text()
     broken.write_text(text.replace(f"num_workers: {before}", f"num_workers: {after}", 1))

@@ -1,17 +1,18 @@
-"""A run whose attention does not cross documents, with each back end; what tells documents apart is known before it starts."""
+"""A run whose attention does not cross documents, with each back end; what tells documents apart is
+known before it starts."""
 
 from itertools import product
 
 import pytest
 import torch
 
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.precision import precision_named
+from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.attention import BACKENDS
-from titanrun.recipe.resolve import read_resolved, resolve
-from titanrun.worker.build_data import build_marking, build_tokenizer
-from titanrun.worker.build_model import build_model, refuse_attention
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.worker.build.build_data import build_document_id_fn, build_tokenizer
+from titanrun.worker.build.build_model import build_model, check_attention_dtype
 
 TINY = (
     "tokenizer={name: tiny}",
@@ -48,15 +49,15 @@ def test_the_model_has_the_attention_that_the_recipe_names(family, backend, tmp_
     recipe = recipe_of(
         tmp_path, family, f"model.attention.backend={backend}", "model.attention.mask=block_causal"
     )
-    model = build_model(recipe, precision_named("float32", "float32"))
+    model = build_model(recipe, get_precision("float32", "float32"))
     for layer in model.layers.children():
         assert type(layer.attention.backend) is BACKENDS[backend]
-        assert layer.attention.backend.mask.documents
+        assert layer.attention.backend.mask.separates_documents
     causal = recipe_of(tmp_path, family, "model.attention.mask=causal")
     assert (
-        not build_model(causal, precision_named("float32", "float32"))
+        not build_model(causal, get_precision("float32", "float32"))
         .layers["0"]
-        .attention.backend.mask.documents
+        .attention.backend.mask.separates_documents
     )
 
 
@@ -64,11 +65,11 @@ def test_end_tokens_tell_documents_apart_where_the_data_has_no_positions(tmp_pat
     recipe = recipe_of(tmp_path, "llama3", "model.attention.mask=block_causal")
     assert recipe.model.attention.documents == "eos"
     tokenizer = build_tokenizer(recipe)
-    batch = TokenBatch.from_rows(torch.tensor([[5, tokenizer.eos_id, 6, 7]]))
-    assert build_marking(recipe, tokenizer)(batch).documents.tolist() == [[0, 0, 1]]
+    batch = TokenBatch.from_sequences(torch.tensor([[5, tokenizer.eos_id, 6, 7]]))
+    assert build_document_id_fn(recipe, tokenizer)(batch).document_ids.tolist() == [[0, 0, 1]]
     causal = recipe_of(tmp_path, "llama3")
     assert causal.model.attention.documents is None
-    assert build_marking(causal, tokenizer)(batch).documents is None
+    assert build_document_id_fn(causal, tokenizer)(batch).document_ids is None
 
 
 @pytest.mark.parametrize(
@@ -91,10 +92,10 @@ def test_documents_that_nothing_tells_apart_are_refused(source, family, tmp_path
 def test_varlen_attention_on_an_accelerator_computes_in_16_bits(tmp_path):
     recipe = recipe_of(tmp_path, "llama3", "model.attention.backend=varlen")
     accelerator = torch.device("cuda")
-    refuse_attention(recipe, torch.device("cpu"), precision_named("float32", "float32"))
-    refuse_attention(recipe, accelerator, precision_named("float32", "bfloat16"))
+    check_attention_dtype(recipe, torch.device("cpu"), get_precision("float32", "float32"))
+    check_attention_dtype(recipe, accelerator, get_precision("float32", "bfloat16"))
     with pytest.raises(ProblemsFound) as found:
-        refuse_attention(recipe, accelerator, precision_named("float32", "float32"))
+        check_attention_dtype(recipe, accelerator, get_precision("float32", "float32"))
     assert found.value.problems[0].path == ("model", "attention", "backend")
 
 
@@ -102,7 +103,8 @@ def recipe_of(folder, family, *overrides):
     """The resolved debug recipe of a family, in two layers."""
     written, resolved = folder / "recipe.yaml", folder / "resolved.yaml"
     written.write_text(
-        f"version: 1\nmodel: {{name: {family}, flavor: debugmodel, n_layers: 2}}\ntraining: {{dataset: tiny}}\n"
+        f"version: 1\nmodel: {{name: {family}, flavor: debugmodel, n_layers: 2}}\ntraining: "
+        f"{{dataset: tiny}}\n"
     )
-    resolved.write_text(resolve(str(written), list(overrides), environment={}).text)
-    return read_resolved(resolved)
+    resolved.write_text(resolve_recipe(str(written), list(overrides), environment={}).text)
+    return load_resolved(resolved)

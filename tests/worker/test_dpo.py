@@ -1,4 +1,5 @@
-"""Training on preferences, against transformers and the paper's formula in float64, and what is read as a pair."""
+"""Training on preferences, against transformers and the paper's formula in float64, and what is
+read as a pair."""
 
 import json
 import math
@@ -14,13 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from tests.worker.test_resume import sending, train
 from titanrun.components.data.config import PreferenceDatasetConfig
-from titanrun.components.data.preference import preference_rows
-from titanrun.components.data.preference_pairs import pair_in
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.data.preference_dataset import build_preference_dataset
+from titanrun.components.data.spec.preference_formats import parse_preference_pair
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.components.tokenizers.huggingface import tiny_tokenizer
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.config.problems import ProblemsFound
-from titanrun.worker.main import main
+from titanrun.worker.rank_main import main
 
 BETA, LR = 0.5, 0.5
 QUESTIONS = ("Say: a goat", "Say: the moon", "Who is there?", "Say: hand and fire")
@@ -71,7 +72,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def preference_run(run: Run, folder: Path, name: str, *overrides: str, lr: float = LR) -> Path:
     return run(
         name,
-        f"model={{name: llama3, flavor: auto, hf_assets_path: {folder}, attention: {{mask: block_causal}}}}",
+        f"model={{name: llama3, flavor: auto, hf_assets_path: {folder}, "
+        f"attention: {{mask: block_causal}}}}",
         "tokenizer=auto",
         f"training.dataset={{name: preference, path: {folder}/pairs.jsonl, shuffle: false}}",
         "training.seq_len=64",
@@ -162,14 +164,26 @@ def test_a_pair_is_two_replies_or_two_conversations() -> None:
         {"role": "assistant", "content": "c"},
     )
     expected = ([asked, good], [asked, bad])
-    assert pair_in(config, {"asked": "a", "better": "b", "worse": "c"}, "line 1") == expected
     assert (
-        pair_in(config, {"asked": [asked], "better": [good], "worse": [bad]}, "line 1") == expected
+        parse_preference_pair(config, {"asked": "a", "better": "b", "worse": "c"}, "line 1")
+        == expected
     )
-    assert pair_in(config, {"better": [asked, good], "worse": [asked, bad]}, "line 1") == expected
-    # the prompt beside whole conversations, as in HuggingFaceH4/ultrafeedback_binarized, is not said twice
     assert (
-        pair_in(config, {"asked": "a", "better": [asked, good], "worse": [asked, bad]}, "line 1")
+        parse_preference_pair(
+            config, {"asked": [asked], "better": [good], "worse": [bad]}, "line 1"
+        )
+        == expected
+    )
+    assert (
+        parse_preference_pair(config, {"better": [asked, good], "worse": [asked, bad]}, "line 1")
+        == expected
+    )
+    # the prompt beside whole conversations, as in HuggingFaceH4/ultrafeedback_binarized, is not
+    # said twice
+    assert (
+        parse_preference_pair(
+            config, {"asked": "a", "better": [asked, good], "worse": [asked, bad]}, "line 1"
+        )
         == expected
     )
 
@@ -181,14 +195,14 @@ REPLY = {"role": "assistant", "content": "b"}
     ("record", "message"),
     [
         ({"prompt": "a", "chosen": "b"}, "has no 'rejected'; it has: prompt, chosen"),
-        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "prefers a reply to itself"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "has equal chosen and rejected replies"),
         (
             {"chosen": "b", "rejected": "c"},
-            "has replies, and no 'prompt' that they answer; it has: chosen, rejected",
+            "has replies, but no 'prompt'; it has: chosen, rejected",
         ),
         (
             {"promt": "a", "chosen": [REPLY], "rejected": [{**REPLY, "content": "c"}]},
-            "no 'prompt' that they answer; it has: promt",
+            "no 'prompt'; it has: promt",
         ),
         (
             {"prompt": "a", "chosen": [{"content": "b"}], "rejected": "c"},
@@ -196,63 +210,66 @@ REPLY = {"role": "assistant", "content": "b"}
         ),
         (
             {"prompt": "a", "chosen": [{"role": "user", "content": "b"}], "rejected": "c"},
-            "does not end with what the assistant says",
+            "does not end with an assistant message",
         ),
         (
             {"prompt": "a", "chosen": [{"role": "bot", "content": "b"}], "rejected": "c"},
-            "is from 'bot', which is no role",
+            "is from 'bot', which is not a role",
         ),
     ],
 )
 def test_a_record_that_is_no_pair_is_named(record: dict[str, Any], message: str) -> None:
     with pytest.raises(ProblemsFound, match=message):
-        pair_in(PreferenceDatasetConfig(path="x"), record, "'x.jsonl' line 1")
+        parse_preference_pair(PreferenceDatasetConfig(path="x"), record, "'x.jsonl' line 1")
 
 
 def test_a_pair_without_its_columns_says_which_field_names_them() -> None:
     config = PreferenceDatasetConfig(path="x", prompt_column="promt", rejected_column="worse")
     with pytest.raises(ProblemsFound) as found:
-        pair_in(config, {"prompt": "a", "chosen": "b", "rejected": "c"}, "line 1")
-    assert (found.value.problems[0].path, found.value.problems[0].help) == (
+        parse_preference_pair(config, {"prompt": "a", "chosen": "b", "rejected": "c"}, "line 1")
+    assert (found.value.problems[0].path, found.value.problems[0].hint) == (
         ("rejected_column",),
         "set rejected_column to what the files hold",
     )
     with pytest.raises(ProblemsFound) as found:
-        pair_in(config, {"prompt": "a", "chosen": "b", "worse": "c"}, "line 1")
-    assert (found.value.problems[0].path, found.value.problems[0].help) == (
+        parse_preference_pair(config, {"prompt": "a", "chosen": "b", "worse": "c"}, "line 1")
+    assert (found.value.problems[0].path, found.value.problems[0].hint) == (
         ("prompt_column",),
         "did you mean 'prompt'?",
     )
 
 
 def test_pairs_longer_than_a_row_are_left_out_or_refused(folder: Path, tmp_path: Path) -> None:
-    tokenizer = tiny_tokenizer(TinyTokenizerConfig())
+    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig())
     long = {"prompt": "a", "chosen": "goat " * 40, "rejected": "b"}
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, [*pairs(), long])))
     config = PreferenceDatasetConfig(path=str(tmp_path / "pairs.jsonl"))
-    rows = preference_rows(
-        config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache"
+    rows = build_preference_dataset(
+        config, tokenizer=tokenizer, sample_length=65, cache_folder=tmp_path / "cache"
     )
     assert len(rows) == 4
     refusing = PreferenceDatasetConfig(path=str(tmp_path / "pairs.jsonl"), too_long="refuse")
-    with pytest.raises(ProblemsFound, match="1 pair of 5 longer than a row of 65 tokens"):
-        preference_rows(
-            refusing, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache"
+    with pytest.raises(ProblemsFound, match="1 pair of 5 longer than a sequence of 65 tokens"):
+        build_preference_dataset(
+            refusing, tokenizer=tokenizer, sample_length=65, cache_folder=tmp_path / "cache"
         )
 
 
 def test_a_template_of_ones_own_puts_pairs_into_words(folder: Path, tmp_path: Path) -> None:
-    tokenizer = tiny_tokenizer(TinyTokenizerConfig())
-    words = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}!{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
+    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig())
+    words = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}!{{ m.content }}{% "
+        "endgeneration %}{% endif %}{% endfor %}"
+    )
     (tmp_path / "own.jinja").write_text(words)
     config = PreferenceDatasetConfig(
         path=str(folder / "pairs.jsonl"), template=str(tmp_path / "own.jinja")
     )
-    rows = preference_rows(
-        config, tokenizer=tokenizer, row_length=65, cache_folder=tmp_path / "cache"
+    rows = build_preference_dataset(
+        config, tokenizer=tokenizer, sample_length=65, cache_folder=tmp_path / "cache"
     )
     ids, counted, positions = rows[0]
-    good, bad = (tokenizer.encode(f"!{text}", bos=False, eos=False) for text in REPLIES[0])
+    good, bad = (tokenizer.encode(f"!{text}", add_bos=False, add_eos=False) for text in REPLIES[0])
     assert ids[: len(good) + len(bad)].tolist() == good + bad
     # the first token of each follows nothing
     assert counted[: len(good) + len(bad)].tolist() == [0] + [1] * (len(good) - 1) + [0] + [1] * (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.distributed.ranks import EXPERTS, alone, train
-from titanrun.training.trainer import Trainer
+from titanrun.training.loop import TrainLoop
 
 ONE_PASS = ("training.local_batch_size=8", "training.max_norm=null")
 EARLY = "optimizer.early_step_in_backward=true"
@@ -15,9 +15,9 @@ TP2 = "parallelism.tensor_parallel_degree=2"
 TIED = "model.tie_word_embeddings=true"
 
 
-def weights(trainer: Trainer) -> dict[str, Any]:
+def weights(trainer: TrainLoop) -> dict[str, Any]:
     """The weights and the optimizer's states, whole."""
-    found = trainer.engine.tensors()
+    found = trainer.engine.named_state_tensors()
     return {
         name: tensor.full_tensor() if hasattr(tensor, "placements") else tensor.clone()
         for name, tensor in found.items()
@@ -47,9 +47,9 @@ def test_early_steps_are_those_of_the_whole_optimizer_and_leave_no_gradient(
     expected, found = (train(1, [*base, *ONE_PASS, *more], look=weights) for more in ([], [EARLY]))
     # the norm is summed in another order
     agree(found, expected, rel=1e-6)
-    assert found.seen[0].keys() == expected.seen[0].keys()
-    for name, tensor in found.seen[0].items():
-        assert torch.equal(tensor, expected.seen[0][name]), name
+    assert found.build_mask[0].keys() == expected.build_mask[0].keys()
+    for name, tensor in found.build_mask[0].items():
+        assert torch.equal(tensor, expected.build_mask[0][name]), name
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Experts of the deepseek_v3 family in a run: forced balance, counts under recomputation, and the bias that balances them."""
+"""Experts of the deepseek_v3 family in a run: forced balance, counts under recomputation, and the
+bias that balances them."""
 
 import os
 import subprocess
@@ -8,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 Metrics = Callable[..., list[dict[str, float]]]
 ROOT = Path(__file__).parents[2]
 ATTENTION = "n_heads: 2, kv_lora_rank: 16, qk_nope_head_dim: 8, qk_rope_head_dim: 8, v_head_dim: 8"
-EXPERTS = "{num_experts: 8, top_k: 3, hidden_dim: 16, score_func: sigmoid, num_expert_groups: 4, num_limited_groups: 2}"
-MODEL = f"model={{name: deepseek_v3, vocab_size: 64, dim: 32, n_layers: 3, {ATTENTION}, feed_forward: {{hidden_dim: 48}}, moe: {EXPERTS}}}"
+EXPERTS = (
+    "{num_experts: 8, top_k: 3, hidden_dim: 16, score_func: sigmoid, num_expert_groups: 4, "
+    "num_limited_groups: 2}"
+)
+MODEL = (
+    f"model={{name: deepseek_v3, vocab_size: 64, dim: 32, n_layers: 3, {ATTENTION}, "
+    f"feed_forward: {{hidden_dim: 48}}, moe: {EXPERTS}}}"
+)
 # four rows of sixteen tokens, each to three of eight experts
 SLOTS_OF_AN_EXPERT = 4 * 16 * 3 / 8
 

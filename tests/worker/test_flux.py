@@ -1,4 +1,5 @@
-"""Runs of flux: it learns the pictures that ship, goes on as if never stopped, draws pictures, and takes weights from outside."""
+"""Runs of flux: it learns the pictures that ship, goes on as if never stopped, draws pictures, and
+takes weights from outside."""
 
 import io
 import json
@@ -22,17 +23,17 @@ from transformers import (
 )
 
 from titanrun.cli import generate as command
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.flux.autoencoder import Autoencoder
+from titanrun.models.flux.autoencoder import FluxAutoencoder
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.huggingface import huggingface_config
-from titanrun.models.shared.flavors import spell_out
-from titanrun.recipe.resolve import resolve
-from titanrun.worker import checkpoint as checkpoint_worker
-from titanrun.worker import data as data_worker
-from titanrun.worker import generate as worker
-from titanrun.worker.main import main
+from titanrun.models.flux.huggingface import to_huggingface_config
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.commands import checkpoint as checkpoint_worker
+from titanrun.worker.commands import data as data_worker
+from titanrun.worker.commands import generate as worker
+from titanrun.worker.rank_main import main
 
 RECIPE = """
 version: 1
@@ -42,7 +43,8 @@ model: {name: flux, flavor: tiny, encoder: {max_t5_encoding_len: 6}}
 loss: flow_matching
 optimizer: {lr: 2.0e-3}
 lr_scheduler: {warmup_steps: 2, decay_ratio: 0.0}
-training: {dataset: {name: tiny_images, image_size: 32}, local_batch_size: 4, seq_len: 10, steps: 4, mixed_precision_param: float32}
+training: {dataset: {name: tiny_images, image_size: 32}, local_batch_size: 4, seq_len: 10, steps: 4,
+           mixed_precision_param: float32}
 metrics: {log_freq: 1}
 validation: {enable: true, freq: 4}
 checkpoint: {enable: true, interval: 100}
@@ -54,7 +56,7 @@ def train(parent: Path, folder: str, *overrides: str) -> Path:
     (parent / "recipe.yaml").write_text(RECIPE)
     resolved = parent / folder / "resolved.yaml"
     resolved.parent.mkdir(exist_ok=True)
-    resolved.write_text(resolve(str(parent / "recipe.yaml"), overrides, environment={}).text)
+    resolved.write_text(resolve_recipe(str(parent / "recipe.yaml"), overrides, environment={}).text)
     assert main([str(resolved)]) == 0
     return resolved.parent
 
@@ -89,7 +91,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, model in {"t5": t5, "clip": clip}.items():
         model.save_pretrained(parent / name)
         word_tokenizer(parent / name)
-    autoencoder = Autoencoder([32, 32, 32, 32], layers=1, latent_channels=16)
+    autoencoder = FluxAutoencoder([32, 32, 32, 32], layers=1, latent_channels=16)
     safetensors.torch.save_file(autoencoder.state_dict(), parent / "ae.safetensors")
     return parent
 
@@ -198,8 +200,8 @@ def test_it_learns_the_pictures_that_ship(tmp_path: Path) -> None:
 def draw(folder: Path, *words: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """Runs the command, its worker in this process."""
 
-    def in_process(_: Any, *, input: str, **options: Any) -> Any:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(input))
+    def in_process(_: Any, **options: Any) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(options["input"]))
         return type("Done", (), {"returncode": worker.main()})
 
     monkeypatch.setattr(command.subprocess, "run", in_process)
@@ -244,7 +246,8 @@ def test_pictures_drawn_while_it_trains_are_what_generate_draws_and_change_no_bi
     drawing = train(
         tmp_path,
         "run",
-        f"metrics.samples={{prompts: [a red circle left, a blue square], freq: 2, pictures: {pictures}}}",
+        f"metrics.samples={{prompts: [a red circle left, a blue square], freq: 2, "
+        f"pictures: {pictures}}}",
     )
     for name in ("loss", "grad_norm", "validation/loss"):
         assert figures(drawing, name) == figures(trained, name)
@@ -267,12 +270,15 @@ def test_pictures_drawn_while_it_trains_are_what_generate_draws_and_change_no_bi
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "flux draws pictures, and --output does not say where"),
-        (("-o", "x.png", "--size", "40"), "a picture of 40 pixels cannot be made of tokens of 16"),
-        (("-o", "x.png", "--size", "4096"), "65542 tokens, and the model takes 4608"),
+        ((), "flux generates images, but --output is not set"),
+        (
+            ("-o", "x.png", "--size", "40"),
+            "image size 40 is not divisible by the token size of 16 pixels",
+        ),
+        (("-o", "x.png", "--size", "4096"), "65542 tokens, but the model supports at most 4608"),
         (
             ("-o", "x.png", "--temperature", "0"),
-            "flux draws pictures, and does not read --temperature",
+            "flux generates images and does not support --temperature",
         ),
     ],
 )
@@ -308,9 +314,9 @@ def test_an_export_opens_in_diffusers_and_a_run_begins_with_it(
         sys, "stdin", io.StringIO(json.dumps(job | {"dtype": None, "shard_bytes": 10**9}))
     )
     assert checkpoint_worker.main() == 0
-    config = FluxConfig.model_validate(spell_out(FluxConfig(flavor="tiny")))
+    config = FluxConfig.model_validate(resolve_model_sizes(FluxConfig(flavor="tiny")))
     opened = FluxTransformer2DModel.from_pretrained(tmp_path / "hf")
-    expected = huggingface_config(config, "float32")
+    expected = to_huggingface_config(config, "float32")
     found = {name: opened.config[name] for name in expected}
     assert found | {"axes_dims_rope": list(found["axes_dims_rope"])} == expected
     (tmp_path / "again").mkdir()
@@ -332,13 +338,15 @@ def test_a_not_finite_step_is_told_with_its_samples(tmp_path: Path) -> None:
     resolved = tmp_path / "run" / "resolved.yaml"
     resolved.parent.mkdir()
     resolved.write_text(
-        resolve(str(tmp_path / "recipe.yaml"), ["optimizer.lr=1.0e30"], environment={}).text
+        resolve_recipe(str(tmp_path / "recipe.yaml"), ["optimizer.lr=1.0e30"], environment={}).text
     )
     assert main([str(resolved)]) == 5
 
 
 def test_data_of_pictures_is_not_shown_as_tokens(trained: Path) -> None:
     with pytest.raises(
-        ProblemsFound, match="flux trains on images, and only text is tokenised and shown"
+        ProblemsFound, match="flux trains on images, but only text can be tokenized and shown"
     ):
-        data_worker.show({"resolved": (trained / "resolved.yaml").read_text(), "section": None})
+        data_worker.show_samples(
+            {"resolved": (trained / "resolved.yaml").read_text(), "section": None}
+        )

@@ -5,8 +5,14 @@ from collections.abc import Callable
 import pytest
 
 Metrics = Callable[..., list[dict[str, float]]]
-SIZES = "dim: 32, n_layers: 1, n_heads: 2, n_dense_layers: 1, kv_lora_rank: 16, qk_nope_head_dim: 8, qk_rope_head_dim: 8, v_head_dim: 8"
-MODEL = f"model={{name: deepseek_v3, flavor: debugmodel, vocab_size: 64, {SIZES}, feed_forward: {{hidden_dim: 48}}, num_mtp_layers: %d}}"
+SIZES = (
+    "dim: 32, n_layers: 1, n_heads: 2, n_dense_layers: 1, kv_lora_rank: 16, qk_nope_head_dim: 8, "
+    "qk_rope_head_dim: 8, v_head_dim: 8"
+)
+MODEL = (
+    f"model={{name: deepseek_v3, flavor: debugmodel, vocab_size: 64, {SIZES}, "
+    f"feed_forward: {{hidden_dim: 48}}, num_mtp_layers: %d}}"
+)
 ROWS = ("training.steps=2",)
 LOSS = "loss={name: multi_token_cross_entropy%s}"
 SETTINGS = {
@@ -26,7 +32,8 @@ def test_another_value_gives_other_losses(setting: str, metrics: Metrics) -> Non
 def test_the_loss_is_that_of_all_depths(metrics: Metrics) -> None:
     first = metrics(MODEL % 2, LOSS % "", *ROWS)[0]
     next_token, second, third = (first[f"multi_token/loss_{place}"] for place in (1, 2, 3))
-    # rows have 16 tokens, of which the last k know no token k places on; each depth is divided by 16
+    # rows have 16 tokens, of which the last k know no token k places on; each depth is divided by
+    # 16
     assert first["loss"] == pytest.approx(
         next_token + 0.15 * (second * 15 + third * 14) / 16, rel=1e-5
     )

@@ -12,15 +12,17 @@ import pytest
 
 from titanrun.cli import generate as command
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 RECIPE = """
 version: 1
 name: talks
 device: cpu
-model: {name: llama3, flavor: debugmodel, dim: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2, max_seq_len: 96}
-training: {dataset: tiny, local_batch_size: 4, seq_len: 64, steps: 8, mixed_precision_param: float32}
+model: {name: llama3, flavor: debugmodel, dim: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2,
+        max_seq_len: 96}
+training: {dataset: tiny, local_batch_size: 4, seq_len: 64, steps: 8,
+           mixed_precision_param: float32}
 optimizer: {lr: 1.0e-2}
 checkpoint: {enable: true}
 """
@@ -33,7 +35,8 @@ PROMPTS = [
     "A king and his daughter went",
 ]
 EXPERTS = (
-    "model={name: qwen3, flavor: debugmodel_moe, dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, moe: {num_experts: 4, top_k: 2, "
+    "model={name: qwen3, flavor: debugmodel_moe, dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: "
+    "2, moe: {num_experts: 4, top_k: 2, "
     "hidden_dim: 96}, max_seq_len: 96}",
 )
 
@@ -44,7 +47,7 @@ def trained(folder: Path, overrides: tuple[str, ...] = ()) -> Path:
     resolved = folder / "run" / "resolved.yaml"
     resolved.parent.mkdir()
     resolved.write_text(
-        resolve(str(folder / "talks.yaml"), overrides, environment={}).text, encoding="utf-8"
+        resolve_recipe(str(folder / "talks.yaml"), overrides, environment={}).text, encoding="utf-8"
     )
     assert main([str(resolved)]) == 0
     return resolved.parent
@@ -131,17 +134,17 @@ def test_a_process_that_dies_takes_the_others_along(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "message", "help"),
+    ("count", "message", "hint"),
     [
-        (3, "4 query heads cannot be split over 3", "1 or 2"),
-        (4, "2 key and value heads cannot be split over 4", "1 or 2"),
+        (3, "n_heads 4 is not divisible by tensor_parallel_degree 3", "1 or 2"),
+        (4, "n_kv_heads 2 is not divisible by tensor_parallel_degree 4", "1 or 2"),
         (0, "1 or more", ""),
     ],
 )
 def test_what_cannot_be_split_is_refused_before_anything_starts(
-    run: Path, count: int, message: str, help: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, count: int, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "do_together", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(command, "run_worker_pool", lambda *_: pytest.fail("a process was started"))
     with pytest.raises(ProblemsFound, match=message) as found:
         command.run([str(run), "--prompt", "x", "--nproc", str(count)])
-    assert help in (found.value.problems[0].help or "")
+    assert hint in (found.value.problems[0].hint or "")

@@ -1,4 +1,5 @@
-"""Loss or gradients that stop being numbers: each policy, what is left untouched, and what is written down."""
+"""Loss or gradients that stop being numbers: each policy, what is left untouched, and what is
+written down."""
 
 import json
 import math
@@ -11,39 +12,41 @@ import pytest
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.training.finite import NonFinite
-from titanrun.training.signals import SignalRequests
-from titanrun.training.trainer import Outcome, Trainer
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.training.hooks.status_hook import StatusHook
+from titanrun.training.loop import TrainLoop
+from titanrun.training.nonfinite import NonFiniteError
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.training.train_hook import TrainResult
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
-Spoil = Callable[[Trainer], None]
+Spoil = Callable[[TrainLoop], None]
 
 
-def train(resolved: Path, spoil: Spoil = lambda trainer: None) -> Outcome:
+def train(resolved: Path, spoil: Spoil = lambda trainer: None) -> TrainResult:
     """Trains, with something put into the trainer that goes wrong."""
     with (
         SignalRequests() as signals,
-        assembled(
-            read_resolved(resolved), meet_others(resolved, Place()), signals=signals
+        build_train_loop(
+            load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=signals
         ) as trainer,
     ):
         spoil(trainer)
-        return trainer.fit()
+        return trainer.train()
 
 
 def bad_loss(*steps: int, value: float = math.nan, times: int = 1) -> Spoil:
     """Each of these steps gives another loss, the first so many times."""
     left = dict.fromkeys(steps, times)
 
-    def spoil(trainer: Trainer) -> None:
-        passes: Any = trainer.engine.passes
+    def spoil(trainer: TrainLoop) -> None:
+        passes: Any = trainer.engine.runner
         loss = passes.loss
 
         def spoiled(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
@@ -57,7 +60,7 @@ def bad_loss(*steps: int, value: float = math.nan, times: int = 1) -> Spoil:
             return output
 
         forward_backward = trainer.engine.forward_backward
-        trainer.engine.passes = replace(passes, loss=spoiled)
+        trainer.engine.runner = replace(passes, loss=spoiled)
         trainer.engine.forward_backward = count  # type: ignore[method-assign]
 
     return spoil
@@ -66,7 +69,7 @@ def bad_loss(*steps: int, value: float = math.nan, times: int = 1) -> Spoil:
 def bad_gradient(step: int, name: str) -> Spoil:
     """The gradient of one parameter is infinite in one step, the loss is fine."""
 
-    def spoil(trainer: Trainer) -> None:
+    def spoil(trainer: TrainLoop) -> None:
         def poison(gradient: Tensor) -> Tensor:
             return (
                 torch.full_like(gradient, math.inf) if trainer.state.step + 1 == step else gradient
@@ -95,20 +98,20 @@ def evidence(resolved: Path, step: int) -> dict[str, Any]:
 def test_a_bad_step_stops_the_run_before_its_update(run: Run, spoil: Spoil) -> None:
     weights = {}
 
-    def keep(trainer: Trainer) -> None:
+    def keep(trainer: TrainLoop) -> None:
         spoil(trainer)
         weights["now"] = trainer.engine
 
-    with pytest.raises(NonFinite) as error:
+    with pytest.raises(NonFiniteError) as error:
         train(run("bad"), keep)
     assert error.value.step == 4
-    assert all(tensor.isfinite().all() for tensor in weights["now"].tensors().values())
+    assert all(tensor.isfinite().all() for tensor in weights["now"].named_state_tensors().values())
     assert len(losses(run("bad"))) == 3
 
 
 def test_what_is_known_about_a_bad_step_is_written_down(run: Run) -> None:
     name = "layers.1.attention.wq.weight"
-    with pytest.raises(NonFinite):
+    with pytest.raises(NonFiniteError):
         train(run("bad"), bad_gradient(4, name))
     found = evidence(run("bad"), 4)
     assert (found["policy"], found["step"], found["grad_norm"]) == ("stop", 4, "inf")
@@ -118,7 +121,7 @@ def test_what_is_known_about_a_bad_step_is_written_down(run: Run) -> None:
 
 
 def test_the_module_and_the_rows_that_gave_a_bad_output_are_named(run: Run) -> None:
-    def spoil(trainer: Trainer) -> None:
+    def spoil(trainer: TrainLoop) -> None:
         def poison(_module: Any, _inputs: Any, output_BTD: Tensor) -> Tensor:
             if trainer.state.step + 1 < 3:
                 return output_BTD
@@ -126,7 +129,7 @@ def test_the_module_and_the_rows_that_gave_a_bad_output_are_named(run: Run) -> N
 
         trainer.engine.model.get_submodule("layers.1.feed_forward").register_forward_hook(poison)
 
-    with pytest.raises(NonFinite):
+    with pytest.raises(NonFiniteError):
         train(run("bad"), spoil)
     found = evidence(run("bad"), 3)
     assert found["first_bad_module"] == "layers.1.feed_forward"
@@ -134,16 +137,18 @@ def test_the_module_and_the_rows_that_gave_a_bad_output_are_named(run: Run) -> N
     assert found["bad_rows"] == found["rows"][1::2]
 
 
-def states_before_and_after(trainer: Trainer, seen: dict[int, list[dict[str, Tensor]]]) -> None:
+def states_before_and_after(trainer: TrainLoop, seen: dict[int, list[dict[str, Tensor]]]) -> None:
     """Keeps weights and optimizer state around each update."""
     optim_step = trainer.engine.optim_step
 
     def kept(**options: Any) -> Any:
-        before = {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()}
+        before = {
+            name: tensor.clone() for name, tensor in trainer.engine.named_state_tensors().items()
+        }
         update = optim_step(**options)
         seen[trainer.state.step + 1] = [
             before,
-            {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()},
+            {name: tensor.clone() for name, tensor in trainer.engine.named_state_tensors().items()},
         ]
         return update
 
@@ -154,7 +159,7 @@ def states_before_and_after(trainer: Trainer, seen: dict[int, list[dict[str, Ten
 def test_a_skipped_step_leaves_every_bit_of_weights_and_optimizer(run: Run, spoil: Spoil) -> None:
     seen: dict[int, list[dict[str, Tensor]]] = {}
 
-    def both(trainer: Trainer) -> None:
+    def both(trainer: TrainLoop) -> None:
         states_before_and_after(trainer, seen)
         spoil(trainer)
 
@@ -185,7 +190,7 @@ def test_a_skipped_step_is_a_step_of_the_schedule_and_of_the_data(run: Run) -> N
 def test_a_run_that_skips_too_often_stops(run: Run) -> None:
     resolved = run("skipping", "guard.non_finite=skip", "guard.max_skips=2")
     with pytest.raises(
-        NonFinite,
+        NonFiniteError,
         match=r"^loss is nan at step 6, and the 2 updates before were skipped \(guard.max_skips\)$",
     ):
         train(resolved, bad_loss(4, 5, 6))
@@ -205,21 +210,22 @@ def test_a_run_goes_back_and_leaves_the_bad_data_out(run: Run) -> None:
     resolved = run("back", *ROLLBACK)
     numbers: list[list[int]] = []
 
-    def spoil(trainer: Trainer) -> None:
+    def spoil(trainer: TrainLoop) -> None:
         bad_loss(5)(trainer)
-        loader: Any = trainer.rows
-        next_rows = loader.next_rows
+        source: Any = trainer.source
+        loader = source.dataloader
+        next_rows = loader.next_samples
 
         class Noting:
             def has_next(self) -> bool:
                 return bool(loader.has_next())
 
-            def next_rows(self) -> Any:
+            def next_samples(self) -> Any:
                 rows = next_rows()
-                numbers.append(loader.last_numbers())
+                numbers.append(loader.last_indices())
                 return rows
 
-        trainer.rows = Noting()
+        source.dataloader = Noting()
 
     assert train(resolved, spoil).state == "finished"
     # steps 1 to 5, back to 3, and 7 more steps of new data
@@ -236,15 +242,18 @@ def test_going_back_is_the_checkpoint_bit_by_bit(run: Run) -> None:
     seen.clear()
     firsts: list[dict[str, Tensor]] = []
 
-    def both(trainer: Trainer) -> None:
+    def both(trainer: TrainLoop) -> None:
         bad_loss(5)(trainer)
         states_before_and_after(trainer, seen)
-        go_back = trainer.checkpoints.go_back  # type: ignore[union-attr]
+        go_back = trainer.checkpoints.rollback  # type: ignore[union-attr]
 
         def kept() -> int | None:
             step = go_back()
             firsts.append(
-                {name: tensor.clone() for name, tensor in trainer.engine.tensors().items()}
+                {
+                    name: tensor.clone()
+                    for name, tensor in trainer.engine.named_state_tensors().items()
+                }
             )
             return step
 
@@ -258,7 +267,7 @@ class Kept:
     """Checkpoints whose way back is watched."""
 
     def __init__(self, checkpoints: Any, go_back: Callable[[], int | None]) -> None:
-        self.go_back = go_back
+        self.rollback = go_back
         self.prepare, self.save, self.save_seed = (
             checkpoints.prepare,
             checkpoints.save,
@@ -270,30 +279,31 @@ class Kept:
 def test_a_run_that_goes_back_too_often_stops(run: Run) -> None:
     resolved = run("back", *ROLLBACK, "guard.max_rollbacks=2")
     with pytest.raises(
-        NonFinite,
-        match=r"^loss is nan at step 5, and the run went back 2 times already \(guard.max_rollbacks\)$",
+        NonFiniteError,
+        match=r"^loss is nan at step 5, and the run went back 2 times already "
+        r"\(guard.max_rollbacks\)$",
     ):
         train(resolved, bad_loss(5, times=9))
 
 
 def test_without_a_checkpoint_there_is_no_way_back(run: Run) -> None:
-    with pytest.raises(NonFinite, match="there is no checkpoint to go back to"):
+    with pytest.raises(NonFiniteError, match="there is no checkpoint to go back to"):
         train(run("back", *ROLLBACK), bad_loss(2))
 
 
 def test_spoiled_weights_are_kept_apart_and_never_gone_on_from(run: Run) -> None:
     resolved = run("spoiled", "checkpoint.interval=3")
 
-    def spoil(trainer: Trainer) -> None:
+    def spoil(trainer: TrainLoop) -> None:
         def poke(step: int) -> None:
             if step == 6:
                 with torch.no_grad():
                     trainer.engine.model.get_parameter("norm.weight")[0] = math.nan
 
-        trainer.on_step = poke
+        trainer.hooks = (StatusHook(poke), *trainer.hooks)
 
     with pytest.raises(
-        NonFinite, match=r"^the state to save \(model.norm.weight\) is not finite at step 6"
+        NonFiniteError, match=r"^the state to save \(model.norm.weight\) is not finite at step 6"
     ):
         train(resolved, spoil)
     folder = resolved.parent / "checkpoint"
@@ -313,7 +323,7 @@ def test_spikes_are_counted_and_told_and_no_nan_raises_the_bar(
         "checkpoint.enable=false",
     )
 
-    def spoil(trainer: Trainer) -> None:
+    def spoil(trainer: TrainLoop) -> None:
         bad_loss(12)(trainer)
         bad_loss(20, value=100.0)(trainer)
 
@@ -343,11 +353,14 @@ def test_no_spike_is_told_where_nobody_asked(run: Run) -> None:
 def test_a_way_back_to_damaged_checkpoints_only_is_refused(run: Run) -> None:
     resolved = run("back", *ROLLBACK)
 
-    def spoil(trainer: Trainer) -> None:
+    def spoil(trainer: TrainLoop) -> None:
         bad_loss(5)(trainer)
-        trainer.on_step = lambda step: (
-            (resolved.parent / "checkpoint/step-3/manifest.json").unlink() if step == 4 else None
-        )
+
+        def damage(step: int) -> None:
+            if step == 4:
+                (resolved.parent / "checkpoint/step-3/manifest.json").unlink()
+
+        trainer.hooks = (StatusHook(damage), *trainer.hooks)
 
     with pytest.raises(ProblemsFound, match=r"step-3"):
         train(resolved, spoil)

@@ -1,4 +1,5 @@
-"""Tasks of the LM Evaluation Harness, on files of this machine: the same model, the same likelihoods as our own task has."""
+"""Tasks of the LM Evaluation Harness, on files of this machine: the same model, the same
+likelihoods as our own task has."""
 
 import json
 import math
@@ -10,8 +11,8 @@ import datasets
 import pytest
 import torch
 
-from tests.worker.test_evaluate import TOKENIZER, Measure, folder, measure, theirs
-from titanrun.worker.evaluate import LoadedSubject
+from tests.worker.commands.test_evaluate import TOKENIZER, Measure, folder, measure, theirs
+from titanrun.worker.commands.evaluate import LoadedEvalModel
 
 __all__ = ["folder", "measure", "theirs"]
 pytestmark = pytest.mark.slow
@@ -94,9 +95,9 @@ def test_choices_are_taken_as_by_our_own_task(
     measure: Measure, questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
-    scored = LoadedSubject.scored
+    scored = LoadedEvalModel.score_continuations
 
-    def kept(self: LoadedSubject, pairs: Any) -> Any:
+    def kept(self: LoadedEvalModel, pairs: Any) -> Any:
         found = scored(self, pairs)
         seen.update(
             {
@@ -106,7 +107,7 @@ def test_choices_are_taken_as_by_our_own_task(
         )
         return found
 
-    monkeypatch.setattr(LoadedSubject, "scored", kept)
+    monkeypatch.setattr(LoadedEvalModel, "score_continuations", kept)
     found, theirs = harness(measure, questions, "ours"), dict(seen)
     seen.clear()
     (own,) = measure(
@@ -127,7 +128,7 @@ def test_likelihoods_are_those_of_transformers(
     total, size = 0.0, 0
     for line in questions.read_text(encoding="utf-8").splitlines():
         text = json.loads(line)["question"]
-        ids = TOKENIZER.encode(text, bos=True, eos=False)
+        ids = TOKENIZER.encode(text, add_bos=True, add_eos=False)
         logprobs = theirs(torch.tensor([ids])).logits.log_softmax(-1)[0]
         total += sum(float(logprobs[at - 1, ids[at]]) for at in range(1, len(ids)))
         size += len(text.encode())
@@ -141,7 +142,7 @@ def test_answers_are_the_likeliest_and_drawn_ones_are_refused(
 ) -> None:
     lines = [json.loads(line) for line in questions.read_text(encoding="utf-8").splitlines()]
     for line in lines[:4]:
-        ids = TOKENIZER.encode(line["question"], bos=True, eos=False)
+        ids = TOKENIZER.encode(line["question"], add_bos=True, add_eos=False)
         said = theirs.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False)[
             0, len(ids) :
         ].tolist()
@@ -150,7 +151,7 @@ def test_answers_are_the_likeliest_and_drawn_ones_are_refused(
         ).partition("\n")[0]
     questions.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
     assert harness(measure, questions, "said")["exact_match"] == pytest.approx(4 / 6)
-    assert "this task draws its answers at random" in refused(
+    assert "this task samples its answers at random" in refused(
         measure, capsys, f"task: drawn, folder: {questions.parent}/tasks"
     )
 
@@ -163,10 +164,10 @@ def test_examples_stand_before_the_question(
     measure: Measure, questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest: list[int] = []
-    scored = LoadedSubject.scored
+    scored = LoadedEvalModel.score_continuations
     monkeypatch.setattr(
-        LoadedSubject,
-        "scored",
+        LoadedEvalModel,
+        "score_continuations",
         lambda self, pairs: longest.append(len(pairs[0][0])) or scored(self, pairs),
     )
     harness(measure, questions, "ours", "num_fewshot: 0", "limit: 1")
@@ -206,7 +207,7 @@ def test_without_the_extra_there_is_the_line_that_installs_it(
 ) -> None:
     for name in ("lm_eval", "lm_eval.api.model"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "titanrun.components.evaluation.harness_model", raising=False)
+    monkeypatch.delitem(sys.modules, "titanrun.components.evaluation.lm_eval_model", raising=False)
     said = refused(measure, capsys, f"task: ours, folder: {questions.parent}/tasks")
     assert "the task lm_eval needs a package that is not installed: lm_eval" in said
     assert 'pip install "titanrun[lm-eval]"' in said

@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 RECIPE = """
 version: 1
 name: memory
 tokenizer: tiny
-training: {dataset: tiny, local_batch_size: 1, global_batch_size: 1, max_norm: null, steps: 3, mixed_precision_param: float32}
+training: {dataset: tiny, local_batch_size: 1, global_batch_size: 1, max_norm: null, steps: 3,
+           mixed_precision_param: float32}
 lr_scheduler: {warmup_steps: 1}
 device: cpu
 """
@@ -84,7 +85,8 @@ def test_a_setting_that_saves_memory_does(base: tuple[str, ...], saving: str, mi
 
 @pytest.mark.slow
 def test_packed_weights_need_less_than_plain_frozen_ones() -> None:
-    # of the 99 MiB of weights 87 are packed, in 0.56 bytes instead of 4; the most is needed while they are drawn
+    # of the 99 MiB of weights 87 are packed, in 0.56 bytes instead of 4; the most is needed while
+    # they are drawn
     plain, packed = (peak_mib(*WEIGHTS, f"converters=[{name}]") for name in ("lora", "qlora"))
     print(f"{plain:.0f} MiB with lora, {packed:.0f} MiB with qlora")
     assert packed < plain - 15

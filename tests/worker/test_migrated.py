@@ -1,4 +1,5 @@
-"""What comes of other programs' configurations trains, and as a recipe does that says the same in titanrun's words."""
+"""What comes of other programs' configurations trains, and as a recipe does that says the same in
+titanrun's words."""
 
 from pathlib import Path
 from shutil import copy
@@ -8,12 +9,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from titanrun.components.data.config import TINY_CHAT
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.recipe.migrate.migration import migrate
-from titanrun.recipe.migrate.programs import PROGRAMS
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.main import main
+from titanrun.recipe.migrate.migration import migrate_file
+from titanrun.recipe.migrate.program_detection import PROGRAMS
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 TORCHTUNE = """
 output_dir: {out}
@@ -26,7 +27,8 @@ model:
   embed_dim: 32
   intermediate_dim: 64
   max_seq_len: 128
-tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, path: {folder}/tokenizer.model, max_seq_len: 64}}
+tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, path: {folder}/tokenizer.model,
+             max_seq_len: 64}}
 checkpointer:
   _component_: torchtune.training.FullModelHFCheckpointer
   checkpoint_dir: {folder}
@@ -43,7 +45,8 @@ dataset:
 seed: 3
 shuffle: True
 optimizer: {{_component_: torch.optim.AdamW, lr: 2e-3, fused: True}}
-lr_scheduler: {{_component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup, num_warmup_steps: 3}}
+lr_scheduler: {{_component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup,
+                num_warmup_steps: 3}}
 loss: {{_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}}
 batch_size: 4
 gradient_accumulation_steps: 2
@@ -140,7 +143,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(file: Path) -> list[dict[str, float]]:
     """The metrics of a recipe's run."""
-    run = resolve(str(file), ("device=cpu", "training.data_cache=null"), environment={})
+    run = resolve_recipe(str(file), ("device=cpu", "training.data_cache=null"), environment={})
     folder = file.with_suffix("")
     folder.mkdir()
     (folder / "resolved.yaml").write_text(run.text, encoding="utf-8")
@@ -149,14 +152,17 @@ def trained(file: Path) -> list[dict[str, float]]:
 
 
 def compared(program: str, text: str, by_hand: str, folder: Path, tmp_path: Path) -> None:
-    """The migrated configuration and the recipe written by hand give the same curve, bit for bit."""
+    """The migrated configuration and the recipe written by hand give the same curve, bit for
+    bit."""
     theirs, ours, mine = (
         tmp_path / name for name in ("config.yml", "migrated.yaml", "by_hand.yaml")
     )
     words = {"folder": folder, "data": folder / "chats.jsonl"}
     theirs.write_text(text.format(out=tmp_path / "migrated", **words), encoding="utf-8")
     mine.write_text(by_hand.format(out=tmp_path / "by_hand", **words), encoding="utf-8")
-    migration = migrate(str(theirs), PROGRAMS[program], recipe="recipe.yaml", head=())
+    migration = migrate_file(
+        str(theirs), PROGRAMS[program], recipe_name="recipe.yaml", header_lines=()
+    )
     assert migration.exit_code == 0, migration.problems
     ours.write_text(migration.text, encoding="utf-8")
     curves = [

@@ -12,7 +12,8 @@ GROUPED = "optimizer.param_groups=[{match: ['layers.*'], lr: 0.02}]"
 OTHERS = "optimizer.param_groups=[{match: ['output.*'], lr: 0.02}]"
 FASTER = "optimizer.param_groups=[{match: ['layers.*'], lr: 0.04}]"
 DECAYED = "optimizer.param_groups=[{match: ['layers.*'], lr: 0.02, weight_decay: 0.9}]"
-# each leaf with another value than its optimizer has, then what must be so for it to be read, the optimizer last
+# each leaf with another value than its optimizer has, then what must be so for it to be read, the
+# optimizer last
 LEAVES: dict[str, tuple[str, ...]] = {
     "optimizer:adam.lr": ("optimizer.lr=0.02", ADAM),
     "optimizer:adam.beta1": ("optimizer.beta1=0.5", ADAM),

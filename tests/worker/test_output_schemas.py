@@ -11,13 +11,13 @@ from typing import get_args
 import jsonschema
 import pytest
 
-from titanrun.components.metrics import jsonl
-from titanrun.recipe import output_schemas
-from titanrun.recipe.resolve import resolve
-from titanrun.recipe.run_dir import RunDirectory, write_run
-from titanrun.recipe.schemas import SCHEMAS
-from titanrun.worker.main import main
-from titanrun.worker.status import State
+from titanrun.components.metrics.spec import metrics_file
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_directory import RunDirectory, write_run_directory
+from titanrun.recipe.schemas import output_schemas
+from titanrun.recipe.schemas.all_schemas import SCHEMAS
+from titanrun.worker.rank_main import main
+from titanrun.worker.status_file import WorkerState
 
 
 def check(name: str, text: str) -> None:
@@ -33,10 +33,10 @@ def test_the_files_of_a_run_agree_with_their_schemas(
 ) -> None:
     run("elsewhere")
     overrides = ["training.steps=2", "description=${name}", "checkpoint.enable=false"]
-    resolved = resolve(str(tmp_path / "recipe.yaml"), overrides, environment={})
+    resolved = resolve_recipe(str(tmp_path / "recipe.yaml"), overrides, environment={})
     folder = tmp_path / "run"
     for _ in range(2):
-        write_run(
+        write_run_directory(
             RunDirectory(folder, "new"),
             resolved,
             ["titanrun", "train", "recipe.yaml", *overrides],
@@ -44,7 +44,7 @@ def test_the_files_of_a_run_agree_with_their_schemas(
             environment={},
         )
     assert main([str(folder / "resolved.yaml")]) == 0
-    with closing(jsonl.MetricsFile(folder / "metrics.jsonl")) as metrics:
+    with closing(metrics_file.MetricsFile(folder / "metrics.jsonl")) as metrics:
         metrics.write(3, {"loss": math.nan, "moe/load": -math.inf})
     for name, file in {
         "run": "run.json",
@@ -59,5 +59,5 @@ def test_the_files_of_a_run_agree_with_their_schemas(
 
 
 def test_the_words_in_the_schemas_are_those_that_are_written() -> None:
-    assert set(output_schemas.STATES) == set(get_args(State))
-    assert set(output_schemas.NON_FINITE) == set(jsonl.NON_FINITE)
+    assert set(output_schemas.STATES) == set(get_args(WorkerState))
+    assert set(output_schemas.NON_FINITE) == set(metrics_file.NON_FINITE)

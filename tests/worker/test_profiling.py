@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from titanrun.components.profiling.config import ProfilingConfig
-from titanrun.components.profiling.memory_snapshots import MemorySnapshots
-from titanrun.components.profiling.traces import Traces
-from titanrun.worker import build_profiling
-from titanrun.worker.main import main
+from titanrun.components.profiling.memory_snapshots import MemorySnapshotWriter
+from titanrun.components.profiling.profiler_traces import ProfilerTraceWriter
+from titanrun.worker.build import build_profiling
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
 CPU = torch.device("cpu")
@@ -29,7 +29,10 @@ def steps_in(trace: Path) -> list[str]:
 
 
 def test_each_cycle_leaves_a_trace_of_its_last_steps(run: Run) -> None:
-    cycle = "profiling={enable_profiling: true, profile_freq: 4, profiler_active: 2, profiler_warmup: 1, save_traces_folder: seen}"
+    cycle = (
+        "profiling={enable_profiling: true, profile_freq: 4, profiler_active: 2, "
+        "profiler_warmup: 1, save_traces_folder: seen}"
+    )
     resolved = run("run", cycle, "training.steps=9", "checkpoint.enable=false")
     assert main([str(resolved)]) == 0
     traces = sorted(path for path in (resolved.parent / "seen").rglob("*") if path.is_file())
@@ -52,18 +55,22 @@ def test_a_run_that_records_nothing_has_no_trace(run: Run) -> None:
 def test_a_run_may_end_at_any_place_of_a_cycle(steps: int, tmp_path: Path) -> None:
     weight = torch.ones(4, 4, requires_grad=True)
     config = ProfilingConfig(profile_freq=4, profiler_active=1, profiler_warmup=2)
-    with Traces(config, tmp_path, rank=3, device=CPU, first_step=0, last_step=100) as traces:
+    with ProfilerTraceWriter(
+        config, tmp_path, rank=3, device=CPU, first_step=0, last_step=100
+    ) as traces:
         for step in range(1, steps + 1):
             (weight @ weight).sum().backward()
-            traces.after_step(step)
+            traces.on_step_end(step)
     assert len(list(tmp_path.rglob("rank3.pt.trace.json"))) == steps // 4
 
 
 def test_a_run_that_goes_on_records_whole_cycles(tmp_path: Path) -> None:
     config = ProfilingConfig(profile_freq=4, profiler_active=2, profiler_warmup=1)
-    with Traces(config, tmp_path, rank=0, device=CPU, first_step=2, last_step=10) as traces:
+    with ProfilerTraceWriter(
+        config, tmp_path, rank=0, device=CPU, first_step=2, last_step=10
+    ) as traces:
         for step in range(3, 11):
-            traces.after_step(step)
+            traces.on_step_end(step)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration_8"]
 
 
@@ -76,7 +83,7 @@ class Memory:
     def _record_memory_history(self, **options: Any) -> None:
         self.calls.append(options)
 
-    def _snapshot(self) -> dict[str, str]:
+    def _build_snapshot(self) -> dict[str, str]:
         return {"segments": "all of them"}
 
 
@@ -87,12 +94,12 @@ def test_memory_is_written_each_cycle_and_where_it_runs_out(
     monkeypatch.setattr(
         torch, "get_device_module", lambda device: type("Device", (), {"memory": memory})
     )
-    snapshots = MemorySnapshots(
+    snapshots = MemorySnapshotWriter(
         ProfilingConfig(profile_freq=4), tmp_path, rank=1, device=torch.device("meta"), first_step=4
     )
     with pytest.raises(torch.OutOfMemoryError), snapshots:
         for step in range(5, 11):
-            snapshots.after_step(step)
+            snapshots.on_step_end(step)
         raise torch.OutOfMemoryError
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pickle"))
     assert found == [
@@ -103,13 +110,16 @@ def test_memory_is_written_each_cycle_and_where_it_runs_out(
 
 
 def test_snapshots_lie_in_their_folder(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_profiling, "has_history", lambda device: True)
+    monkeypatch.setattr(build_profiling, "can_record_memory_history", lambda device: True)
     # torch 2.11 asks the accelerator itself too
     device_module = type(
         "Device", (), {"memory": Memory(), "is_available": staticmethod(lambda: False)}
     )
     monkeypatch.setattr(torch, "get_device_module", lambda device: device_module)
-    wished = "profiling={enable_memory_snapshot: true, save_memory_snapshot_folder: memory, profile_freq: 4}"
+    wished = (
+        "profiling={enable_memory_snapshot: true, save_memory_snapshot_folder: memory, "
+        "profile_freq: 4}"
+    )
     resolved = run("run", wished, "device=auto", "training.steps=4", "checkpoint.enable=false")
     assert main([str(resolved)]) == 0
     assert (

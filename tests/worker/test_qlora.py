@@ -1,4 +1,5 @@
-"""A run over packed weights: it goes on bit for bit, and what is merged computes what was trained."""
+"""A run over packed weights: it goes on bit for bit, and what is merged computes what was
+trained."""
 
 import signal
 from collections.abc import Callable
@@ -12,8 +13,8 @@ from tests.distributed.ranks import alone
 from tests.distributed.ranks import train as train_on
 from tests.worker.test_lora import job
 from tests.worker.test_resume import assert_same_end, sending, train
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
 QLORA = ("converters=[{name: qlora, rank: 4, block_size: 32}]", "checkpoint.adapters_only=true")

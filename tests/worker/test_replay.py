@@ -1,4 +1,5 @@
-"""A step computed twice: no bit changes where nothing is wrong, and what differs is told with its place."""
+"""A step computed twice: no bit changes where nothing is wrong, and what differs is told with its
+place."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,13 +11,13 @@ import pytest
 import torch
 
 from tests.worker.test_guard import Run, losses, train
-from titanrun.components.checkpoints.manifest import read_manifest
-from titanrun.distributed.shards import own_part
-from titanrun.training.replay import Corruption
-from titanrun.training.stragglers import StragglerWatch
-from titanrun.training.trainer import Trainer
-from titanrun.worker import build_guard
-from titanrun.worker.failures import failure_of
+from titanrun.components.checkpoints.spec.manifest import read_manifest
+from titanrun.distributed.dtensor import to_local
+from titanrun.training.loop import TrainLoop
+from titanrun.training.step_replay import CorruptionError
+from titanrun.training.stragglers import StragglerDetector
+from titanrun.worker.build import build_step_hooks
+from titanrun.worker.worker_failures import classify_failure
 
 TWICE = ("debug.deterministic=true", "guard.replay_interval=4")
 
@@ -30,13 +31,13 @@ def ordinary_kernels() -> Iterator[None]:
 
 def flipped(tensor: torch.Tensor, bit: int = 20) -> None:
     """Flips one bit of a tensor in its place."""
-    own_part(tensor.detach()).view(torch.int32).view(-1)[0] ^= 1 << bit
+    to_local(tensor.detach()).view(torch.int32).view(-1)[0] ^= 1 << bit
 
 
-def after_each_pass(do: Callable[[Trainer], None]) -> Callable[[Trainer], None]:
+def after_each_pass(do: Callable[[TrainLoop], None]) -> Callable[[TrainLoop], None]:
     """Does something to a trainer whenever a pass over the batches of a step is done."""
 
-    def install(trainer: Trainer) -> None:
+    def install(trainer: TrainLoop) -> None:
         forward_backward = trainer.engine.forward_backward
 
         def followed(*batches: Any, **options: Any) -> Any:
@@ -49,11 +50,11 @@ def after_each_pass(do: Callable[[Trainer], None]) -> Callable[[Trainer], None]:
     return install
 
 
-def after_pass(number: int, spoil: Callable[[Trainer], None]) -> Callable[[Trainer], None]:
+def after_pass(number: int, spoil: Callable[[TrainLoop], None]) -> Callable[[TrainLoop], None]:
     """Spoils something when so many are done."""
     calls = [0]
 
-    def count(trainer: Trainer) -> None:
+    def count(trainer: TrainLoop) -> None:
         calls[0] += 1
         if calls[0] == number:
             spoil(trainer)
@@ -80,11 +81,11 @@ def test_every_fourth_step_is_computed_twice_and_no_bit_changes(run: Run) -> Non
     assert weights(plain) == weights(twice)
 
 
-def spoiled_weight(trainer: Trainer) -> None:
+def spoiled_weight(trainer: TrainLoop) -> None:
     flipped(trainer.engine.model.get_parameter("layers.1.attention.wq.weight"))
 
 
-def spoiled_gradient(trainer: Trainer) -> None:
+def spoiled_gradient(trainer: TrainLoop) -> None:
     gradient = trainer.engine.model.get_parameter("norm.weight").grad
     assert gradient is not None
     flipped(gradient, bit=0)
@@ -97,7 +98,8 @@ def spoiled_gradient(trainer: Trainer) -> None:
         (
             4,
             spoiled_weight,
-            "model.layers.1.attention.wq.weight changed on rank 0 (HOST) while nothing updated them",
+            "model.layers.1.attention.wq.weight changed on rank 0 (HOST) while nothing updated "
+            "them",
         ),
         (
             5,
@@ -107,21 +109,21 @@ def spoiled_gradient(trainer: Trainer) -> None:
     ],
 )
 def test_one_bit_is_found_and_named(
-    run: Run, passes: int, spoil: Callable[[Trainer], None], words: str
+    run: Run, passes: int, spoil: Callable[[TrainLoop], None], words: str
 ) -> None:
     resolved = run("spoiled", *TWICE)
-    with pytest.raises(Corruption) as error:
+    with pytest.raises(CorruptionError) as error:
         train(resolved, after_pass(passes, spoil))
     assert re.sub(r"rank 0 \([^)]*\)", "rank 0 (HOST)", str(error.value)) == f"at step 4 {words}"
     assert len(losses(resolved)) == 3
-    failure = failure_of(error.value)
+    failure = classify_failure(error.value)
     assert (failure.exit_code, failure.is_internal) == (70, False)
     assert failure.text.startswith("error[corruption]: at step 4 ")
 
 
 def test_another_loss_is_found(run: Run) -> None:
-    def spoil(trainer: Trainer) -> None:
-        passes: Any = trainer.engine.passes
+    def spoil(trainer: TrainLoop) -> None:
+        passes: Any = trainer.engine.runner
         loss, calls = passes.loss, [0]
 
         def wrong(*given: Any) -> torch.Tensor:
@@ -130,10 +132,11 @@ def test_another_loss_is_found(run: Run) -> None:
             # two parts of a batch: the last one of the second time over the fourth step
             return value * (1 + 2**-20) if calls[0] == 10 else value
 
-        trainer.engine.passes = replace(passes, loss=wrong)
+        trainer.engine.runner = replace(passes, loss=wrong)
 
     with pytest.raises(
-        Corruption, match=r"at step 4 the same batch gave another loss the second time on rank 0"
+        CorruptionError,
+        match=r"at step 4 the same batch gave another loss the second time on rank 0",
     ):
         train(run("spoiled", *TWICE), spoil)
 
@@ -141,11 +144,11 @@ def test_another_loss_is_found(run: Run) -> None:
 def test_the_ratio_of_a_straggler_is_the_recipes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float | None] = []
 
-    class Noting(StragglerWatch):
+    class Noting(StragglerDetector):
         def __init__(self, ratio: float | None = None, **others: Any) -> None:
             seen.append(ratio)
             super().__init__(ratio, **others)
 
-    monkeypatch.setattr(build_guard, "StragglerWatch", Noting)
+    monkeypatch.setattr(build_step_hooks, "StragglerDetector", Noting)
     train(run("run", "guard.straggler_ratio=7", "checkpoint.enable=false", "training.steps=2"))
     assert seen == [7.0]

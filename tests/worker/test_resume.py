@@ -1,4 +1,5 @@
-"""Stopping and going on changes no bit: losses, weights, optimizer state, batches, random numbers."""
+"""Stopping and going on changes no bit: losses, weights, optimizer state, batches, random
+numbers."""
 
 import json
 import logging
@@ -16,17 +17,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from titanrun.components.checkpoints.dcp import read_layouts, read_tensors
-from titanrun.components.checkpoints.manifest import read_manifest
-from titanrun.components.data.loader import RowLoader
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.training.signals import SignalRequests
-from titanrun.training.trainer import Outcome
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
-from titanrun.worker.main import main
+from titanrun.components.checkpoints.dcp_io import read_tensor_metadata, read_tensors
+from titanrun.components.checkpoints.spec.manifest import read_manifest
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.training.hooks.checkpoint_schedule_hook import CheckpointScheduleHook
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.training.train_hook import TrainResult
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.rank_main import main
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
 NUMBERS = ("loss", "grad_norm", "lr", "tokens_seen")
@@ -46,34 +48,35 @@ class SendingAtStep(logging.Handler):
 class NotedRows:
     """Deals the rows of a loader, and remembers them."""
 
-    def __init__(self, loader: RowLoader) -> None:
+    def __init__(self, loader: DistributedDataLoader) -> None:
         self.loader = loader
-        self.seen: list[list[list[int]]] = []
+        self.build_mask: list[list[list[int]]] = []
 
     def has_next(self) -> bool:
         return self.loader.has_next()
 
-    def next_rows(self) -> NDArray[np.int64]:
-        rows = self.loader.next_rows()
-        self.seen.append(rows.tolist())
+    def next_samples(self) -> NDArray[np.int64]:
+        rows = self.loader.next_samples()
+        self.build_mask.append(rows.tolist())
         return rows
 
 
 def train(
     resolved: Path, on_step: Callable[[int], None] = lambda step: None
-) -> tuple[Outcome, list[list[list[int]]]]:
+) -> tuple[TrainResult, list[list[list[int]]]]:
     """One process's part of a run: how it ended, and the rows it read."""
     with (
         SignalRequests() as signals,
-        assembled(
-            read_resolved(resolved),
-            meet_others(resolved, Place()),
+        build_train_loop(
+            load_resolved(resolved),
+            rendezvous(resolved, RankInfo()),
             signals=signals,
             on_step=on_step,
         ) as trainer,
     ):
-        trainer.rows = noted = NotedRows(trainer.rows)
-        return trainer.fit(), noted.seen
+        source: Any = trainer.source
+        source.dataloader = noted = NotedRows(source.dataloader)
+        return trainer.train(), noted.build_mask
 
 
 def sending(number: signal.Signals, *, at: int) -> Callable[[int], None]:
@@ -98,7 +101,7 @@ def saved(resolved: Path, step: int) -> tuple[dict[str, torch.Tensor], dict[str,
     folder = resolved.parent / "checkpoint" / f"step-{step}"
     tensors = {
         name: torch.empty(layout.shape, dtype=layout.dtype)
-        for name, layout in read_layouts(folder).items()
+        for name, layout in read_tensor_metadata(folder).items()
     }
     read_tensors(folder, tensors)
     return tensors, json.loads((folder / "state.json").read_text())
@@ -196,10 +199,12 @@ def test_a_signal_before_the_first_step_changes_nothing(run: Run) -> None:
     before = (run().parent / "metrics.jsonl").read_bytes()
     with (
         SignalRequests() as signals,
-        assembled(read_resolved(run()), meet_others(run(), Place()), signals=signals) as trainer,
+        build_train_loop(
+            load_resolved(run()), rendezvous(run(), RankInfo()), signals=signals
+        ) as trainer,
     ):
         os.kill(os.getpid(), signal.SIGTERM)
-        outcome = trainer.fit()
+        outcome = trainer.train()
     assert (outcome.state, outcome.step) == ("preempted", 3)
     assert (run().parent / "metrics.jsonl").read_bytes() == before
 
@@ -275,7 +280,7 @@ def test_a_worker_process_stopped_by_sigterm_goes_on_bitwise(run: Run) -> None:
     assert (status["state"], status["exit_code"]) == ("preempted", 75)
     assert 5 <= status["step"] < 150
     again = worker(stopped)
-    assert again.communicate(timeout=60)[1].count("going on after step") == 1
+    assert again.communicate(timeout=60)[1].count("resuming after step") == 1
     assert again.returncode == 0
     assert_same_end(uncut, stopped, step=150)
 
@@ -318,12 +323,13 @@ def test_saves_by_the_clock_come_between_steps(run: Run) -> None:
     resolved = run("run", "checkpoint.interval=4m")
     with (
         SignalRequests() as signals,
-        assembled(
-            read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=tick
+        build_train_loop(
+            load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=signals, on_step=tick
         ) as trainer,
     ):
-        trainer.save_times.clock = lambda: seconds
-        assert trainer.fit().state == "finished"
+        (hook,) = (hook for hook in trainer.hooks if isinstance(hook, CheckpointScheduleHook))
+        hook.schedule.clock = lambda: seconds
+        assert trainer.train().state == "finished"
     assert sorted(entry.name for entry in (resolved.parent / "checkpoint").iterdir()) == [
         "step-10",
         "step-4",

@@ -1,23 +1,25 @@
-"""A run of 20 steps may stop after any of them: the next one is bitwise the same, and so by induction is all that follows."""
+"""A run of 20 steps may stop after any of them: the next one is bitwise the same, and so by
+induction is all that follows."""
 
 import os
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from titanrun.components.checkpoints.digested_file import FileEntry
-from titanrun.components.checkpoints.manifest import read_manifest
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.training.signals import SignalRequests
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
+from titanrun.components.checkpoints.spec.hashed_file import FileEntry
+from titanrun.components.checkpoints.spec.manifest import read_manifest
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
 STEPS = 20
@@ -40,13 +42,14 @@ def train(resolved: Path, *, until: int = STEPS) -> list[NDArray[np.int64]]:
     seen = []
     with (
         SignalRequests() as signals,
-        assembled(
-            read_resolved(resolved), meet_others(resolved, Place()), signals=signals, on_step=stop
+        build_train_loop(
+            load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=signals, on_step=stop
         ) as trainer,
     ):
-        next_rows = trainer.rows.next_rows
-        trainer.rows.next_rows = lambda: seen.append(next_rows()) or seen[-1]  # type: ignore[method-assign]
-        trainer.fit()
+        source: Any = trainer.source
+        next_rows = source.dataloader.next_samples
+        source.dataloader.next_samples = lambda: seen.append(next_rows()) or seen[-1]
+        trainer.train()
     return seen
 
 
@@ -75,7 +78,8 @@ def test_a_stop_after_any_of_20_steps_changes_no_bit(run: Run) -> None:
 
 OPTIMIZERS = {
     "adamw": "adamw",
-    "muon": "{name: muon, ns_dtype: float32, no_decay: [norms], param_groups: [{match: ['layers.0.*'], lr: 1.0e-3}]}",
+    "muon": "{name: muon, ns_dtype: float32, no_decay: [norms], param_groups: [{match: "
+    "['layers.0.*'], lr: 1.0e-3}]}",
     "schedule_free": "schedule_free_adamw",
     "sgd": "{name: sgd, momentum: 0.9}",
     "bf16_states": "{name: adamw, state_dtype: bfloat16}",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.worker.main import main
-from titanrun.worker.run_lock import run_lock
-from titanrun.worker.status import StatusFile
+from titanrun.worker.rank_main import main
+from titanrun.worker.run_lock import lock_run_directory
+from titanrun.worker.status_file import StatusFile
 
 Run = Callable[..., Path]
 
@@ -16,21 +16,21 @@ def test_a_second_process_is_refused_and_writes_nothing(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resolved = run()
-    with run_lock(resolved.parent):
+    with lock_run_directory(resolved.parent):
         status = StatusFile(resolved.parent / "status.json")
-        status.change("running", step=4)
+        status.set_state("running", step=4)
         before = {path: path.read_bytes() for path in resolved.parent.iterdir()}
         assert main([str(resolved)]) == 2
         assert {path: path.read_bytes() for path in resolved.parent.iterdir()} == before
     error = capsys.readouterr().err
     assert "error[conflict/run-in-use]" in error
-    holder = status._process
+    holder = status._process_identity
     assert f"is in use by process {holder['pid']} on {holder['host']}" in error
 
 
 def test_the_lock_ends_with_its_holder(run: Run) -> None:
     resolved = run("run", "training.steps=2")
-    with run_lock(resolved.parent):
+    with lock_run_directory(resolved.parent):
         pass
     assert main([str(resolved)]) == 0
 
@@ -39,13 +39,13 @@ def test_a_forked_process_that_outlives_its_parent_holds_no_lock(tmp_path: Path)
     code = """
 import os, sys, time
 from pathlib import Path
-from titanrun.worker.run_lock import run_lock
-with run_lock(Path(sys.argv[1])):
+from titanrun.worker.run_lock import lock_run_directory
+with lock_run_directory(Path(sys.argv[1])):
     if os.fork() == 0:
         sys.stdout.close()
         time.sleep(60)
     os._exit(0)
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=50)
-    with run_lock(tmp_path):
+    with lock_run_directory(tmp_path):
         pass

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.components.tokenizers.chat_template import rendered
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.components.tokenizers.chat_template import apply_chat_template
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.components.tokenizers.huggingface import tiny_tokenizer
-from titanrun.recipe.resolve import read_resolved
-from titanrun.worker.loaded_model import model_with_weights
-from titanrun.worker.main import main
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.worker.rank_main import main
+from titanrun.worker.weights.load_model import load_model
 
 TINY = (
     "model.vocab_size=2048",
@@ -23,7 +23,7 @@ TINY = (
     "training.steps=4",
     "checkpoint.interval=2",
 )
-TOKENIZER = tiny_tokenizer(TinyTokenizerConfig())
+TOKENIZER = build_tiny_tokenizer(TinyTokenizerConfig())
 Run = Callable[..., Path]
 
 
@@ -35,9 +35,9 @@ def texts(resolved: Path) -> list[dict[str, Any]]:
 
 def expected(resolved: Path, step: int, ids: list[int], count: int) -> str:
     """The likeliest tokens by the checkpoint's weights, each from a pass over all before it."""
-    recipe = read_resolved(resolved)
-    model = model_with_weights(
-        recipe, {"checkpoint": str(resolved.parent / "checkpoint" / f"step-{step}")}, row_length=64
+    recipe = load_resolved(resolved)
+    model = load_model(
+        recipe, {"checkpoint": str(resolved.parent / "checkpoint" / f"step-{step}")}, seq_len=64
     )
     found = list(ids)
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_texts_are_what_generate_gives_and_change_no_bit(run: Run) -> None:
         (4, "Once"),
     ]
     for line in found:
-        ids = TOKENIZER.encode(line["prompt"], bos=True, eos=False)
+        ids = TOKENIZER.encode(line["prompt"], add_bos=True, add_eos=False)
         assert line["text"] == expected(writing, line["step"], ids, 5)
     losses = [
         [(line["loss"], line["grad_norm"]) for line in read_metrics(path.parent / "metrics.jsonl")]
@@ -80,12 +80,14 @@ def test_a_prompt_may_be_what_a_user_says(run: Run) -> None:
     )
     assert main([str(resolved)]) == 0
     (line,) = texts(resolved)
-    text = rendered(
+    text = apply_chat_template(
         TinyTokenizerConfig().folder,
         [{"role": "user", "content": "Say: a"}],
-        with_reply_opened=True,
+        add_generation_prompt=True,
     )
-    assert line["text"] == expected(resolved, 4, TOKENIZER.encode(text, bos=False, eos=False), 3)
+    assert line["text"] == expected(
+        resolved, 4, TOKENIZER.encode(text, add_bos=False, add_eos=False), 3
+    )
 
 
 def test_a_prompt_without_room_behind_it_is_a_problem(
@@ -95,4 +97,4 @@ def test_a_prompt_without_room_behind_it_is_a_problem(
         main([str(run("long", *TINY, "metrics.samples={prompts: [Once], max_new_tokens: 16}"))])
         == 3
     )
-    assert "rows of 16 have no room for 16 more" in capsys.readouterr().err
+    assert "of the 16 new tokens fit into seq_len 16" in capsys.readouterr().err

@@ -1,6 +1,8 @@
-"""Every setting reaches what it is about: a run with another value differs, and differs where it should.
+"""Every setting reaches what it is about: a run with another value differs, and differs where it
+should.
 
-What a setting does exactly is tested beside its component; here a setting that is lost on the way from the recipe would show.
+What a setting does exactly is tested beside its component; here a setting that is lost on the way
+from the recipe would show.
 """
 
 import io
@@ -13,24 +15,29 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.distributed.device import find_device
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved
-from titanrun.recipe.run_dir import read_json
-from titanrun.training.signals import SignalRequests
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
-from titanrun.worker.main import main
+from titanrun.distributed.device import select_device
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.run_files import read_json_or_empty
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.rank_main import main
+from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
 Metrics = Callable[..., list[dict[str, float]]]
 
 STRETCHED = "model.rope.scaling={name: llama3, original_max_position_embeddings: 16}"
 BY_THE_RULE = "model.feed_forward.hidden_dim=auto"
-QWEN3 = "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 8, feed_forward: {hidden_dim: 48}}"
+QWEN3 = (
+    "model={name: qwen3, vocab_size: 64, dim: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, "
+    "head_dim: 8, feed_forward: {hidden_dim: 48}}"
+)
 EXPERTS = (
-    "model.moe={num_experts: 8, top_k: 2, hidden_dim: 16, num_shared_experts: 0, score_func: softmax, route_norm: false, "
-    "route_scale: 1.0, gate_bias: false, score_before_experts: false, num_expert_groups: null, num_limited_groups: null, "
+    "model.moe={num_experts: 8, top_k: 2, hidden_dim: 16, num_shared_experts: 0, score_func: "
+    "softmax, route_norm: false, "
+    "route_scale: 1.0, gate_bias: false, score_before_experts: false, num_expert_groups: null, "
+    "num_limited_groups: null, "
     "load_balance_coeff: 0.1}"
 )
 IN_GROUPS = EXPERTS.replace(
@@ -200,14 +207,14 @@ def test_a_forward_pass_takes_the_local_batch(rows: int, run: Run) -> None:
     resolved = run(
         "run", f"training.local_batch_size={rows}", "training.steps=2", "checkpoint.enable=false"
     )
-    with assembled(
-        read_resolved(resolved), meet_others(resolved, Place()), signals=SignalRequests()
+    with build_train_loop(
+        load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=SignalRequests()
     ) as trainer:
         seen: list[int] = []
         trainer.engine.model.register_forward_pre_hook(
             lambda _, inputs: seen.append(len(inputs[0]))
         )
-        trainer.fit()
+        trainer.train()
     assert seen == [rows] * (2 * 4 // rows)
 
 
@@ -228,11 +235,14 @@ def test_the_run_is_on_the_device_asked_for_or_nowhere(
 ) -> None:
     resolved = run("run", "device=gpu", "training.steps=2")
     code = main([str(resolved)])
-    if find_device("auto", local_rank=0).type == "cpu":
+    if select_device("auto", local_rank=0).type == "cpu":
         assert (code, "error[usage]: " in capsys.readouterr().err) == (2, True)
     else:
         assert code == 0
-        assert read_json(resolved.parent / "run.json")["starts"][-1]["decided"]["device"] != "cpu"
+        assert (
+            read_json_or_empty(resolved.parent / "run.json")["starts"][-1]["decided"]["device"]
+            != "cpu"
+        )
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
@@ -295,7 +305,7 @@ def test_batches_are_pinned_where_asked(
     asked = [f"{section}.dataloader.pin_memory=true" for section in sections]
     resolved = run("pinned", held_out, "training.steps=2", "checkpoint.enable=false", *asked)
     seen: set[int] = set()
-    monkeypatch.setattr("titanrun.worker.build_data.is_accelerator", lambda device: True)
+    monkeypatch.setattr("titanrun.worker.build.build_data.is_accelerator", lambda device: True)
     monkeypatch.setattr(
         torch.Tensor, "pin_memory", lambda tensor: [seen.add(len(tensor)), tensor][1]
     )

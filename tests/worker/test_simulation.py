@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.distributed.processes import is_open
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.process_group import is_process_group_initialized
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
 SIMULATED = (
@@ -29,4 +29,4 @@ def test_one_process_is_the_first_of_many_ranks(run: Run) -> None:
         256,
         512,
     ]
-    assert not is_open()
+    assert not is_process_group_initialized()

@@ -26,7 +26,10 @@ NEVER_AT_START = (
 
 def loaded_by(code: str, *arguments: str) -> list[str]:
     """Which of the heavy modules a fresh process has loaded after `code`."""
-    report = f"\nimport json; print(json.dumps([name for name in {NEVER_AT_START!r} if name in sys.modules]))"
+    report = (
+        f"\nimport json; print(json.dumps([name for name in {NEVER_AT_START!r} if name in "
+        f"sys.modules]))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"import sys\n{code}{report}", *arguments],
         capture_output=True,
@@ -39,23 +42,23 @@ def loaded_by(code: str, *arguments: str) -> list[str]:
 
 def test_a_run_without_checkpoints_loads_nothing_it_does_not_use(run: Run) -> None:
     resolved = run("run", "checkpoint.enable=false", "training.steps=2")
-    code = "from titanrun.worker.main import main\nassert main(sys.argv[1:]) == 0"
+    code = "from titanrun.worker.rank_main import main\nassert main(sys.argv[1:]) == 0"
     assert loaded_by(code, str(resolved)) == []
 
 
 def test_what_writes_checkpoints_is_loaded_before_a_signal_can_ask_for_one(run: Run) -> None:
     code = """
-from titanrun.training.run_checkpoints import RunCheckpoints
-from titanrun.worker.main import main
+from titanrun.training.checkpoint_manager import CheckpointManager
+from titanrun.worker.rank_main import main
 
-save = RunCheckpoints.save
+save = CheckpointManager.save
 loaded = []
 
 def watched(self, **options):
     loaded.append("torch.distributed.checkpoint" in sys.modules)
     save(self, **options)
 
-RunCheckpoints.save = watched
+CheckpointManager.save = watched
 assert main(sys.argv[1:]) == 0
 assert loaded == [True]
 """
@@ -63,7 +66,8 @@ assert loaded == [True]
 
 
 def start_with(number: signal.Signals, resolved: Path) -> "subprocess.CompletedProcess[str]":
-    """A worker that is sent a signal before Python itself is up; it waits as the launcher makes it wait."""
+    """A worker that is sent a signal before Python itself is up; it waits as the launcher makes it
+    wait."""
     code = (
         "import os, signal, sys\n"
         f"signal.pthread_sigmask(signal.SIG_BLOCK, [{number}]); os.kill(os.getpid(), {number})\n"

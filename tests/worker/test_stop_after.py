@@ -1,13 +1,14 @@
-"""A run that is asked to stop after a step has the schedule of its whole length, and goes on afterwards."""
+"""A run that is asked to stop after a step has the schedule of its whole length, and goes on
+afterwards."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.recipe.run_dir import read_json
-from titanrun.worker.main import main
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.recipe.rundir.run_files import read_json_or_empty
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
 
@@ -22,7 +23,7 @@ def test_it_stops_there_as_if_it_had_been_asked_to(
     monkeypatch.setenv("TITANRUN_STOP_AFTER", "4")
     assert main([str(resolved)]) == 75
     assert "stopped as planned after step 4 of 10, saved" in capsys.readouterr().err
-    assert read_json(resolved.parent / "status.json")["state"] == "preempted"
+    assert read_json_or_empty(resolved.parent / "status.json")["state"] == "preempted"
     monkeypatch.delenv("TITANRUN_STOP_AFTER")
     assert main([str(resolved)]) == 0
     numbers = [

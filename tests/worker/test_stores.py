@@ -1,4 +1,5 @@
-"""Runs whose checkpoints lie at an address: local:// is the disk as a store, reached through fsspec as any other, without a rename."""
+"""Runs whose checkpoints lie at an address: local:// is the disk as a store, reached through fsspec
+as any other, without a rename."""
 
 import io
 import json
@@ -12,15 +13,18 @@ import torch
 
 from titanrun.cli import checkpoint as command
 from titanrun.cli import fork, resume
-from titanrun.components.checkpoints.addresses import place
-from titanrun.components.checkpoints.manifest import read_manifest, step_folders
-from titanrun.components.metrics.jsonl import read_metrics
+from titanrun.components.checkpoints.spec.manifest import list_step_folders, read_manifest
+from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.resolve import read_resolved
-from titanrun.recipe.run_dir import read_json
-from titanrun.recipe.saved import parent_of, refuse_another_run
-from titanrun.worker import checkpoint as worker
-from titanrun.worker.main import main
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    check_checkpoints_match_recipe,
+    find_parent_checkpoint,
+)
+from titanrun.recipe.rundir.run_files import read_json_or_empty
+from titanrun.worker.commands import checkpoint as worker
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
 
@@ -35,7 +39,7 @@ def losses(resolved: Path) -> list[float]:
 
 
 def saved(store: str) -> list[int]:
-    return list(step_folders(place(store)))
+    return list(list_step_folders(parse_storage_path(store)))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_a_damaged_checkpoint_in_a_store_is_set_aside_and_the_one_before_it_take
         for entry in newest.parent.iterdir()
     }
     assert any("damaged" in name for name in names) and saved(store) == [4, 8, 10]
-    assert read_manifest(place(store) / "step-10").step == 10
+    assert read_manifest(parse_storage_path(store) / "step-10").step == 10
 
 
 def test_weights_and_hugging_face_folders_are_read_from_a_store(
@@ -97,8 +101,8 @@ def test_weights_and_hugging_face_folders_are_read_from_a_store(
         assert main([str(resolved)]) == 0
         weights[name] = losses(resolved)
     assert weights["own"] == weights["theirs"]
-    assert parent_of(read_resolved(tmp_path / "own" / "resolved.yaml")) is not None
-    assert read_json(tmp_path / "own" / "status.json")["state"] == "finished"
+    assert find_parent_checkpoint(load_resolved(tmp_path / "own" / "resolved.yaml")) is not None
+    assert read_json_or_empty(tmp_path / "own" / "status.json")["state"] == "finished"
 
 
 def test_the_commands_read_and_prune_a_store(
@@ -133,7 +137,7 @@ def test_the_commands_read_and_prune_a_store(
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({**job, "shard_bytes": 10**9})))
     assert worker.main() == 0
     assert "norm.weight" in torch.load(tmp_path / "weights.pt")
-    with pytest.raises(ProblemsFound, match="exports are written on this machine"):
+    with pytest.raises(ProblemsFound, match="exports are written to this machine"):
         command.run(["export", store, "s3://bucket/out", "--format", "hf"])
 
 
@@ -143,12 +147,16 @@ def test_resume_and_fork_from_a_store_and_another_recipe_is_refused(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     first = run("first", f"checkpoint.folder={store}", "checkpoint.interval=4")
     assert main([str(first)]) == 0
-    recipe, *rest = resume.resumed(place(store))
-    assert (read_resolved(Path(recipe)).checkpoint.folder, rest) == (store, [])
-    assert resume.resumed(place(f"{store}/step-4"))[1:] == ["checkpoint.load_step=4"]
+    recipe, *rest = resume.build_resume_arguments(parse_storage_path(store))
+    assert (load_resolved(Path(recipe)).checkpoint.folder, rest) == (store, [])
+    assert resume.build_resume_arguments(parse_storage_path(f"{store}/step-4"))[1:] == [
+        "checkpoint.load_step=4"
+    ]
     copied = tmp_path / "elsewhere" / "step-10"
     shutil.copytree(tmp_path / "store" / "first" / "step-10", copied)
-    assert "checkpoint.initial_load_model_only=false" in resume.resumed(place(f"local://{copied}"))
+    assert "checkpoint.initial_load_model_only=false" in resume.build_resume_arguments(
+        parse_storage_path(f"local://{copied}")
+    )
     told = []
     monkeypatch.setattr("titanrun.cli.train.run", lambda arguments: told.append(arguments) or 0)
     assert fork.run([store, "optimizer.lr=1e-4", "checkpoint.folder=checkpoint"]) == 0
@@ -156,12 +164,12 @@ def test_resume_and_fork_from_a_store_and_another_recipe_is_refused(
         f'checkpoint.initial_load_path="{store}/step-10"' in told[0]
         or f"checkpoint.initial_load_path={store}/step-10" in told[0]
     )
-    refuse_another_run(
-        read_resolved(run("same", f"checkpoint.folder={store}", "checkpoint.interval=4"))
+    check_checkpoints_match_recipe(
+        load_resolved(run("same", f"checkpoint.folder={store}", "checkpoint.interval=4"))
     )
     with pytest.raises(ProblemsFound, match=r"holds checkpoints of another recipe: .*optimizer.lr"):
-        refuse_another_run(
-            read_resolved(run("other", f"checkpoint.folder={store}", "optimizer.lr=1e-5"))
+        check_checkpoints_match_recipe(
+            load_resolved(run("other", f"checkpoint.folder={store}", "optimizer.lr=1e-5"))
         )
 
 

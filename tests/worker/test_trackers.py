@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.worker.main import main
+from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
 
@@ -35,4 +35,4 @@ def test_an_address_with_a_password_is_refused(run: Run) -> None:
         )
     (problem,) = error.value.problems
     assert problem.path == ("metrics", "trackers", 0, "tracking_uri")
-    assert "MLFLOW_TRACKING_PASSWORD" in (problem.help or "")
+    assert "MLFLOW_TRACKING_PASSWORD" in (problem.hint or "")

@@ -1,6 +1,7 @@
-"""`titanrun __complete WORD ...`: the words that may stand where the last one is typed, one a line, for completion scripts.
+"""`titanrun __complete WORD ...`: candidates for the last word, for completion scripts.
 
-Reads the JSON Schema that ships instead of importing the recipe's configs: an answer after each key press has to be quick.
+Prints one candidate per line. Reads the shipped JSON Schema instead of importing the configs of
+recipes, because an answer is needed at each key press.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -8,10 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from titanrun.cli.schema_words import paths, slot_names, values
-from titanrun.recipe import catalogue
+from titanrun.cli.schema_words import (
+    get_slot_choice_names,
+    iter_path_completions,
+    iter_value_completions,
+)
+from titanrun.recipe.reference import shipped_recipes
 
-Kind = Literal[
+WordKind = Literal[
     "files",
     "migratable",
     "shipped",
@@ -31,36 +36,40 @@ Kind = Literal[
 FORMATS = ("text", "json", "github", "sarif")
 SCHEMA_SUFFIX = ".schema.json"
 RECIPE_SUFFIXES = (".yaml", ".yml", ".toml")
-Values: TypeAlias = tuple[str, ...] | Kind | None
-FLAG: tuple[str, ...] = ()
+OptionValues: TypeAlias = tuple[str, ...] | WordKind | None
+NO_VALUE: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Takes:
-    """What a command takes: kinds of words by position, the last for all that follow, and options with their values.
+class CommandSyntax:
+    """Arguments of a command: kinds of positional words, and options with their values.
 
-    An option's value is one of a few words, a kind, or anything (None); a flag has none.
+    The last positional kind applies to all further words. An option's value is one of a few words,
+    a kind, or anything (None). A flag has no value.
     """
 
-    words: tuple[tuple[Kind, ...], ...] = ()
-    options: Mapping[str, Values] = field(default_factory=dict)
+    positional_kinds: tuple[tuple[WordKind, ...], ...] = ()
+    options: Mapping[str, OptionValues] = field(default_factory=dict)
 
 
-def flags(*names: str) -> dict[str, Values]:
-    """Options without a value."""
-    return dict.fromkeys(names, FLAG)
+def make_flags(*names: str) -> dict[str, OptionValues]:
+    """Return options without a value."""
+    return dict.fromkeys(names, NO_VALUE)
 
 
-TRUST = flags("--trust-remote-code")
-REPORTING: dict[str, Values] = {"--log-format": ("text", "json"), "--notify": None}
-COMMAND_LINES: dict[str, Takes] = {
-    "train": Takes((("files",), ("overrides",)), {"--nproc": None, **TRUST, **REPORTING}),
-    "launch": Takes(
-        (("files",), ("overrides",)), {**flags("--dry-run", "--no-follow"), **REPORTING}
+TRUST_OPTION = make_flags("--trust-remote-code")
+REPORTING_OPTIONS: dict[str, OptionValues] = {"--log-format": ("text", "json"), "--notify": None}
+COMMAND_SYNTAX: dict[str, CommandSyntax] = {
+    "train": CommandSyntax(
+        (("files",), ("overrides",)), {"--nproc": None, **TRUST_OPTION, **REPORTING_OPTIONS}
     ),
-    "resume": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
-    "fork": Takes((("files",), ("overrides",)), {**TRUST, **REPORTING}),
-    "generate": Takes(
+    "launch": CommandSyntax(
+        (("files",), ("overrides",)),
+        {**make_flags("--dry-run", "--no-follow"), **REPORTING_OPTIONS},
+    ),
+    "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
+    "fork": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
+    "generate": CommandSyntax(
         (("files",), ()),
         {
             "--prompt": None,
@@ -75,140 +84,148 @@ COMMAND_LINES: dict[str, Takes] = {
             "--steps": None,
             "--guidance": None,
             "--size": None,
-            **flags("--ignore-eos", "--add-bos", "--chat", "--json"),
+            **make_flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
-    "eval": Takes((("files",), ("overrides",)), flags("--json")),
-    "download": Takes(
+    "eval": CommandSyntax((("files",), ("overrides",)), make_flags("--json")),
+    "download": CommandSyntax(
         ((),),
         {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"},
     ),
-    "reproduce": Takes(
-        (("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST}
+    "reproduce": CommandSyntax(
+        (("files",), ()), {"--steps": None, "--out": "files", "--tolerance": None, **TRUST_OPTION}
     ),
-    "checkpoint": Takes((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
-    "data": Takes((("data_commands",), ("files",), ("overrides",))),
-    "runs": Takes((("runs_commands",), ("files",))),
-    "bundle": Takes((("files",), ()), {"--output": "files"}),
-    "sweep": Takes(
+    "checkpoint": CommandSyntax((("checkpoint_commands",), ("files",), ("files",), ("overrides",))),
+    "data": CommandSyntax((("data_commands",), ("files",), ("overrides",))),
+    "runs": CommandSyntax((("runs_commands",), ("files",))),
+    "bundle": CommandSyntax((("files",), ()), {"--output": "files"}),
+    "sweep": CommandSyntax(
         (("files",), ("overrides",)),
         {
-            **flags("--list", "--launch", "--dry-run", "--table"),
+            **make_flags("--list", "--launch", "--dry-run", "--table"),
             "--format": ("text", "csv", "json"),
         },
     ),
-    "plot": Takes(
+    "plot": CommandSyntax(
         (("files",),),
         {
             "--metric": ("loss", "grad_norm", "lr", "tps", "memory_gib", "validation/loss"),
             "--x": ("step", "tokens", "time"),
             "--smooth": None,
             "--log": ("x", "y"),
-            **flags("--seeds"),
+            **make_flags("--seeds"),
             "--out": "files",
         },
     ),
-    "report": Takes((("files",), ()), {"--output": "files"}),
-    "plan": Takes(
+    "report": CommandSyntax((("files",), ()), {"--output": "files"}),
+    "plan": CommandSyntax(
         (("files",), ("overrides",)),
         {
             "--world-size": None,
             "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"),
-            **TRUST,
-            **flags("--json"),
+            **TRUST_OPTION,
+            **make_flags("--json"),
         },
     ),
-    "validate": Takes(
+    "validate": CommandSyntax(
         (("files",), ("files", "overrides")),
         {
             "--level": ("syntax", "schema", "rules", "environment", "build"),
             "--format": FORMATS,
             "--world-size": None,
-            **TRUST,
-            **flags("--strict", "--json", "--fix"),
+            **TRUST_OPTION,
+            **make_flags("--strict", "--json", "--fix"),
         },
     ),
-    "diff-config": Takes(
+    "diff-config": CommandSyntax(
         (("files",), ("files",), ("overrides",)),
-        {"--format": ("text", "json"), **flags("--written", "--effective", "--json")},
+        {"--format": ("text", "json"), **make_flags("--written", "--effective", "--json")},
     ),
-    "show": Takes(
+    "show": CommandSyntax(
         (("files",), ("paths",)),
         {
-            **TRUST,
-            **flags("--sources", "--minimal", "--model", "--resolved", "--json"),
+            **TRUST_OPTION,
+            **make_flags("--sources", "--minimal", "--model", "--resolved", "--json"),
             "--plot": ("lr_scheduler",),
             "--out": "files",
         },
     ),
-    "explain": Takes(
-        (("paths", "components", "codes"),), {**flags("--all", "--json"), "--plugins": "plugins"}
+    "explain": CommandSyntax(
+        (("paths", "components", "codes"),),
+        {**make_flags("--all", "--json"), "--plugins": "plugins"},
     ),
-    "ls": Takes(
+    "ls": CommandSyntax(
         (("kinds",), ()),
         {
-            **dict.fromkeys(f"--{key}" for key in catalogue.HEADER_KEYS),
-            **flags("--json"),
+            **dict.fromkeys(f"--{key}" for key in shipped_recipes.HEADER_KEYS),
+            **make_flags("--json"),
             "--plugins": "plugins",
         },
     ),
-    "cat": Takes((("shipped",), ())),
-    "cp": Takes((("shipped",), ("files",), ())),
-    "init": Takes(((),), {"--model": None, "--output": "files"}),
-    "migrate": Takes(
+    "cat": CommandSyntax((("shipped",), ())),
+    "cp": CommandSyntax((("shipped",), ("files",), ())),
+    "init": CommandSyntax(((),), {"--model": None, "--output": "files"}),
+    "migrate": CommandSyntax(
         (("migratable",), ()),
         {
             "--from": ("torchtitan", "torchtune", "axolotl"),
             "--output": "files",
-            **flags("--check", "--write"),
+            **make_flags("--check", "--write"),
         },
     ),
-    "doctor": Takes(((),), flags("--no-training", "--json")),
-    "completion": Takes((("shells",), ())),
-    "schema": Takes((("schemas",), ()), {"--write": "files", "--plugins": "plugins"}),
+    "doctor": CommandSyntax(((),), make_flags("--no-training", "--json")),
+    "completion": CommandSyntax((("shells",), ())),
+    "schema": CommandSyntax((("schemas",), ()), {"--write": "files", "--plugins": "plugins"}),
 }
 
 
 def run(arguments: list[str]) -> int:
     """Print the candidates for the last word."""
-    for candidate in candidates(arguments or [""]):
+    for candidate in find_candidates(arguments or [""]):
         print(candidate)
     return 0
 
 
-def candidates(words: list[str]) -> list[str]:
-    """What may stand in the place of the last word, which is typed so far as it is."""
+def find_candidates(words: list[str]) -> list[str]:
+    """Return the candidates for the last word, given its typed beginning."""
     *before, current = words
     if not before:
-        found: Iterator[str] = of_kind("commands", current)
-    elif before[0] not in COMMAND_LINES:
+        found: Iterator[str] = iter_candidates("commands", current)
+    elif before[0] not in COMMAND_SYNTAX:
         return []
     else:
-        found = after_command(COMMAND_LINES[before[0]], before[1:], current)
+        found = iter_command_candidates(COMMAND_SYNTAX[before[0]], before[1:], current)
     return list(dict.fromkeys(word for word in found if word.startswith(current)))
 
 
-def after_command(takes: Takes, before: list[str], current: str) -> Iterator[str]:
-    """Candidates behind a command's name."""
-    options = dict(takes.options)
-    if before and before[-1] in options and options[before[-1]] != FLAG:
-        yield from values_of_option(options[before[-1]], current)
+def iter_command_candidates(
+    syntax: CommandSyntax, before: list[str], current: str
+) -> Iterator[str]:
+    """Yield candidates after the name of a command."""
+    options = dict(syntax.options)
+    if before and before[-1] in options and options[before[-1]] != NO_VALUE:
+        yield from iter_option_values(options[before[-1]], current)
         return
     if current.startswith("-"):
         yield from (*options, "--quiet", "--verbose", "--help")
-        if any("overrides" in kinds for kinds in takes.words):
+        if any("overrides" in kinds for kinds in syntax.positional_kinds):
             yield from (
-                f"--{word}" for word in of_kind("overrides", current.lstrip("-")) if "." in word
+                f"--{word}"
+                for word in iter_candidates("overrides", current.lstrip("-"))
+                if "." in word
             )
         return
-    position = min(count_words(before, options), len(takes.words) - 1)
-    for kind in takes.words[position]:
-        yield from of_kind(kind, current)
+    position = min(count_positionals(before, options), len(syntax.positional_kinds) - 1)
+    for kind in syntax.positional_kinds[position]:
+        yield from iter_candidates(kind, current)
 
 
-def count_words(before: list[str], options: Mapping[str, object]) -> int:
-    """How many words that are no options, values of options or overrides stand before the current one."""
-    with_value = {name for name, value in options.items() if value != FLAG}
+def count_positionals(before: list[str], options: Mapping[str, object]) -> int:
+    """Count the positional words before the current one.
+
+    Options, their values and overrides are not counted.
+    """
+    with_value = {name for name, value in options.items() if value != NO_VALUE}
     is_value = [False, *(word in with_value for word in before)]
     return sum(
         not word.startswith("-") and "=" not in word and not follows
@@ -216,32 +233,32 @@ def count_words(before: list[str], options: Mapping[str, object]) -> int:
     )
 
 
-def values_of_option(value: Values, current: str) -> Iterator[str]:
-    """Candidates behind an option."""
+def iter_option_values(value: OptionValues, current: str) -> Iterator[str]:
+    """Yield candidates for the value of an option."""
     if isinstance(value, tuple):
         yield from value
     elif value is not None:
-        yield from of_kind(value, current)
+        yield from iter_candidates(value, current)
 
 
-def of_kind(kind: Kind, current: str) -> Iterator[str]:
-    """Candidates of one kind."""
-    finders: dict[Kind, Callable[[str], Iterator[str]]] = {
-        "files": files,
-        "migratable": lambda word: files(word, (*RECIPE_SUFFIXES, ".json")),
-        "shipped": lambda _: (entry.name for entry in catalogue.shipped()),
-        "overrides": overrides,
-        "paths": lambda word: paths(word, leaf=""),
+def iter_candidates(kind: WordKind, current: str) -> Iterator[str]:
+    """Yield candidates of one kind."""
+    finders: dict[WordKind, Callable[[str], Iterator[str]]] = {
+        "files": iter_file_candidates,
+        "migratable": lambda word: iter_file_candidates(word, (*RECIPE_SUFFIXES, ".json")),
+        "shipped": lambda _: (entry.name for entry in shipped_recipes.list_shipped_recipes()),
+        "overrides": iter_override_candidates,
+        "paths": lambda word: iter_path_completions(word, leaf=""),
         "components": lambda _: (
-            f"{slot}:{name}" for slot, names in slot_names().items() for name in names
+            f"{slot}:{name}" for slot, names in get_slot_choice_names().items() for name in names
         ),
-        "codes": problem_codes,
-        "commands": commands,
-        "kinds": listed_kinds,
-        "plugins": installed_plugins,
+        "codes": iter_problem_codes,
+        "commands": iter_commands,
+        "kinds": iter_listable_kinds,
+        "plugins": iter_installed_plugins,
         "schemas": lambda _: (
             path.name.removesuffix(SCHEMA_SUFFIX)
-            for path in sorted(catalogue.schema_file().parent.glob("*.json"))
+            for path in sorted(shipped_recipes.get_recipe_schema_path().parent.glob("*.json"))
         ),
         "checkpoint_commands": lambda _: iter(
             ("ls", "show", "verify", "diff", "prune", "save", "export", "import")
@@ -253,15 +270,20 @@ def of_kind(kind: Kind, current: str) -> Iterator[str]:
     return finders[kind](current)
 
 
-def installed_plugins(current: str) -> Iterator[str]:
-    """The plug-ins that are installed; none is imported."""
+def iter_installed_plugins(current: str) -> Iterator[str]:
+    """Yield the installed plug-ins without importing them."""
     from importlib.metadata import entry_points
 
     return iter(sorted(point.name for point in entry_points(group="titanrun.plugins")))
 
 
-def files(current: str, suffixes: tuple[str, ...] = RECIPE_SUFFIXES) -> Iterator[str]:
-    """Folders, and files that may be recipes, or have other suffixes that are asked for; hidden ones when a dot is typed."""
+def iter_file_candidates(
+    current: str, suffixes: tuple[str, ...] = RECIPE_SUFFIXES
+) -> Iterator[str]:
+    """Yield folders, and files with recipe suffixes or the given ones.
+
+    Hidden files are included if a dot is typed.
+    """
     head, slash, last = current.rpartition("/")
     folder = Path(head or slash or ".").expanduser()
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -272,30 +294,30 @@ def files(current: str, suffixes: tuple[str, ...] = RECIPE_SUFFIXES) -> Iterator
                 yield f"{head}{slash}{path.name}"
 
 
-def overrides(current: str) -> Iterator[str]:
-    """Paths with = behind them, and behind the = the values that a field names."""
+def iter_override_candidates(current: str) -> Iterator[str]:
+    """Yield paths followed by =, and after the = the values that a field names."""
     path, equals, _ = current.partition("=")
     if not equals:
-        return paths(current, leaf="=")
-    return (f"{path}={value}" for value in values(path.rstrip("+-")))
+        return iter_path_completions(current, leaf="=")
+    return (f"{path}={value}" for value in iter_value_completions(path.rstrip("+-")))
 
 
-def problem_codes(_: str) -> Iterator[str]:
-    """The codes that `explain` knows."""
-    from titanrun.recipe.codes import MEANINGS
+def iter_problem_codes(_: str) -> Iterator[str]:
+    """Yield the codes that `explain` knows."""
+    from titanrun.recipe.reference.problem_codes import PROBLEM_CODES
 
-    return iter(MEANINGS)
+    return iter(PROBLEM_CODES)
 
 
-def commands(_: str) -> Iterator[str]:
-    """The commands, and what stands in their place."""
+def iter_commands(_: str) -> Iterator[str]:
+    """Yield the commands and the options that replace them."""
     from titanrun.cli.main import COMMANDS
 
     return iter((*COMMANDS, "--help", "--version"))
 
 
-def listed_kinds(_: str) -> Iterator[str]:
-    """What `ls` lists."""
-    from titanrun.cli.ls import kinds
+def iter_listable_kinds(_: str) -> Iterator[str]:
+    """Yield the kinds that `ls` lists."""
+    from titanrun.cli.ls import get_listable_kinds
 
-    return iter(kinds())
+    return iter(get_listable_kinds())

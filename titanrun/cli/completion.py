@@ -1,17 +1,17 @@
-"""`titanrun completion`: scripts that let a shell complete titanrun's command lines; `titanrun __complete` finds the words."""
+"""`titanrun completion`: shell completion scripts, which call `titanrun __complete`."""
 
 import sys
 
-from titanrun.cli.arguments import Parser
+from titanrun.cli.arguments import CommandParser
 
 EXAMPLES = """  titanrun completion bash > ~/.local/share/bash-completion/completions/titanrun
-  titanrun completion zsh > ~/.zfunc/_titanrun          with fpath+=~/.zfunc before compinit in ~/.zshrc
+  titanrun completion zsh > ~/.zfunc/_titanrun  with fpath+=~/.zfunc before compinit in ~/.zshrc
   titanrun completion fish > ~/.config/fish/completions/titanrun.fish"""
 
-BASH = r"""# bash completion for titanrun, written by: titanrun completion bash
+BASH_SCRIPT = r"""# bash completion for titanrun, written by: titanrun completion bash
 _titanrun() {
     local word joined=() glue=0 index
-    # bash splits words at = and :, recipes do not
+    # bash splits words at = and :, titanrun does not
     for ((index = 1; index <= COMP_CWORD; index++)); do
         word=${COMP_WORDS[index]}
         if ((${#joined[@]})) && { ((glue)) || [[ $word == [=:]* ]]; }; then
@@ -37,7 +37,7 @@ _titanrun() {
 complete -F _titanrun titanrun
 """
 
-ZSH = r"""#compdef titanrun
+ZSH_SCRIPT = r"""#compdef titanrun
 # zsh completion for titanrun, written by: titanrun completion zsh
 _titanrun() {
     local candidate
@@ -56,7 +56,7 @@ else
 fi
 """
 
-FISH = r"""# fish completion for titanrun, written by: titanrun completion fish
+FISH_SCRIPT = r"""# fish completion for titanrun, written by: titanrun completion fish
 function __titanrun_complete
     set -l before (commandline -opc)
     set -l current (commandline -ct)
@@ -65,12 +65,12 @@ end
 complete -c titanrun -f -a '(__titanrun_complete)'
 """
 
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT, "fish": FISH_SCRIPT}
 
 
 def run(arguments: list[str]) -> int:
     """Print the script of one shell."""
-    parser = Parser("completion", "Print a completion script for your shell.", EXAMPLES)
+    parser = CommandParser("completion", "Print a completion script for your shell.", EXAMPLES)
     parser.add_argument("shell", choices=tuple(SCRIPTS))
     sys.stdout.write(SCRIPTS[parser.parse_args(arguments).shell])
     return 0

@@ -1,4 +1,4 @@
-"""`titanrun data`: tokenise the data of a recipe, look at it before a run does, and care for what is tokenised."""
+"""`titanrun data`: tokenize the data of a recipe, inspect it, and manage its cache."""
 
 import json
 import subprocess
@@ -8,72 +8,81 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.data_views import built_lines, index_lines, sample_lines, stats_lines, svg_text
-from titanrun.cli.guard import print_problems
-from titanrun.cli.voice import note
-from titanrun.config.problems import EXIT_OF_CODE, ProblemsFound, fail
-from titanrun.config.suggest import closest, listing
-from titanrun.launch.ask_worker import as_problem
-from titanrun.launch.environment import colour_wanted, environment
-from titanrun.recipe.levels import in_tree
-from titanrun.recipe.resolve import Resolved, resolve
-from titanrun.recipe.run_files import RUNS
-
-EXAMPLES = """  titanrun data build recipe.yaml                                 tokenise now what a run would tokenise
-  titanrun data show recipe.yaml -n 3                             the first rows, what counts in the loss in colour
-  titanrun data show recipe.yaml --row 17 --section validation
-  titanrun data stats recipe.yaml                                 lengths, fill and duplicates
-  titanrun data stats recipe.yaml --out lengths.svg
-  titanrun data verify                                            every index in runs/.data
-  titanrun data prune cache/tokens --yes"""
-SUMMARY = (
-    "Tokenise the data of a recipe, look at it before a run does, and care for what is tokenised."
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.data_output import (
+    format_token_index,
+    iter_build_lines,
+    iter_sample_lines,
+    iter_stats_lines,
+    plot_length_histogram,
 )
-SHARED = f"{RUNS}/.data"
+from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.messages import print_note
+from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
+from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.launch.launch_env import get_environment, should_use_color
+from titanrun.launch.worker_query import problem_from_dict
+from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.resolving.validation_levels import attach_recipe_origin
+from titanrun.recipe.rundir.run_files import RUNS
+
+EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
+  titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss colored
+  titanrun data show recipe.yaml --row 17 --section validation
+  titanrun data stats recipe.yaml      lengths, fill and duplicates
+  titanrun data stats recipe.yaml --out lengths.svg
+  titanrun data verify                 verify every index in runs/.data
+  titanrun data prune cache/tokens --yes"""
+SUMMARY = "Tokenize the data of a recipe, inspect it before a run, and manage the tokenized data."
+SHARED_CACHE = f"{RUNS}/.data"
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of one of the subcommands."""
+    """Run one of the subcommands and return its exit code."""
     known: dict[str, Callable[[list[str]], int]] = {
-        "build": build,
-        "show": show,
-        "stats": stats,
-        "verify": verify,
-        "prune": prune,
+        "build": build_data_cache,
+        "show": show_data,
+        "stats": show_data_stats,
+        "verify": verify_data_cache,
+        "prune": prune_data_cache,
     }
     if arguments and arguments[0] in known:
         return known[arguments[0]](arguments[1:])
-    parser = Parser("data", SUMMARY, EXAMPLES)
+    parser = CommandParser("data", SUMMARY, EXAMPLES)
     parser.add_argument(
         "action",
         metavar="action",
-        help=f"{listing(known, last='or')}; each explains itself with --help",
+        help=f"{format_word_list(known, conjunction='or')}; see each with --help",
     )
-    parser.add_argument("rest", metavar="argument", nargs="*", help="what it takes")
+    parser.add_argument("rest", metavar="argument", nargs="*", help="arguments of the subcommand")
     asked = parser.parse_args(arguments).action
-    meant = closest(asked, known)
-    help = f"did you mean '{meant}'?" if meant else f"it does {listing(known, last='and')}"
-    raise fail("usage", f"titanrun data does not know '{asked}'", help=help)
+    meant = find_closest(asked, known)
+    hint = (
+        f"did you mean '{meant}'?"
+        if meant
+        else f"subcommands: {format_word_list(known, conjunction='and')}"
+    )
+    raise problem_error("usage", f"unknown subcommand of titanrun data: '{asked}'", hint=hint)
 
 
-def build(arguments: list[str]) -> int:
-    """Tokenise what is not tokenised yet."""
-    parser = Parser(
+def build_data_cache(arguments: list[str]) -> int:
+    """Tokenize the data that is not tokenized yet."""
+    parser = CommandParser(
         "data build",
-        "Tokenise the data of a recipe into training.data_cache, unless it is there.",
+        "Tokenize the data of a recipe into training.data_cache, unless it is cached.",
         EXAMPLES,
     )
-    options, resolved = recipe_options(parser, arguments)
-    sys.stdout.writelines(built_lines(asked_of_recipe("build", options, resolved)))
+    options, resolved = parse_recipe_options(parser, arguments)
+    sys.stdout.writelines(iter_build_lines(query_recipe_data("build", options, resolved)))
     return 0
 
 
-def show(arguments: list[str]) -> int:
-    """Rows as text."""
-    parser = Parser(
+def show_data(arguments: list[str]) -> int:
+    """Show sequences as text."""
+    parser = CommandParser(
         "data show",
-        "Rows as a run will see them, as text, and what all of them hold. What counts in the loss is in colour.",
+        "Show sequences as a run reads them, as text, and their statistics. Tokens in the loss are "
+        "colored.",
         EXAMPLES,
     )
     parser.add_argument(
@@ -82,172 +91,190 @@ def show(arguments: list[str]) -> int:
         type=int,
         default=3,
         metavar="N",
-        help="rows of each dataset, in the order of training (3)",
+        help="sequences of each dataset, in training order (3)",
     )
-    parser.add_argument("--row", type=int, metavar="R", help="this row instead")
     parser.add_argument(
-        "--section", choices=("training", "validation"), help="rows of this section only"
+        "--row", type=int, metavar="R", help="show the sequence with this index instead"
     )
-    parser.add_argument("--json", action="store_true", help="one object a dataset")
-    options, resolved = recipe_options(parser, arguments)
+    parser.add_argument(
+        "--section", choices=("training", "validation"), help="sequences of this section only"
+    )
+    parser.add_argument("--json", action="store_true", help="one object per dataset")
+    options, resolved = parse_recipe_options(parser, arguments)
     if options.count < 0 or (options.row or 0) < 0:
-        raise fail("usage", "rows are counted from 0", help="give 0 or more")
-    found = asked_of_recipe(
+        raise problem_error("usage", "--row is negative", hint="use 0 or more")
+    found = query_recipe_data(
         "show", options, resolved, count=options.count, row=options.row, section=options.section
     )
     if options.section and options.section not in {entry["section"] for entry in found}:
-        raise fail(
+        raise problem_error(
             "usage",
             f"the recipe has no data for {options.section}",
-            help="set validation.enable: true and validation.dataset",
+            hint="set validation.enable: true and validation.dataset",
         )
     shown = [
         entry for entry in found if options.section in (None, entry["section"].partition(".")[0])
     ]
     if options.row is not None and not any(entry["samples"] for entry in shown):
         ranges = " and ".join(
-            f"{entry['section']} has rows 0 to {entry['rows'] - 1}" for entry in shown
+            f"{entry['section']} has sequences 0 to {entry['rows'] - 1}" for entry in shown
         )
-        raise fail("usage", f"there is no row {options.row}", help=ranges)
+        raise problem_error("usage", f"sequence {options.row} not found", hint=ranges)
     if options.json:
         sys.stdout.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in found)
     else:
-        sys.stdout.writelines(sample_lines(found, colour=colour_wanted(sys.stdout.isatty())))
+        sys.stdout.writelines(
+            iter_sample_lines(found, use_color=should_use_color(sys.stdout.isatty()))
+        )
     return 0
 
 
-def stats(arguments: list[str]) -> int:
-    """Numbers and histograms."""
-    parser = Parser(
-        "data stats", "How long documents are, how full rows, and what is there twice.", EXAMPLES
-    )
+def show_data_stats(arguments: list[str]) -> int:
+    """Show statistics and histograms."""
+    parser = CommandParser("data stats", "Show document lengths, padding and duplicates.", EXAMPLES)
     parser.add_argument(
         "-o",
         "--out",
         metavar="FILE",
         default="",
-        help="draw the lengths of documents into this file, which ends in .svg",
+        help="plot the document lengths into this .svg file",
     )
-    parser.add_argument("--json", action="store_true", help="one object a dataset")
-    options, resolved = recipe_options(parser, arguments)
+    parser.add_argument("--json", action="store_true", help="one object per dataset")
+    options, resolved = parse_recipe_options(parser, arguments)
     if options.out and Path(options.out).suffix != ".svg":
-        raise fail(
-            "usage", f"'{options.out}' is not an SVG file", help="name a file that ends in .svg"
+        raise problem_error(
+            "usage", f"'{options.out}' is not an SVG file", hint="use a file name that ends in .svg"
         )
-    found = asked_of_recipe("stats", options, resolved)
+    found = query_recipe_data("stats", options, resolved)
     if options.json:
         sys.stdout.writelines(json.dumps(entry) + "\n" for entry in found)
     elif options.out:
-        Path(options.out).write_text(svg_text(found), encoding="utf-8")
+        Path(options.out).write_text(plot_length_histogram(found), encoding="utf-8")
         print(options.out)
     else:
-        sys.stdout.writelines(stats_lines(found))
+        sys.stdout.writelines(iter_stats_lines(found))
     return 0
 
 
-def verify(arguments: list[str]) -> int:
-    """Read every index through."""
-    parser = Parser(
+def verify_data_cache(arguments: list[str]) -> int:
+    """Verify every index."""
+    parser = CommandParser(
         "data verify",
-        "Whether what is tokenised is whole, and made of the files that are there now.",
+        "Check that tokenized data is complete and matches its source files.",
         EXAMPLES,
     )
-    options = folder_options(parser, arguments)
-    found = asked("verify", options, folder=options.folder)
+    options = parse_folder_options(parser, arguments)
+    found = query_data_worker("verify", options, folder=options.folder)
     sys.stdout.writelines(
-        json.dumps(entry) + "\n" if options.json else index_lines(entry) for entry in found
+        json.dumps(entry) + "\n" if options.json else format_token_index(entry) for entry in found
     )
     if not found:
-        note(options, f"nothing is tokenised in '{options.folder}'")
-    return EXIT_OF_CODE["data"] if any(entry["damage"] for entry in found) else 0
+        print_note(options, f"no tokenized data in '{options.folder}'")
+    return EXIT_CODES["data"] if any(entry["damage"] for entry in found) else 0
 
 
-def prune(arguments: list[str]) -> int:
-    """Remove what is no longer of use."""
-    summary = "Remove what was tokenised of files that are gone or have changed, and what is damaged. Without --yes it only says which."
-    parser = Parser("data prune", summary, EXAMPLES)
+def prune_data_cache(arguments: list[str]) -> int:
+    """Remove indexes that are no longer used."""
+    summary = (
+        "Remove tokenized data whose source files are missing or changed, and damaged data. "
+        "Without --yes it only lists them."
+    )
+    parser = CommandParser("data prune", summary, EXAMPLES)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--all", action="store_true", help="everything that is tokenised there")
-    which.add_argument("--days", type=float, metavar="N", help="what no run has opened for N days")
+    which.add_argument("--all", action="store_true", help="remove all tokenized data there")
+    which.add_argument(
+        "--days", type=float, metavar="N", help="remove data that no run has opened for N days"
+    )
     parser.add_argument("--yes", action="store_true", help="remove it")
-    options = folder_options(parser, arguments)
-    found = asked(
+    options = parse_folder_options(parser, arguments)
+    found = query_data_worker(
         "prune", options, folder=options.folder, all=options.all, days=options.days, yes=options.yes
     )
     sys.stdout.writelines(
-        json.dumps(entry) + "\n" if options.json else index_lines(entry) for entry in found
+        json.dumps(entry) + "\n" if options.json else format_token_index(entry) for entry in found
     )
     freed = sum(entry["bytes"] for entry in found) / 1024**2
-    note(
+    print_note(
         options,
         f"{len(found)} removed, {freed:.1f} MiB"
         if options.yes
-        else f"{len(found)} would go, {freed:.1f} MiB; --yes removes them",
+        else f"{len(found)} would be removed, {freed:.1f} MiB; --yes removes them",
     )
     return 0
 
 
-def recipe_options(parser: Parser, arguments: list[str]) -> tuple[Namespace, Resolved]:
-    """The options, and the recipe that they name. Raises ProblemsFound where its data would lie in a run directory."""
+def parse_recipe_options(parser: CommandParser, arguments: list[str]) -> tuple[Namespace, Resolved]:
+    """Parse the options and resolve the recipe.
+
+    Raises ProblemsFound if its data would be written into a run directory.
+    """
     overrides, others = split_overrides(arguments)
     parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
-    parser.takes_overrides()
+    parser.allow_overrides()
     options = parser.parse_args(others)
-    resolved = resolve(options.recipe, overrides, environment=environment(), check_inputs=True)
+    resolved = resolve_recipe(
+        options.recipe, overrides, environment=get_environment(), should_check_inputs=True
+    )
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
     if resolved.run.training.data_cache is None:
-        help = f"add training.data_cache={SHARED}, here and where you train"
-        raise fail(
+        hint = f"add training.data_cache={SHARED_CACHE}, here and for training"
+        raise problem_error(
             "usage",
-            "with dump_folder set, data is tokenised into the run directory, which does not exist yet",
-            help=help,
+            "with dump_folder set, data is tokenized into the run directory, which does not "
+            "exist yet",
+            hint=hint,
         )
     return options, resolved
 
 
-def folder_options(parser: Parser, arguments: list[str]) -> Namespace:
-    """The options of what looks at a folder."""
+def parse_folder_options(parser: CommandParser, arguments: list[str]) -> Namespace:
+    """Parse the options of a command that inspects a folder."""
     parser.add_argument(
-        "folder", nargs="?", default=SHARED, help=f"a folder of tokenised data ({SHARED})"
+        "folder",
+        nargs="?",
+        default=SHARED_CACHE,
+        help=f"a folder of tokenized data ({SHARED_CACHE})",
     )
-    parser.add_argument("--json", action="store_true", help="one object an index")
+    parser.add_argument("--json", action="store_true", help="one object per index")
     options = parser.parse_args(arguments)
     if not Path(options.folder).is_dir():
-        raise fail(
+        raise problem_error(
             "usage",
-            f"there is no folder '{options.folder}'",
-            help="name what training.data_cache names",
+            f"folder not found: '{options.folder}'",
+            hint="pass the folder of training.data_cache",
         )
     return options
 
 
-def asked_of_recipe(action: str, options: Namespace, resolved: Resolved, **more: Any) -> Any:
-    """What the worker answers about a recipe; its problems are shown in the recipe."""
+def query_recipe_data(action: str, options: Namespace, resolved: Resolved, **more: Any) -> Any:
+    """Return the worker's answer about a recipe; its problems are located in the recipe."""
     try:
-        return asked(action, options, resolved=resolved.text, **more)
+        return query_data_worker(action, options, resolved=resolved.text, **more)
     except ProblemsFound as found:
-        raise ProblemsFound([in_tree(problem, resolved) for problem in found.problems]) from None
+        raise ProblemsFound(
+            [attach_recipe_origin(problem, resolved) for problem in found.problems]
+        ) from None
 
 
-def asked(action: str, options: Namespace, **request: Any) -> Any:
-    """What a process with torch answers. Raises ProblemsFound where it does not."""
+def query_data_worker(action: str, options: Namespace, **request: Any) -> Any:
+    """Return the answer of a process with torch. Raise ProblemsFound if it fails."""
     sys.stdout.flush()
     text = json.dumps({"action": action, "quiet": options.quiet, **request})
     done = subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.data"],
+        [sys.executable, "-m", "titanrun.worker.commands.data"],
         input=text,
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise fail(
+        raise problem_error(
             "internal",
-            f"looking at the data broke with exit code {done.returncode}",
-            help="its last words stand above",
+            f"data inspection failed with exit code {done.returncode}",
+            hint="see its output above",
         )
     answer = json.loads(done.stdout)
     if answer["problems"]:
-        raise ProblemsFound([as_problem(item) for item in answer["problems"]])
+        raise ProblemsFound([problem_from_dict(item) for item in answer["problems"]])
     return answer["answer"]

@@ -1,28 +1,28 @@
-"""`titanrun diff-config`: what differs between two recipes, runs or checkpoints."""
+"""`titanrun diff-config`: compare two recipes, runs or checkpoints."""
 
 import json
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.terminal import columns
-from titanrun.cli.voice import detail_files
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.messages import print_source_files
+from titanrun.cli.terminal import get_terminal_width
+from titanrun.config.diagnostics import format_short_value
 from titanrun.config.problems import Origin
-from titanrun.config.render import shorten
-from titanrun.config.tree import path_text
-from titanrun.launch.environment import environment
-from titanrun.recipe.compared import Difference, differences, read_side
+from titanrun.config.tree import format_path
+from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.comparing.recipe_diff import FieldDiff, diff_recipes, load_diff_side
 
 EXAMPLES = """  titanrun diff-config a.yaml b.yaml
   titanrun diff-config recipes/llama3_debug.yaml runs/first
-  titanrun diff-config a.yaml a.yaml optimizer.lr=1e-3      overrides change the second
+  titanrun diff-config a.yaml a.yaml optimizer.lr=1e-3  overrides change the second
   titanrun diff-config runs/a runs/b --json
-  titanrun diff-config runs/a runs/b --quiet                only the exit code: 0 same, 1 differs, 2 trouble"""
+  titanrun diff-config runs/a runs/b --quiet  only the exit code: 0 equal, 1 differs, 2 error"""
 
 
 def run(arguments: list[str]) -> int:
-    """0: the same; 1: they differ; 2: one of them has problems."""
+    """Return 0 if they are equal, 1 if they differ, 2 if one of them has problems."""
     overrides, others = split_overrides(arguments)
-    parser = Parser(
-        "diff-config", "What differs between two recipes, run directories or checkpoints.", EXAMPLES
+    parser = CommandParser(
+        "diff-config", "Compare two recipes, run directories or checkpoints.", EXAMPLES
     )
     parser.add_argument("a", help="a recipe, a run directory or a checkpoint")
     parser.add_argument("b", help="another one")
@@ -32,45 +32,48 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--written",
         action="store_true",
-        help="compare what was written; default: all values, defaults filled in",
+        help="compare the written values; default: all values, with defaults",
     )
     parser.add_argument(
         "--effective",
         action="store_true",
-        help="the default: compare all values, defaults filled in",
+        help="the default: compare all values, with defaults",
     )
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object a difference"
+        "--format", choices=("text", "json"), default="text", help="json: one object per difference"
     )
     parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="short for --format json"
     )
     options = parser.parse_intermixed_args(others)
-    known = environment()
+    known = get_environment()
     left, right = (
-        read_side(options.a, [], known),
-        read_side(options.b, [*overrides, *options.overrides], known),
+        load_diff_side(options.a, [], known),
+        load_diff_side(options.b, [*overrides, *options.overrides], known),
     )
     for side in (left, right):
-        detail_files(options, side.resolved.tree)
-    found = differences(left, right, "written" if options.written else "effective")
+        print_source_files(options, side.resolved.tree)
+    found = diff_recipes(left, right, "written" if options.written else "effective")
     if options.format == "json":
         for difference in found:
-            print(json.dumps(as_data(difference), ensure_ascii=False))
+            print(json.dumps(field_diff_to_dict(difference), ensure_ascii=False))
     elif found and not options.quiet:
-        print_table(found)
+        print_recipe_diff(found)
     return 1 if found else 0
 
 
-def print_table(found: list[Difference]) -> None:
-    """Path, both values with their origins, and the class of each difference, in columns."""
-    lines = [(path_text(item.change.path), change_text(item), meaning_text(item)) for item in found]
-    terminal = columns()
+def print_recipe_diff(found: list[FieldDiff]) -> None:
+    """Print path, both values with origins, and change class of each difference, in columns."""
+    lines = [
+        (format_path(item.change.path), format_field_change(item), format_change_class(item))
+        for item in found
+    ]
+    terminal = get_terminal_width()
     if terminal is not None and any(
         len(path) + len(text) + len(meaning) + 4 > terminal for path, text, meaning in lines
     ):
         for path, text, meaning in lines:
-            print(f"{path}  {meaning}\n{stacked(text, terminal)}")
+            print(f"{path}  {meaning}\n{format_stacked_change(text, terminal)}")
         return
     path_width = max(len(path) for path, _, _ in lines)
     text_width = min(80, max(len(text) for _, text, _ in lines))
@@ -78,28 +81,31 @@ def print_table(found: list[Difference]) -> None:
         print(f"{path:<{path_width}}  {text:<{text_width}}  {meaning}")
 
 
-def stacked(text: str, width: int) -> str:
-    """A change below its path, each side on a line of its own where one line is too short."""
+def format_stacked_change(text: str, width: int) -> str:
+    """Format a change below its path, on two lines if one line is too short."""
     return "    " + (text if len(text) + 4 <= width else text.replace(" -> ", "\n    -> ", 1))
 
 
-def change_text(item: Difference) -> str:
-    """`0.0003 (base.yaml:15) -> 0.001 (override 1)`."""
+def format_field_change(item: FieldDiff) -> str:
+    """Format a change: `0.0003 (base.yaml:15) -> 0.001 (override 1)`."""
     change = item.change
-    left, right = shown(change.left, item.left), shown(change.right, item.right)
+    left, right = (
+        format_sourced_value(change.left, item.left),
+        format_sourced_value(change.right, item.right),
+    )
     if change.kind == "added":
         return f"+ {right}"
     if change.kind == "removed":
         return f"- {left}"
     if change.kind == "changed":
         return f"{left} -> {right}"
-    keys = [*(f"-{key}" for key in change.removed), *(f"+{key}" for key in change.added)]
+    keys = [*(f"-{key}" for key in change.removed_keys), *(f"+{key}" for key in change.added_keys)]
     return f"{left} -> {right}  (component replaced{': ' if keys else ''}{' '.join(keys)})"
 
 
-def shown(value: object, origin: Origin | None) -> str:
-    """A value and where it was written."""
-    text = value if isinstance(value, str) and value else inline(value)
+def format_sourced_value(value: object, origin: Origin | None) -> str:
+    """Format a value with its origin."""
+    text = value if isinstance(value, str) and value else format_inline_value(value)
     if origin is None:
         return text
     place = (
@@ -110,32 +116,36 @@ def shown(value: object, origin: Origin | None) -> str:
     return f"{text} ({place})"
 
 
-def inline(value: object) -> str:
-    """A value on one line."""
+def format_inline_value(value: object) -> str:
+    """Format a value on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {inline(item)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key}: {format_inline_value(item)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, list):
-        return "[" + ", ".join(map(inline, value)) + "]"
-    return value if isinstance(value, str) and value else shorten(value)
+        return "[" + ", ".join(map(format_inline_value, value)) + "]"
+    return value if isinstance(value, str) and value else format_short_value(value)
 
 
-def meaning_text(item: Difference) -> str:
-    """The class, and whether a resume allows the change."""
-    return item.change_class + (", a resume allows it" if item.resume else "")
+def format_change_class(item: FieldDiff) -> str:
+    """Format the change class, and whether a resume allows the change."""
+    return item.change_class + (", a resume allows it" if item.allows_resume else "")
 
 
-def as_data(item: Difference) -> dict[str, object]:
-    """One difference as a JSON object."""
+def field_diff_to_dict(item: FieldDiff) -> dict[str, object]:
+    """Convert one difference to a JSON object."""
     change = item.change
     return {
-        "path": path_text(change.path),
+        "path": format_path(change.path),
         "kind": change.kind,
         "a": change.left,
         "b": change.right,
-        "removed": list(change.removed),
-        "added": list(change.added),
+        "removed": list(change.removed_keys),
+        "added": list(change.added_keys),
         "class": item.change_class,
-        "resume": item.resume,
+        "resume": item.allows_resume,
         "a_origin": None if item.left is None else str(item.left),
         "b_origin": None if item.right is None else str(item.right),
     }

@@ -1,4 +1,7 @@
-"""`titanrun doctor`: versions, devices, memory, disk, missing extras, and whether training works here; made to be pasted."""
+"""`titanrun doctor`: check this machine and its installation, with a shareable report.
+
+It reports versions, devices, memory, disk and missing extras, and tries a training.
+"""
 
 import json
 import platform
@@ -13,23 +16,29 @@ from pathlib import Path
 from re import match
 from typing import Any
 
-from titanrun.cli.arguments import Parser
-from titanrun.cli.terminal import columns, fitted
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.base import ComponentConfig
-from titanrun.config.counted import counted
-from titanrun.config.emit import emit
-from titanrun.launch.machine import GIB, free_disk, in_gib, memory, processor
-from titanrun.recipe.installed import is_installed
-from titanrun.recipe.topics import topics
+from titanrun.config.pluralize import pluralize
+from titanrun.config.serialize import to_yaml
+from titanrun.launch.host_info import (
+    GIB,
+    format_gib_or_unknown,
+    get_free_disk_bytes,
+    read_cpu_info,
+    read_memory_info,
+)
+from titanrun.recipe.reference.schema_topics import get_topics
+from titanrun.recipe.rundir.package_versions import is_installed
 
 EXAMPLES = """  titanrun doctor
-  titanrun doctor --no-training      without the two steps of training
+  titanrun doctor --no-training  skip the two training steps
   titanrun doctor --json"""
 TIMEOUT_SECONDS = 300
-# a checkpoint of a small model and the index of a small corpus
-LEAST_DISK = GIB // 2
-WIDTH = 16
-TOY = {
+# space for a checkpoint of a small model and the index of a small corpus
+MIN_DISK_BYTES = GIB // 2
+TOPIC_WIDTH = 16
+TOY_RECIPE = {
     "version": 1,
     "name": "doctor",
     "model": {
@@ -52,8 +61,11 @@ TOY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report; `wrong` marks what keeps titanrun from working, `help` what to do about it."""
+class DoctorFinding:
+    """One line of the report.
+
+    `wrong` marks findings that keep titanrun from working, `help` is the remedy.
+    """
 
     topic: str
     text: str
@@ -62,72 +74,80 @@ class Finding:
 
 
 def run(arguments: list[str]) -> int:
-    """0: everything works; 1: something is wrong."""
-    parser = Parser(
+    """Return 0 if everything works, else 1."""
+    parser = CommandParser(
         "doctor",
-        "What titanrun finds on this machine, and whether it can train here. No paths, no environment variables.",
+        "Check this machine and its installation, and whether titanrun can train here. The report "
+        "contains no paths and no environment variables.",
         EXAMPLES,
     )
     parser.add_argument(
         "--no-training",
         action="store_true",
-        help="leave out the training of a toy model, which takes some seconds",
+        help="skip the training of a toy model, which takes some seconds",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args(arguments)
     wrong = 0
-    for finding in findings(trains=not options.no_training):
+    for finding in iter_doctor_findings(should_train=not options.no_training):
         wrong += finding.wrong
         if options.quiet and not finding.wrong:
             continue
         if options.json:
             print(json.dumps(asdict(finding), ensure_ascii=False), flush=True)
         else:
-            print(fitted(as_text(finding), columns()), flush=True)
+            print(wrap_to_width(format_doctor_finding(finding), get_terminal_width()), flush=True)
     if not options.json and (wrong or not options.quiet):
-        print(
-            f"\n{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"
-            if wrong
-            else "\nnothing is wrong"
-        )
+        print(f"\n{pluralize(wrong, 'problem')} found" if wrong else "\nno problems found")
     return 1 if wrong else 0
 
 
-def as_text(finding: Finding) -> str:
-    """A finding on one line, its help on the next."""
-    help = f"\n{'':<{WIDTH}} help: {finding.help}" if finding.help else ""
-    return f"{finding.topic:<{WIDTH}} {'WRONG: ' if finding.wrong else ''}{finding.text}{help}"
-
-
-def findings(*, trains: bool) -> Iterator[Finding]:
-    """All findings, quick ones first."""
-    yield Finding(
-        "python",
-        f"{platform.python_version()} on {platform.system()} {platform.release()} {platform.machine()}",
+def format_doctor_finding(finding: DoctorFinding) -> str:
+    """Format a finding on one line, with its help on the next."""
+    hint = f"\n{'':<{TOPIC_WIDTH}} help: {finding.help}" if finding.help else ""
+    return (
+        f"{finding.topic:<{TOPIC_WIDTH}} {'WRONG: ' if finding.wrong else ''}{finding.text}{hint}"
     )
-    yield from packages()
-    cpu = processor()
+
+
+def iter_doctor_findings(*, should_train: bool) -> Iterator[DoctorFinding]:
+    """Yield all findings, quick ones first."""
+    yield DoctorFinding(
+        "python",
+        f"{platform.python_version()} on {platform.system()} {platform.release()} "
+        f"{platform.machine()}",
+    )
+    yield from iter_package_findings()
+    cpu = read_cpu_info()
     bf16 = (
         "unknown"
         if cpu.bf16 is None
         else f"yes ({', '.join(cpu.bf16)})"
         if cpu.bf16
-        else "no: bfloat16 is emulated, and slow"
+        else "no: bfloat16 is emulated and slow"
     )
-    yield Finding("cpu", f"{cpu.model}, {cpu.cores} usable cores; bf16 arithmetic: {bf16}")
-    main = memory()
-    limit = f"; this container may use {in_gib(main.limit)}" if main.limit is not None else ""
-    yield Finding("memory", f"{in_gib(main.total)}, {in_gib(main.available)} available{limit}")
-    yield disk("disk", "here", Path.cwd())
-    yield disk("temporary", "in the temporary folder", Path(tempfile.gettempdir()))
-    yield from extras()
-    yield from devices()
-    if trains:
-        yield training()
+    yield DoctorFinding("cpu", f"{cpu.model}, {cpu.cores} usable cores; bf16 arithmetic: {bf16}")
+    main = read_memory_info()
+    limit = (
+        f"; this container may use {format_gib_or_unknown(main.limit)}"
+        if main.limit is not None
+        else ""
+    )
+    yield DoctorFinding(
+        "memory",
+        f"{format_gib_or_unknown(main.total)}, {format_gib_or_unknown(main.available)} "
+        f"available{limit}",
+    )
+    yield get_disk_finding("disk", "here", Path.cwd())
+    yield get_disk_finding("temporary", "in the temporary folder", Path(tempfile.gettempdir()))
+    yield from iter_extra_findings()
+    yield from iter_device_findings()
+    if should_train:
+        yield try_toy_training()
 
 
-def packages() -> Iterator[Finding]:
-    """Versions of titanrun and of the packages it needs."""
+def iter_package_findings() -> Iterator[DoctorFinding]:
+    """Yield the versions of titanrun and of the packages it needs."""
     try:
         needed = [
             found[0]
@@ -135,59 +155,62 @@ def packages() -> Iterator[Finding]:
             if "extra ==" not in line and (found := match(r"[\w.-]+", line))
         ]
     except PackageNotFoundError:
-        yield Finding("titanrun", "not installed", wrong=True, help="pip install titanrun")
+        yield DoctorFinding("titanrun", "not installed", wrong=True, help="pip install titanrun")
         return
     for name in ("titanrun", *needed):
         try:
-            yield Finding(name, version(name))
+            yield DoctorFinding(name, version(name))
         except PackageNotFoundError:
-            yield Finding(
+            yield DoctorFinding(
                 name, "not installed", wrong=True, help="pip install titanrun installs it"
             )
 
 
-def disk(topic: str, where: str, folder: Path) -> Finding:
-    """Free space; too little for any run is wrong."""
-    free = free_disk(folder)
-    too_little = free < LEAST_DISK
-    return Finding(
+def get_disk_finding(topic: str, where: str, folder: Path) -> DoctorFinding:
+    """Return the free space; too little for any run is an error."""
+    free = get_free_disk_bytes(folder)
+    too_little = free < MIN_DISK_BYTES
+    return DoctorFinding(
         topic,
-        f"{in_gib(free)} free {where}",
+        f"{format_gib_or_unknown(free)} free {where}",
         wrong=too_little,
-        help="make room, or train elsewhere" if too_little else None,
+        help="free space, or train elsewhere" if too_little else None,
     )
 
 
-def extras() -> Iterator[Finding]:
-    """The installation extras that components need; a missing one is not wrong, it only is not there."""
+def iter_extra_findings() -> Iterator[DoctorFinding]:
+    """Yield the installation extras that components need. A missing one is not an error."""
     wanted: dict[str, list[str]] = {}
-    for topic in topics():
+    for topic in get_topics():
         if issubclass(topic.config, ComponentConfig) and topic.config.extra is not None:
             wanted.setdefault(topic.config.extra, []).append(topic.title)
     for extra, components in wanted.items():
         missing = not is_installed(extra)
-        help = f'pip install "titanrun[{extra}]"' if missing else None
-        yield Finding(
+        hint = f'pip install "titanrun[{extra}]"' if missing else None
+        yield DoctorFinding(
             f"[{extra}]",
             f"{'not installed' if missing else 'installed'}; for {', '.join(components)}",
-            help=help,
+            help=hint,
         )
 
 
-def devices() -> Iterator[Finding]:
-    """What torch finds, asked in a process of its own: the command line never loads torch."""
+def iter_device_findings() -> Iterator[DoctorFinding]:
+    """Yield the findings of torch from a separate process.
+
+    The command line never loads torch.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.doctor"],
+        [sys.executable, "-m", "titanrun.worker.commands.doctor"],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        yield Finding(
+        yield DoctorFinding(
             "accelerators",
-            f"torch does not load: {last_line(done.stderr)}",
+            f"torch does not load: {get_last_line(done.stderr)}",
             wrong=True,
-            help="install torch again",
+            help="reinstall torch",
         )
         return
     found: dict[str, Any] = json.loads(done.stdout)
@@ -198,28 +221,31 @@ def devices() -> Iterator[Finding]:
         if found["rocm"]
         else "CPU only"
     )
-    cpu = f"CPU kernels: {found['cpu_capability']}, {counted(found['threads'], 'thread')}"
-    yield Finding("torch build", f"{found['torch']}, {build}; {cpu}")
+    cpu = f"CPU kernels: {found['cpu_capability']}, {pluralize(found['threads'], 'thread')}"
+    yield DoctorFinding("torch build", f"{found['torch']}, {build}; {cpu}")
     for device in found["accelerators"]:
         bf16 = (
             ""
             if device["bf16"] is None
             else f"; bf16 arithmetic: {'yes' if device['bf16'] else 'no'}"
         )
-        yield Finding(
+        yield DoctorFinding(
             "accelerator",
-            f"{device['name']} ({device['kind']}), {in_gib(device['memory_bytes'])}{bf16}",
+            f"{device['name']} ({device['kind']}), "
+            f"{format_gib_or_unknown(device['memory_bytes'])}{bf16}",
         )
     if not found["accelerators"]:
-        yield Finding("accelerator", "none: training runs on the CPU")
+        yield DoctorFinding("accelerator", "none: training runs on the CPU")
 
 
-def training() -> Finding:
-    """Whether two steps of a toy model work, through the same command that users start."""
+def try_toy_training() -> DoctorFinding:
+    """Train a toy model for two steps through the public command and return the finding."""
     with tempfile.TemporaryDirectory(prefix="titanrun-doctor-") as name:
         folder = Path(name)
         recipe = folder / "doctor.yaml"
-        recipe.write_text(emit({**TOY, "dump_folder": str(folder / "run")}), encoding="utf-8")
+        recipe.write_text(
+            to_yaml({**TOY_RECIPE, "dump_folder": str(folder / "run")}), encoding="utf-8"
+        )
         start = time.monotonic()
         try:
             command = [sys.executable, "-m", "titanrun", "train", str(recipe)]
@@ -227,29 +253,31 @@ def training() -> Finding:
                 command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
             )
         except subprocess.TimeoutExpired:
-            return Finding(
+            return DoctorFinding(
                 "training",
-                f"two steps of a toy model take longer than {TIMEOUT_SECONDS} s",
+                f"two steps of a toy model took longer than {TIMEOUT_SECONDS} s",
                 wrong=True,
             )
         seconds = time.monotonic() - start
         if done.returncode == 0:
-            return Finding(
+            return DoctorFinding(
                 "training", f"two steps of a toy model work, in {seconds:.1f} s from start to end"
             )
-        said = first_error(done.stderr).replace(name, "<temporary folder>")
-        return Finding(
+        said = get_error_line(done.stderr).replace(name, "<temporary folder>")
+        return DoctorFinding(
             "training",
             f"two steps of a toy model fail with exit code {done.returncode}: {said}",
             wrong=True,
         )
 
 
-def first_error(text: str) -> str:
-    """The line that says what went wrong, else the last one."""
-    return next((line for line in text.splitlines() if line.startswith("error[")), last_line(text))
+def get_error_line(text: str) -> str:
+    """Return the line with the error message, else the last one."""
+    return next(
+        (line for line in text.splitlines() if line.startswith("error[")), get_last_line(text)
+    )
 
 
-def last_line(text: str) -> str:
-    """The last line that is not empty."""
+def get_last_line(text: str) -> str:
+    """Return the last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no word")

@@ -1,4 +1,4 @@
-"""`titanrun download`: a model's files from the Hugging Face Hub into a folder, with their digests written down."""
+"""`titanrun download`: fetch a model from the Hugging Face Hub and record file digests."""
 
 import json
 from pathlib import Path
@@ -12,20 +12,21 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from titanrun.cli.arguments import Parser
-from titanrun.config.counted import counted
-from titanrun.config.problems import ProblemsFound, fail
-from titanrun.launch.environment import environment
+from titanrun.cli.arguments import CommandParser
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.launch.launch_env import get_environment
 
 SUMMARY = (
-    "Fetch a model from the Hugging Face Hub into a folder that model.hf_assets_path and `titanrun generate` take. What is there "
-    "already is not fetched again, and what broke off goes on. download.json records the commit and a digest of every file. "
-    "HF_TOKEN opens gated models, HF_ENDPOINT names another hub."
+    "Fetch a model from the Hugging Face Hub into a folder for model.hf_assets_path and "
+    "`titanrun generate`. Existing files are not fetched again, and interrupted downloads are "
+    "resumed. download.json records the commit and a digest of every file. HF_TOKEN gives access "
+    "to gated models, HF_ENDPOINT selects another hub."
 )
 EXAMPLES = """  titanrun download meta-llama/Llama-3.2-1B -o models/llama-1b
   titanrun download Qwen/Qwen3-0.6B --only tokenizer -o models/qwen
-  titanrun download Qwen/Qwen3-0.6B --revision 1a2b3c4 -o models/qwen          one commit, the same files for ever"""
-PARTS = {
+  titanrun download Qwen/Qwen3-0.6B --revision 1a2b3c4 -o models/qwen  pin one commit"""
+FILE_PATTERNS = {
     "tokenizer": [
         "tokenizer*",
         "vocab.json",
@@ -37,40 +38,42 @@ PARTS = {
     "config": ["config.json", "generation_config.json"],
     "weights": ["*.safetensors", "*.safetensors.index.json"],
 }
-RECORD = "download.json"
-BLOCK = 1 << 20
+RECORD_FILE = "download.json"
+BLOCK_BYTES = 1 << 20
 
 
 def run(arguments: list[str]) -> int:
-    """Fetch, and say where it lies."""
-    parser = Parser("download", SUMMARY, EXAMPLES)
-    parser.add_argument("repository", help="as the Hub calls it: OWNER/NAME")
+    """Fetch the files and print their folder."""
+    parser = CommandParser("download", SUMMARY, EXAMPLES)
+    parser.add_argument("repository", help="name on the Hub: OWNER/NAME")
     parser.add_argument(
         "--revision", default="main", metavar="R", help="a branch, tag or commit (main)"
     )
     parser.add_argument(
         "--only",
         action="append",
-        choices=tuple(PARTS),
-        help="a part of the files; may be given twice",
+        choices=tuple(FILE_PATTERNS),
+        help="only a part of the files; may be given twice",
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to fill")
     options = parser.parse_args(arguments)
-    patterns = [pattern for part in options.only or PARTS for pattern in PARTS[part]]
+    patterns = [
+        pattern for part in options.only or FILE_PATTERNS for pattern in FILE_PATTERNS[part]
+    ]
     folder = Path(options.output)
     if folder.exists() and not folder.is_dir():
-        raise fail("file", f"'{folder}' is a file, not a folder", help="name a folder")
-    commit = fetched(options.repository, options.revision, folder, patterns)
+        raise problem_error("file", f"'{folder}' is a file, not a folder", hint="use a folder")
+    commit = fetch_snapshot(options.repository, options.revision, folder, patterns)
     files = {
-        path.relative_to(folder).as_posix(): digest(path)
+        path.relative_to(folder).as_posix(): compute_file_digest(path)
         for path in sorted(folder.rglob("*"))
-        if is_fetched(path, folder)
+        if is_hub_file(path, folder)
     }
     if not files:
-        raise fail(
+        raise problem_error(
             "file",
-            f"{options.repository} has none of the files asked for",
-            help=f"asked for: {', '.join(patterns)}",
+            f"{options.repository} has none of the requested files",
+            hint=f"requested: {', '.join(patterns)}",
         )
     record = {
         "repository": options.repository,
@@ -78,65 +81,68 @@ def run(arguments: list[str]) -> int:
         "commit": commit,
         "files": files,
     }
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     if not options.quiet:
-        print(f"{folder}: {counted(len(files), 'file')} of {options.repository} at {commit[:12]}")
+        print(f"{folder}: {pluralize(len(files), 'file')} of {options.repository} at {commit[:12]}")
     return 0
 
 
-def fetched(repository: str, revision: str, folder: Path, patterns: list[str]) -> str:
-    """The commit whose files lie in the folder now. Raises ProblemsFound where the Hub does not give them."""
+def fetch_snapshot(repository: str, revision: str, folder: Path, patterns: list[str]) -> str:
+    """Fetch the files and return their commit. Raise ProblemsFound if the Hub refuses."""
     try:
         commit = HfApi().model_info(repository, revision=revision).sha
         snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=patterns)
-    except (
-        Exception
-    ) as error:  # also its HTTP client's, which is another package from version to version
-        raise refusal(error, repository, revision) from error
-    assert commit is not None, "the Hub gives a commit with every revision"
+    except Exception as error:  # also errors of its HTTP client, a package that varies by version
+        raise build_hub_error(error, repository, revision) from error
+    assert commit is not None, "the Hub returns a commit with every revision"
     return str(commit)
 
 
-def refusal(error: Exception, repository: str, revision: str) -> ProblemsFound:
-    """What the Hub's answer means for who asked."""
+def build_hub_error(error: Exception, repository: str, revision: str) -> ProblemsFound:
+    """Build the problem for an error of the Hub."""
     if isinstance(error, GatedRepoError):
-        return fail(
+        return problem_error(
             "file",
             f"{repository} is gated",
-            help="accept its licence on the Hub, and set HF_TOKEN to a token of yours",
+            hint="accept its license on the Hub and set HF_TOKEN to your token",
         )
     if isinstance(error, RevisionNotFoundError):
-        return fail(
+        return problem_error(
             "file",
             f"{repository} has no revision '{revision}'",
-            help="name a branch, tag or commit of it",
+            hint="use one of its branches, tags or commits",
         )
     if isinstance(error, RepositoryNotFoundError):
-        return fail(
+        return problem_error(
             "file",
-            f"the Hub has no model '{repository}'",
-            help="check the name; a private one needs HF_TOKEN",
+            f"model '{repository}' not found on the Hub",
+            hint="check the name; a private model requires HF_TOKEN",
         )
     if isinstance(error, HFValidationError):
-        return fail("usage", f"'{repository}' is no name of a model", help="write OWNER/NAME")
-    where = environment().get("HF_ENDPOINT", "https://huggingface.co")
-    return fail(
+        return problem_error(
+            "usage", f"'{repository}' is not a model name", hint="write OWNER/NAME"
+        )
+    where = get_environment().get("HF_ENDPOINT", "https://huggingface.co")
+    return problem_error(
         "file",
         f"{repository} could not be fetched from {where}: {str(error).splitlines()[0]}",
-        help="run the same command again to go on",
+        hint="run the same command again to resume",
     )
 
 
-def is_fetched(path: Path, folder: Path) -> bool:
-    """Whether a file came from the Hub, and is neither the record nor the Hub library's own notes."""
+def is_hub_file(path: Path, folder: Path) -> bool:
+    """Return whether a file came from the Hub.
+
+    This excludes the download record and the Hub library's metadata.
+    """
     inside = path.relative_to(folder)
-    return path.is_file() and inside.parts[0] != ".cache" and inside != Path(RECORD)
+    return path.is_file() and inside.parts[0] != ".cache" and inside != Path(RECORD_FILE)
 
 
-def digest(path: Path) -> dict[str, object]:
-    """Bytes and xxh3 of a file."""
+def compute_file_digest(path: Path) -> dict[str, object]:
+    """Return the size in bytes and the xxh3 of a file."""
     hashed = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK_BYTES):
             hashed.update(block)
     return {"bytes": path.stat().st_size, "xxh3_128": hashed.hexdigest()}

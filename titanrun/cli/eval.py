@@ -1,4 +1,7 @@
-"""`titanrun eval`: measures a checkpoint or a Hugging Face folder by tasks; a process with torch does it."""
+"""`titanrun eval`: evaluate a checkpoint or a Hugging Face folder by tasks, with torch.
+
+A separate process with torch does the work.
+"""
 
 import json
 import subprocess
@@ -6,43 +9,44 @@ import sys
 import tempfile
 from pathlib import Path
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.generate import weights_of
-from titanrun.cli.guard import print_problems
-from titanrun.launch.environment import environment
-from titanrun.recipe.resolve import resolve
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.generate import get_weight_source
+from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 SUMMARY = (
-    "Measure the model of a checkpoint, of a run's newest checkpoint, or of a Hugging Face folder. Without overrides it measures the loss "
-    "on the run's held-out data, and where that is conversations, how many replies come word by word. evaluation.tasks names others: "
-    "loss, exact_match, multiple_choice, lm_eval. titanrun explain evaluation says more."
+    "Evaluate the model of a checkpoint, of a run's newest checkpoint, or of a Hugging Face "
+    "folder. The default is the loss on the run's validation data and, for conversations, the "
+    "exact-match rate of replies. evaluation.tasks selects other tasks: loss, exact_match, "
+    "multiple_choice, lm_eval. See titanrun explain evaluation."
 )
 EXAMPLES = """  titanrun eval runs/first
   titanrun eval runs/first/checkpoint/step-40 --json
-  titanrun eval runs/first 'evaluation.tasks=[{name: loss, dataset: {name: text, path: held_out.jsonl}}]'
+  titanrun eval runs/first 'evaluation.tasks=[{name: loss, dataset: {name: text, path: val.jsonl}}]'
   titanrun eval models/llama 'evaluation.tasks=[{name: multiple_choice, path: questions.jsonl}]'
   titanrun eval models/llama 'evaluation.tasks=[{name: lm_eval, task: hellaswag}]'"""
 
 
 def run(arguments: list[str]) -> int:
-    """Print what each task finds."""
+    """Print the result of each task."""
     overrides, others = split_overrides(arguments)
-    parser = Parser("eval", SUMMARY, EXAMPLES)
+    parser = CommandParser("eval", SUMMARY, EXAMPLES)
     parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
-    parser.add_argument("--json", action="store_true", help="one object a task")
-    parser.takes_overrides()
+    parser.add_argument("--json", action="store_true", help="one object per task")
+    parser.allow_overrides()
     options = parser.parse_args(others)
-    job = {**weights_of(options.folder), "json": options.json}
+    job = {**get_weight_source(options.folder), "json": options.json}
     with tempfile.TemporaryDirectory(prefix="titanrun-") as folder:
         file = Path(folder) / "resolved.yaml"
         file.write_text(job["resolved"], encoding="utf-8")
-        resolved = resolve(str(file), overrides, environment=environment())
+        resolved = resolve_recipe(str(file), overrides, environment=get_environment())
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
     sys.stdout.flush()
     work = {**job, "resolved": resolved.text}
     return subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.evaluate"],
+        [sys.executable, "-m", "titanrun.worker.commands.evaluate"],
         input=json.dumps(work),
         text=True,
         check=False,

@@ -1,49 +1,52 @@
-"""`titanrun explain`: what a field, a component, a problem code or a rule means."""
+"""`titanrun explain`: explain a field, a component, a problem code or a rule."""
 
 import json
 import sys
 
-from titanrun.cli.arguments import Parser
-from titanrun.cli.plugin_option import takes_plugins, use_plugins
-from titanrun.cli.terminal import columns, fitted
-from titanrun.config.problems import fail
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.plugin_option import add_plugins_option, use_plugins
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width
+from titanrun.config.problems import problem_error
 
-EXAMPLES = """  titanrun explain training.seq_len     a field: what it takes, default, unit, meaning of a change
-  titanrun explain optimizer            a section and its fields
-  titanrun explain optimizer:adamw      a component and its fields
-  titanrun explain unknown-key          a problem code: cause and fix
-  titanrun explain batch-sizes-divide   a rule, named behind the slash of a problem
+EXAMPLES = """\
+  titanrun explain training.seq_len    a field: type, default, unit, effect of a change
+  titanrun explain optimizer           a section and its fields
+  titanrun explain optimizer:adamw     a component and its fields
+  titanrun explain unknown-key         a problem code: cause and fix
+  titanrun explain batch-sizes-divide  a rule, named after the slash of a problem
   titanrun explain optimizer:lion --plugins my_plugin
   titanrun explain --all > reference.md"""
 
 
 def run(arguments: list[str]) -> int:
     """Print one entry of the reference, or all of it."""
-    parser = Parser(
-        "explain", "What a field, a component, a problem code or a rule means.", EXAMPLES
+    parser = CommandParser(
+        "explain", "Explain a field, a component, a problem code or a rule.", EXAMPLES
     )
     parser.add_argument("word", nargs="*", help="a path, slot:name, a problem code or a rule")
-    parser.add_argument("--all", action="store_true", help="the whole reference, as Markdown")
-    parser.add_argument("--json", action="store_true", help="one JSON object a word")
-    takes_plugins(parser)
+    parser.add_argument("--all", action="store_true", help="print the whole reference as Markdown")
+    parser.add_argument("--json", action="store_true", help="one JSON object per word")
+    add_plugins_option(parser)
     options = parser.parse_args(arguments)
     use_plugins(options)
     if options.all:
-        from titanrun.recipe.reference import reference
+        from titanrun.recipe.reference.reference_page import build_reference_page
 
-        sys.stdout.write(reference())
+        sys.stdout.write(build_reference_page())
         return 0
     if not options.word:
-        raise fail(
+        raise problem_error(
             "usage",
-            "nothing to explain was named",
-            help="titanrun explain training.steps, or titanrun explain --all",
+            "no word to explain",
+            hint="run titanrun explain training.steps, or titanrun explain --all",
         )
-    from titanrun.recipe.explained import explanation
+    from titanrun.recipe.reference.explain import explain_word
 
     if options.json:
         for word in options.word:
-            print(json.dumps({"word": word, "text": explanation(word)}, ensure_ascii=False))
+            print(json.dumps({"word": word, "text": explain_word(word)}, ensure_ascii=False))
         return 0
-    sys.stdout.write(fitted("\n".join(explanation(word) for word in options.word), columns()))
+    sys.stdout.write(
+        wrap_to_width("\n".join(explain_word(word) for word in options.word), get_terminal_width())
+    )
     return 0

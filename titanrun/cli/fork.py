@@ -1,16 +1,20 @@
-"""`titanrun fork`: a new run from the weights of a checkpoint, with its recipe and what is changed in it."""
+"""`titanrun fork`: start a new run from the weights of a checkpoint, with recipe changes."""
 
 from titanrun.cli import train
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.resume import loudness, setting
-from titanrun.cli.voice import note
-from titanrun.components.checkpoints.addresses import place
-from titanrun.recipe.saved import absolute, resolved_file, trusted_at
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.messages import print_note
+from titanrun.cli.resume import format_override, get_forwarded_flags
+from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    fetch_resolved_recipe,
+    select_verified_checkpoint,
+    to_absolute_path,
+)
 
 EXAMPLES = """  titanrun fork runs/first/checkpoint/step-40 optimizer.lr=1e-4
-  titanrun fork runs/first training.dataset.path=more.npy dump_folder=runs/second      from the newest good checkpoint of a run"""
-# how the parent itself began is its own story
-PARENTS_OWN = (
+  titanrun fork runs/first training.dataset.path=more.npy dump_folder=runs/second"""
+# settings of the parent's own start
+PARENT_ONLY_KEYS = (
     "load_step",
     "exclude_from_loading",
     "initial_load_model_only",
@@ -21,9 +25,9 @@ PARENTS_OWN = (
 
 
 def run(arguments: list[str]) -> int:
-    """Train; the worker's exit code is the command's."""
+    """Train and return the worker's exit code."""
     overrides, others = split_overrides(arguments)
-    parser = Parser(
+    parser = CommandParser(
         "fork",
         "Start a new run from the weights of a checkpoint; run.json names the parent.",
         EXAMPLES,
@@ -31,15 +35,23 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "place",
         metavar="checkpoint",
-        help="a checkpoint, or a run directory for its newest good one",
+        help="a checkpoint, or a run directory for its newest valid one",
     )
-    parser.takes_trust()
-    parser.takes_reporting()
-    parser.takes_overrides()
+    parser.add_trust_option()
+    parser.add_reporting_options()
+    parser.allow_overrides()
     options = parser.parse_args(others)
-    checkpoint, damaged = trusted_at(place(options.place))
+    checkpoint, damaged = select_verified_checkpoint(parse_storage_path(options.place))
     for folder, reasons in damaged.items():
-        note(options, f"warning: {folder} cannot be used: {'; '.join(reasons)}")
-    resets = [f"checkpoint.{name}!" for name in PARENTS_OWN]
-    weights = setting("checkpoint.initial_load_path", absolute(checkpoint))
-    return train.run([resolved_file(checkpoint), *resets, weights, *overrides, *loudness(options)])
+        print_note(options, f"warning: {folder} cannot be used: {'; '.join(reasons)}")
+    resets = [f"checkpoint.{name}!" for name in PARENT_ONLY_KEYS]
+    weights = format_override("checkpoint.initial_load_path", to_absolute_path(checkpoint))
+    return train.run(
+        [
+            fetch_resolved_recipe(checkpoint),
+            *resets,
+            weights,
+            *overrides,
+            *get_forwarded_flags(options),
+        ]
+    )

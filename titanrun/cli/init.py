@@ -1,23 +1,23 @@
-"""`titanrun init`: a commented recipe to begin with."""
+"""`titanrun init`: write a commented starter recipe."""
 
 from pathlib import Path
 
-from titanrun.cli.arguments import Parser
-from titanrun.cli.new_file import schema_for, write_new
-from titanrun.config.problems import fail
-from titanrun.config.source import FORMATS
-from titanrun.recipe.starter import starter
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.new_file import get_schema_path, write_new_file
+from titanrun.config.problems import problem_error
+from titanrun.config.read_source import FORMATS
+from titanrun.recipe.reference.recipe_template import build_recipe_template
 
-EXAMPLES = """  titanrun init                            writes recipe.yaml
+EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
-  titanrun init -o mine.toml               the same as TOML"""
+  titanrun init -o mine.toml  the same as TOML"""
 
 
 def run(arguments: list[str]) -> int:
     """Write the recipe; an existing file is never overwritten."""
-    parser = Parser(
+    parser = CommandParser(
         "init",
-        "Write a commented recipe that trains as it stands; nothing is overwritten.",
+        "Write a commented recipe that trains without changes; nothing is overwritten.",
         EXAMPLES,
     )
     parser.add_argument(
@@ -33,16 +33,16 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     target = Path(options.output)
     if target.suffix not in FORMATS:
-        raise fail(
-            "usage", f"'{target}' does not end in .yaml or .toml", help="name it .yaml or .toml"
+        raise problem_error(
+            "usage", f"'{target}' does not end in .yaml or .toml", hint="name it .yaml or .toml"
         )
-    write_new(
+    write_new_file(
         target,
-        starter(
+        build_recipe_template(
             options.model,
             file=str(target),
-            schema=schema_for(target),
-            format=FORMATS[target.suffix],
+            schema=get_schema_path(target),
+            file_format=FORMATS[target.suffix],
         ),
     )
     if not options.quiet:

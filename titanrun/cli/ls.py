@@ -1,91 +1,110 @@
-"""`titanrun ls`: what can be named in a recipe."""
+"""`titanrun ls`: list the names that a recipe can use."""
 
 import json
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from titanrun.cli.arguments import Parser
-from titanrun.cli.plugin_option import takes_plugins, use_plugins
-from titanrun.cli.terminal import columns, fitted
-from titanrun.cli.voice import detail
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.messages import print_detail
+from titanrun.cli.plugin_option import add_plugins_option, use_plugins
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig
-from titanrun.config.problems import ProblemsFound, fail
-from titanrun.config.shape import bare, is_slot, item_type
-from titanrun.config.suggest import closest, listing
-from titanrun.models.shared.flavors import flavors
-from titanrun.recipe import catalogue, menu
-from titanrun.recipe.plugins import plugins_installed, recipe_class
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
+from titanrun.models.shared.spec.flavors import load_flavors
+from titanrun.recipe import builtins
+from titanrun.recipe.plugins import get_installed_plugins, get_recipe_class
+from titanrun.recipe.reference import shipped_recipes
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-EXAMPLES = """  titanrun ls                  everything
-  titanrun ls models           model families and their flavors
+EXAMPLES = """  titanrun ls          everything
+  titanrun ls models   model families and their flavors
   titanrun ls recipes --method pretraining --model llama3
   titanrun ls recipes --json
-  titanrun ls plugins          the plug-ins that are installed
+  titanrun ls plugins  installed plug-ins
   titanrun ls optimizers --plugins my_plugin"""
 
 
 def run(arguments: list[str]) -> int:
     """Print the names of one kind, or of all."""
-    menu.open_menu()
-    parser = Parser(
-        "ls", "List what can be named: recipes, models, optimizers, datasets ...", EXAMPLES
+    builtins.register_builtins()
+    parser = CommandParser(
+        "ls", "List available recipes, models, optimizers, datasets ...", EXAMPLES
     )
-    parser.add_argument("kind", nargs="?", help="one of " + listing(kinds(), last="or", most=99))
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    takes_plugins(parser)
-    for key in catalogue.HEADER_KEYS:
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        help="one of " + format_word_list(get_listable_kinds(), conjunction="or", max_words=99),
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    add_plugins_option(parser)
+    for key in shipped_recipes.HEADER_KEYS:
         parser.add_argument(
-            f"--{key}", metavar="TEXT", help=f"only recipes whose {key} has these words"
+            f"--{key}", metavar="TEXT", help=f"only recipes whose {key} contains these words"
         )
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        raise unknown_option(unknown[0])
+        raise build_unknown_option_error(unknown[0])
     use_plugins(options)
-    known = kinds()
+    known = get_listable_kinds()
     if options.kind is not None and options.kind not in known:
-        meant = closest(options.kind, known)
-        help = (
-            f"did you mean '{meant}'?" if meant else f"kinds: {listing(known, last='and', most=99)}"
-        )
-        raise fail("usage", f"nothing is listed under '{options.kind}'", help=help)
+        raise build_unknown_kind_error(options.kind, known)
     wanted = {
         key: getattr(options, key)
-        for key in catalogue.HEADER_KEYS
+        for key in shipped_recipes.HEADER_KEYS
         if getattr(options, key) is not None
     }
     if wanted and options.kind != "recipes":
-        raise fail(
-            "usage", f"--{next(iter(wanted))} filters recipes only", help="titanrun ls recipes ..."
+        raise problem_error(
+            "usage",
+            f"--{next(iter(wanted))} filters recipes only",
+            hint="run titanrun ls recipes ...",
         )
     for kind in [options.kind] if options.kind else known:
         if kind == "recipes":
             print_recipes(
-                [entry for entry in catalogue.shipped() if entry.matches(wanted)], options
+                [
+                    entry
+                    for entry in shipped_recipes.list_shipped_recipes()
+                    if entry.matches(wanted)
+                ],
+                options,
             )
         else:
-            print_kind(kind, rows(kind), as_json=options.json)
-    detail(options, f"shipped recipes are in {catalogue.folder()}")
+            print_kind(kind, get_kind_rows(kind), as_json=options.json)
+    print_detail(options, f"shipped recipes are in {shipped_recipes.get_shipped_folder()}")
     return 0
 
 
-def unknown_option(written: str) -> ProblemsFound:
-    """The problem of an option or a filter that there is not."""
-    known = [f"--{key}" for key in (*catalogue.HEADER_KEYS, "json")]
-    meant = closest(written.partition("=")[0], known)
-    help = (
+def build_unknown_kind_error(kind: str, known: list[str]) -> ProblemsFound:
+    """Build the problem of an unknown kind."""
+    meant = find_closest(kind, known)
+    hint = (
         f"did you mean '{meant}'?"
         if meant
-        else f"recipes are filtered by {listing(known[:-1], last='and')}"
+        else f"kinds: {format_word_list(known, conjunction='and', max_words=99)}"
     )
-    return fail("usage", f"unrecognized arguments: {written}", help=help)
+    return problem_error("usage", f"unknown kind '{kind}'", hint=hint)
 
 
-def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
-    """The recipes with their purpose; asked for alone, with the rest of their header too."""
+def build_unknown_option_error(written: str) -> ProblemsFound:
+    """Build the problem of an unknown option or filter."""
+    known = [f"--{key}" for key in (*shipped_recipes.HEADER_KEYS, "json")]
+    meant = find_closest(written.partition("=")[0], known)
+    hint = (
+        f"did you mean '{meant}'?"
+        if meant
+        else f"recipes are filtered by {format_word_list(known[:-1], conjunction='and')}"
+    )
+    return problem_error("usage", f"unrecognized arguments: {written}", hint=hint)
+
+
+def print_recipes(entries: list[shipped_recipes.ShippedRecipe], options: Namespace) -> None:
+    """Print the recipes with their purpose; if listed alone, also the rest of their header."""
     if options.json:
         for entry in entries:
             known = {
@@ -96,7 +115,10 @@ def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
             }
             print(
                 json.dumps(
-                    {**known, **{key: entry.header.get(key) for key in catalogue.HEADER_KEYS}},
+                    {
+                        **known,
+                        **{key: entry.header.get(key) for key in shipped_recipes.HEADER_KEYS},
+                    },
                     ensure_ascii=False,
                 )
             )
@@ -104,37 +126,56 @@ def print_recipes(entries: list[catalogue.Entry], options: Namespace) -> None:
     print("recipes:")
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
-        print(fitted(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", columns()))
+        print(
+            wrap_to_width(
+                f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", get_terminal_width()
+            )
+        )
         if options.kind:
-            for key in catalogue.HEADER_KEYS[1:]:
+            for key in shipped_recipes.HEADER_KEYS[1:]:
                 print(
-                    fitted(
-                        f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}", columns()
+                    wrap_to_width(
+                        f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}",
+                        get_terminal_width(),
                     )
                 )
     if not entries:
-        print("  (none like this)")
+        print("  (no match)")
 
 
-def kinds() -> list[str]:
-    """What can be listed."""
-    return ["recipes", "plugins", "models", *sorted(name for name in slots() if name != "model")]
+def get_listable_kinds() -> list[str]:
+    """Return the kinds that can be listed."""
+    return [
+        "recipes",
+        "plugins",
+        "models",
+        *sorted(name for name in get_slots_by_word() if name != "model"),
+    ]
 
 
-def slots() -> dict[str, type[ComponentConfig]]:
-    """All slots that a recipe reaches, by the word that is listed."""
+def get_slots_by_word() -> dict[str, type[ComponentConfig]]:
+    """Return all slots that a recipe reaches, by the word used to list them."""
     found: dict[str, type[ComponentConfig]] = {}
-    recipe = recipe_class()
-    for config in (recipe, *(bare(field.annotation) for field in recipe.model_fields.values())):
+    recipe = get_recipe_class()
+    for config in (
+        recipe,
+        *(unwrap_annotation(field.annotation) for field in recipe.model_fields.values()),
+    ):
         for field in getattr(config, "model_fields", {}).values():
-            for annotation in (bare(field.annotation), item_type(field.annotation)):
+            for annotation in (
+                unwrap_annotation(field.annotation),
+                find_item_type(field.annotation),
+            ):
                 if is_slot(annotation):
-                    found[plural(annotation.slot)] = annotation
+                    found[pluralize_slot(annotation.slot)] = annotation
     return found
 
 
-def plural(slot: str) -> str:
-    """`optimizer` -> `optimizers`, `loss` -> `losses`; `model` stays the key of `models`."""
+def pluralize_slot(slot: str) -> str:
+    """Pluralize a slot: `optimizer` -> `optimizers`, `loss` -> `losses`.
+
+    `model` stays the key of `models`.
+    """
     return (
         slot
         if slot == "model" or (slot.endswith("s") and slot != "loss")
@@ -144,30 +185,31 @@ def plural(slot: str) -> str:
     )
 
 
-def rows(kind: str) -> list[tuple[str, str, str]]:
-    """Name, origin and one sentence for every entry of a kind."""
+def get_kind_rows(kind: str) -> list[tuple[str, str, str]]:
+    """Return name, origin and one sentence for every entry of a kind."""
     if kind == "plugins":
         return [
-            (name, name, described_package(point))
-            for name, point in sorted(plugins_installed().items())
+            (name, name, format_plugin_package(point))
+            for name, point in sorted(get_installed_plugins().items())
         ]
-    slot = slots()["model" if kind == "models" else kind]
+    slot = get_slots_by_word()["model" if kind == "models" else kind]
     found = []
-    for name, choice in registry.choices(slot).items():
+    for name, choice in registry.load_choices(slot).items():
         sentence = (choice.__doc__ or "").split("\n")[0]
         if kind == "models":
-            sentence += f" Flavors: {listing(flavors(name), last='and', most=99)}."
-        found.append((name, menu.origin_of(choice), sentence))
+            flavors = format_word_list(load_flavors(name), conjunction="and", max_words=99)
+            sentence += f" Flavors: {flavors}."
+        found.append((name, builtins.get_component_origin(choice), sentence))
     return found
 
 
-def described_package(point: "EntryPoint") -> str:
-    """The package that a plug-in is in, and its version; the plug-in is not imported."""
+def format_plugin_package(point: "EntryPoint") -> str:
+    """Return the package and version of a plug-in without importing it."""
     return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool) -> None:
-    """One kind, as aligned lines or as JSON lines."""
+    """Print one kind as aligned lines or as JSON lines."""
     if as_json:
         for name, origin, sentence in entries:
             print(
@@ -181,6 +223,6 @@ def print_kind(kind: str, entries: list[tuple[str, str, str]], *, as_json: bool)
     width = max((len(name) for name, _, _ in entries), default=0)
     for name, origin, sentence in entries:
         mark = "" if origin in ("built in", name) else f" [{origin}]"
-        print(fitted(f"  {name:<{width}}  {sentence}{mark}", columns()))
+        print(wrap_to_width(f"  {name:<{width}}  {sentence}{mark}", get_terminal_width()))
     if not entries:
         print("  (none yet)")

@@ -1,24 +1,25 @@
-"""`titanrun plan`: what a run on many ranks will need and do, worked out on a laptop."""
+"""`titanrun plan`: estimate memory, communication and batch sizes without GPUs."""
 
 import json
 import sys
+from argparse import Namespace
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.terminal import columns, fitted
-from titanrun.cli.voice import detail_files
-from titanrun.config.problems import fail
-from titanrun.config.render import render
-from titanrun.distributed.degrees import degrees_of
-from titanrun.launch.ask_worker import ask_worker
-from titanrun.launch.environment import colour_wanted, environment
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.messages import print_source_files
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width
+from titanrun.config.diagnostics import render_problems
+from titanrun.config.problems import problem_error
+from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
+from titanrun.launch.launch_env import get_environment, should_use_color
+from titanrun.launch.worker_query import query_worker
 from titanrun.recipe.plan.devices import DEVICES
-from titanrun.recipe.plan.layout import Layout, Part
-from titanrun.recipe.plan.report import as_data, as_text
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
+from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 SUMMARY = (
-    "Work out what a run on N ranks needs and does: mesh, batches, memory a rank, traffic, checkpoints. Needs torch, but no GPU: the model "
-    "is laid out without memory, on ranks that are not there."
+    "Estimate a run on N ranks: mesh, batches, memory per rank, communication, checkpoints. "
+    "Needs torch, but no GPU: the model is built without memory, on simulated ranks."
 )
 EXAMPLES = """  titanrun plan recipes/llama3_8b.yaml --world-size 8
   titanrun plan my.yaml --world-size 64 --device h200
@@ -27,56 +28,64 @@ EXAMPLES = """  titanrun plan recipes/llama3_8b.yaml --world-size 8
 
 
 def run(arguments: list[str]) -> int:
-    """0: planned; else the exit code of the first error in the recipe."""
+    """Return 0 if planned, else the exit code of the first error in the recipe."""
+    options, overrides = parse_plan_options(arguments)
+    resolved = resolve_recipe(
+        options.recipe, overrides, environment=get_environment(), ranks=options.world_size
+    )
+    print_source_files(options, resolved.tree)
+    ranks = options.world_size or resolved.run.launch.world_size or 1
+    degrees = resolve_parallel_dims(resolved.run.parallelism, ranks)
+    if degrees is None or degrees.world_size != ranks:
+        raise problem_error(
+            "conflict",
+            f"the parallel degrees do not match {ranks} ranks",
+            path=("parallelism",),
+            hint="give --world-size",
+        )
+    parts = query_worker("measure_memory", resolved, ranks=ranks, description="building the model")
+    layers = [ModuleSize(*sizes) for sizes in parts["layers"]]
+    layout = PlanLayout(
+        resolved.run, degrees, ModuleSize(*parts["embedding"]), layers, ModuleSize(*parts["head"])
+    )
+    if resolved.warnings and not options.quiet:
+        sys.stderr.write(
+            render_problems(
+                resolved.warnings,
+                use_color=should_use_color(sys.stderr.isatty()),
+                columns=get_terminal_width(sys.stderr),
+            )
+        )
+    device = DEVICES[options.device]
+    print(
+        json.dumps(plan_to_dict(layout, device))
+        if options.json
+        else wrap_to_width(format_plan(layout, device), get_terminal_width())
+    )
+    return 0
+
+
+def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
+    """Parse the command line into options and overrides."""
     overrides, others = split_overrides(arguments)
-    parser = Parser("plan", SUMMARY, EXAMPLES)
+    parser = CommandParser("plan", SUMMARY, EXAMPLES)
     parser.add_argument("recipe", help="a recipe (.yaml or .toml)")
     parser.add_argument(
         "--world-size",
         type=int,
         metavar="N",
-        help="processes on all nodes together; default: what the recipe says, else 1",
+        help="processes on all nodes; default: that of the recipe, else 1",
     )
     parser.add_argument(
         "--device",
         choices=sorted(DEVICES),
         default="h100",
-        help="the accelerator each process has; default: h100",
+        help="the accelerator of each process; default: h100",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.takes_trust()
-    parser.takes_overrides()
+    parser.add_trust_option()
+    parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
     if options.world_size is not None and options.world_size < 1:
-        parser.error(f"--world-size counts processes, and {options.world_size} is none")
-    resolved = resolve(
-        options.recipe, overrides, environment=environment(), ranks=options.world_size
-    )
-    detail_files(options, resolved.tree)
-    ranks = options.world_size or resolved.run.launch.ranks or 1
-    degrees = degrees_of(resolved.run.parallelism, ranks)
-    if degrees is None or degrees.ranks != ranks:
-        raise fail(
-            "conflict",
-            f"the degrees of parallelism do not fill {ranks} ranks",
-            path=("parallelism",),
-            help="give --world-size",
-        )
-    parts = ask_worker("measure_parts", resolved, ranks=ranks, what="laying the model out")
-    layers = [Part(*sizes) for sizes in parts["layers"]]
-    layout = Layout(resolved.run, degrees, Part(*parts["embedding"]), layers, Part(*parts["head"]))
-    if resolved.warnings and not options.quiet:
-        sys.stderr.write(
-            render(
-                resolved.warnings,
-                colour=colour_wanted(sys.stderr.isatty()),
-                columns=columns(sys.stderr),
-            )
-        )
-    device = DEVICES[options.device]
-    print(
-        json.dumps(as_data(layout, device))
-        if options.json
-        else fitted(as_text(layout, device), columns())
-    )
-    return 0
+        parser.error(f"--world-size {options.world_size} is below 1")
+    return options, overrides

@@ -1,4 +1,4 @@
-"""`titanrun plot`: a metric of one run or of several, in the terminal or as a file."""
+"""`titanrun plot`: plot a metric of one or several runs in the terminal or into a file."""
 
 import sys
 from argparse import Namespace
@@ -7,35 +7,99 @@ from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 
-from titanrun.cli.arguments import Parser
+from titanrun.cli.arguments import CommandParser
 from titanrun.cli.plots import braille, svg
-from titanrun.cli.plots.axes import Curve, Scale
-from titanrun.cli.terminal import columns
-from titanrun.config.counted import counted
-from titanrun.config.problems import fail
-from titanrun.launch.environment import colour_wanted
-from titanrun.ledger.series import Series, Spread, X, read_series, smoothed, spread, thinned
-from titanrun.recipe.run_files import METRICS, RESOLVED
+from titanrun.cli.plots.axes import PlotCurve, Scale
+from titanrun.cli.terminal import get_terminal_width
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import problem_error
+from titanrun.launch.launch_env import should_use_color
+from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
+from titanrun.runs.metric_series import (
+    MetricSeries,
+    SeriesSpread,
+    XAxis,
+    compute_spread,
+    downsample_series,
+    load_metric_series,
+    smooth_values,
+)
 
 EXAMPLES = """  titanrun plot runs/first
   titanrun plot runs/a runs/b --metric validation/loss --x tokens
   titanrun plot runs/a runs/b --smooth 0.9 --log x --log y --out losses.svg
-  titanrun plot runs/seed-* runs/other-* --seeds            mean and range of runs that differ in the seed only"""
+  titanrun plot runs/seed-* runs/other-* --seeds  mean and range over seeds"""
 SUMMARY = (
-    "Draw a metric of one run or several, in the terminal or as an SVG or PNG file. Runs that are training now are drawn as far as they "
-    "are. Of several lines of one step in metrics.jsonl the last counts."
+    "Plot a metric of one or several runs in the terminal or into an SVG or PNG file. Running "
+    "runs are plotted up to their last step. Of several lines of one step in metrics.jsonl the "
+    "last counts."
 )
-# more points than a wide screen has dots say nothing more
-MOST_POINTS = 2000
-# columns where the output is no terminal
-PIPED = 80
+# more points than a wide screen has dots add no information
+MAX_POINTS = 2000
+# columns if the output is not a terminal
+PIPED_WIDTH = 80
 HEIGHT = 16
-LABELS: dict[X, str] = {"step": "step", "tokens": "tokens", "time": "seconds of training"}
+X_LABELS: dict[XAxis, str] = {"step": "step", "tokens": "tokens", "time": "seconds of training"}
 
 
 def run(arguments: list[str]) -> int:
-    """Draw, and say below which curve is whose."""
-    parser = Parser("plot", SUMMARY, EXAMPLES)
+    """Plot, and print a legend below."""
+    options = parse_plot_options(arguments)
+    check_plot_options(options)
+    read = {
+        named: downsample_unless_averaged(load_run_series(named, options), options)
+        for named in dict.fromkeys(options.runs)
+    }
+    curves = (
+        build_recipe_curves(read)
+        if options.seeds
+        else [build_run_curve(named, series) for named, series in read.items()]
+    )
+    if not any(
+        isfinite(value) and (value > 0 or "y" not in options.log)
+        for curve in curves
+        for value in curve.y
+    ):
+        raise problem_error(
+            "usage",
+            f"{options.metric} has no value that can be plotted",
+            hint="NaN and infinity cannot be plotted, nor can zero with --log y",
+        )
+    scales: dict[str, Scale] = {
+        f"{name}_scale": "log" if name in options.log else "linear" for name in ("x", "y")
+    }
+    title = options.metric + (f", smoothed with {options.smooth:g}" if options.smooth else "")
+    if options.out:
+        Path(options.out).write_bytes(
+            render_plot_file(
+                curves, Path(options.out).suffix, title=title, x_label=X_LABELS[options.x], **scales
+            )
+        )
+        print(options.out)
+        return 0
+    print(title)
+    print_plot(curves, options, scales)
+    return 0
+
+
+def print_plot(curves: Sequence[PlotCurve], options: Namespace, scales: dict[str, Scale]) -> None:
+    """Plot in the terminal."""
+    use_color = should_use_color(sys.stdout.isatty())
+    text = braille.plot_braille(
+        curves,
+        width=get_terminal_width() or PIPED_WIDTH,
+        height=HEIGHT,
+        x_label=X_LABELS[options.x],
+        use_color=use_color,
+        **scales,
+    )
+    sys.stdout.write(text)
+    sys.stdout.write("".join(format_plot_legend(curves, options, use_color=use_color)))
+
+
+def parse_plot_options(arguments: list[str]) -> Namespace:
+    """Parse the command line."""
+    parser = CommandParser("plot", SUMMARY, EXAMPLES)
     parser.add_argument(
         "runs", metavar="run", nargs="+", help="run directories, or files like metrics.jsonl"
     )
@@ -49,14 +113,14 @@ def run(arguments: list[str]) -> int:
         "--x",
         choices=("step", "tokens", "time"),
         default="step",
-        help="time: seconds of training, pauses left out",
+        help="time: seconds of training without pauses",
     )
     parser.add_argument(
         "--smooth",
         type=float,
         default=0.0,
         metavar="W",
-        help="moving average that keeps W of what was before, such as 0.9",
+        help="exponential moving average with weight W of previous values, such as 0.9",
     )
     parser.add_argument(
         "--log",
@@ -68,167 +132,142 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--seeds",
         action="store_true",
-        help="one curve for runs that differ in debug.seed only: their mean, and a band",
+        help="one curve for runs that differ only in debug.seed: their mean and a band",
     )
     parser.add_argument(
         "-o",
         "--out",
         metavar="FILE",
         default="",
-        help="draw into this file, which ends in .svg or .png",
+        help="plot into this .svg or .png file",
     )
-    options = parser.parse_args(arguments)
-    refuse_senseless(options)
-    read = {
-        named: thinned_late(read_run(named, options), options)
-        for named in dict.fromkeys(options.runs)
-    }
-    curves = (
-        by_recipe(read)
-        if options.seeds
-        else [curve_of(named, series) for named, series in read.items()]
-    )
-    if not any(
-        isfinite(value) and (value > 0 or "y" not in options.log)
-        for curve in curves
-        for value in curve.y
-    ):
-        raise fail(
-            "usage",
-            f"{options.metric} has no value that can be drawn",
-            help="NaN and infinity are no places, nor on --log y is zero",
-        )
-    scales: dict[str, Scale] = {
-        f"{name}_scale": "log" if name in options.log else "linear" for name in ("x", "y")
-    }
-    title = options.metric + (f", smoothed with {options.smooth:g}" if options.smooth else "")
-    if options.out:
-        Path(options.out).write_bytes(
-            drawn(
-                curves, Path(options.out).suffix, title=title, x_label=LABELS[options.x], **scales
-            )
-        )
-        print(options.out)
-        return 0
-    is_coloured = colour_wanted(sys.stdout.isatty())
-    print(title)
-    text = braille.plot(
-        curves,
-        width=columns() or PIPED,
-        height=HEIGHT,
-        x_label=LABELS[options.x],
-        colour=is_coloured,
-        **scales,
-    )
-    sys.stdout.write(text)
-    sys.stdout.write("".join(legend(curves, options, is_coloured=is_coloured)))
-    return 0
+    return parser.parse_args(arguments)
 
 
-def refuse_senseless(options: Namespace) -> None:
-    """Raise a problem for options that mean nothing."""
+def check_plot_options(options: Namespace) -> None:
+    """Raise a problem for invalid options."""
     if not 0 <= options.smooth < 1:
-        raise fail(
+        raise problem_error(
             "usage",
-            f"--smooth {options.smooth:g} is no share of what was before",
-            help="give 0 or more and less than 1, such as 0.9",
+            f"--smooth {options.smooth:g} is not in [0, 1)",
+            hint="use 0 or more and less than 1, such as 0.9",
         )
     if options.seeds and options.x == "time":
-        raise fail(
+        raise problem_error(
             "usage",
-            "--seeds averages runs at the same x, and no two runs take the same time",
-            help="use --x step or --x tokens",
+            "--seeds averages runs at the same x, but times differ between runs",
+            hint="use --x step or --x tokens",
         )
     if options.out and Path(options.out).suffix not in (".svg", ".png"):
-        raise fail(
+        raise problem_error(
             "usage",
             f"'{options.out}' is neither an SVG nor a PNG file",
-            help="name a file that ends in .svg or .png",
+            hint="use a file name that ends in .svg or .png",
         )
     if len(set(options.runs)) > len(braille.LETTERS) and not options.out:
-        raise fail(
+        raise problem_error(
             "usage",
-            f"{len(set(options.runs))} curves cannot be told apart in a terminal",
-            help="name fewer runs, or --out FILE.svg",
+            f"{len(set(options.runs))} curves are too many for a terminal",
+            hint="pass fewer runs, or use --out FILE.svg",
         )
 
 
-def drawn(
-    curves: Sequence[Curve], kind: str, *, title: str, x_label: str, x_scale: Scale, y_scale: Scale
+def render_plot_file(
+    curves: Sequence[PlotCurve],
+    kind: str,
+    *,
+    title: str,
+    x_label: str,
+    x_scale: Scale,
+    y_scale: Scale,
 ) -> bytes:
-    """The picture as a file of one kind, .svg or .png."""
+    """Render the plot as a file of one kind, .svg or .png."""
     if kind == ".svg":
-        return svg.plot(
+        return svg.plot_svg(
             curves, title=title, x_label=x_label, x_scale=x_scale, y_scale=y_scale
         ).encode()
     if find_spec("PIL") is None:
-        raise fail(
+        raise problem_error(
             "usage",
-            "a PNG file needs pillow",
-            help='pip install "titanrun[png]", or name a file that ends in .svg',
+            "a PNG file requires pillow",
+            hint='pip install "titanrun[png]", or use a file name that ends in .svg',
         )
     from titanrun.cli.plots import png
 
-    return png.plot(curves, title=title, x_label=x_label, x_scale=x_scale, y_scale=y_scale)
+    return png.plot_png(curves, title=title, x_label=x_label, x_scale=x_scale, y_scale=y_scale)
 
 
-def read_run(named: str, options: Namespace) -> Series:
-    """What is drawn of a run, smoothed."""
+def load_run_series(named: str, options: Namespace) -> MetricSeries:
+    """Load the plotted series of a run, smoothed."""
     path = Path(named)
-    series = read_series(path / METRICS if path.is_dir() else path, options.metric, options.x)
-    return Series(series.x, smoothed(series.y, options.smooth)) if options.smooth else series
+    series = load_metric_series(
+        path / METRICS if path.is_dir() else path, options.metric, options.x
+    )
+    return (
+        MetricSeries(series.x, smooth_values(series.y, options.smooth))
+        if options.smooth
+        else series
+    )
 
 
-def thinned_late(series: Series, options: Namespace) -> Series:
-    """A series with no more points than can be seen; runs that are averaged keep all, to have the same x."""
-    return series if options.seeds else thinned(series, MOST_POINTS)
+def downsample_unless_averaged(series: MetricSeries, options: Namespace) -> MetricSeries:
+    """Reduce a series to the visible number of points.
+
+    Runs that are averaged keep all points, so that they share the same x.
+    """
+    return series if options.seeds else downsample_series(series, MAX_POINTS)
 
 
-def curve_of(name: str, series: Series) -> Curve:
-    """A run's curve."""
-    return Curve(name, series.x, series.y)
+def build_run_curve(name: str, series: MetricSeries) -> PlotCurve:
+    """Build the curve of a run."""
+    return PlotCurve(name, series.x, series.y)
 
 
-def by_recipe(read: dict[str, Series]) -> list[Curve]:
-    """One curve for all runs of a recipe whatever their seed; it has a band where there are several."""
+def build_recipe_curves(read: dict[str, MetricSeries]) -> list[PlotCurve]:
+    """Build one curve for all runs of a recipe regardless of seed, with a band for several."""
     groups: dict[str, list[str]] = {}
     for named in read:
-        groups.setdefault(recipe_but_seed(named), []).append(named)
-    return [group_curve(names, [read[named] for named in names]) for names in groups.values()]
+        groups.setdefault(dump_recipe_without_seed(named), []).append(named)
+    return [build_mean_curve(names, [read[named] for named in names]) for names in groups.values()]
 
 
-def recipe_but_seed(named: str) -> str:
-    """The text of a run's recipe without its seed and what names or describes it. Raises ProblemsFound where there is no recipe."""
-    from titanrun.config.base import dump
-    from titanrun.config.emit import emit
-    from titanrun.recipe.resolve import read_resolved
+def dump_recipe_without_seed(named: str) -> str:
+    """Return a run's recipe without its seed, name and description, as text.
+
+    Raises ProblemsFound if there is no recipe.
+    """
+    from titanrun.config.base import dump_config
+    from titanrun.config.serialize import to_yaml
+    from titanrun.recipe.resolving.resolve import load_resolved
 
     path = Path(named)
     folder = path if path.is_dir() else path.parent
     if not (folder / RESOLVED).is_file():
-        raise fail(
+        raise problem_error(
             "file",
-            f"'{folder}' holds no {RESOLVED}: its seed is not known",
-            help="name run directories, or leave --seeds out",
+            f"'{folder}' has no {RESOLVED}: its seed is unknown",
+            hint="pass run directories, or omit --seeds",
         )
-    data = dump(read_resolved(folder / RESOLVED))
+    data = dump_config(load_resolved(folder / RESOLVED))
     kept = {key: value for key, value in data.items() if key not in ("name", "description")}
-    return emit({**kept, "debug": {**kept["debug"], "seed": 0}})
+    return to_yaml({**kept, "debug": {**kept["debug"], "seed": 0}})
 
 
-def group_curve(names: Sequence[str], many: Sequence[Series]) -> Curve:
-    """The mean of several runs with the range between them; one alone is drawn as it is."""
+def build_mean_curve(names: Sequence[str], many: Sequence[MetricSeries]) -> PlotCurve:
+    """Build the mean of several runs with the range between them; one run is drawn as it is."""
     if len(many) == 1:
-        return curve_of(names[0], thinned(many[0], MOST_POINTS))
-    found = spread(many)
+        return build_run_curve(names[0], downsample_series(many[0], MAX_POINTS))
+    found = compute_spread(many)
     if not found.x:
-        raise fail(
-            "usage", f"the runs {', '.join(names)} have no step in common", help="leave --seeds out"
+        raise problem_error(
+            "usage", f"the runs {', '.join(names)} have no step in common", hint="omit --seeds"
         )
-    every = -(-len(found.x) // MOST_POINTS)
-    few = Spread(found.x[::every], found.mean[::every], found.low[::every], found.high[::every])
-    return Curve(
-        f"{names[0]} and {counted(len(names) - 1, 'other seed')}",
+    every = -(-len(found.x) // MAX_POINTS)
+    few = SeriesSpread(
+        found.x[::every], found.mean[::every], found.low[::every], found.high[::every]
+    )
+    return PlotCurve(
+        f"{names[0]} and {pluralize(len(names) - 1, 'other seed')}",
         few.x,
         few.mean,
         few.low,
@@ -236,13 +275,15 @@ def group_curve(names: Sequence[str], many: Sequence[Series]) -> Curve:
     )
 
 
-def legend(curves: Sequence[Curve], options: Namespace, *, is_coloured: bool) -> list[str]:
-    """A line for each curve: its letter, whose it is, and its last value."""
+def format_plot_legend(
+    curves: Sequence[PlotCurve], options: Namespace, *, use_color: bool
+) -> list[str]:
+    """Return a line for each curve: its letter, run and last value."""
     found = []
     for index, curve in enumerate(curves):
-        last = f"{curve.y[-1]:.6g} at {LABELS[options.x]} {curve.x[-1]:,.6g}"
+        last = f"{curve.y[-1]:.6g} at {X_LABELS[options.x]} {curve.x[-1]:,.6g}"
         mark = f"{braille.LETTERS[index]}  " if len(curves) > 1 else ""
         found.append(
-            f"{braille.painted(mark, index) if is_coloured and mark else mark}{curve.name}: {last}\n"
+            f"{braille.colorize(mark, index) if use_color and mark else mark}{curve.name}: {last}\n"
         )
     return found

@@ -1,25 +1,30 @@
-"""The option `--plugins` of commands that describe what a recipe may hold, and read none that would list plug-ins."""
+"""Option `--plugins` of commands that describe recipes but read none.
+
+A recipe would list its plug-ins.
+"""
 
 from argparse import Namespace
 
-from titanrun.cli.arguments import Parser
+from titanrun.cli.arguments import CommandParser
 from titanrun.config.problems import ProblemsFound
 
 
-def takes_plugins(parser: Parser) -> None:
+def add_plugins_option(parser: CommandParser) -> None:
     """Add the option."""
     parser.add_argument(
-        "--plugins", metavar="NAME,...", help="describe what these installed plug-ins add too"
+        "--plugins",
+        metavar="NAME,...",
+        help="also describe the additions of these installed plug-ins",
     )
 
 
 def use_plugins(options: Namespace) -> None:
-    """Put the plug-ins that are named into use. Raises ProblemsFound."""
+    """Enable the named plug-ins. Raise ProblemsFound for unknown ones."""
     if options.plugins is None:
         return
-    # here, so that `explain` of a problem code imports no config
-    from titanrun.recipe.plugins import use
+    # imported here, so that `explain` of a problem code imports no config
+    from titanrun.recipe.plugins import activate_plugins
 
-    problems = use([name for name in options.plugins.split(",") if name])
+    problems = activate_plugins([name for name in options.plugins.split(",") if name])
     if problems:
         raise ProblemsFound(problems)

@@ -1,4 +1,4 @@
-"""`titanrun reproduce`: trains a run once more from its resolved recipe and compares what it says step by step."""
+"""`titanrun reproduce`: rerun a run from its resolved recipe and compare it step by step."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -7,44 +7,59 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from titanrun.cli.arguments import Parser
-from titanrun.cli.resume import loudness, setting
-from titanrun.cli.voice import note
-from titanrun.components.metrics.jsonl import read_metrics
-from titanrun.config.counted import counted
-from titanrun.config.problems import fail
-from titanrun.config.secrets import values_to_hide
-from titanrun.launch.again import train_until
-from titanrun.launch.ask_worker import machine_here
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.messages import print_note
+from titanrun.cli.resume import format_override, get_forwarded_flags
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import problem_error
+from titanrun.config.secrets import get_secret_values
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.environment import environment, joined_environment, ranks_around
-from titanrun.ledger.bundle import unpack
-from titanrun.recipe.recorded import Recorded, recorded
-from titanrun.recipe.reproduced import GRAD_NORM_FACTOR, TOLERANCE, against_bits, first_difference
-from titanrun.recipe.run_dir import METRICS, RUN_JSON, new_folder, read_json
-from titanrun.recipe.run_record import environment_record
-from titanrun.recipe.surroundings import Here, differences
+from titanrun.launch.launch_env import (
+    build_rank_environment,
+    get_environment,
+    get_rank_and_world_size,
+)
+from titanrun.launch.rerun import rerun_until
+from titanrun.launch.worker_query import query_machine
+from titanrun.recipe.comparing.environment_diff import CurrentEnvironment, diff_starts
+from titanrun.recipe.comparing.metric_comparison import (
+    GRAD_NORM_FACTOR,
+    TOLERANCE,
+    find_first_mismatch,
+    find_nondeterminism_causes,
+)
+from titanrun.recipe.rundir.run_directory import choose_new_folder
+from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, read_json_or_empty
+from titanrun.recipe.rundir.run_history import RunHistory, load_run_history
+from titanrun.recipe.rundir.run_metadata import build_environment_record
+from titanrun.runs.run_bundle import unpack_bundle
 
 SUMMARY = (
-    "Train a run once more from its resolved recipe, in a new folder, and compare losses and gradient norms step by step. "
-    "What differs here from what run.json records is said first: packages, code, commit, data, tokenizer, device, driver.\n\n"
-    "A checkpoint is reproduced from the beginning of its run (its first weights, or the checkpoint it was forked from) up to its step. "
-    "Numbers are compared bit by bit on the CPU and with debug.deterministic, where device, torch, libraries, threads and ranks are the "
-    f"same; else within {TOLERANCE:g} of each other, relatively, gradient norms within {GRAD_NORM_FACTOR * TOLERANCE:g}."
+    "Rerun a run from its resolved recipe, in a new folder, and compare losses and gradient "
+    "norms step by step. Differences from the environment in run.json are printed first: "
+    "packages, code, commit, data, tokenizer, device, driver.\n\nA checkpoint is reproduced from "
+    "the beginning of its run (its first weights, or the checkpoint it was forked from) up to "
+    "its step. Numbers are compared bit by bit on the CPU and with debug.deterministic, if "
+    "device, torch, libraries, threads and ranks are the same; else within a relative difference "
+    f"of {TOLERANCE:g}, for gradient norms {GRAD_NORM_FACTOR * TOLERANCE:g}."
 )
 EXAMPLES = """  titanrun reproduce runs/first
-  titanrun reproduce runs/first --steps 20                    its first 20 steps
-  titanrun reproduce runs/first/checkpoint/step-40            up to there
-  titanrun reproduce first.zip                                what titanrun bundle wrote
-  titanrun reproduce runs/first --tolerance 0                 bit by bit, whatever differs
-  titanrun reproduce runs/first --quiet                       exit code: 0 equal, 1 differs, 2 nothing to reproduce"""
+  titanrun reproduce runs/first --steps 20          its first 20 steps
+  titanrun reproduce runs/first/checkpoint/step-40  up to there
+  titanrun reproduce first.zip                      a file of titanrun bundle
+  titanrun reproduce runs/first --tolerance 0       bit by bit in any environment
+  titanrun reproduce runs/first --quiet  exit code: 0 equal, 1 differs, 2 nothing to reproduce"""
 EXIT_DIFFERS = 1
 EXIT_PREEMPTED = 75
 
 
 def run(arguments: list[str]) -> int:
-    """0: the same numbers; 1: others; 2: nothing to reproduce; the exit code of the training where that ends before."""
-    parser = Parser("reproduce", SUMMARY, EXAMPLES)
+    """Return 0 for equal numbers, 1 for different ones, 2 if there is nothing to reproduce.
+
+    Return the exit code of the training if that ends early.
+    """
+    parser = CommandParser("reproduce", SUMMARY, EXAMPLES)
     parser.add_argument(
         "place",
         metavar="run|checkpoint|bundle",
@@ -54,118 +69,137 @@ def run(arguments: list[str]) -> int:
         "--steps",
         type=int,
         metavar="N",
-        help="stop after step N; default: the last one that was logged",
+        help="stop after step N; default: the last logged step",
     )
     parser.add_argument(
         "--out",
         metavar="FOLDER",
-        help="the new run directory; default: <run>-reproduced-<time>, beside the run",
+        help="the new run directory; default: <run>-reproduced-<time>, next to the run",
     )
     parser.add_argument(
         "--tolerance", type=float, metavar="R", help="accept a relative difference of R; 0: none"
     )
-    parser.takes_trust()
+    parser.add_trust_option()
     options = parser.parse_args(arguments)
-    refuse_senseless(parser, options)
-    refuse_among_ranks()
+    check_reproduce_options(parser, options)
+    check_not_among_ranks()
     with TemporaryDirectory(prefix="titanrun-") as folder:
-        return reproduced(options, Path(folder))
+        return rerun_and_compare(options, Path(folder))
 
 
-def reproduced(options: Namespace, folder: Path) -> int:
-    """Trains again, and compares; a bundle is unpacked into `folder`."""
+def rerun_and_compare(options: Namespace, folder: Path) -> int:
+    """Train again and compare; a bundle is unpacked into `folder`."""
     place = Path(options.place)
     is_bundle = place.is_file()
-    before = recorded(unpack(place, folder) if is_bundle else place, options.steps)
+    before = load_run_history(unpack_bundle(place, folder) if is_bundle else place, options.steps)
     beside = place.resolve().with_suffix("") if is_bundle else before.folder.resolve()
-    out = new_run_directory(beside, options.out)
-    note(
+    out = choose_rerun_folder(beside, options.out)
+    print_note(
         options,
-        f"reproducing {place if is_bundle else before.folder} up to step {before.last_step}, in {out}",
+        f"reproducing {place if is_bundle else before.folder} up to step {before.last_step}, in "
+        f"{out}",
     )
-    for line in differences(before.starts, here(before)) or [
-        "nothing differs here from what is recorded"
+    for line in diff_starts(before.starts, get_current_environment(before)) or [
+        "the environment equals the recorded one"
     ]:
         print(line, flush=True)
-    code = train_until(
+    code = rerun_until(
         before.last_step,
-        [*again(before, out), *loudness(options)],
-        folder=working_directory(before),
+        [*build_rerun_arguments(before, out), *get_forwarded_flags(options)],
+        folder=get_working_directory(before),
     )
-    return verdict(before, out, code, options)
+    return report_comparison(before, out, code, options)
 
 
-def refuse_senseless(parser: Parser, options: Namespace) -> None:
-    """Stop at numbers that mean nothing."""
+def check_reproduce_options(parser: CommandParser, options: Namespace) -> None:
+    """Raise a problem for invalid numbers."""
     if options.steps is not None and options.steps < 1:
-        parser.error(f"--steps counts steps, and {options.steps} is none")
+        parser.error(f"--steps {options.steps} is below 1")
     if options.tolerance is not None and not 0 <= options.tolerance < 1:
-        parser.error(f"--tolerance is a share from 0 to 1, not {options.tolerance:g}")
+        parser.error(f"--tolerance {options.tolerance:g} is not in [0, 1]")
 
 
-def refuse_among_ranks() -> None:
-    """Stop where torchrun or srun started several of this: what is trained here would join them."""
-    _, ranks = ranks_around(joined_environment())
+def check_not_among_ranks() -> None:
+    """Raise a problem if torchrun or srun started several of this process.
+
+    The training started here would join them.
+    """
+    _, ranks = get_rank_and_world_size(build_rank_environment())
     if ranks > 1:
-        message = f"this is one of {ranks} ranks that torchrun or srun started, and reproduce starts the ranks itself"
-        raise fail("usage", message, help="start it once, without them")
+        message = (
+            f"torchrun or srun started {ranks} ranks of this process, but reproduce starts the "
+            "ranks itself"
+        )
+        raise problem_error("usage", message, hint="run it once, without them")
 
 
-def new_run_directory(run: Path, asked: str | None) -> Path:
-    """Where the run is trained again. Raises ProblemsFound where something is already."""
+def choose_rerun_folder(run: Path, asked: str | None) -> Path:
+    """Return the folder of the new run. Raise ProblemsFound if it exists."""
     if asked is None:
-        return new_folder(run.parent, f"{run.name}-reproduced", datetime.now())
+        return choose_new_folder(run.parent, f"{run.name}-reproduced", datetime.now())
     out = Path(asked).absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise fail("file", f"'{asked}' exists already", help="name an empty or a new folder")
+        raise problem_error(
+            "file", f"'{asked}' already exists", hint="use an empty or a new folder"
+        )
     return out
 
 
-def here(before: Recorded) -> Here:
-    """This machine, and the run's working directory."""
-    hidden = values_to_hide(environment(), before.run)
-    record, _ = environment_record(before.run, working_directory(before), hidden)
-    ranks, launch = ranks_of(before), before.run.launch
+def get_current_environment(before: RunHistory) -> CurrentEnvironment:
+    """Return this machine, and the run's working directory."""
+    hidden = get_secret_values(get_environment(), before.run)
+    record, _ = build_environment_record(before.run, get_working_directory(before), hidden)
+    ranks, launch = get_recorded_ranks(before), before.run.launch
     is_launched = ranks is not None and (ranks > 1 or getattr(launch, "max_restarts", 0) > 0)
-    return Here(record, machine_here(before.run.device, workers=ranks if is_launched else None))
+    return CurrentEnvironment(
+        record, query_machine(before.run.device, num_workers=ranks if is_launched else None)
+    )
 
 
-def ranks_of(before: Recorded) -> int | None:
-    """How many ranks trained the run in the end; None where that is not recorded."""
+def get_recorded_ranks(before: RunHistory) -> int | None:
+    """Return the number of ranks of the run's last start, or None if it is not recorded."""
     return before.starts[-1].get("decided", {}).get("ranks") if before.starts else None
 
 
-def working_directory(before: Recorded) -> Path:
-    """Where relative paths of the recipe begin: where the run was started, if that is still there."""
+def get_working_directory(before: RunHistory) -> Path:
+    """Return the base of relative paths in the recipe.
+
+    It is the folder in which the run was started, if that still exists.
+    """
     recorded_as = Path(before.starts[-1].get("cwd", "")) if before.starts else Path()
     return recorded_as if recorded_as.is_absolute() and recorded_as.is_dir() else Path.cwd()
 
 
-def again(before: Recorded, out: Path) -> list[str]:
-    """What `train` is told: the same from the beginning, every step logged, and nobody else told of it."""
+def build_rerun_arguments(before: RunHistory, out: Path) -> list[str]:
+    """Build the arguments of `train`: from the beginning, every step logged, no notifications."""
     quietly = [
         "metrics.log_freq=1",
         "metrics.trackers=[]",
         "checkpoint.load_step!",
         "checkpoint.create_seed_checkpoint=false",
     ]
-    ranks = ranks_of(before)
+    ranks = get_recorded_ranks(before)
     on_this_machine = [] if isinstance(before.run.launch, LocalLaunchConfig) else ["launch=local"]
     as_many = [*on_this_machine, *([] if ranks is None else [f"launch.nproc_per_node={ranks}"])]
-    return [str(before.resolved.resolve()), setting("dump_folder", str(out)), *quietly, *as_many]
+    return [
+        str(before.resolved_path.resolve()),
+        format_override("dump_folder", str(out)),
+        *quietly,
+        *as_many,
+    ]
 
 
-def verdict(before: Recorded, out: Path, code: int, options: Namespace) -> int:
-    """Says how the two runs compare. Returns the exit code."""
+def report_comparison(before: RunHistory, out: Path, code: int, options: Namespace) -> int:
+    """Print how the two runs compare and return the exit code."""
     found = read_metrics(out / METRICS) if (out / METRICS).is_file() else []
     if not found:
         return code or EXIT_DIFFERS
-    reasons = against_bits(before.starts, last_start(out), before.run)
+    reasons = find_nondeterminism_causes(before.starts, load_last_start(out), before.run)
     tolerance = (
         options.tolerance if options.tolerance is not None else TOLERANCE if reasons else None
     )
-    unequal = first_difference(before.lines, found, tolerance or None)
-    missing = {line["step"] for line in before.lines} - {line["step"] for line in found}
+    unequal = find_first_mismatch(before.logged_steps, found, tolerance or None)
+    missing = {line["step"] for line in before.logged_steps} - {line["step"] for line in found}
     how = (
         f"within {tolerance:g}, gradient norms within {GRAD_NORM_FACTOR * tolerance:g}"
         if tolerance
@@ -179,17 +213,18 @@ def verdict(before: Recorded, out: Path, code: int, options: Namespace) -> int:
         print(f"ended before step {min(missing)} with exit code {code}; equal so far, {how}{why}")
         return code or EXIT_DIFFERS
     if code not in (0, EXIT_PREEMPTED):
-        note(
+        print_note(
             options,
-            f"the training ended with exit code {code} after the last step that is compared",
+            f"the training ended with exit code {code} after the last compared step",
         )
     print(
-        f"equal: {counted(len(before.lines), 'logged step')}, up to step {before.last_step}, {how}{why}"
+        f"equal: {pluralize(len(before.logged_steps), 'logged step')}, up to step "
+        f"{before.last_step}, {how}{why}"
     )
     return 0
 
 
-def last_start(out: Path) -> Mapping[str, Any]:
-    """How the run was started that has just ended."""
-    starts: list[Mapping[str, Any]] = read_json(out / RUN_JSON).get("starts", [{}])
+def load_last_start(out: Path) -> Mapping[str, Any]:
+    """Load the record of the start of the run that has just ended."""
+    starts: list[Mapping[str, Any]] = read_json_or_empty(out / RUN_JSON).get("starts", [{}])
     return starts[-1]

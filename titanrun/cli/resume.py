@@ -1,117 +1,135 @@
-"""`titanrun resume`: goes on from what lies there; the recipe that began the run is not needed."""
+"""`titanrun resume`: resume a run from its directory; the original recipe is not needed."""
 
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
 from titanrun.cli import train
-from titanrun.cli.arguments import TRUST_FLAG, Parser, split_overrides
-from titanrun.components.checkpoints.addresses import Place, is_address, place
-from titanrun.components.checkpoints.manifest import STEP_FOLDER, is_checkpoint
-from titanrun.config.emit import flow
-from titanrun.config.interpolate import escaped
-from titanrun.config.problems import fail
-from titanrun.recipe.resolve import read_resolved
-from titanrun.recipe.saved import (
-    RESOLVED,
-    absolute,
-    checkpoint_at,
-    checkpoints_at,
-    resolved_file,
-    run_around,
+from titanrun.cli.arguments import TRUST_FLAG, CommandParser, split_overrides
+from titanrun.components.checkpoints.spec.manifest import STEP_FOLDER, is_checkpoint
+from titanrun.components.checkpoints.spec.storage_path import (
+    AnyPath,
+    is_storage_path,
+    parse_storage_path,
 )
-from titanrun.recipe.stages import STAGES_FILE, is_folder_of_stages
+from titanrun.config.interpolate import escape_references
+from titanrun.config.problems import problem_error
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.recipe.resolving.multi_stage import STAGES_FILE, is_multi_stage_folder
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    fetch_resolved_recipe,
+    find_enclosing_run,
+    get_checkpoints_by_step,
+    select_checkpoint,
+    to_absolute_path,
+)
+from titanrun.recipe.rundir.run_files import RESOLVED
 
-EXAMPLES = """  titanrun resume runs/first                              goes on where it stopped
-  titanrun resume runs/first training.steps=500 lr_scheduler.total_steps=500     a finished run goes on, and so does its schedule
-  titanrun resume runs/first/checkpoint/step-40           goes on from there; later checkpoints are kept under another name
-  titanrun resume /backup/step-40                         outside of its run: a new run with everything it holds
-  titanrun resume s3://bucket/runs/first                  a new run directory that goes on there, and saves there"""
+EXAMPLES = """  titanrun resume runs/first                     resume from the last checkpoint
+  titanrun resume runs/first training.steps=500 lr_scheduler.total_steps=500  extend a finished run
+  titanrun resume runs/first/checkpoint/step-40  resume from there; later checkpoints are renamed
+  titanrun resume /backup/step-40                outside its run: a new run with its full state
+  titanrun resume s3://bucket/runs/first         a new run directory that loads and saves there"""
 
 
 def run(arguments: list[str]) -> int:
-    """Train; the worker's exit code is the command's."""
+    """Train and return the worker's exit code."""
     overrides, others = split_overrides(arguments)
-    parser = Parser(
-        "resume", "Go on with a run, from its directory or from one of its checkpoints.", EXAMPLES
+    parser = CommandParser(
+        "resume", "Resume a run from its directory or from one of its checkpoints.", EXAMPLES
     )
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
-    parser.takes_trust()
-    parser.takes_reporting()
-    parser.takes_overrides()
+    parser.add_trust_option()
+    parser.add_reporting_options()
+    parser.allow_overrides()
     options = parser.parse_args(others)
-    return train.run([*resumed(place(options.place)), *overrides, *loudness(options)])
+    return train.run(
+        [
+            *build_resume_arguments(parse_storage_path(options.place)),
+            *overrides,
+            *get_forwarded_flags(options),
+        ]
+    )
 
 
-def resumed(named: Place) -> list[str]:
-    """What `train` is told: which recipe, and where to go on."""
+def build_resume_arguments(named: AnyPath) -> list[str]:
+    """Build the arguments of `train`: the recipe, and the checkpoint to resume from."""
     if not named.is_dir():
-        raise fail(
-            "file", f"there is no folder '{named}'", help="name a run directory, or a checkpoint"
+        raise problem_error(
+            "file", f"folder not found: '{named}'", hint="pass a run directory or a checkpoint"
         )
     if (
         isinstance(named, Path)
         and (named / RESOLVED).is_file()
         and not is_checkpoint(named)
-        and not is_step(named)
+        and not is_step_folder(named)
     ):
-        return [str(named / RESOLVED), setting("dump_folder", str(named))]
-    if isinstance(named, Path) and is_folder_of_stages(named):
-        return [str(named / STAGES_FILE), setting("dump_folder", str(named))]
-    checkpoint = checkpoint_at(named)
-    # one that was set aside has lost its name: its run does not count it among its own any more
+        return [str(named / RESOLVED), format_override("dump_folder", str(named))]
+    if isinstance(named, Path) and is_multi_stage_folder(named):
+        return [str(named / STAGES_FILE), format_override("dump_folder", str(named))]
+    checkpoint = select_checkpoint(named)
+    # a renamed (set aside) checkpoint is no longer one of its run's checkpoints
     has_name = STEP_FOLDER.fullmatch(checkpoint.name) is not None
-    run = run_around(checkpoint) if has_name else None
-    if run is None and has_name and is_where_it_saves(checkpoint):
-        return [resolved_file(checkpoint), *older(checkpoint, checkpoints_at(checkpoint.parent))]
+    run = find_enclosing_run(checkpoint) if has_name else None
+    if run is None and has_name and is_own_save_folder(checkpoint):
+        return [
+            fetch_resolved_recipe(checkpoint),
+            *build_load_step_override(checkpoint, get_checkpoints_by_step(checkpoint.parent)),
+        ]
     if run is None:
         state = [
-            setting("checkpoint.initial_load_path", absolute(checkpoint)),
+            format_override("checkpoint.initial_load_path", to_absolute_path(checkpoint)),
             "checkpoint.initial_load_model_only=false",
         ]
         return [
-            resolved_file(checkpoint),
+            fetch_resolved_recipe(checkpoint),
             *state,
             "checkpoint.load_step!",
             "checkpoint.exclude_from_loading!",
         ]
     return [
         str(run / RESOLVED),
-        setting("dump_folder", str(run)),
-        *older(checkpoint, checkpoints_at(run)),
+        format_override("dump_folder", str(run)),
+        *build_load_step_override(checkpoint, get_checkpoints_by_step(run)),
     ]
 
 
-def is_where_it_saves(checkpoint: Place) -> bool:
-    """Whether a checkpoint lies in the address that its own recipe saves to: a new run directory goes on from it there."""
-    folder = read_resolved(Path(resolved_file(checkpoint))).checkpoint.folder
-    return is_address(folder) and absolute(checkpoint.parent) == absolute(place(folder))
+def is_own_save_folder(checkpoint: AnyPath) -> bool:
+    """Return whether a checkpoint is at the URL to which its own recipe saves.
+
+    A new run directory resumes from it there.
+    """
+    folder = load_resolved(Path(fetch_resolved_recipe(checkpoint))).checkpoint.folder
+    return is_storage_path(folder) and to_absolute_path(checkpoint.parent) == to_absolute_path(
+        parse_storage_path(folder)
+    )
 
 
-def older(checkpoint: Place, found: Mapping[int, Place]) -> list[str]:
-    """How a run is told to go on from a checkpoint that is not its newest one."""
-    is_newest = absolute(list(found.values())[-1]) == absolute(checkpoint)
+def build_load_step_override(checkpoint: AnyPath, found: Mapping[int, AnyPath]) -> list[str]:
+    """Return the override to resume from a checkpoint that is not the newest one."""
+    is_newest = to_absolute_path(list(found.values())[-1]) == to_absolute_path(checkpoint)
     return (
         []
         if is_newest
-        else [setting("checkpoint.load_step", int(checkpoint.name.partition("-")[2]))]
+        else [format_override("checkpoint.load_step", int(checkpoint.name.partition("-")[2]))]
     )
 
 
-def is_step(named: Path) -> bool:
-    """Whether a folder is a checkpoint, which holds a resolved recipe too."""
+def is_step_folder(named: Path) -> bool:
+    """Return whether a folder is a checkpoint, which also has a resolved recipe."""
     return any(
-        absolute(path) == absolute(named)
-        for path in checkpoints_at(named.resolve().parent).values()
+        to_absolute_path(path) == to_absolute_path(named)
+        for path in get_checkpoints_by_step(named.resolve().parent).values()
     )
 
 
-def setting(path: str, value: object) -> str:
-    """An override, the value quoted where it must be."""
-    return f"{path}={flow(escaped(value))}"
+def format_override(path: str, value: object) -> str:
+    """Format an override, with the value quoted if necessary."""
+    return f"{path}={to_flow_yaml(escape_references(value))}"
 
 
-def loudness(options: Namespace) -> list[str]:
-    """What was asked about how much to say, and of code that comes with weights, for the command that is called."""
+def get_forwarded_flags(options: Namespace) -> list[str]:
+    """Return the flags of verbosity and trust to forward to the called command."""
     trust = [TRUST_FLAG] if options.trust_remote_code else []
     return [*(f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)), *trust]

@@ -1,45 +1,48 @@
-"""`titanrun runs`: what was trained so far, which run is which, and what was different about it. Read from files, without torch."""
+"""`titanrun runs`: list, show, compare, tag and remove runs, from files and without torch."""
 
 import csv
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
-from titanrun.cli import runs_care, runs_compare
-from titanrun.cli.arguments import Parser
-from titanrun.cli.columns import in_columns
-from titanrun.cli.voice import detail, note
-from titanrun.components.metrics.readings import duration
-from titanrun.config.counted import counted
-from titanrun.config.problems import fail
-from titanrun.config.suggest import closest, listing
-from titanrun.ledger.entry import Entry, as_data
-from titanrun.ledger.index import INDEX, archives_below, entries_below
-from titanrun.ledger.live import STATES, here_now, live_state
-from titanrun.ledger.wanted import NUMBERS, SORTED_BY, condition, in_order
-from titanrun.recipe.run_files import RUNS
+from titanrun.cli import runs_compare, runs_manage
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.messages import print_detail, print_note
+from titanrun.cli.text_table import format_text_table
+from titanrun.components.metrics.spec.metric_format import format_elapsed_time
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import problem_error
+from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.recipe.rundir.run_files import RUNS
+from titanrun.runs.run_filters import NUMERIC_FIELDS, SORT_KEYS, parse_run_filter, sort_runs
+from titanrun.runs.run_index import INDEX, list_archives, load_run_summaries
+from titanrun.runs.run_state import STATES, get_host_info, get_run_state
+from titanrun.runs.run_summary import RunSummary, run_summary_to_dict
 
-EXAMPLES = """  titanrun runs ls                                          all below runs/
+EXAMPLES = """  titanrun runs ls                            all runs below runs/
   titanrun runs ls --state finished --sort validation --limit 5
   titanrun runs ls sweeps --where 'loss<3.2' --tag baseline
   titanrun runs ls --format csv > runs.csv
   titanrun runs show runs/first
-  titanrun runs compare runs/a runs/b runs/c                what differs, beside the numbers
-  titanrun runs diff runs/a runs/b                          recipe and surroundings of two
+  titanrun runs compare runs/a runs/b runs/c  results and differences
+  titanrun runs diff runs/a runs/b            recipe and environment of two runs
   titanrun runs tag runs/first baseline
   titanrun runs archive runs/first
   titanrun runs rm runs/first --yes"""
 SUMMARY = (
-    "List runs, look at them, compare, tag, archive and remove them. Everything is read from the files of run directories; nothing is "
-    "uploaded and nothing runs in the background. Torch is not needed."
+    "List, show, compare, tag, archive and remove runs. Everything is read from the files of run "
+    "directories; nothing is uploaded and nothing runs in the background. Torch is not needed."
 )
 LS_SUMMARY = (
-    "The runs below a folder, oldest first. States: starting and running are alive; finished, preempted (stopped by a signal with nothing "
-    "lost) and failed have ended and said so; crashed: the process is gone without a word; stale: on another machine, and silent for 15 "
-    f"minutes. What was read is kept in {INDEX} in that folder, which may be deleted at any time."
+    "List the runs below a folder, oldest first. States: starting and running are alive; "
+    "finished, preempted (stopped by a signal with nothing lost) and failed have ended and "
+    "recorded it; crashed: the process died without a record; stale: on another machine, without "
+    f"a heartbeat for 15 minutes. The results are cached in {INDEX} in that folder, which may be "
+    "deleted at any time."
 )
-HEAD = (
+TABLE_HEAD = (
     "run",
     "state",
     "step",
@@ -51,40 +54,79 @@ HEAD = (
     "commit",
     "tags",
 )
-TO_THE_RIGHT = {2, 3, 4, 5, 6}
+RIGHT_ALIGNED = {2, 3, 4, 5, 6}
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of one of the subcommands."""
+    """Run one of the subcommands and return its exit code."""
     known: dict[str, Callable[[list[str]], int]] = {
         "ls": list_runs,
-        "show": runs_compare.show,
-        "diff": runs_compare.diff,
-        "compare": runs_compare.compare,
-        "tag": runs_care.tag,
-        "rm": runs_care.remove,
-        "archive": runs_care.archive,
+        "show": runs_compare.show_run,
+        "diff": runs_compare.diff_runs,
+        "compare": runs_compare.print_run_comparison,
+        "tag": runs_manage.tag_run,
+        "rm": runs_manage.remove_runs,
+        "archive": runs_manage.archive_runs,
     }
     if arguments and arguments[0] in known:
         return known[arguments[0]](arguments[1:])
-    parser = Parser("runs", SUMMARY, EXAMPLES)
+    parser = CommandParser("runs", SUMMARY, EXAMPLES)
     parser.add_argument(
         "action",
         metavar="action",
-        help=f"{listing(known, last='or')}; each explains itself with --help",
+        help=f"{format_word_list(known, conjunction='or')}; see each with --help",
     )
-    parser.add_argument("rest", metavar="argument", nargs="*", help="what it takes")
+    parser.add_argument("rest", metavar="argument", nargs="*", help="arguments of the subcommand")
     asked = parser.parse_args(arguments).action
-    meant = closest(asked, known)
-    help = f"did you mean '{meant}'?" if meant else f"it does {listing(known, last='and')}"
-    raise fail("usage", f"titanrun runs does not know '{asked}'", help=help)
+    meant = find_closest(asked, known)
+    hint = (
+        f"did you mean '{meant}'?"
+        if meant
+        else f"subcommands: {format_word_list(known, conjunction='and')}"
+    )
+    raise problem_error("usage", f"unknown subcommand of titanrun runs: '{asked}'", hint=hint)
 
 
 def list_runs(arguments: list[str]) -> int:
-    """The runs below folders, a line each."""
-    parser = Parser("runs ls", LS_SUMMARY, EXAMPLES)
+    """List the runs below folders, one per line."""
+    options = parse_list_options(arguments)
+    if options.limit is not None and options.limit < 1:
+        raise problem_error("usage", f"--limit {options.limit} is below 1", hint="use 1 or more")
+    conditions = [parse_run_filter(text) for text in options.where]
+    here = get_host_info()
+    folders = [Path(folder) for folder in options.folders or [RUNS]]
+    if options.archived:
+        folders = [archive for folder in folders for archive in list_archives(folder)]
+    found = [
+        (entry, get_run_state(entry, here))
+        for folder in folders
+        for entry in load_run_summaries(folder)
+    ]
+    kept = [
+        (entry, state)
+        for entry, state in found
+        if (not options.state or state in options.state)
+        and set(options.tag) <= set(entry.tags)
+        and (options.name in entry.run or options.name in (entry.name or ""))
+        and all(wanted.holds(entry) for wanted in conditions)
+    ]
+    print_run_list(
+        sort_runs(kept, options.sort, is_reversed=options.reverse)[: options.limit], options.format
+    )
+    print_detail(options, f"{pluralize(len(found), 'run')} found")
+    if not kept:
+        print_note(
+            options,
+            f"none of {pluralize(len(found), 'run')} matches" if found else "no runs found",
+        )
+    return 0
+
+
+def parse_list_options(arguments: list[str]) -> Namespace:
+    """Parse the command line of `runs ls`."""
+    parser = CommandParser("runs ls", LS_SUMMARY, EXAMPLES)
     parser.add_argument(
-        "folders", metavar="folder", nargs="*", help=f"folders that hold runs; default: {RUNS}"
+        "folders", metavar="folder", nargs="*", help=f"folders that contain runs; default: {RUNS}"
     )
     parser.add_argument(
         "--state",
@@ -103,88 +145,58 @@ def list_runs(arguments: list[str]) -> int:
         "--name",
         metavar="TEXT",
         default="",
-        help="only runs whose name or folder has this text in it",
+        help="only runs whose name or folder contains this text",
     )
-    number = f"only runs where this holds, such as 'loss<3.2', of {listing(NUMBERS, last='and')}"
+    fields = format_word_list(NUMERIC_FIELDS, conjunction="and")
+    number = f"only runs that satisfy a condition such as 'loss<3.2', of {fields}"
     parser.add_argument(
         "--where", action="append", default=[], metavar="CONDITION", type=str, help=number
     )
-    parser.add_argument(
-        "--archived", action="store_true", help="those that runs archive moved out of sight instead"
-    )
-    parser.add_argument(
-        "--sort", choices=SORTED_BY, default="started", help="by what they are sorted, ascending"
-    )
+    parser.add_argument("--archived", action="store_true", help="list archived runs instead")
+    parser.add_argument("--sort", choices=SORT_KEYS, default="started", help="sort key, ascending")
     parser.add_argument("--reverse", action="store_true", help="descending")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N only")
     parser.add_argument(
-        "--format", choices=("text", "json", "csv"), default="text", help="json: one object a run"
+        "--format", choices=("text", "json", "csv"), default="text", help="json: one object per run"
     )
-    options = parser.parse_args(arguments)
-    if options.limit is not None and options.limit < 1:
-        raise fail("usage", f"--limit {options.limit} lists nothing", help="give 1 or more")
-    conditions = [condition(text) for text in options.where]
-    here = here_now()
-    folders = [Path(folder) for folder in options.folders or [RUNS]]
-    if options.archived:
-        folders = [archive for folder in folders for archive in archives_below(folder)]
-    found = [
-        (entry, live_state(entry, here)) for folder in folders for entry in entries_below(folder)
-    ]
-    kept = [
-        (entry, state)
-        for entry, state in found
-        if (not options.state or state in options.state)
-        and set(options.tag) <= set(entry.tags)
-        and (options.name in entry.run or options.name in (entry.name or ""))
-        and all(wanted.holds(entry) for wanted in conditions)
-    ]
-    print_runs(
-        in_order(kept, options.sort, is_reversed=options.reverse)[: options.limit], options.format
-    )
-    detail(options, f"{counted(len(found), 'run')} found")
-    if not kept:
-        note(
-            options,
-            f"none of {counted(len(found), 'run')} is like this"
-            if found
-            else "there are no runs here",
-        )
-    return 0
+    return parser.parse_args(arguments)
 
 
-def print_runs(pairs: list[tuple[Entry, str]], form: str) -> None:
-    """Runs with their states in columns, or as lines for programs."""
-    if form == "json":
+def print_run_list(pairs: list[tuple[RunSummary, str]], output_format: str) -> None:
+    """Print runs with their states in columns, or as lines for programs."""
+    if output_format == "json":
         sys.stdout.write(
             "".join(
-                json.dumps(as_data(entry, state), ensure_ascii=False) + "\n"
+                json.dumps(run_summary_to_dict(entry, state), ensure_ascii=False) + "\n"
                 for entry, state in pairs
             )
         )
-    elif form == "csv":
+    elif output_format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(as_data(Entry(""), ""))
+        writer.writerow(run_summary_to_dict(RunSummary(""), ""))
         writer.writerows(
-            {**as_data(entry, state), "tags": " ".join(entry.tags)}.values()
+            {**run_summary_to_dict(entry, state), "tags": " ".join(entry.tags)}.values()
             for entry, state in pairs
         )
     elif pairs:
         sys.stdout.write(
-            in_columns([HEAD, *(cells(entry, state) for entry, state in pairs)], right=TO_THE_RIGHT)
+            format_text_table(
+                [TABLE_HEAD, *(format_run_cells(entry, state) for entry, state in pairs)],
+                right_aligned=RIGHT_ALIGNED,
+            )
         )
 
 
-def cells(entry: Entry, state: str) -> tuple[str, ...]:
-    """One run in columns."""
+def format_run_cells(entry: RunSummary, state: str) -> tuple[str, ...]:
+    """Format one run as cells."""
     step = f"{entry.step}/{entry.steps}" if entry.steps else str(entry.step)
     commit = f"{entry.commit[:8]}{'+' if entry.dirty else ''}" if entry.commit else ""
     numbers = (
-        decimal(entry.loss),
-        decimal(entry.validation),
+        format_loss_cell(entry.loss),
+        format_loss_cell(entry.validation),
         "" if entry.tps is None else f"{entry.tps:,.0f}",
     )
-    took = "" if entry.seconds is None else duration(entry.seconds)
+    took = "" if entry.seconds is None else format_elapsed_time(entry.seconds)
     return (
         entry.run,
         state,
@@ -197,6 +209,6 @@ def cells(entry: Entry, state: str) -> tuple[str, ...]:
     )
 
 
-def decimal(value: float | None) -> str:
-    """A loss, or nothing."""
+def format_loss_cell(value: float | None) -> str:
+    """Format a loss, or empty text."""
     return "" if value is None else f"{value:.5f}"

@@ -1,68 +1,77 @@
-"""`titanrun runs show|diff|compare`: one run, or several beside each other."""
+"""`titanrun runs show|diff|compare`: show one run, or compare several."""
 
 import json
 import sys
 from pathlib import Path
 
-from titanrun.cli.arguments import Parser
-from titanrun.cli.columns import in_columns
-from titanrun.cli.diff_config import as_data as difference_data
-from titanrun.cli.diff_config import inline, print_table
-from titanrun.components.checkpoints.manifest import is_checkpoint
-from titanrun.components.metrics.readings import duration
-from titanrun.launch.environment import environment
-from titanrun.ledger.entry import as_data, encoded
-from titanrun.ledger.live import here_now, live_state
-from titanrun.ledger.side_by_side import Known, Row, read_known, rows, run_folder, surroundings
-from titanrun.recipe.compared import differences, read_side
-from titanrun.recipe.saved import checkpoints_at
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.diff_config import field_diff_to_dict as difference_data
+from titanrun.cli.diff_config import format_inline_value, print_recipe_diff
+from titanrun.cli.text_table import format_text_table
+from titanrun.components.checkpoints.spec.manifest import is_checkpoint
+from titanrun.components.metrics.spec.metric_format import format_elapsed_time
+from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.comparing.recipe_diff import diff_recipes, load_diff_side
+from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
+from titanrun.runs.run_comparison import (
+    ComparisonRow,
+    RunData,
+    build_environment_rows,
+    compare_runs,
+    get_run_folder,
+    load_run_data,
+)
+from titanrun.runs.run_state import get_host_info, get_run_state
+from titanrun.runs.run_summary import encode_non_finite, run_summary_to_dict
 
 EXAMPLES = """  titanrun runs show runs/first
   titanrun runs diff runs/a runs/b
-  titanrun runs diff runs/a runs/b --quiet                  only the exit code: 0 same, 1 differs
+  titanrun runs diff runs/a runs/b --quiet  only the exit code: 0 equal, 1 differs
   titanrun runs compare runs/a runs/b runs/c
   titanrun runs compare runs/a runs/b --format json"""
 EXIT_DIFFERS = 1
-# a value that is longer is cut in a table, never in JSON
-WIDEST = 40
+# a longer value is truncated in a table, never in JSON
+MAX_CELL_WIDTH = 40
 
 
-def show(arguments: list[str]) -> int:
-    """What is known about one run."""
-    parser = Parser("runs show", "What the files of a run say about it.", EXAMPLES)
+def show_run(arguments: list[str]) -> int:
+    """Show the known data of one run."""
+    parser = CommandParser("runs show", "Show the data in the files of a run.", EXAMPLES)
     parser.add_argument("run", help="a run directory")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    known = read_known(options.run)
-    state = live_state(known.entry, here_now())
+    known = load_run_data(options.run)
+    state = get_run_state(known.summary, get_host_info())
     saved = [
-        step for step, path in checkpoints_at(Path(options.run)).items() if is_checkpoint(path)
+        step
+        for step, path in get_checkpoints_by_step(Path(options.run)).items()
+        if is_checkpoint(path)
     ]
     if options.format == "json":
         print(
             json.dumps(
                 {
-                    **as_data(known.entry, state),
+                    **run_summary_to_dict(known.summary, state),
                     "checkpoints": saved,
-                    "argv": known.start.get("argv"),
+                    "argv": known.last_start.get("argv"),
                 },
                 ensure_ascii=False,
             )
         )
         return 0
     facts = {
-        **described(known, state),
+        **get_run_facts(known, state),
         "checkpoints": " ".join(f"step-{step}" for step in saved) or "none",
     }
-    sys.stdout.write(in_columns([(name, text) for name, text in facts.items() if text]))
+    sys.stdout.write(format_text_table([(name, text) for name, text in facts.items() if text]))
     return 0
 
 
-def described(known: Known, state: str) -> dict[str, str]:
-    """The facts of a run, in words; what is not known is empty."""
-    entry = known.entry
+def get_run_facts(known: RunData, state: str) -> dict[str, str]:
+    """Return the properties of a run as text; unknown ones are empty."""
+    entry = known.summary
     changes = " and uncommitted changes" if entry.dirty else ""
-    last = max(known.lines, default=None)
+    last = max(known.metrics_by_step, default=None)
     return {
         "run": entry.run,
         "name": entry.name or "",
@@ -73,42 +82,49 @@ def described(known: Known, state: str) -> dict[str, str]:
         ),
         "state": state,
         "step": f"{entry.step}" + (f" of {entry.steps}" if entry.steps else ""),
-        "last logged": "" if last is None else f"step {last}: " + ", ".join(last_numbers(known)),
+        "last logged": ""
+        if last is None
+        else f"step {last}: " + ", ".join(format_last_metrics(known)),
         "best validation": "" if entry.validation is None else f"{entry.validation:.5f}",
         "started": (entry.started or "") + (f", {entry.starts} starts" if entry.starts > 1 else ""),
-        "duration": "" if entry.seconds is None else duration(entry.seconds),
+        "duration": "" if entry.seconds is None else format_elapsed_time(entry.seconds),
         "host": entry.host or "",
-        "command": " ".join(known.start.get("argv") or ()),
+        "command": " ".join(known.last_start.get("argv") or ()),
         "commit": f"{entry.commit}{changes}" if entry.commit else "",
         "tags": " ".join(entry.tags),
     }
 
 
-def last_numbers(known: Known) -> list[str]:
-    """Loss, norm and speed of the last logged step."""
-    entry = known.entry
+def format_last_metrics(known: RunData) -> list[str]:
+    """Format loss, norm and speed of the last logged step."""
+    entry = known.summary
     texts = (("loss", entry.loss), ("grad norm", entry.grad_norm))
     found = [f"{name} {value:.5f}" for name, value in texts if value is not None]
-    return found + ([] if entry.tps is None else [f"{entry.tps:,.0f} tokens/s on a device"])
+    return found + ([] if entry.tps is None else [f"{entry.tps:,.0f} tokens/s per device"])
 
 
-def diff(arguments: list[str]) -> int:
-    """0: the same recipe in the same surroundings; 1: something differs."""
-    parser = Parser(
+def diff_runs(arguments: list[str]) -> int:
+    """Return 0 for equal recipes and environments, else 1."""
+    parser = CommandParser(
         "runs diff",
-        "What differs between two runs: their recipes, then commit, code, packages, inputs and machine.",
+        "Compare two runs: their recipes, then commit, code, packages, inputs and machine.",
         EXAMPLES,
     )
     parser.add_argument("a", help="a run directory")
     parser.add_argument("b", help="another one")
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object a difference"
+        "--format", choices=("text", "json"), default="text", help="json: one object per difference"
     )
     options = parser.parse_args(arguments)
-    variables = environment()
-    sides = [read_side(str(run_folder(named)), [], variables) for named in (options.a, options.b)]
-    of_recipe = differences(sides[0], sides[1], "effective")
-    around = surroundings([read_known(named).start for named in (options.a, options.b)])
+    variables = get_environment()
+    sides = [
+        load_diff_side(str(get_run_folder(named)), [], variables)
+        for named in (options.a, options.b)
+    ]
+    of_recipe = diff_recipes(sides[0], sides[1], "effective")
+    around = build_environment_rows(
+        [load_run_data(named).last_start for named in (options.a, options.b)]
+    )
     if options.format == "json":
         for difference in of_recipe:
             print(json.dumps(difference_data(difference), ensure_ascii=False))
@@ -121,35 +137,39 @@ def diff(arguments: list[str]) -> int:
             )
     elif not options.quiet:
         if of_recipe:
-            print_table(of_recipe)
+            print_recipe_diff(of_recipe)
         sys.stdout.write(
             "".join(
-                f"{row.name}: {cell(row.values[0])} -> {cell(row.values[1])}\n" for row in around
+                f"{row.name}: {format_comparison_cell(row.values[0])} -> "
+                f"{format_comparison_cell(row.values[1])}\n"
+                for row in around
             )
         )
     return EXIT_DIFFERS if of_recipe or around else 0
 
 
-def compare(arguments: list[str]) -> int:
-    """Numbers of runs, and all in which they differ, a column each."""
+def print_run_comparison(arguments: list[str]) -> int:
+    """Print results and differences of runs, with a column per run."""
     summary = (
-        "The numbers that runs reached, and every setting and circumstance in which they differ: settings that move the loss first. "
-        "Losses are also compared at the last step that all runs logged."
+        "Show the results of runs, and every setting and circumstance in which they differ, "
+        "those that move the loss first. Losses are also compared at the last step that all runs "
+        "logged."
     )
-    parser = Parser("runs compare", summary, EXAMPLES)
-    parser.add_argument("runs", metavar="run", nargs="+", help="two run directories or more")
+    parser = CommandParser("runs compare", summary, EXAMPLES)
+    parser.add_argument("runs", metavar="run", nargs="+", help="two or more run directories")
     parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object a row"
+        "--format", choices=("text", "json"), default="text", help="json: one object per row"
     )
     options = parser.parse_args(arguments)
     if len(options.runs) < 2:
-        parser.error("one run alone cannot be compared")
-    runs, here = [read_known(named) for named in options.runs], here_now()
-    found = rows(runs, [live_state(run.entry, here) for run in runs])
+        parser.error("at least two runs are required")
+    runs, here = [load_run_data(named) for named in options.runs], get_host_info()
+    found = compare_runs(runs, [get_run_state(run.summary, here) for run in runs])
     if options.format == "json":
         for row in found:
             values = {
-                named: encoded(value) for named, value in zip(options.runs, row.values, strict=True)
+                named: encode_non_finite(value)
+                for named, value in zip(options.runs, row.values, strict=True)
             }
             print(
                 json.dumps(
@@ -157,25 +177,28 @@ def compare(arguments: list[str]) -> int:
                 )
             )
         return 0
-    sys.stdout.write(table(options.runs, found))
+    sys.stdout.write(format_comparison_table(options.runs, found))
     return 0
 
 
-def table(names: list[str], found: list[Row]) -> str:
-    """Rows in groups, a column for each run; what is like in the first run stays visible: a row has all of its values."""
+def format_comparison_table(names: list[str], found: list[ComparisonRow]) -> str:
+    """Format rows in groups, with a column per run.
+
+    A row always has all of its values, also those equal to the first run.
+    """
     lines: list[tuple[str, ...]] = [("", *names)]
     group = ""
     for row in found:
         if row.group != group:
             group = row.group
             lines.append((f"{group}:", *("" for _ in names)))
-        lines.append((f"  {row.name}", *(cell(value) for value in row.values)))
-    return in_columns(lines)
+        lines.append((f"  {row.name}", *(format_comparison_cell(value) for value in row.values)))
+    return format_text_table(lines)
 
 
-def cell(value: object) -> str:
-    """A value in a table."""
+def format_comparison_cell(value: object) -> str:
+    """Format a value for a table cell."""
     if value is None:
         return "-"
-    text = f"{value:.6g}" if isinstance(value, float) else inline(value)
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    text = f"{value:.6g}" if isinstance(value, float) else format_inline_value(value)
+    return text if len(text) <= MAX_CELL_WIDTH else f"{text[: MAX_CELL_WIDTH - 3]}..."

@@ -1,44 +1,51 @@
-"""Paths and values of recipes as the shipped JSON Schema knows them, for completion: no config is imported."""
+"""Paths and values of recipes from the shipped JSON Schema, for completion.
+
+No config is imported.
+"""
 
 import json
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from titanrun.config.names import PathMistake, parse_path
-from titanrun.recipe.catalogue import schema_file
+from titanrun.config.path_syntax import PathSyntaxError, parse_path
+from titanrun.recipe.reference.shipped_recipes import get_recipe_schema_path
 
 Schema = dict[str, Any]
 
 
 @cache
-def schema() -> Schema:
-    """The schema; an empty one where the file does not ship."""
+def load_shipped_schema() -> Schema:
+    """Load the schema; empty if the file does not ship."""
     try:
-        found: Schema = json.loads(schema_file().read_text(encoding="utf-8"))
+        found: Schema = json.loads(get_recipe_schema_path().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found
 
 
-def variants(node: Schema) -> Iterator[Schema]:
-    """A node with its references followed and its alternatives side by side."""
+def iter_schema_variants(node: Schema) -> Iterator[Schema]:
+    """Yield a node with its references resolved, and each of its alternatives."""
     if "$ref" in node:
-        yield from variants(schema()["$defs"][node["$ref"].rpartition("/")[2]])
+        yield from iter_schema_variants(
+            load_shipped_schema()["$defs"][node["$ref"].rpartition("/")[2]]
+        )
         return
     yield node
     for option in node.get("anyOf", ()):
-        yield from variants(option)
+        yield from iter_schema_variants(option)
 
 
-def properties(node: Schema) -> dict[str, Schema]:
-    """The keys of a section, or of all components of a slot."""
+def get_schema_properties(node: Schema) -> dict[str, Schema]:
+    """Return the keys of a section, or of all components of a slot."""
     found: dict[str, Schema] = {}
-    for variant in variants(node):
-        cases = [properties(case["then"]) for case in variant.get("then", {}).get("allOf", ())]
+    for variant in iter_schema_variants(node):
+        cases = [
+            get_schema_properties(case["then"]) for case in variant.get("then", {}).get("allOf", ())
+        ]
         for part in (variant.get("properties", {}), *cases):
             for name, inside in part.items():
-                # components of one slot may hold different sections under one name
+                # components of one slot may have different sections under the same name
                 found[name] = (
                     inside
                     if found.get(name, inside) == inside
@@ -47,43 +54,58 @@ def properties(node: Schema) -> dict[str, Schema]:
     return found
 
 
-def item(node: Schema) -> Schema | None:
-    """What the items of a list are; None for what is no list."""
-    return next((variant["items"] for variant in variants(node) if "items" in variant), None)
+def find_item_schema(node: Schema) -> Schema | None:
+    """Return the schema of the items of a list, or None if it is not a list."""
+    return next(
+        (variant["items"] for variant in iter_schema_variants(node) if "items" in variant), None
+    )
 
 
-def node_at(text: str) -> Schema | None:
-    """The schema of what stands at a path; None where nothing does."""
+def find_schema_at(text: str) -> Schema | None:
+    """Return the schema at a path, or None."""
     try:
         steps = parse_path(text) if text else ()
-    except PathMistake:
+    except PathSyntaxError:
         return None
-    node: Schema | None = schema()
+    node: Schema | None = load_shipped_schema()
     for step in steps:
         if node is not None:
-            node = item(node) if isinstance(step, int) else properties(node).get(step)
+            node = (
+                find_item_schema(node)
+                if isinstance(step, int)
+                else get_schema_properties(node).get(step)
+            )
     return node
 
 
-def paths(current: str, *, leaf: str) -> Iterator[str]:
-    """Paths one step on from what is typed: sections with a dot, lists of components with [0]., others with `leaf` behind them."""
+def iter_path_completions(current: str, *, leaf: str) -> Iterator[str]:
+    """Yield paths one key longer than the typed one.
+
+    Sections end in a dot, lists of components in [0]., other paths in `leaf`.
+    """
     head, dot, last = current.rpartition(".")
-    holder = node_at(head)
-    for name, node in properties(holder).items() if holder else ():
+    holder = find_schema_at(head)
+    for name, node in get_schema_properties(holder).items() if holder else ():
         if not name.startswith(last):
             continue
-        inside = item(node)
-        below = "[0]." if inside and properties(inside) else "." if properties(node) else ""
+        inside = find_item_schema(node)
+        below = (
+            "[0]."
+            if inside and get_schema_properties(inside)
+            else "."
+            if get_schema_properties(node)
+            else ""
+        )
         if below:
             yield f"{head}{dot}{name}{below}"
-        if not below or list(values(f"{head}{dot}{name}")):
+        if not below or list(iter_value_completions(f"{head}{dot}{name}")):
             yield f"{head}{dot}{name}{leaf}"
 
 
-def values(path: str) -> Iterator[str]:
-    """The words that may stand at a path: names of components, named values, true and false, auto, null."""
-    node = node_at(path)
-    for variant in variants((item(node) or node) if node else {}):
+def iter_value_completions(path: str) -> Iterator[str]:
+    """Yield the words accepted at a path: component names, literals, true, false, auto, null."""
+    node = find_schema_at(path)
+    for variant in iter_schema_variants((find_item_schema(node) or node) if node else {}):
         yield from (
             str(name)
             for name in variant.get("then", {})
@@ -98,10 +120,10 @@ def values(path: str) -> Iterator[str]:
         )
 
 
-def slot_names() -> dict[str, list[str]]:
-    """The names of every slot's components."""
+def get_slot_choice_names() -> dict[str, list[str]]:
+    """Return the names of every slot's components."""
     found = {}
-    for name, definition in schema().get("$defs", {}).items():
+    for name, definition in load_shipped_schema().get("$defs", {}).items():
         names = definition.get("then", {}).get("properties", {}).get("name", {}).get("enum")
         if names:
             found[name] = names

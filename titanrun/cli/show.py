@@ -1,58 +1,104 @@
-"""`titanrun show`: a recipe with every default filled in, and where each value came from."""
+"""`titanrun show`: print a recipe with all defaults, and the source of each value."""
 
 import json
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.guard import print_problems
-from titanrun.cli.show_plot import show_plot
-from titanrun.cli.terminal import columns, fitted
-from titanrun.cli.voice import detail_files
-from titanrun.config.base import dump
-from titanrun.config.emit import block, emit, scalar
-from titanrun.config.names import PathMistake, parse_path
-from titanrun.config.problems import DataPath, fail
-from titanrun.config.shape import value_at
-from titanrun.config.suggest import closest
-from titanrun.config.tree import path_text
-from titanrun.launch.environment import environment
-from titanrun.recipe.minimal import minimal
-from titanrun.recipe.resolve import Resolved, resolve, written
-from titanrun.recipe.sources import data_leaves, source_entry, sources
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.messages import print_source_files
+from titanrun.cli.show_plot import plot_lr_schedule
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width
+from titanrun.config.base import dump_config
+from titanrun.config.path_syntax import PathSyntaxError, parse_path
+from titanrun.config.problems import DataPath, problem_error
+from titanrun.config.serialize import format_yaml_scalar, iter_block_lines, to_yaml
+from titanrun.config.suggest import find_closest
+from titanrun.config.tree import format_path
+from titanrun.config.type_introspection import find_value
+from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.editing.minimize import minimize_recipe
+from titanrun.recipe.resolving.provenance import (
+    collect_value_sources,
+    list_data_leaves,
+    source_to_dict,
+)
+from titanrun.recipe.resolving.resolve import Resolved, escape_recipe_data, resolve_recipe
 
 EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
   titanrun show recipes/llama3_debug.yaml optimizer
   titanrun show recipes/llama3_debug.yaml training.seq_len
   titanrun show recipes/llama3_debug.yaml --sources optimizer.lr=1e-3
-  titanrun show recipes/llama3_debug.yaml --model "converters=[{name: float8_linear, emulate: true}]"
+  titanrun show recipes/llama3_debug.yaml --model "converters=[{name: float8_linear,emulate: true}]"
   titanrun show recipes/llama3_debug.yaml --plot lr_scheduler
-  titanrun show runs/first/resolved.yaml --minimal > recipe.yaml         only what differs from the defaults"""
+  titanrun show runs/first/resolved.yaml --minimal > recipe.yaml  only changes from the defaults"""
 
 
 def run(arguments: list[str]) -> int:
     """Print the resolved recipe, a part of it, or the source of each value."""
+    options, overrides = parse_show_options(arguments)
+    resolved = resolve_recipe(options.recipe, overrides, environment=get_environment())
+    print_source_files(options, resolved.tree)
+    if resolved.warnings and not options.quiet:
+        print_problems(resolved.warnings)
+    if options.model:
+        from titanrun.cli.show_model import iter_module_lines
+
+        sys.stdout.write(
+            wrap_to_width(
+                "".join(iter_module_lines(resolved, as_json=options.json)),
+                None if options.json else get_terminal_width(),
+            )
+        )
+        return 0
+    if options.plot:
+        plot_lr_schedule(resolved.run, options.plot, options.out)
+        return 0
+    if options.minimal:
+        sys.stdout.write(to_yaml(escape_recipe_data(resolved.run, minimize_recipe(resolved.run))))
+        return 0
+    path = parse_known_path(options.path, resolved) if options.path else ()
+    if options.json:
+        sys.stdout.writelines(
+            iter_source_json(resolved, path) if options.sources else iter_value_json(resolved, path)
+        )
+    else:
+        sys.stdout.write(
+            format_values_with_sources(resolved, path)
+            if options.sources
+            else format_value_at(resolved, path)
+        )
+    return 0
+
+
+def parse_show_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
+    """Parse the command line into options and overrides."""
     overrides, others = split_overrides(arguments)
-    parser = Parser(
-        "show", "A recipe with every default filled in and every auto decided.", EXAMPLES
+    parser = CommandParser(
+        "show",
+        "Show a recipe with every default filled in and every auto field resolved.",
+        EXAMPLES,
     )
     parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
-    parser.add_argument("--sources", action="store_true", help="where each value came from")
+    parser.add_argument("--sources", action="store_true", help="show the source of each value")
     parser.add_argument(
-        "--minimal", action="store_true", help="the shortest recipe that resolves to the same run"
+        "--minimal",
+        action="store_true",
+        help="print the shortest recipe that resolves to the same run",
     )
     parser.add_argument(
         "--model",
         action="store_true",
-        help="the modules of the model, and what each converter took or left; needs torch",
+        help="show the modules of the model, and which ones each converter converted; needs torch",
     )
     parser.add_argument(
-        "--plot", choices=("lr_scheduler",), help="the learning rate over the steps, as a picture"
+        "--plot", choices=("lr_scheduler",), help="plot the learning rate over the steps"
     )
     parser.add_argument(
-        "-o", "--out", metavar="FILE", default="", help="with --plot: draw into this SVG file"
+        "-o", "--out", metavar="FILE", default="", help="with --plot: plot into this SVG file"
     )
     parser.add_argument(
         "--resolved",
@@ -60,122 +106,111 @@ def run(arguments: list[str]) -> int:
         help="the default: the bytes of resolved.yaml, or a part of them",
     )
     parser.add_argument(
-        "--json", action="store_true", help="the same as JSON; with --sources one object a value"
+        "--json", action="store_true", help="the same as JSON; with --sources one object per value"
     )
-    parser.takes_trust()
-    parser.takes_overrides()
+    parser.add_trust_option()
+    parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
+    check_show_options(options)
+    return options, overrides
+
+
+def check_show_options(options: Namespace) -> None:
+    """Raise a problem for options that exclude each other."""
     if options.minimal and (options.path or options.sources or options.resolved):
-        raise fail(
+        raise problem_error(
             "usage",
             "--minimal shows the whole recipe",
-            help="leave out the path, --sources and --resolved",
+            hint="omit the path, --sources and --resolved",
         )
     if options.model and (options.path or options.sources or options.minimal or options.resolved):
-        raise fail(
+        raise problem_error(
             "usage",
             "--model shows the modules of the model and nothing else",
-            help="leave out the path and the other switches",
+            hint="omit the path and the other options",
         )
-    resolved = resolve(options.recipe, overrides, environment=environment())
-    detail_files(options, resolved.tree)
-    if resolved.warnings and not options.quiet:
-        print_problems(resolved.warnings)
-    if options.model:
-        from titanrun.cli.show_model import model_lines
-
-        sys.stdout.write(
-            fitted(
-                "".join(model_lines(resolved, as_json=options.json)),
-                None if options.json else columns(),
-            )
-        )
-        return 0
-    if options.plot:
-        show_plot(resolved.run, options.plot, options.out)
-        return 0
-    if options.minimal:
-        sys.stdout.write(emit(written(resolved.run, minimal(resolved.run))))
-        return 0
-    path = known_path(options.path, resolved) if options.path else ()
-    if options.json:
-        sys.stdout.writelines(
-            sources_as_json(resolved, path) if options.sources else part_as_json(resolved, path)
-        )
-    else:
-        sys.stdout.write(with_sources(resolved, path) if options.sources else part(resolved, path))
-    return 0
 
 
-def known_path(text: str, resolved: Resolved) -> DataPath:
-    """The path that `text` spells, if the resolved recipe has it."""
+def parse_known_path(text: str, resolved: Resolved) -> DataPath:
+    """Parse a path that the resolved recipe must have."""
     try:
         path = parse_path(text)
-    except PathMistake as mistake:
-        raise fail("usage", f"'{text}' is not a path: {mistake.message}") from None
-    data = dump(resolved.run)
+    except PathSyntaxError as mistake:
+        raise problem_error("usage", f"'{text}' is not a path: {mistake.message}") from None
+    data = dump_config(resolved.run)
     known = {
-        path_text(leaf[:length])
-        for leaf, _ in data_leaves(data)
+        format_path(leaf[:length])
+        for leaf, _ in list_data_leaves(data)
         for length in range(1, len(leaf) + 1)
     }
-    if path_text(path) not in known:
-        meant = closest(text, known)
-        raise fail(
+    if format_path(path) not in known:
+        meant = find_closest(text, known)
+        raise problem_error(
             "usage",
             f"the recipe has no '{text}'",
-            help=f"did you mean '{meant}'?" if meant else None,
+            hint=f"did you mean '{meant}'?" if meant else None,
         )
     return path
 
 
-def part(resolved: Resolved, path: DataPath) -> str:
-    """The resolved recipe, or what stands at `path`."""
+def format_value_at(resolved: Resolved, path: DataPath) -> str:
+    """Format the resolved recipe, or its value at `path`."""
     if not path:
         return resolved.text
-    value = value_at(dump(resolved.run), path)
+    value = find_value(dump_config(resolved.run), path)
     if isinstance(value, dict):
-        return emit(value)
+        return to_yaml(value)
     if isinstance(value, list) and value:
-        return "".join(f"{line}\n" for line in block(value))
-    return f"{scalar(value)}\n"
+        return "".join(f"{line}\n" for line in iter_block_lines(value))
+    return f"{format_yaml_scalar(value)}\n"
 
 
-def part_as_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
-    """The resolved recipe, or what stands at `path`, as JSON; what is infinite or no number is text."""
-    value = value_at(dump(resolved.run), path)
-    yield json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n"
+def iter_value_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
+    """Yield the resolved recipe, or its value at `path`, as JSON.
+
+    Infinity and NaN are text.
+    """
+    value = find_value(dump_config(resolved.run), path)
+    yield json.dumps(replace_nonfinite(value), indent=2, ensure_ascii=False) + "\n"
 
 
-def sources_as_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
-    """One JSON object a value: what it is, and where it came from."""
-    values = dict(data_leaves(dump(resolved.run)))
-    for leaf, source in sources(resolved).items():
+def iter_source_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
+    """Yield one JSON object per value, with its source."""
+    values = dict(list_data_leaves(dump_config(resolved.run)))
+    for leaf, source in collect_value_sources(resolved).items():
         if leaf[: len(path)] == path:
-            entry = {"path": path_text(leaf), "value": finite(values[leaf]), **source_entry(source)}
+            entry = {
+                "path": format_path(leaf),
+                "value": replace_nonfinite(values[leaf]),
+                **source_to_dict(source),
+            }
             yield json.dumps(entry, ensure_ascii=False) + "\n"
 
 
-def finite(value: object) -> object:
-    """Data that JSON can hold."""
+def replace_nonfinite(value: object) -> object:
+    """Return data that JSON can represent."""
     if isinstance(value, dict):
-        return {key: finite(child) for key, child in value.items()}
+        return {key: replace_nonfinite(child) for key, child in value.items()}
     if isinstance(value, list):
-        return [finite(child) for child in value]
-    return scalar(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return [replace_nonfinite(child) for child in value]
+    return (
+        format_yaml_scalar(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+    )
 
 
-def with_sources(resolved: Resolved, path: DataPath) -> str:
-    """One line a value: path, value, source, and what it shadowed."""
-    values = dict(data_leaves(dump(resolved.run)))
+def format_values_with_sources(resolved: Resolved, path: DataPath) -> str:
+    """Format one line per value: path, value, source, and the shadowed values."""
+    values = dict(list_data_leaves(dump_config(resolved.run)))
     rows = []
-    for leaf, source in sources(resolved).items():
+    for leaf, source in collect_value_sources(resolved).items():
         if leaf[: len(path)] == path:
             over = f"  (over {', '.join(map(str, source.shadowed))})" if source.shadowed else ""
-            rows.append((path_text(leaf), scalar(values[leaf]), f"{source}{over}"))
+            rows.append((format_path(leaf), format_yaml_scalar(values[leaf]), f"{source}{over}"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [
         f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n"
         for name, value, source in rows
     ]
-    return fitted("".join(lines), columns())
+    return wrap_to_width("".join(lines), get_terminal_width())

@@ -1,22 +1,30 @@
-"""What `titanrun show --model` prints: the modules of a model, and what the converters made of each."""
+"""Output of `titanrun show --model`: the modules of a model and their conversions."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from titanrun.launch.ask_worker import ask_worker
-from titanrun.recipe.resolve import Resolved
+from titanrun.launch.worker_query import query_worker
+from titanrun.recipe.resolving.resolve import Resolved
 
 
-def model_lines(resolved: Resolved, *, as_json: bool) -> Iterator[str]:
-    """A line a module, or a JSON object a module. Raises ProblemsFound where the model cannot be built."""
-    answer = ask_worker("show_model", resolved, ranks=1, what="building the model")
+def iter_module_lines(resolved: Resolved, *, as_json: bool) -> Iterator[str]:
+    """Yield one line or JSON object per module.
+
+    Raises ProblemsFound if the model cannot be built.
+    """
+    answer = query_worker("show_model", resolved, ranks=1, description="building the model")
     if as_json:
         for module in answer["modules"]:
             yield json.dumps(module, ensure_ascii=False) + "\n"
         return
     rows = [
-        (module["name"], module["class"], shapes_text(module["shapes"]), fate(module))
+        (
+            module["name"],
+            module["class"],
+            format_weight_shapes(module["shapes"]),
+            format_conversion(module),
+        )
         for module in answer["modules"]
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -27,8 +35,8 @@ def model_lines(resolved: Resolved, *, as_json: bool) -> Iterator[str]:
         )
 
 
-def shapes_text(shapes: dict[str, list[int]]) -> str:
-    """`256 x 688`, of several weights with their names."""
+def format_weight_shapes(shapes: dict[str, list[int]]) -> str:
+    """Format weight shapes: `256 x 688`, with names if there are several weights."""
     texts = {name: " x ".join(map(str, shape)) for name, shape in shapes.items()}
     return (
         next(iter(texts.values()))
@@ -37,8 +45,11 @@ def shapes_text(shapes: dict[str, list[int]]) -> str:
     )
 
 
-def fate(module: dict[str, Any]) -> str:
-    """What converters made of a module: `float8_linear: float8 tensorwise`, or who left it and why."""
+def format_conversion(module: dict[str, Any]) -> str:
+    """Format the conversions of a module: `float8_linear: float8 tensorwise`.
+
+    For an unconverted module, name the converters that skipped it and why.
+    """
     if module["taken"]:
         return str(module["taken"])
     return "; ".join(f"left by {name}: {why}" for name, why in module["left"].items())

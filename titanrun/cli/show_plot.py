@@ -1,50 +1,57 @@
-"""`titanrun show --plot lr_scheduler`: the learning rate over the steps of the run, in the terminal or as SVG."""
+"""`titanrun show --plot lr_scheduler`: plot the learning rate over the steps of the run.
+
+The plot goes to the terminal or to an SVG file.
+"""
 
 import sys
 from pathlib import Path
 
 from titanrun.cli.plots import braille, svg
-from titanrun.cli.plots.axes import Curve
-from titanrun.cli.terminal import columns
-from titanrun.config.base import dump
-from titanrun.config.problems import fail
+from titanrun.cli.plots.axes import PlotCurve
+from titanrun.cli.terminal import get_terminal_width
+from titanrun.config.base import dump_config
+from titanrun.config.problems import problem_error
 from titanrun.recipe.recipe import Recipe
 
-# more points than a wide screen has dots say nothing more
-MOST_POINTS = 2000
-# columns where the output is no terminal
-PIPED = 80
+# more points than a wide screen has dots add no information
+MAX_POINTS = 2000
+# columns if the output is not a terminal
+PIPED_WIDTH = 80
 
 
-def show_plot(run: Recipe, name: str, file: str) -> None:
-    """Draw the schedule of a run into the terminal, or into `file`."""
-    curve = learning_rate(run)
+def plot_lr_schedule(run: Recipe, name: str, file: str) -> None:
+    """Plot the schedule of a run in the terminal, or into `file`."""
+    curve = build_lr_curve(run)
     if file:
         if Path(file).suffix != ".svg":
-            raise fail(
-                "usage", f"'{file}' is not an SVG file", help="name a file that ends in .svg"
+            raise problem_error(
+                "usage", f"'{file}' is not an SVG file", hint="use a file name that ends in .svg"
             )
         Path(file).write_text(
-            svg.plot([curve], title=f"{run.name}: {name}", x_label="step"), encoding="utf-8"
+            svg.plot_svg([curve], title=f"{run.name}: {name}", x_label="step"), encoding="utf-8"
         )
         print(file)
         return
-    sys.stdout.write(f"learning rate: {dump(run.lr_scheduler)['name']}, {len(curve.x):,} points\n")
-    sys.stdout.write(braille.plot([curve], width=columns() or PIPED, x_label="step"))
+    sys.stdout.write(
+        f"learning rate: {dump_config(run.lr_scheduler)['name']}, {len(curve.x):,} points\n"
+    )
+    sys.stdout.write(
+        braille.plot_braille([curve], width=get_terminal_width() or PIPED_WIDTH, x_label="step")
+    )
 
 
-def learning_rate(run: Recipe) -> Curve:
-    """The learning rate of each step, counted from 1, of every n-th where there are many."""
+def build_lr_curve(run: Recipe) -> PlotCurve:
+    """Build the curve of the learning rate by step, counted from 1; every n-th of many steps."""
     steps = run.training.steps
     if not isinstance(steps, int) or steps < 1:
-        raise fail(
+        raise problem_error(
             "usage",
-            "the run has no number of steps to plot",
-            help="give training.steps; the length of an epoch is known with the data",
+            "the run does not set a number of steps to plot",
+            hint="set training.steps; the length of an epoch depends on the data",
         )
-    schedule = run.lr_scheduler.builder()(run.lr_scheduler)
+    schedule = run.lr_scheduler.load_builder()(run.lr_scheduler)
     peak = getattr(run.optimizer, "lr", 1.0)
-    shown = sorted({*range(0, steps, -(-steps // MOST_POINTS)), steps - 1})
-    return Curve(
+    shown = sorted({*range(0, steps, -(-steps // MAX_POINTS)), steps - 1})
+    return PlotCurve(
         "lr", [step + 1 for step in shown], [peak * schedule.factor(step) for step in shown]
     )

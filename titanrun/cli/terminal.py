@@ -1,4 +1,4 @@
-"""Lines that fit the terminal they are shown on; in a file or a pipe they stay whole."""
+"""Lines that fit the terminal; in a file or a pipe they are not wrapped."""
 
 import re
 import shutil
@@ -6,30 +6,30 @@ import sys
 from textwrap import wrap
 from typing import TextIO
 
-# `name   text`: what follows the first wide gap is continued below itself
-COLUMN = re.compile(r"( *\S.*? {2,})\S")
-NARROWEST = 20
+# `name   text`: text after the first wide gap is continued below itself
+FIRST_COLUMN_PATTERN = re.compile(r"( *\S.*? {2,})\S")
+MIN_TEXT_WIDTH = 20
 
 
-def columns(stream: TextIO | None = None) -> int | None:
-    """The columns of the terminal that a stream, stdout by default, is; None where it is none."""
+def get_terminal_width(stream: TextIO | None = None) -> int | None:
+    """Return the columns of a stream's terminal (default: stdout), or None without one."""
     return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
-def fitted(text: str, width: int | None) -> str:
-    """The text with its long lines broken between words and continued below their last column."""
+def wrap_to_width(text: str, width: int | None) -> str:
+    """Wrap long lines between words, with continuation lines aligned to the last column."""
     if width is None:
         return text
     return "\n".join(
-        line if len(line) <= width else broken(line, width) for line in text.split("\n")
+        line if len(line) <= width else wrap_line(line, width) for line in text.split("\n")
     )
 
 
-def broken(line: str, width: int) -> str:
-    """One line as several."""
-    column = COLUMN.match(line)
+def wrap_line(line: str, width: int) -> str:
+    """Wrap one line."""
+    column = FIRST_COLUMN_PATTERN.match(line)
     indent = len(column[1]) if column else len(line) - len(line.lstrip())
-    if indent > width - NARROWEST:
+    if indent > width - MIN_TEXT_WIDTH:
         indent = 4
     lines = wrap(
         line,

@@ -1,4 +1,4 @@
-"""`titanrun train`: resolve a recipe, open its run directory, hand over to the worker."""
+"""`titanrun train`: resolve a recipe, open its run directory, start the worker."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -6,178 +6,202 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.guard import print_problems
-from titanrun.cli.train_stages import refuse_stage_without_start, train_stages
-from titanrun.cli.voice import detail_files, note
-from titanrun.config.counted import counted
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.messages import print_note, print_source_files
+from titanrun.cli.train_stages import check_stage_has_start, train_stages
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.environment import (
-    environment,
-    is_in_job,
-    joined_environment,
-    quieten_workers,
-    ranks_around,
+from titanrun.launch.host_info import count_accelerators
+from titanrun.launch.launch_env import (
+    build_rank_environment,
+    get_environment,
+    get_rank_and_world_size,
+    is_in_distributed_job,
+    silence_workers,
 )
-from titanrun.launch.local import become_worker
-from titanrun.launch.machine import accelerators
-from titanrun.launch.nodes import start_with_others
-from titanrun.recipe.drift import change_text
+from titanrun.launch.local_launcher import exec_worker
+from titanrun.launch.multi_node import start_multi_node
+from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import Resolved, resolve
-from titanrun.recipe.run_dir import RESOLVED, RunDirectory, find_run_directory, write_run
-from titanrun.recipe.stages import HasStages
+from titanrun.recipe.resolving.multi_stage import StageRequiredError
+from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.rundir.run_directory import (
+    RunDirectory,
+    select_run_directory,
+    write_run_directory,
+)
+from titanrun.recipe.rundir.run_files import RESOLVED
 
 EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
-  titanrun train recipes/llama3_debug.yaml --nproc 4                     four processes on this machine, FSDP
-  titanrun train recipes/llama3_debug.yaml dump_folder=runs/first        again: goes on where it stopped
-  titanrun train runs/first/checkpoint/step-10/resolved.yaml             the same run once more"""
+  titanrun train recipes/llama3_debug.yaml --nproc 4               four processes with FSDP
+  titanrun train recipes/llama3_debug.yaml dump_folder=runs/first  run again: resumes
+  titanrun train runs/first/checkpoint/step-10/resolved.yaml       rerun of the same run"""
 
 
 def run(arguments: list[str]) -> int:
-    """Train; the worker's exit code is the command's."""
+    """Train and return the worker's exit code."""
     overrides, others = split_overrides(arguments)
-    parser = Parser(
+    parser = CommandParser(
         "train",
-        "Train a recipe. Everything wrong with it is said before anything is written.",
+        "Train a recipe. All its problems are reported before anything is written.",
         EXAMPLES,
     )
     parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
     parser.add_argument(
         "--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N"
     )
-    parser.takes_trust()
-    parser.takes_reporting()
-    parser.takes_overrides()
+    parser.add_trust_option()
+    parser.add_reporting_options()
+    parser.allow_overrides()
     options = parser.parse_args(others)
     changes = [
         *overrides,
         *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else []),
     ]
     if options.quiet:
-        quieten_workers()
-    around = joined_environment()
-    rank, ranks = ranks_around(around)
+        silence_workers()
+    around = build_rank_environment()
+    rank, ranks = get_rank_and_world_size(around)
     if rank > 0:
-        # the first of the ranks that torchrun or srun started resolves and writes for all
-        become_worker(["--join"], around)
+        # the first rank started by torchrun or srun resolves and writes for all
+        exec_worker(["--join"], around)
     try:
-        return trained(options, changes, arguments, around)
+        return launch_workers(options, changes, arguments, around)
     except ProblemsFound as found:
         if ranks == 1:
             raise
         # the other ranks wait for this one
         print_problems(found.problems)
-        become_worker(["--leave", str(found.exit_code)], around)
+        exec_worker(["--leave", str(found.exit_code)], around)
 
 
-def trained(
+def launch_workers(
     options: Namespace, changes: list[str], arguments: list[str], around: Mapping[str, str]
 ) -> int:
-    """Starts what trains, or becomes it; `around` is the environment, with the ranks that torchrun or srun started."""
-    ranks = ranks_around(around)[1]
+    """Start the workers, or become the worker.
+
+    `around` is the environment, including the ranks that torchrun or srun started.
+    """
+    ranks = get_rank_and_world_size(around)[1]
     try:
-        resolved = resolved_for(options.recipe, changes, around=around)
-    except HasStages as staged:
+        resolved = resolve_for_ranks(options.recipe, changes, around=around)
+    except StageRequiredError as staged:
         return train_stages(
             options,
             staged,
             changes,
             arguments,
             around,
-            resolve=partial(resolved_for, around=around),
+            resolve=partial(resolve_for_ranks, around=around),
         )
-    refuse_stage_without_start(options.recipe, resolved)
+    check_stage_has_start(options.recipe, resolved)
     launch = resolved.run.launch
-    if launch.is_submitted and not is_in_job(around) and resolved.run.comm.mode == "default":
-        help = "titanrun launch submits it; launch=local trains here"
-        raise fail(
+    if (
+        launch.is_submitted
+        and not is_in_distributed_job(around)
+        and resolved.run.comm.mode == "default"
+    ):
+        hint = "use titanrun launch to submit it, or launch=local to train here"
+        raise problem_error(
             "usage",
-            f"this run is for {launch.name}, and here is no job of it",
+            f"this run requires a job of {launch.name}, but this process is not in one",
             path=("launch", "name"),
-            help=help,
-        )  # type: ignore[attr-defined]
-    if ranks == 1 and launch.nodes > 1 and resolved.run.comm.mode == "default":
-        return with_other_nodes(resolved, arguments)
-    detail_files(options, resolved.tree)
+            hint=hint,
+        )
+    if ranks == 1 and launch.num_nodes > 1 and resolved.run.comm.mode == "default":
+        return train_with_other_nodes(resolved, arguments)
+    print_source_files(options, resolved.tree)
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
-    directory = opened(resolved, arguments, options)
+    directory = prepare_run_directory(resolved, arguments, options)
     if directory.state == "finished" and ranks == 1:
         return 0
     if ranks > 1:
-        become_worker([str(directory.path / RESOLVED)], around)
+        exec_worker([str(directory.path / RESOLVED)], around)
     assert resolved.ranks is not None
-    # simulated ranks are all in one process
+    # simulated ranks share one process
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
-    code: int = launch.builder()(launch, resolved=directory.path / RESOLVED, processes=processes)
+    code: int = launch.load_builder()(
+        launch, resolved=directory.path / RESOLVED, processes=processes
+    )
     return code
 
 
-def resolved_for(
+def resolve_for_ranks(
     file: str, changes: list[str], check_inputs: bool = True, *, around: Mapping[str, str]
 ) -> Resolved:
-    """The run, as this machine, or the ranks that torchrun or srun started, are to train it."""
-    ranks = ranks_around(around)[1]
-    return resolve(
+    """Resolve the run for this machine, or for the ranks that torchrun or srun started."""
+    ranks = get_rank_and_world_size(around)[1]
+    return resolve_recipe(
         file,
         changes,
-        environment=environment(),
-        check_inputs=check_inputs,
+        environment=get_environment(),
+        should_check_inputs=check_inputs,
         ranks=ranks if ranks > 1 else None,
-        machine_ranks=max(1, accelerators(around)),
+        machine_ranks=max(1, count_accelerators(around)),
     )
 
 
-def with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:
-    """Trains on this machine together with others, on which the same command is started; the first of all ranks opens the run."""
+def train_with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:
+    """Train together with other machines that run the same command.
+
+    The first of all ranks opens the run directory.
+    """
     launch, folder = resolved.run.launch, resolved.recipe.dump_folder
     if not isinstance(launch, LocalLaunchConfig) or resolved.ranks is None:
-        raise fail("usage", "this launcher starts nothing on several machines", path=("launch",))
+        raise problem_error(
+            "usage", "this launcher does not support several machines", path=("launch",)
+        )
     here = resolved.ranks // launch.nnodes
-    return start_with_others(
-        launch, arguments, processes=here, run_dir=Path(folder) if folder else None
+    return start_multi_node(
+        launch, arguments, num_processes=here, run_dir=Path(folder) if folder else None
     )
 
 
-def opened(resolved: Resolved, arguments: list[str], options: Namespace) -> RunDirectory:
-    """The run's directory, with the files that say what runs; one that is finished is left as it is."""
+def prepare_run_directory(
+    resolved: Resolved, arguments: list[str], options: Namespace
+) -> RunDirectory:
+    """Return the run's directory with its metadata files; a finished run is unchanged."""
     now = datetime.now().astimezone()
-    directory = find_run_directory(resolved, now)
+    directory = select_run_directory(resolved, now)
     if directory.state == "finished":
-        note(options, f"nothing to do: {done_text(directory, resolved.run)} in {directory.path}")
+        print_note(
+            options,
+            f"nothing to do: {format_progress(directory, resolved.run)} in {directory.path}",
+        )
         return directory
-    write_run(
+    write_run_directory(
         directory,
         resolved,
         ["titanrun", "train", *arguments],
         now,
-        environment=environment(),
+        environment=get_environment(),
         trusts_remote_code=options.trust_remote_code,
     )
-    note(options, announcement(directory))
-    for change in directory.drift.reported:
-        note(options, f"  changed: {change_text(change)}")
+    print_note(options, format_start_note(directory))
+    for change in directory.resume_changes.reported_changes:
+        print_note(options, f"  changed: {format_resume_change(change)}")
     return directory
 
 
-def done_text(directory: RunDirectory, run: Recipe) -> str:
-    """How far a finished run is: `step 20 of 20`, or `step 20, 3 epochs`."""
+def format_progress(directory: RunDirectory, run: Recipe) -> str:
+    """Format the progress of a finished run: `step 20 of 20`, or `step 20, 3 epochs`."""
     training = run.training
     length = (
         f" of {training.steps}"
         if training.epochs is None
-        else f", {counted(training.epochs, 'epoch')}"
+        else f", {pluralize(training.epochs, 'epoch')}"
     )
-    return f"step {directory.done}{length}"
+    return f"step {directory.completed_step}{length}"
 
 
-def announcement(directory: RunDirectory) -> str:
-    """Where the run is, and whether it begins."""
+def format_start_note(directory: RunDirectory) -> str:
+    """Format the note about the run directory: new, restarted or resumed."""
     if directory.state == "new":
         return f"run directory: {directory.path}"
-    if directory.done is None:
-        return f"starting again in: {directory.path} (it holds no checkpoint to go on from)"
-    return f"going on in: {directory.path}"
+    if directory.completed_step is None:
+        return f"restarting in: {directory.path} (no checkpoint to resume from)"
+    return f"resuming in: {directory.path}"

@@ -1,176 +1,214 @@
-"""Trains the stages of a recipe one after the other, each in a folder of its own below that of the whole."""
+"""Training of the stages of a recipe in order, each in a subfolder of the whole."""
 
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
 
-from titanrun.cli.guard import print_problems
-from titanrun.cli.voice import note
-from titanrun.components.checkpoints.addresses import is_address
-from titanrun.components.checkpoints.manifest import is_checkpoint
-from titanrun.config.arguments import parse_overrides
-from titanrun.config.counted import counted
-from titanrun.config.emit import flow
-from titanrun.config.interpolate import escaped
-from titanrun.config.problems import Problem, ProblemsFound, fail
-from titanrun.config.suggest import listing
-from titanrun.config.tree import find
+from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.messages import print_note
+from titanrun.components.checkpoints.spec.manifest import is_checkpoint
+from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.config.interpolate import escape_references
+from titanrun.config.override_parser import parse_overrides
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.suggest import format_word_list
+from titanrun.config.tree import find_node
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.environment import environment, ranks_around
-from titanrun.launch.local import wait_for_workers
-from titanrun.recipe.reading import stage_ids
-from titanrun.recipe.resolve import Resolved
-from titanrun.recipe.run_dir import (
-    RESOLVED,
-    RUNS,
+from titanrun.launch.launch_env import get_environment, get_rank_and_world_size
+from titanrun.launch.local_launcher import supervise_workers
+from titanrun.recipe.resolving.multi_stage import (
+    STAGES_FILE,
+    StageRequiredError,
+    is_multi_stage_folder,
+    split_stage,
+)
+from titanrun.recipe.resolving.read_recipe import read_stage_ids
+from titanrun.recipe.resolving.resolve import Resolved
+from titanrun.recipe.resolving.stage_sequence import (
+    RecipeStage,
+    build_stage_sequence,
+    find_parent_stage,
+    find_stage_problems,
+    format_multi_stage_recipe,
+    get_initial_load_path,
+)
+from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
+from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
-    find_run_directory,
-    new_folder,
-    write_run,
+    choose_new_folder,
+    select_run_directory,
+    write_run_directory,
 )
-from titanrun.recipe.run_files import RUN_JSON, read_json, write_atomically
-from titanrun.recipe.saved import checkpoints_at
-from titanrun.recipe.staged import (
-    Stage,
-    before_of,
-    problems_between,
-    stages_in_order,
-    start_of,
-    whole_text,
+from titanrun.recipe.rundir.run_files import (
+    RESOLVED,
+    RUN_JSON,
+    RUNS,
+    read_json_or_empty,
+    write_text_atomically,
 )
-from titanrun.recipe.stages import STAGES_FILE, HasStages, is_folder_of_stages, split_stage
 
-HANDED_OVER = (
+STAGE_START_KEYS = (
     "initial_load_path",
     "initial_load_model_only",
     "initial_load_in_hf",
     "initial_load_in_hf_quantized",
 )
-"""Keys of `checkpoint` by which a stage is told what it starts from."""
-Resolve = Callable[[str, list[str], bool], Resolved]
-"""A file with overrides as this machine is to train it, its inputs looked at or not."""
+"""Keys of `checkpoint` that define the start of a stage."""
+ResolveFn = Callable[[str, list[str], bool], Resolved]
+"""Resolves a file with overrides for this machine, with or without checking its inputs."""
 
 
 def train_stages(
     options: Namespace,
-    staged: HasStages,
+    staged: StageRequiredError,
     changes: list[str],
     arguments: list[str],
     around: Mapping[str, str],
     *,
-    resolve: Resolve,
+    resolve: ResolveFn,
 ) -> int:
-    """Trains what is left of the stages. Returns 0, or the exit code of the first stage that does not come to its end.
+    """Train the remaining stages.
+
+    Return 0, or the exit code of the first stage that does not finish.
 
     Args:
-        options: of the command line; `recipe` is the recipe with the stages.
-        staged: the stages.
-        changes: overrides, for all stages or for one.
-        arguments: the command line, for the record of each run.
-        around: the environment.
-        resolve: see Resolve.
+        options: Options of the command line; `recipe` is the recipe with the stages.
+        staged: The stages.
+        changes: Overrides for all stages or for one.
+        arguments: The command line, for the record of each run.
+        around: The environment.
+        resolve: See ResolveFn.
     """
-    if ranks_around(around)[1] > 1:
-        help = "start titanrun train without torchrun or srun: it starts the processes of each stage itself"
-        raise fail(
-            "usage",
-            "stages are trained one after the other, and the ranks around this process train one run",
-            help=help,
-        )
+    check_single_process(around)
     now = datetime.now().astimezone()
-    stages = read_stages(options.recipe, staged, changes, resolve, folder=None)
-    folder = folder_of(stages, options.recipe, staged, now)
-    stages = read_stages(options.recipe, staged, changes, resolve, folder=folder)
-    directories = [find_run_directory(stage.run, now) for stage in stages]
+    stages = resolve_stages(options.recipe, staged, changes, resolve, folder=None)
+    folder = choose_stages_folder(stages, options.recipe, staged, now)
+    stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
+    directories = [select_run_directory(stage.resolved, now) for stage in stages]
     warnings = {
         (problem.label, problem.message, str(problem.origin)): problem
         for stage in stages
-        for problem in stage.run.warnings
+        for problem in stage.resolved.warnings
     }
     if warnings and not options.quiet:
         print_problems(list(warnings.values()))
     if all(directory.state == "finished" for directory in directories):
-        refuse_older_starts(stages, folder)
-        note(
+        check_stage_starts(stages, folder)
+        print_note(
             options,
-            f"nothing to do: stages {listing(staged.ids, last='and')} are finished in {folder}",
+            f"nothing to do: stages {format_word_list(staged.stage_ids, conjunction='and')} are "
+            f"finished in {folder}",
         )
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / STAGES_FILE, whole_text(name_of(options.recipe, staged), stages))
-    return train_in_order(options, stages, folder, arguments)
+    write_text_atomically(
+        folder / STAGES_FILE,
+        format_multi_stage_recipe(get_stages_name(options.recipe, staged), stages),
+    )
+    return train_unfinished_stages(options, stages, folder, arguments)
 
 
-def train_in_order(
-    options: Namespace, stages: Sequence[Stage], folder: Path, arguments: list[str]
+def check_single_process(around: Mapping[str, str]) -> None:
+    """Raise a problem if torchrun or srun started several of this process."""
+    if get_rank_and_world_size(around)[1] > 1:
+        raise problem_error(
+            "usage",
+            "stages are trained one after the other, but torchrun or srun ranks train one run",
+            hint="start titanrun train without torchrun or srun: it starts the processes of each "
+            "stage itself",
+        )
+
+
+def train_unfinished_stages(
+    options: Namespace, stages: Sequence[RecipeStage], folder: Path, arguments: list[str]
 ) -> int:
-    """Trains each stage that is not finished."""
+    """Train each stage that is not finished."""
     for number, stage in enumerate(stages, start=1):
         now = datetime.now().astimezone()
-        refuse_older_start(stages, stage, folder)
-        directory = find_run_directory(stage.run, now)
+        check_stage_start(stages, stage, folder)
+        directory = select_run_directory(stage.resolved, now)
         title = f"stage {stage.id} ({number} of {len(stages)})"
         if directory.state == "finished":
-            note(options, f"{title}: {done_words(directory)} in {directory.path}")
+            print_note(options, f"{title}: {format_stage_progress(directory)} in {directory.path}")
             continue
-        write_run(
-            directory, stage.run, ["titanrun", "train", *arguments], now, environment=environment()
+        write_run_directory(
+            directory,
+            stage.resolved,
+            ["titanrun", "train", *arguments],
+            now,
+            environment=get_environment(),
         )
-        note(
+        print_note(
             options,
-            f"{title}: {'going on in' if directory.state == 'unfinished' else 'run directory'} {directory.path}",
+            f"{title}: {'resuming in' if directory.state == 'unfinished' else 'run directory'} "
+            f"{directory.path}",
         )
-        code = trained(stage, directory)
+        code = train_stage(stage, directory)
         if code != 0:
             return code
     return 0
 
 
-def done_words(directory: RunDirectory) -> str:
-    """How far a finished stage is."""
-    return f"finished after {counted(directory.done, 'step')}" if directory.done else "finished"
+def format_stage_progress(directory: RunDirectory) -> str:
+    """Format the progress of a finished stage."""
+    return (
+        f"finished after {pluralize(directory.completed_step, 'step')}"
+        if directory.completed_step
+        else "finished"
+    )
 
 
-def trained(stage: Stage, directory: RunDirectory) -> int:
-    """The exit code of one stage's workers."""
-    launch = stage.run.run.launch
-    assert isinstance(launch, LocalLaunchConfig) and stage.run.ranks is not None
-    processes = stage.run.ranks if stage.run.run.comm.mode == "default" else 1
-    return wait_for_workers(launch, resolved=directory.path / RESOLVED, processes=processes)
+def train_stage(stage: RecipeStage, directory: RunDirectory) -> int:
+    """Train one stage and return the exit code of its workers."""
+    launch = stage.resolved.run.launch
+    assert isinstance(launch, LocalLaunchConfig) and stage.resolved.ranks is not None
+    processes = stage.resolved.ranks if stage.resolved.run.comm.mode == "default" else 1
+    return supervise_workers(launch, resolved=directory.path / RESOLVED, processes=processes)
 
 
-def read_stages(
-    file: str, staged: HasStages, changes: list[str], resolve: Resolve, *, folder: Path | None
-) -> list[Stage]:
-    """The stages, resolved: as written, their inputs looked at, or with a folder, each for its own place in it and with what it starts
-    from, which need not be there yet.
+def resolve_stages(
+    file: str,
+    staged: StageRequiredError,
+    changes: list[str],
+    resolve: ResolveFn,
+    *,
+    folder: Path | None,
+) -> list[RecipeStage]:
+    """Resolve the stages.
 
-    Raises ProblemsFound with what is wrong with any of them, once where several share it.
+    Without a folder they are resolved as written and their inputs are checked. With a folder each
+    is resolved for its place in it and its start, which need not exist yet.
+
+    Raises ProblemsFound with the problems of all stages; a shared problem is reported once.
     """
     runs: list[Resolved] = []
     found: list[Problem] = []
-    for index, id in enumerate(staged.ids):
-        before = before_of(index, staged.ids, runs, staged.tree)
+    for index, stage_id in enumerate(staged.stage_ids):
+        before = find_parent_stage(index, staged.stage_ids, runs, staged.tree)
         try:
             if folder is not None:
-                given = without_places(changes, is_first=before is None)
+                given = drop_location_overrides(changes, is_first=before is None)
                 start = (
                     None
                     if before is None
-                    else start_of(folder / staged.ids[before], runs[before], folder / id)
+                    else get_initial_load_path(
+                        folder / staged.stage_ids[before], runs[before], folder / stage_id
+                    )
                 )
-                places = handed_over(folder / id, start)
-                runs.append(resolve(f"{file}#{id}", [*given, *places], False))
+                places = build_location_overrides(folder / stage_id, start)
+                runs.append(resolve(f"{file}#{stage_id}", [*given, *places], False))
             else:
-                runs.append(resolve(f"{file}#{id}", changes, True))
+                runs.append(resolve(f"{file}#{stage_id}", changes, True))
         except ProblemsFound as error:
             found += error.problems
             if folder is not None:
                 raise
     if not found:
-        stages = stages_in_order(staged.ids, runs, staged.tree)
-        found = [*problems_between(stages), *not_trained_here(stages)]
+        stages = build_stage_sequence(staged.stage_ids, runs, staged.tree)
+        found = [*find_stage_problems(stages), *find_stage_launch_problems(stages)]
     if found:
         raise ProblemsFound(
             {
@@ -180,37 +218,46 @@ def read_stages(
     return stages
 
 
-def without_places(changes: Sequence[str], *, is_first: bool) -> list[str]:
-    """The overrides less the folder of the whole; what a recipe starts from is for a stage that starts from none."""
+def drop_location_overrides(changes: Sequence[str], *, is_first: bool) -> list[str]:
+    """Return the overrides without the folder of the whole.
+
+    The keys of the start are only for a stage that does not start from another stage.
+    """
     gone = {("dump_folder",)} | (
-        set() if is_first else {("checkpoint", key) for key in HANDED_OVER}
+        set() if is_first else {("checkpoint", key) for key in STAGE_START_KEYS}
     )
     return [
         override.source.text for override in parse_overrides(changes) if override.path not in gone
     ]
 
 
-def handed_over(folder: Path, start: str | None) -> list[str]:
-    """Overrides that say where a stage lies, and whose weights it starts from."""
-    place = f"dump_folder={flow(escaped(str(folder)))}"
+def build_location_overrides(folder: Path, start: str | None) -> list[str]:
+    """Build the overrides for the folder of a stage and the weights it starts from."""
+    place = f"dump_folder={to_flow_yaml(escape_references(str(folder)))}"
     if start is None:
         return [place]
     return [
         place,
-        f"checkpoint.{HANDED_OVER[0]}={flow(escaped(start))}",
-        *(f"checkpoint.{key}!" for key in HANDED_OVER[1:]),
+        f"checkpoint.{STAGE_START_KEYS[0]}={to_flow_yaml(escape_references(start))}",
+        *(f"checkpoint.{key}!" for key in STAGE_START_KEYS[1:]),
     ]
 
 
-def not_trained_here(stages: Sequence[Stage]) -> list[Problem]:
-    """The stages whose workers are not started, and waited for, on this machine alone."""
+def find_stage_launch_problems(stages: Sequence[RecipeStage]) -> list[Problem]:
+    """Return problems of stages whose workers do not run on this machine only."""
     found = []
     for stage in stages:
-        launch = stage.run.run.launch
-        if not isinstance(launch, LocalLaunchConfig) or launch.nodes > 1:
-            node = find(stage.run.tree, ("launch",))
-            message = f"stage '{stage.id}' is launched elsewhere or on several machines, and stages are trained on this one"
-            help = f"train one stage at a time, as RECIPE#{stage.id}, with checkpoint.initial_load_path"
+        launch = stage.resolved.run.launch
+        if not isinstance(launch, LocalLaunchConfig) or launch.num_nodes > 1:
+            node = find_node(stage.resolved.tree, ("launch",))
+            message = (
+                f"stage '{stage.id}' is launched elsewhere or on several machines, "
+                "but stages are trained on this machine"
+            )
+            hint = (
+                f"train one stage at a time, as RECIPE#{stage.id}, with "
+                "checkpoint.initial_load_path"
+            )
             found.append(
                 Problem(
                     "conflict",
@@ -218,76 +265,96 @@ def not_trained_here(stages: Sequence[Stage]) -> list[Problem]:
                     ("launch",),
                     node.origin if node else None,
                     rule="stages-train-here",
-                    help=help,
+                    hint=hint,
                 )
             )
     return found
 
 
-def folder_of(stages: Sequence[Stage], file: str, staged: HasStages, now: datetime) -> Path:
-    """The folder of all stages. Raises a problem where another run lives there."""
-    named = stages[0].run.recipe.dump_folder
+def choose_stages_folder(
+    stages: Sequence[RecipeStage], file: str, staged: StageRequiredError, now: datetime
+) -> Path:
+    """Choose the folder of all stages. Raise a problem if it belongs to another run."""
+    named = stages[0].resolved.recipe.dump_folder
     if named is None:
-        return new_folder(Path(RUNS), name_of(file, staged), now)
+        return choose_new_folder(Path(RUNS), get_stages_name(file, staged), now)
     path = Path(named)
-    node = find(stages[0].run.tree, ("dump_folder",))
+    node = find_node(stages[0].resolved.tree, ("dump_folder",))
     if path.exists() and not path.is_dir():
-        raise fail(
+        raise problem_error(
             "file",
             f"'{path}' is a file, not a folder",
             path=("dump_folder",),
             origin=node.origin if node else None,
         )
-    if path.is_dir() and any(path.iterdir()) and not is_folder_of_stages(path):
-        message, help = (
-            f"'{path}' is not empty and holds no stages",
-            "name an empty or a new folder",
+    if path.is_dir() and any(path.iterdir()) and not is_multi_stage_folder(path):
+        message, hint = (
+            f"'{path}' is not empty and contains no stages",
+            "use an empty or a new folder",
         )
-        raise fail(
-            "file", message, path=("dump_folder",), origin=node.origin if node else None, help=help
+        raise problem_error(
+            "file", message, path=("dump_folder",), origin=node.origin if node else None, hint=hint
         )
     return path
 
 
-def name_of(file: str, staged: HasStages) -> str:
-    """The name of the whole: the recipe's, else the file's."""
-    node = find(staged.tree, ("name",))
+def get_stages_name(file: str, staged: StageRequiredError) -> str:
+    """Return the name of the whole: that of the recipe, else of the file."""
+    node = find_node(staged.tree, ("name",))
     return node.value if node is not None and isinstance(node.value, str) else PurePath(file).stem
 
 
-def refuse_older_starts(stages: Sequence[Stage], folder: Path) -> None:
-    """The same for all stages."""
+def check_stage_starts(stages: Sequence[RecipeStage], folder: Path) -> None:
+    """Check the start of all stages as in check_stage_start."""
     for stage in stages:
-        refuse_older_start(stages, stage, folder)
+        check_stage_start(stages, stage, folder)
 
 
-def refuse_older_start(stages: Sequence[Stage], stage: Stage, folder: Path) -> None:
-    """Raises a problem where a stage began from a checkpoint after which the stage before it has trained on."""
-    if stage.before is None or is_address(stages[stage.before].run.run.checkpoint.folder):
+def check_stage_start(stages: Sequence[RecipeStage], stage: RecipeStage, folder: Path) -> None:
+    """Raise a problem if a stage started from a checkpoint that is no longer the last one.
+
+    The previous stage has trained on since then.
+    """
+    if stage.parent_index is None or is_storage_path(
+        stages[stage.parent_index].resolved.run.checkpoint.folder
+    ):
         return
-    before = stages[stage.before].id
-    began = (read_json(folder / stage.id / RUN_JSON).get("parent") or {}).get("step")
-    saved = [step for step, path in checkpoints_at(folder / before).items() if is_checkpoint(path)]
+    before = stages[stage.parent_index].id
+    began = (read_json_or_empty(folder / stage.id / RUN_JSON).get("parent") or {}).get("step")
+    saved = [
+        step
+        for step, path in get_checkpoints_by_step(folder / before).items()
+        if is_checkpoint(path)
+    ]
     if began is not None and saved and saved[-1] != began:
-        message = f"stage '{stage.id}' started from step {began} of stage '{before}', which is at step {saved[-1]} now"
-        raise fail(
+        message = (
+            f"stage '{stage.id}' started from step {began} of stage '{before}', "
+            f"which is now at step {saved[-1]}"
+        )
+        raise problem_error(
             "conflict",
             message,
-            help=f"move {folder / stage.id} away to train it again, or name another dump_folder",
+            hint=f"move {folder / stage.id} away to train it again, or use another dump_folder",
         )
 
 
-def refuse_stage_without_start(file: str, resolved: Resolved) -> None:
-    """Raises a problem where a stage that starts from another is to be trained alone, and nothing says from what."""
+def check_stage_has_start(file: str, resolved: Resolved) -> None:
+    """Raise a problem if a stage that starts from another is trained alone without a start."""
     path, stage = split_stage(file)
     section = resolved.run.checkpoint
     if stage is None or section.initial_load_path is not None or section.initial_load_in_hf:
         return
-    ids = stage_ids(path)
+    ids = read_stage_ids(path)
     if stage != ids[0]:
-        message = f"stage '{stage}' starts from stage '{ids[ids.index(stage) - 1]}', which is not trained with it"
-        raise fail(
+        message = (
+            f"stage '{stage}' starts from stage '{ids[ids.index(stage) - 1]}', "
+            "which is not trained with it"
+        )
+        raise problem_error(
             "usage",
             message,
-            help=f"train {path} whole, or say what the stage starts from: checkpoint.initial_load_path",
+            hint=(
+                f"train all of {path}, or set checkpoint.initial_load_path to the start of "
+                "the stage"
+            ),
         )

@@ -1,54 +1,86 @@
-"""`titanrun validate`: everything that is wrong with recipes, without torch, network or writes."""
+"""`titanrun validate`: find all problems of recipes, without torch, network or writes."""
 
 import sys
 from argparse import Namespace
 from functools import partial
 
-from titanrun.cli.arguments import Parser, split_overrides
-from titanrun.cli.terminal import columns
-from titanrun.cli.voice import detail, detail_files, note
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.messages import print_detail, print_note, print_source_files
+from titanrun.cli.terminal import get_terminal_width
+from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import Problem
-from titanrun.config.render import render
-from titanrun.launch.environment import colour_wanted, environment
-from titanrun.recipe.levels import LEVELS, Examined, Level, built, examine_file, joined
+from titanrun.launch.launch_env import get_environment, should_use_color
+from titanrun.recipe.resolving.validation_levels import (
+    VALIDATION_LEVELS,
+    ValidationLevel,
+    ValidationResult,
+    add_build_problems,
+    merge_stage_results,
+    validate_file,
+)
 
-SUMMARY = "Find everything that is wrong with recipes. Needs no GPU, no torch, no network; without --fix it writes nothing."
+SUMMARY = (
+    "Find all problems of recipes. Needs no GPU, no torch and no network; "
+    "without --fix it writes nothing."
+)
 EXAMPLES = """  titanrun validate recipes/*.yaml
   titanrun validate my.yaml training.steps=50
-  titanrun validate my.yaml --world-size 64          whether the degrees of parallelism fit 64 processes
-  titanrun validate my.yaml --level environment      paths, tokenizer and packages too
-  titanrun validate my.yaml --level build            builds the model too, without memory
-  titanrun validate my.yaml --fix                    wrong spellings, quoted numbers, on for true ...
-  titanrun validate my.yaml --format github          annotations in a pull request"""
+  titanrun validate my.yaml --world-size 64      check the parallel degrees for 64 processes
+  titanrun validate my.yaml --level environment  also paths, tokenizer and packages
+  titanrun validate my.yaml --level build        also build the model, without memory
+  titanrun validate my.yaml --fix                fix misspellings, quoted numbers, on for true ...
+  titanrun validate my.yaml --format github      annotations in a pull request"""
 LEVEL_HELP = (
-    "how far to go, each level after the ones before it: syntax (reads and composes), schema (keys and values), "
-    "rules (the default: what does not go together), environment (paths, data, tokenizers, packages), "
-    "build (the model, in a process with torch)"
+    "validation level, each after the previous ones: syntax (reads and composes), schema (keys "
+    "and values), rules (the default: conflicting settings), environment (paths, data, "
+    "tokenizers, packages), build (the model, in a process with torch)"
 )
 
 
 def run(arguments: list[str]) -> int:
-    """0: no problem; 1: warnings under --strict; else the exit code of the first error."""
+    """Return 0 without problems, 1 for warnings under --strict, else the first error's code."""
+    options, overrides = parse_validate_options(arguments)
+    if options.fix:
+        apply_fixes(overrides, options)
+    code = 0
+    found: list[Problem] = []
+    for file in options.recipes:
+        print_detail(options, f"{file}: level {options.level}")
+        examined = validate_all_stages(file, overrides, options.level, options.world_size)
+        print_source_files(options, examined.tree)
+        found += examined.problems
+        code = code or examined.exit_code
+        if not examined.problems and not options.quiet and options.format == "text":
+            print(f"{file}: ok", file=sys.stderr)
+    print_validation(found, options.format)
+    fixable = sum(problem.fix is not None for problem in found)
+    if fixable and not options.fix and options.format == "text":
+        print_note(options, f"\n{fixable} of {len(found)} can be corrected by --fix")
+    return code or (1 if options.strict and found else 0)
+
+
+def parse_validate_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
+    """Parse the command line into options and overrides."""
     overrides, others = split_overrides(arguments)
-    parser = Parser(
+    parser = CommandParser(
         "validate",
         SUMMARY,
         EXAMPLES,
     )
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml)")
-    parser.add_argument("--level", choices=LEVELS, default="rules", help=LEVEL_HELP)
+    parser.add_argument("--level", choices=VALIDATION_LEVELS, default="rules", help=LEVEL_HELP)
     parser.add_argument(
         "--world-size",
         type=int,
         metavar="N",
-        help="check the recipe for N processes, on all nodes together",
+        help="validate the recipe for N processes on all nodes",
     )
-    parser.add_argument("--strict", action="store_true", help="warnings fail too (exit 1)")
+    parser.add_argument("--strict", action="store_true", help="treat warnings as errors (exit 1)")
     parser.add_argument(
         "--format",
         choices=("text", "json", "github", "sarif"),
         default="text",
-        help="all but text go to stdout",
+        help="all formats except text go to stdout",
     )
     parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="short for --format json"
@@ -56,83 +88,86 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="write the corrections that are certain into the RECIPE files; no other file",
+        help="write certain corrections into the RECIPE files; no other file is changed",
     )
-    parser.takes_trust()
-    parser.takes_overrides()
+    parser.add_trust_option()
+    parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
     if options.world_size is not None and options.world_size < 1:
-        parser.error(f"--world-size counts processes, and {options.world_size} is none")
-    if options.fix:
-        fix(overrides, options)
-    code = 0
-    found: list[Problem] = []
-    for file in options.recipes:
-        detail(options, f"{file}: level {options.level}")
-        examined = examine_whole(file, overrides, options.level, options.world_size)
-        detail_files(options, examined.tree)
-        found += examined.problems
-        code = code or examined.exit_code
-        if not examined.problems and not options.quiet and options.format == "text":
-            print(f"{file}: ok", file=sys.stderr)
-    show(found, options.format)
-    fixable = sum(problem.fix is not None for problem in found)
-    if fixable and not options.fix and options.format == "text":
-        note(options, f"\n{fixable} of {len(found)} can be corrected by --fix")
-    return code or (1 if options.strict and found else 0)
+        parser.error(f"--world-size {options.world_size} is below 1")
+    return options, overrides
 
 
-def examine_whole(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
-    """One recipe, every stage of it where it has some."""
-    examined = examine(file, overrides, level, ranks)
+def validate_all_stages(
+    file: str, overrides: list[str], level: ValidationLevel, ranks: int | None
+) -> ValidationResult:
+    """Validate one recipe, with every stage of it."""
+    examined = validate_file_at_level(file, overrides, level, ranks)
     if not examined.stages:
         return examined
-    each = [examine(f"{file}#{stage}", overrides, level, ranks) for stage in examined.stages]
-    return joined(examined, each)
+    each = [
+        validate_file_at_level(f"{file}#{stage}", overrides, level, ranks)
+        for stage in examined.stages
+    ]
+    return merge_stage_results(examined, each)
 
 
-def examine(file: str, overrides: list[str], level: Level, ranks: int | None) -> Examined:
-    """One recipe, examined in this process, and built in another where that is asked for."""
-    examined = examine_file(file, overrides, level=level, environment=environment(), ranks=ranks)
+def validate_file_at_level(
+    file: str, overrides: list[str], level: ValidationLevel, ranks: int | None
+) -> ValidationResult:
+    """Validate one recipe in this process, and build it in another if requested."""
+    examined = validate_file(
+        file, overrides, level=level, environment=get_environment(), ranks=ranks
+    )
     if level not in ("environment", "build"):
         return examined
-    from titanrun.launch.try_build import try_build, try_kernels
+    from titanrun.launch.try_build import find_build_problems, find_kernel_problems
 
-    examined = built(examined, try_kernels)
+    examined = add_build_problems(examined, find_kernel_problems)
     if level == "environment":
         return examined
-    return built(examined, partial(try_build, ranks=ranks))
+    return add_build_problems(examined, partial(find_build_problems, ranks=ranks))
 
 
-def examine_quickly(file: str, overrides: list[str], options: Namespace) -> tuple[Problem, ...]:
-    """The problems whose corrections --fix may make: nothing is built for them."""
-    examined = examine_file(
-        file, overrides, level=options.level, environment=environment(), ranks=options.world_size
+def find_fixable_problems(
+    file: str, overrides: list[str], options: Namespace
+) -> tuple[Problem, ...]:
+    """Return the problems that --fix may correct; nothing is built for them."""
+    examined = validate_file(
+        file,
+        overrides,
+        level=options.level,
+        environment=get_environment(),
+        ranks=options.world_size,
     )
     found = [
         problem
         for stage in examined.stages
-        for problem in examine_quickly(f"{file}#{stage}", overrides, options)
+        for problem in find_fixable_problems(f"{file}#{stage}", overrides, options)
     ]
     return (*examined.problems, *found)
 
 
-def fix(overrides: list[str], options: Namespace) -> None:
-    """Correct the files, and tell what was written and what was left."""
-    from titanrun.recipe.fixing import fix_files, fix_text
+def apply_fixes(overrides: list[str], options: Namespace) -> None:
+    """Correct the files, and report what was written and what was left."""
+    from titanrun.recipe.editing.autofix import fix_files, format_fix
 
-    done = fix_files(options.recipes, lambda file: examine_quickly(file, overrides, options))
-    for made in done.made:
-        note(options, f"fixed {fix_text(made)}")
-    for left, reason in done.left.items():
-        note(options, f"left  {fix_text(left)} ({reason})")
+    done = fix_files(options.recipes, lambda file: find_fixable_problems(file, overrides, options))
+    for made in done.applied_fixes:
+        print_note(options, f"fixed {format_fix(made)}")
+    for left, reason in done.skipped_fixes.items():
+        print_note(options, f"left  {format_fix(left)} ({reason})")
 
 
-def show(problems: list[Problem], format: str) -> None:
-    """Problems for a person on stderr, for a program on stdout."""
-    if format != "text":
-        sys.stdout.write(render(problems, format=format))  # type: ignore[arg-type]
+def print_validation(problems: list[Problem], output_format: str) -> None:
+    """Print problems for a person to stderr, for a program to stdout."""
+    if output_format != "text":
+        sys.stdout.write(render_problems(problems, output_format=output_format))  # type: ignore[arg-type]
     elif problems:
         sys.stderr.write(
-            render(problems, colour=colour_wanted(sys.stderr.isatty()), columns=columns(sys.stderr))
+            render_problems(
+                problems,
+                use_color=should_use_color(sys.stderr.isatty()),
+                columns=get_terminal_width(sys.stderr),
+            )
         )

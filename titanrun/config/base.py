@@ -1,4 +1,4 @@
-"""Config, the frozen data of a component, and ComponentConfig, the choices of a slot."""
+"""Base classes of configs: Config (frozen data of a component), ComponentConfig (choice)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,11 +9,11 @@ from pydantic_core import CoreSchema, core_schema
 
 from titanrun.config import registry
 from titanrun.config.fields import is_secret
-from titanrun.config.strictness import tighten
+from titanrun.config.strict_schema import make_strict
 
 
 class Config(BaseModel):
-    """Frozen, complete, data only: numbers, text, literals, tuples of these, and other configs."""
+    """Frozen, complete, data-only config: numbers, text, literals, tuples, other configs."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, defer_build=True, protected_namespaces=()
@@ -22,25 +22,25 @@ class Config(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         secrets = {name for name, field in cls.model_fields.items() if is_secret(field)}
-        schema: CoreSchema = tighten(handler(source), cls.__name__, secrets)
+        schema: CoreSchema = make_strict(handler(source), cls.__name__, secrets)
         return schema
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """A config may be printed by whoever holds it: its secrets are not."""
+        """Yield the fields to print, without secrets, because any holder may print a config."""
         for name, value in super().__repr_args__():
             field = type(self).model_fields.get(name or "")
             yield name, "***" if field is not None and is_secret(field) else value
 
     def model_copy(self, **_: Any) -> Self:
-        """Refused: pydantic does not validate what a copy changes."""
+        """Raise TypeError, because pydantic does not validate the changes of a copy."""
         raise TypeError("a config is not edited; build a new one from data")
 
 
 class ComponentConfig(Config):
-    """The config of a component, found by its `name` among the choices of its slot.
+    """Config of a component, found by its `name` among the choices of its slot.
 
-    A slot sets `slot`, `is_slot = True` and perhaps `default_name`; a choice sets `name` and `builds`, the import string
-    ("package.module:Class") of what it configures.
+    A slot sets `slot`, `is_slot = True` and optionally `default_name`. A choice sets `name` and
+    `builds`, the import string ("package.module:Class") of the implementation that it configures.
     """
 
     slot: ClassVar[str]
@@ -50,7 +50,7 @@ class ComponentConfig(Config):
     extra: ClassVar[str | None] = None
     """Name of the installation extra, and of the package in it, that the implementation needs."""
     package: ClassVar[str | None] = None
-    """What that package is imported as, where the extra has another name."""
+    """Import name of that package, if the extra has another name."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -61,18 +61,21 @@ class ComponentConfig(Config):
         return super().__get_pydantic_core_schema__(source, handler)
 
     @classmethod
-    def default_choice(cls) -> "ComponentConfig":
-        """The slot's default choice with its defaults."""
+    def get_default_choice(cls) -> "ComponentConfig":
+        """Return the slot's default choice with its defaults."""
         assert cls.default_name is not None, f"slot {cls.slot} has no default"
-        return registry.choice(cls, cls.default_name)()
+        return registry.load_choice(cls, cls.default_name)()
 
-    def builder(self) -> Any:
-        """The class or function that takes this config, imported now."""
-        return registry.implementation(type(self))
+    def load_builder(self) -> Any:
+        """Import and return the class or function that takes this config."""
+        return registry.load_implementation(type(self))
 
 
-def dump(config: Config) -> dict[str, Any]:
-    """Plain data of a config, every field, `name` first, else in schema order; tuples become lists."""
+def dump_config(config: Config) -> dict[str, Any]:
+    """Return the plain data of a config: `name` first, then all fields in schema order.
+
+    Tuples become lists.
+    """
     names = sorted(
         type(config).model_fields,
         key=lambda name: name != "name" or not isinstance(config, ComponentConfig),
@@ -81,24 +84,24 @@ def dump(config: Config) -> dict[str, Any]:
 
 
 def dump_value(value: Any) -> Any:
-    """Plain data of one field's value."""
+    """Return the plain data of one field's value."""
     if isinstance(value, Config):
-        return dump(value)
+        return dump_config(value)
     if isinstance(value, tuple):
         return [dump_value(item) for item in value]
     return value
 
 
-def nested(
+def iter_nested_configs(
     config: Config, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[tuple[str | int, ...], Config]]:
-    """Every config below and including `config` with its data path, parents first."""
+    """Yield `config` and every config below it with its data path, parents first."""
     yield path, config
     for name in type(config).model_fields:
         value = getattr(config, name)
         if isinstance(value, Config):
-            yield from nested(value, (*path, name))
+            yield from iter_nested_configs(value, (*path, name))
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 if isinstance(item, Config):
-                    yield from nested(item, (*path, name, index))
+                    yield from iter_nested_configs(item, (*path, name, index))

@@ -1,149 +1,160 @@
-"""Joins a recipe with the files it extends: later files win, the recipe itself wins over all of them."""
+"""Composition of a recipe with the files it extends; the recipe wins over all files.
+
+Later files win over earlier ones.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 
-from titanrun.config.problems import Origin, Problem, ProblemsFound, Related
-from titanrun.config.source import read_source
-from titanrun.config.suggest import closest
-from titanrun.config.tree import Node, ReadInPart, plain
+from titanrun.config.problems import Origin, Problem, ProblemsFound, RelatedLocation
+from titanrun.config.read_source import read_source
+from titanrun.config.suggest import find_closest
+from titanrun.config.tree import Node, PartialReadError, to_plain_data
 
 EXTENDS = "extends"
 ANCHOR_PREFIX = "x-"
-LONGEST_CHAIN = 64
-# folders on a shelf, and the file in the last
-DEEPEST_SHELF = 4
-# the one bare word that never names a component
+MAX_EXTENDS_DEPTH = 64
+# folders inside a named folder, plus the file in the last one
+MAX_NAMED_FOLDER_DEPTH = 4
+# the only bare word that never names a component
 AUTO = "auto"
 
 
-def compose(path: str, shelves: Mapping[str, Path] | None = None) -> Node:
-    """The recipe at `path` merged over the files it extends; `extends` and `x-*` keys of the top level are gone.
+def compose(path: str, named_folders: Mapping[str, Path] | None = None) -> Node:
+    """Return the recipe at `path` merged over the files that it extends.
 
-    A base is named relative to the file that extends it, or as `shelf:path` in one of the folders `shelves`.
+    `extends` and `x-*` keys of the top level are removed. A base is named relative to the file that
+    extends it, or as `folder:path` in one of `named_folders`.
 
-    Mappings merge key by key, lists and scalars replace, and a changed `name` replaces the whole component. A replaced value is
-    remembered in `shadowed`, nearest first. Raises ProblemsFound with the problems of all files, the recipe's own first; ReadInPart
-    where all of them belong to single values.
+    Mappings merge key by key, lists and scalars replace, and a changed `name` replaces the whole
+    component. A replaced value is kept in `shadowed`, nearest first. Raises ProblemsFound with the
+    problems of all files, those of the recipe first, or PartialReadError if each of them belongs to
+    a single value.
     """
-    composer = Composer(shelves or {})
+    composer = Composer(named_folders or {})
     root = composer.compose(path, ())
-    if composer.problems and (root is None or len(composer.problems) > composer.harmless):
+    if composer.problems and (root is None or len(composer.problems) > composer.num_value_problems):
         raise ProblemsFound(composer.problems)
     assert root is not None
     if composer.problems:
-        raise ReadInPart(composer.problems, root, frozenset(composer.broken))
+        raise PartialReadError(composer.problems, root, frozenset(composer.invalid_origins))
     return root
 
 
 @dataclass(frozen=True, slots=True)
 class Include:
-    """One file on the way from the recipe to the file being read, and the place that names it."""
+    """One file on the way from the recipe to the current file, and the origin that names it."""
 
     file: Path
     name: str
-    named_at: Origin | None
+    extends_origin: Origin | None
 
 
 @dataclass(slots=True)
 class Composer:
-    """Reads each file once, however many files extend it, and collects the problems of all.
+    """Reader that reads each file once, even if several extend it, and collects all problems.
 
-    `harmless` counts those that belong to single values, `broken` holds the origins of these.
+    `num_value_problems` counts the problems that belong to single values, `invalid_origins` holds
+    the origins of these values.
     """
 
-    shelves: Mapping[str, Path]
+    named_folders: Mapping[str, Path]
     problems: list[Problem] = field(default_factory=list)
-    composed: dict[Path, Node | None] = field(default_factory=dict)
-    broken: set[Origin] = field(default_factory=set)
-    harmless: int = 0
+    composed_files: dict[Path, Node | None] = field(default_factory=dict)
+    invalid_origins: set[Origin] = field(default_factory=set)
+    num_value_problems: int = 0
 
     def compose(
-        self, path: str, ring: tuple[Include, ...], named_at: Origin | None = None
+        self, path: str, include_chain: tuple[Include, ...], extends_origin: Origin | None = None
     ) -> Node | None:
-        """The file at `path` over its bases; None where it cannot be read. `ring` holds the files that led here."""
-        file = real(path)
-        if file in self.composed:
-            return self.composed[file]
-        ring = (*ring, Include(file, path, named_at))
-        if self.refuses(ring):
-            return None
-        self.composed[file] = None
-        own = self.read(path, named_at)
-        if own is not None:
-            self.composed[file] = self.over_bases(own, path, ring)
-        return self.composed[file]
+        """Return the file at `path` merged over its bases, or None if it cannot be read.
 
-    def refuses(self, ring: tuple[Include, ...]) -> bool:
-        """Whether the chain of includes is too long to go on."""
-        if len(ring) <= LONGEST_CHAIN:
+        `include_chain` holds the files that led here.
+        """
+        file = resolve_links(path)
+        if file in self.composed_files:
+            return self.composed_files[file]
+        include_chain = (*include_chain, Include(file, path, extends_origin))
+        if self.is_chain_too_long(include_chain):
+            return None
+        self.composed_files[file] = None
+        own = self.read_file(path, extends_origin)
+        if own is not None:
+            self.composed_files[file] = self.merge_over_bases(own, path, include_chain)
+        return self.composed_files[file]
+
+    def is_chain_too_long(self, include_chain: tuple[Include, ...]) -> bool:
+        """Report whether the chain of includes is too long to continue."""
+        if len(include_chain) <= MAX_EXTENDS_DEPTH:
             return False
         self.problems.append(
             Problem(
                 "limit",
-                f"more than {LONGEST_CHAIN} files extend one another",
+                f"extends chain is longer than {MAX_EXTENDS_DEPTH} files",
                 (EXTENDS,),
-                ring[-1].named_at,
+                include_chain[-1].extends_origin,
             )
         )
         return True
 
-    def read(self, path: str, named_at: Origin | None) -> Node | None:
-        """The file alone, or as much of it as has a meaning, with its problems collected; None where nothing has."""
+    def read_file(self, path: str, extends_origin: Origin | None) -> Node | None:
+        """Return the readable part of one file, or None, and collect its problems."""
         try:
-            return read_source(path, included_from=named_at)
-        except ReadInPart as part:
+            return read_source(path, included_from=extends_origin)
+        except PartialReadError as part:
             self.problems += part.problems
-            self.broken |= part.broken
-            self.harmless += len(part.problems)
+            self.invalid_origins |= part.invalid_origins
+            self.num_value_problems += len(part.problems)
             return part.root
         except ProblemsFound as found:
             self.problems += found.problems
             return None
 
-    def over_bases(self, own: Node, path: str, ring: tuple[Include, ...]) -> Node:
-        """The file's own tree merged over what it extends."""
+    def merge_over_bases(self, own: Node, path: str, include_chain: tuple[Include, ...]) -> Node:
+        """Return the file's own tree merged over its bases."""
         bases = []
-        for base, named_at in self.bases(own):
-            file = on_shelf(base, self.shelves) or beside(path, base)
-            gone = self.is_missing(base, file, named_at) or self.cycle(file, named_at, ring)
-            bases.append(None if gone else self.compose(file, ring, named_at))
+        for base, named_at in self.iter_bases(own):
+            file = find_in_named_folder(base, self.named_folders) or resolve_base_path(path, base)
+            gone = self.is_missing(base, file, named_at) or self.is_cycle(
+                file, named_at, include_chain
+            )
+            bases.append(None if gone else self.compose(file, include_chain, named_at))
         kept = {
             key: child
-            for key, child in entries(own).items()
+            for key, child in get_mapping_entries(own).items()
             if key != EXTENDS and not key.startswith(ANCHOR_PREFIX)
         }
         merged: dict[str, Node] = {}
         for node in (*bases, replace(own, value=kept)):
             if node is not None:
-                # the top level's `name` is the recipe's own, not that of a component
-                merged = entries(merge_entries(merged, node))
+                # `name` at the top level names the recipe, not a component
+                merged = get_mapping_entries(merge_entries(merged, node))
         return replace(own, value=merged)
 
-    def bases(self, own: Node) -> Iterator[tuple[str, Origin]]:
-        """The paths under `extends`, each with its place."""
-        extends = entries(own).get(EXTENDS)
+    def iter_bases(self, own: Node) -> Iterator[tuple[str, Origin]]:
+        """Yield the paths under `extends`, each with its origin."""
+        extends = get_mapping_entries(own).get(EXTENDS)
         if extends is None:
             return
         items = extends.value if isinstance(extends.value, list) else [extends]
         for item in items:
             if not isinstance(item.value, str) or not item.value:
-                message = "extends takes a path or a list of paths"
+                message = "extends must be a path or a list of paths"
                 self.problems.append(
                     Problem(
                         "wrong-type",
                         message,
                         (EXTENDS,),
                         item.origin,
-                        got=plain(item),
+                        got=to_plain_data(item),
                         expected="a path",
                     )
                 )
             elif "${" in item.value:
                 message = (
-                    "extends cannot hold ${...}: files are read before references are resolved"
+                    "extends cannot contain ${...}: files are read before references are resolved"
                 )
                 self.problems.append(
                     Problem(
@@ -151,87 +162,105 @@ class Composer:
                         message,
                         (EXTENDS,),
                         item.origin,
-                        help="write the path itself",
+                        hint="write the path itself",
                     )
                 )
             else:
                 yield item.value, item.origin
 
-    def is_missing(self, base: str, file: str, named_at: Origin) -> bool:
-        """Whether a base is not there, and a shelf is involved, which can say what was meant."""
-        meant = on_some_shelf(base, self.shelves) if is_absent(file) else None
+    def is_missing(self, base: str, file: str, extends_origin: Origin) -> bool:
+        """Report a missing base if a named folder is involved, which allows a suggestion.
+
+        Return whether it was reported.
+        """
+        meant = suggest_named_file(base, self.named_folders) if is_absent(file) else None
         if meant is None:
             return False
-        help = f"did you mean '{meant}'?" if meant else None
+        hint = f"did you mean '{meant}'?" if meant else None
         self.problems.append(
             Problem(
                 "file",
-                f"there is no file {base}",
+                f"file not found: {base}",
                 (EXTENDS,),
-                named_at,
-                help=help,
+                extends_origin,
+                hint=hint,
                 suggestion=meant or None,
             )
         )
         return True
 
-    def cycle(self, path: str, named_at: Origin, ring: tuple[Include, ...]) -> bool:
-        """Whether `path` is one of the files that led to it; reported once, with the ring."""
-        file = real(path)
-        start = next((index for index, include in enumerate(ring) if include.file == file), None)
+    def is_cycle(
+        self, path: str, extends_origin: Origin, include_chain: tuple[Include, ...]
+    ) -> bool:
+        """Return whether `path` is one of the files that led to it; report each cycle once."""
+        file = resolve_links(path)
+        start = next(
+            (index for index, include in enumerate(include_chain) if include.file == file), None
+        )
         if start is None:
             return False
-        members = ring[start:]
+        members = include_chain[start:]
         names = " -> ".join([include.name for include in members] + [members[0].name])
         related = tuple(
-            Related(include.named_at, f"extends {include.name}") for include in members[1:]
+            RelatedLocation(include.extends_origin, f"extends {include.name}")
+            for include in members[1:]
         )
-        help = "remove one of these extends"
+        hint = "remove one of these extends"
         self.problems.append(
             Problem(
                 "cycle",
-                f"files extend one another: {names}",
+                f"circular extends: {names}",
                 (EXTENDS,),
-                named_at,
-                help=help,
+                extends_origin,
+                hint=hint,
                 related=related,
             )
         )
         return True
 
 
-def on_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
-    """The file that `shelf:path` names; None where `base` names no shelf, or a path that leaves it."""
+def find_in_named_folder(base: str, named_folders: Mapping[str, Path]) -> str | None:
+    """Return the file that `folder:path` names.
+
+    Return None if `base` names no known folder, or a path that leaves it.
+    """
     shelf, _, path = base.partition(":")
-    if shelf not in shelves or not path or ".." in Path(path).parts or Path(path).is_absolute():
+    if (
+        shelf not in named_folders
+        or not path
+        or ".." in Path(path).parts
+        or Path(path).is_absolute()
+    ):
         return None
-    return str(shelves[shelf] / path)
+    return str(named_folders[shelf] / path)
 
 
 def is_absent(file: str) -> bool:
-    """Whether a path can be looked up, and nothing is there."""
+    """Return whether a path can be looked up and does not exist."""
     try:
         Path(file).stat()
     except FileNotFoundError:
         return True
-    except (OSError, ValueError):  # reading it says why
+    except (OSError, ValueError):  # reading the file reports the reason
         return False
     return False
 
 
-def on_some_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
-    """The name of a shelf's file that a base, which is not there, was to be; empty where a shelf has no such file, None where none
-    was meant."""
+def suggest_named_file(base: str, named_folders: Mapping[str, Path]) -> str | None:
+    """Return the most similar file name of a named folder for a missing base.
+
+    Return empty text if a named folder has no such file, None if no named folder was meant.
+    """
     shelf, _, path = base.partition(":")
-    if shelf in shelves:
+    if shelf in named_folders:
         files = [
-            file.relative_to(shelves[shelf]).as_posix()
-            for file in sorted(shelves[shelf].rglob("*"))
+            file.relative_to(named_folders[shelf]).as_posix()
+            for file in sorted(named_folders[shelf].rglob("*"))
             if file.is_file()
         ]
-        meant = closest(path, files)
+        meant = find_closest(path, files)
         return f"{shelf}:{meant}" if meant else ""
-    parts = Path(base).parts[-DEEPEST_SHELF:]
+    parts = Path(base).parts[-MAX_NAMED_FOLDER_DEPTH:]
     ends = [
         Path(*parts[start:])
         for start in range(len(parts))
@@ -241,54 +270,57 @@ def on_some_shelf(base: str, shelves: Mapping[str, Path]) -> str | None:
         (
             f"{name}:{end.as_posix()}"
             for end in ends
-            for name, folder in shelves.items()
+            for name, folder in named_folders.items()
             if (folder / end).is_file()
         ),
         None,
     )
 
 
-def beside(path: str, base: str) -> str:
-    """`base`, relative to the folder of `path`, as short as it can be said without leaving its links."""
+def resolve_base_path(path: str, base: str) -> str:
+    """Return `base` relative to the folder of `path`, shortened without leaving its links."""
     joined = Path(path).parent / base
     short = Path(normpath(joined))
-    return str(short if real(short) == real(joined) else joined)
+    return str(short if resolve_links(short) == resolve_links(joined) else joined)
 
 
-def real(path: str | Path) -> Path:
-    """The file behind a path; a path that cannot be followed stays as it is, and reading it says why."""
+def resolve_links(path: str | Path) -> Path:
+    """Resolve the links of a path.
+
+    Return an unresolvable path unchanged: reading it reports the reason.
+    """
     try:
         return Path(path).resolve()
-    except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL character
+    except (OSError, RuntimeError, ValueError):  # a loop of links or a NUL character
         return Path(path)
 
 
-def merge(base: Node, own: Node) -> Node:
-    """`own` over `base`, neither of them changed."""
+def merge_nodes(base: Node, own: Node) -> Node:
+    """Merge `own` over `base` without changing either."""
     if own is base:
         return own
-    below = as_mapping(base)
-    if below is None or not isinstance(own.value, dict) or names_another(below, own.value):
-        return shadowing(own, base)
+    below = find_mapping_entries(base)
+    if below is None or not isinstance(own.value, dict) or is_other_component(below, own.value):
+        return record_shadowed(own, base)
     return merge_entries(below, own)
 
 
 def merge_entries(below: dict[str, Node], own: Node) -> Node:
-    """The mapping `own` over the entries `below`, key by key."""
+    """Merge the mapping `own` over the entries `below`, key by key."""
     merged = dict(below)
-    for key, child in entries(own).items():
-        merged[key] = merge(below[key], child) if key in below else child
+    for key, child in get_mapping_entries(own).items():
+        merged[key] = merge_nodes(below[key], child) if key in below else child
     return replace(own, value=merged)
 
 
-def entries(node: Node) -> dict[str, Node]:
-    """The entries of a node that is known to be a mapping."""
+def get_mapping_entries(node: Node) -> dict[str, Node]:
+    """Return the entries of a node that is known to be a mapping."""
     assert isinstance(node.value, dict)
     return node.value
 
 
-def as_mapping(node: Node) -> dict[str, Node] | None:
-    """The entries of a mapping, or of the component that a bare string is short for."""
+def find_mapping_entries(node: Node) -> dict[str, Node] | None:
+    """Return the entries of a mapping, or of the component that a bare string is short for."""
     if isinstance(node.value, dict):
         return node.value
     if isinstance(node.value, str) and node.value != AUTO:
@@ -296,18 +328,22 @@ def as_mapping(node: Node) -> dict[str, Node] | None:
     return None
 
 
-def names_another(base: dict[str, Node], own: dict[str, Node]) -> bool:
-    """Whether `own` is another component than `base`."""
+def is_other_component(base: dict[str, Node], own: dict[str, Node]) -> bool:
+    """Return whether `own` is a different component than `base`."""
     return "name" in base and "name" in own and base["name"].value != own["name"].value
 
 
-def shadowing(own: Node, base: Node) -> Node:
-    """`own` in the place of `base`, which it remembers, key by key where both are mappings."""
+def record_shadowed(own: Node, base: Node) -> Node:
+    """Return `own` with `base` recorded as shadowed, key by key if both are mappings."""
     value = own.value
     if isinstance(value, dict) and isinstance(base.value, dict):
         below = base.value
         value = {
-            key: shadowing(child, below[key]) if key in below else child
+            key: record_shadowed(child, below[key]) if key in below else child
             for key, child in value.items()
         }
-    return replace(own, value=value, shadowed=(*own.shadowed, base.origin, *base.shadowed))
+    return replace(
+        own,
+        value=value,
+        shadowed_origins=(*own.shadowed_origins, base.origin, *base.shadowed_origins),
+    )

@@ -1,4 +1,4 @@
-"""How a field is declared: its default, its unit, what a change of it means, and whether a resume allows that change."""
+"""Field declarations: default, unit, change class, and whether a resume may change it."""
 
 import re
 from collections.abc import Callable
@@ -9,24 +9,54 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-# all that a secret field takes
+# the only value that a secret field accepts
 SECRET = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-Change = Literal["numerics", "performance", "bookkeeping"]
+ChangeClass = Literal["numerics", "performance", "bookkeeping"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a field declares beyond its type."""
+class ReadWhen:
+    """Condition for a setting to be read; otherwise a written value has no effect.
 
-    change: Change
+    Args:
+        rule: id of the rule that warns.
+        switch: path of the setting that decides, or `.name` for one beside this setting.
+        state: how the switch prevents reading, such as `is false`.
+        hint: what to change.
+        values: values of the switch with which the setting is read.
+        not_values: values of the switch with which it is not read, instead of `values`.
+        or_enabled: name of a setting beside it that, if true, also makes it read.
+        fact: name of a fact about the whole recipe that also makes it read.
+        only_for: values of the setting itself that the condition is about, all if empty.
+    """
+
+    rule: str
+    switch: str
+    state: str
+    hint: str
+    values: tuple[object, ...] = ()
+    not_values: tuple[object, ...] = ()
+    or_enabled: str | None = None
+    fact: str | None = None
+    only_for: tuple[object, ...] = ()
+
+
+ReadConditions = ReadWhen | tuple[ReadWhen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMetadata:
+    """Declaration of a field beyond its type."""
+
+    change: ChangeClass
     unit: str | None = None
     resume: bool = False
     not_built: str | None = None
     secret: bool = False
 
 
-def setting_of(field: FieldInfo) -> Setting | None:
-    """The declaration of a field; None for a field that only holds other configs."""
+def find_field_metadata(field: FieldInfo) -> FieldMetadata | None:
+    """Return the declaration of a field, or None for a field that only holds other configs."""
     extra = field.json_schema_extra
     if not isinstance(extra, dict) or "x-change" not in extra:
         return None
@@ -35,39 +65,46 @@ def setting_of(field: FieldInfo) -> Setting | None:
         for name in ("change", "unit", "resume", "not_built", "secret")
         if f"x-{name}" in extra
     }
-    return Setting(**known)
+    return FieldMetadata(**known)
 
 
-def former_names(field: FieldInfo) -> tuple[str, ...]:
-    """What a field was called before, for as long as that is still read."""
+def get_former_names(field: FieldInfo) -> tuple[str, ...]:
+    """Return the former names of a field that are still read."""
     extra = field.json_schema_extra
     names: Any = extra.get("x-was", ()) if isinstance(extra, dict) else ()
     return tuple(names)
 
 
+def get_read_conditions(field: FieldInfo) -> tuple[ReadWhen, ...]:
+    """Return what must hold for a field to be read, in the order of checking."""
+    extra = field.json_schema_extra
+    found: Any = extra.get("x-read_when", ()) if isinstance(extra, dict) else ()
+    return found if isinstance(found, tuple) else (found,)
+
+
 def is_secret(field: FieldInfo) -> bool:
-    """Whether a field holds a secret."""
+    """Return whether a field holds a secret."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and bool(extra.get("x-secret"))
 
 
 def numerics(default: Any = PydanticUndefined, **options: Any) -> Any:
-    """A field whose change moves the loss curve. See `declare` for the options."""
-    return declare("numerics", default, **options)
+    """Declare a field whose change moves the loss curve. See `field` for the options."""
+    return field("numerics", default, **options)
 
 
 def performance(default: Any = PydanticUndefined, **options: Any) -> Any:
-    """A field whose change moves speed or memory, and the loss by rounding at most."""
-    return declare("performance", default, **options)
+    """Declare a field whose change moves speed or memory, and the loss by rounding at most."""
+    return field("performance", default, **options)
 
 
 def bookkeeping(default: Any = PydanticUndefined, **options: Any) -> Any:
-    """A field that no tensor depends on."""
-    return declare("bookkeeping", default, **options)
+    """Declare a field that no tensor depends on."""
+    return field("bookkeeping", default, **options)
 
 
-def declare(
-    change: Change,
+def field(
+    change: ChangeClass,
     default: Any,
     *,
     unit: str | None = None,
@@ -76,12 +113,17 @@ def declare(
     secret: bool = False,
     examples: list[Any] | None = None,
     was: tuple[str, ...] = (),
+    read_when: ReadConditions = (),
 ) -> Any:
-    """A pydantic field that carries its `Setting`. No default: the field is required. A callable default is a factory.
+    """Declare a pydantic field with its `FieldMetadata`.
 
-    `not_built` names the capability whose absence makes every value but the default an error. A `secret` field takes `${env:NAME}`
-    only, and its component gets the variable's value when the worker builds it. `was` are former names of the field, read for two
-    minor releases with a warning.
+    Without a default the field is required. A callable default is a factory.
+
+    `not_built` names the capability whose absence makes every value except the default an error. A
+    `secret` field accepts only `${env:NAME}`; its component gets the variable's value when the
+    worker builds it. `was` lists former names of the field, read for two minor releases with a
+    warning.
+        `read_when` says when the field is read. The first condition that fails is reported.
     """
     extra: dict[str, Any] = {"x-change": change}
     options = {
@@ -90,6 +132,7 @@ def declare(
         "x-not_built": not_built,
         "x-secret": secret,
         "x-was": list(was),
+        "x-read_when": read_when,
     }
     extra.update({key: value for key, value in options.items() if value})
     if callable(default):
@@ -97,13 +140,23 @@ def declare(
     return Field(default=default, json_schema_extra=extra, examples=examples)
 
 
-def section(factory: Callable[[], Any], *, was: tuple[str, ...] = ()) -> Any:
-    """A field that holds a nested config, with that config's own defaults where the recipe says nothing."""
-    return Field(default_factory=factory, json_schema_extra={"x-was": list(was)} if was else None)
+def section(
+    factory: Callable[[], Any], *, was: tuple[str, ...] = (), read_when: ReadConditions = ()
+) -> Any:
+    """Declare a field that holds a nested config with that config's own defaults."""
+    options: dict[str, Any] = {"x-was": list(was), "x-read_when": read_when}
+    extra = {key: value for key, value in options.items() if value}
+    return Field(default_factory=factory, json_schema_extra=extra or None)
 
 
-def component(default: Any = PydanticUndefined) -> Any:
-    """A field that holds a component: a slot class (its default choice), None, "auto" or () as default; nothing: required."""
+def component(default: Any = PydanticUndefined, *, read_when: ReadConditions = ()) -> Any:
+    """Declare a field that holds a component.
+
+    The default is a slot class (its default choice), None, "auto" or (). Without one the field is
+    required.
+    """
+    extra: dict[str, Any] | None = {"x-read_when": read_when} if read_when else None
     if isinstance(default, type):
-        return Field(default_factory=default.default_choice)  # type: ignore[attr-defined]
-    return Field(default=default)
+        choice = default.get_default_choice  # type: ignore[attr-defined]
+        return Field(default_factory=choice, json_schema_extra=extra)
+    return Field(default=default, json_schema_extra=extra)

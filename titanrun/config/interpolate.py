@@ -1,70 +1,81 @@
-"""Replaces `${env:NAME}`, `${env:NAME,default}` and `${section.key}` in a recipe's texts; `$${` stands for `${` itself."""
+"""Interpolation of environment variables and references to other values in recipe texts.
+
+Forms: `${env:NAME}`, `${env:NAME,default}` and `${section.key}`. `$${` stands for a literal `${`.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from titanrun.config.emit import SURROGATE, plain_scalar
-from titanrun.config.names import KEY, PathMistake, parse_path
-from titanrun.config.problems import Code, DataPath, Origin, Problem, Related
-from titanrun.config.scalars import Refusal, resolve
-from titanrun.config.suggest import closest
-from titanrun.config.tree import Node, ReadInPart, Scalar, find, path_text, walk
+from titanrun.config.path_syntax import KEY, PathSyntaxError, parse_path
+from titanrun.config.problems import DataPath, Origin, Problem, ProblemCode, RelatedLocation
+from titanrun.config.serialize import SURROGATE, format_embedded_scalar
+from titanrun.config.suggest import find_closest
+from titanrun.config.tree import Node, PartialReadError, Scalar, find_node, format_path, iter_nodes
+from titanrun.config.yaml_scalars import ScalarRejection, parse_scalar
 
-MARK = "${"
-ENVIRONMENT = "env:"
-# an escape, a reference, or a reference that is never closed
-PIECE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)")
-LONGEST_CHAIN = 64
-# references double a text at each level: 20 levels would fill the memory
-LONGEST_TEXT = 65_536
-MOST_PIECES = 1000
-FORMS = "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ stands for the characters ${"
+REFERENCE_START = "${"
+ENVIRONMENT_PREFIX = "env:"
+# an escape, a reference, or an unterminated reference
+REFERENCE_OR_ESCAPE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)")
+MAX_REFERENCE_DEPTH = 64
+# each level of references can double a text: 20 levels would fill the memory
+MAX_TEXT_LENGTH = 65_536
+MAX_PIECES = 1000
+REFERENCE_HINT = (
+    "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ stands for the characters ${"
+)
 
 
 def interpolate(
     root: Node,
     environment: Mapping[str, str],
     *,
-    default_of: Callable[[DataPath], object] | None = None,
+    get_default: Callable[[DataPath], object] | None = None,
     is_text: Callable[[DataPath], bool] = lambda path: False,
     is_secret: Callable[[DataPath], bool] = lambda path: False,
 ) -> Node:
-    """The tree with every reference replaced; `root` stays as it is.
+    """Return the tree with every reference replaced. `root` is not modified.
 
-    A reference that is the whole value keeps the type of what it refers to, which must be a scalar; inside longer text it becomes
-    text. An environment variable that is the whole value is read as a YAML number, boolean or null where it looks like one and
-    `is_text(path)` does not say that its field holds text. References see what the recipe writes; `default_of(path)` adds what it
-    leaves to defaults, and raises LookupError where there is nothing. Where `is_secret(path)`, the text stays as it is, and no
-    reference leads there. Raises ReadInPart with all problems, and the tree in which only
-    the values with problems are left as they were.
+    A reference that is the whole value keeps the type of its target, which must be a scalar; inside
+    longer text it becomes text. An environment variable that is the whole value is read as a YAML
+    number, boolean or null if it looks like one, unless `is_text(path)` says that its field holds
+    text. References see the values written in the recipe; `get_default(path)` adds values left to
+    defaults and raises LookupError if there is no default. If `is_secret(path)`, the text is
+    unchanged and references cannot point there.
+
+    Raises PartialReadError with all problems, and the tree in which only the values with problems
+    are left unchanged.
     """
-    resolver = Resolver(root, environment, default_of, is_text, is_secret)
-    result = resolver.tree(root, ())
+    resolver = ReferenceResolver(root, environment, get_default, is_text, is_secret)
+    result = resolver.resolve_tree(root, ())
     if resolver.problems:
-        # an anchor's value is visited once for each of its aliases
+        # the value of an anchor is visited once per alias
         found = {
             (problem.origin, problem.message): problem for problem in reversed(resolver.problems)
         }
-        raise ReadInPart(tuple(found.values()), result, frozenset(resolver.failed))
+        raise PartialReadError(tuple(found.values()), result, frozenset(resolver.failed_origins))
     return result
 
 
-def escaped(data: Any, keep: Collection[DataPath] = (), path: DataPath = ()) -> Any:
-    """Plain data in which every text means itself when it is read as a recipe again; the references at `keep` stay references."""
+def escape_references(data: Any, keep: Collection[DataPath] = (), path: DataPath = ()) -> Any:
+    """Return plain data in which every text reads back literally as a recipe.
+
+    References at the paths in `keep` stay references.
+    """
     if path in keep:
         return data
     if isinstance(data, dict):
-        return {key: escaped(value, keep, (*path, key)) for key, value in data.items()}
+        return {key: escape_references(value, keep, (*path, key)) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [escaped(item, keep, (*path, index)) for index, item in enumerate(data)]
-    return data.replace(MARK, "$${") if isinstance(data, str) else data
+        return [escape_references(item, keep, (*path, index)) for index, item in enumerate(data)]
+    return data.replace(REFERENCE_START, "$${") if isinstance(data, str) else data
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """One `${...}` in the value at `path`, with its place there and what stands between the braces."""
+class ValueReference:
+    """One `${...}` in the value at `path`, with its offsets and the text between the braces."""
 
     node: Node
     path: DataPath
@@ -74,9 +85,12 @@ class Reference:
 
     @property
     def origin(self) -> Origin:
-        """The columns of the reference where the value stands on one line as it is, else the whole value."""
+        """The columns of the reference if they can be located, else the whole value.
+
+        They can be located if the value is written literally on one line.
+        """
         origin, text = self.node.origin, str(self.node.value)
-        line = origin.source.line(origin.line)
+        line = origin.source.get_line(origin.line)
         for quote in (0, 1):
             begin = origin.column - 1 + quote
             if line[begin : begin + len(text)] == text:
@@ -86,8 +100,11 @@ class Reference:
         return origin
 
 
-class Unresolved(Exception):
-    """A reference has no value; `problem` says why, unless another problem has said it already."""
+class UnresolvedReferenceError(Exception):
+    """A reference without a value.
+
+    `problem` holds the reason, unless another problem covers it.
+    """
 
     def __init__(self, problem: Problem | None = None) -> None:
         self.problem = problem
@@ -95,89 +112,114 @@ class Unresolved(Exception):
 
 
 @dataclass(slots=True)
-class Resolver:
-    """Resolves the references of one tree, each value once."""
+class ReferenceResolver:
+    """Resolver of the references of one tree that resolves each value once."""
 
     root: Node
     environment: Mapping[str, str]
-    default_of: Callable[[DataPath], object] | None
+    get_default: Callable[[DataPath], object] | None
     is_text: Callable[[DataPath], bool]
     is_secret: Callable[[DataPath], bool]
     problems: list[Problem] = field(default_factory=list)
-    done: dict[DataPath, Node | None] = field(default_factory=dict)
-    failed: set[Origin] = field(default_factory=set)
-    ring: list[Reference] = field(default_factory=list)
+    resolved_nodes: dict[DataPath, Node | None] = field(default_factory=dict)
+    failed_origins: set[Origin] = field(default_factory=set)
+    reference_chain: list[ValueReference] = field(default_factory=list)
 
-    def tree(self, node: Node, path: DataPath) -> Node:
-        """The node with all references at and below it replaced, those with problems left as they are."""
+    def resolve_tree(self, node: Node, path: DataPath) -> Node:
+        """Return the node with all references at and below it replaced.
+
+        References with problems are left unchanged.
+        """
         if isinstance(node.value, dict):
-            entries = {key: self.tree(child, (*path, key)) for key, child in node.value.items()}
+            entries = {
+                key: self.resolve_tree(child, (*path, key)) for key, child in node.value.items()
+            }
             same = all(child is entries[key] for key, child in node.value.items())
             return node if same else replace(node, value=entries)
         if isinstance(node.value, list):
-            items = [self.tree(item, (*path, index)) for index, item in enumerate(node.value)]
+            items = [
+                self.resolve_tree(item, (*path, index)) for index, item in enumerate(node.value)
+            ]
             same = all(new is old for new, old in zip(items, node.value, strict=True))
             return node if same else replace(node, value=items)
-        return self.resolved(node, path) or node
+        return self.resolve_scalar(node, path) or node
 
-    def resolved(self, node: Node, path: DataPath) -> Node | None:
-        """The scalar with its references replaced; None where that failed, with the problem collected."""
-        if not isinstance(node.value, str) or MARK not in node.value or self.is_secret(path):
+    def resolve_scalar(self, node: Node, path: DataPath) -> Node | None:
+        """Return the scalar with its references replaced.
+
+        Return None after a failure, with the problem collected.
+        """
+        if (
+            not isinstance(node.value, str)
+            or REFERENCE_START not in node.value
+            or self.is_secret(path)
+        ):
             return node
-        if path not in self.done:
+        if path not in self.resolved_nodes:
             try:
-                self.done[path] = self.replaced(node, path)
-            except Unresolved as unresolved:
-                self.done[path] = None
-                self.failed.add(node.origin)
+                self.resolved_nodes[path] = self.substitute_references(node, path)
+            except UnresolvedReferenceError as unresolved:
+                self.resolved_nodes[path] = None
+                self.failed_origins.add(node.origin)
                 self.problems += [unresolved.problem] if unresolved.problem else []
-        return self.done[path]
+        return self.resolved_nodes[path]
 
-    def replaced(self, node: Node, path: DataPath) -> Node:
-        """The text of `node` put together from its pieces."""
-        pieces = list(split(node, path))
-        if len(pieces) > MOST_PIECES:
-            message = f"a text with more than {MOST_PIECES} references and words between them"
-            raise Unresolved(Problem("limit", message, path, node.origin))
-        if len(pieces) == 1 and isinstance(pieces[0], Reference):
-            return self.looked_up(pieces[0], whole=True)
+    def substitute_references(self, node: Node, path: DataPath) -> Node:
+        """Return the text of `node` joined from its literal pieces and reference values."""
+        pieces = list(split_references(node, path))
+        if len(pieces) > MAX_PIECES:
+            message = f"text has more than {MAX_PIECES} references and pieces between them"
+            raise UnresolvedReferenceError(Problem("limit", message, path, node.origin))
+        if len(pieces) == 1 and isinstance(pieces[0], ValueReference):
+            return self.look_up(pieces[0], is_whole_value=True)
         texts: list[str] = []
         also: list[Origin] = []
         for piece in pieces:
-            found = self.looked_up(piece, whole=False) if isinstance(piece, Reference) else None
-            also += found.also if found else ()
-            texts.append(plain_scalar(found.value) if found else str(piece))
+            found = (
+                self.look_up(piece, is_whole_value=False)
+                if isinstance(piece, ValueReference)
+                else None
+            )
+            also += found.alias_origins if found else ()
+            texts.append(format_embedded_scalar(found.value) if found else str(piece))
         text = "".join(texts)
-        if len(text) > LONGEST_TEXT:
-            raise Unresolved(
+        if len(text) > MAX_TEXT_LENGTH:
+            raise UnresolvedReferenceError(
                 Problem(
-                    "limit", f"the text grows beyond {LONGEST_TEXT} characters", path, node.origin
+                    "limit",
+                    f"the text grows beyond {MAX_TEXT_LENGTH} characters",
+                    path,
+                    node.origin,
                 )
             )
         via = node.via if all(isinstance(piece, str) for piece in pieces) else "interpolation"
-        return replace(node, value=text, also=(*node.also, *also), via=via)
+        return replace(node, value=text, alias_origins=(*node.alias_origins, *also), via=via)
 
-    def looked_up(self, reference: Reference, *, whole: bool) -> Node:
-        """The value that a reference stands for, at the place of the reference."""
-        if MARK in reference.inner:
-            raise mistake(reference, "references do not nest")
-        if reference.inner.startswith(ENVIRONMENT):
-            text = self.variable(reference)
-            value = scalar_of(text) if whole and not self.is_text(reference.path) else text
+    def look_up(self, reference: ValueReference, *, is_whole_value: bool) -> Node:
+        """Return the value of a reference, with the origin of the reference."""
+        if REFERENCE_START in reference.inner:
+            raise reference_error(reference, "references do not nest")
+        if reference.inner.startswith(ENVIRONMENT_PREFIX):
+            text = self.get_variable(reference)
+            value = (
+                parse_environment_value(text)
+                if is_whole_value and not self.is_text(reference.path)
+                else text
+            )
             return replace(reference.node, value=value, via="interpolation")
-        target = self.target(reference)
+        target = self.resolve_target(reference)
         return replace(
             reference.node,
             value=target.value,
-            also=(*reference.node.also, target.origin),
+            alias_origins=(*reference.node.alias_origins, target.origin),
             via="interpolation",
         )
 
-    def variable(self, reference: Reference) -> str:
-        """The text of an environment variable, or the default beside its name."""
-        name, comma, default = reference.inner.removeprefix(ENVIRONMENT).partition(",")
+    def get_variable(self, reference: ValueReference) -> str:
+        """Return the text of an environment variable, or the default given with its name."""
+        name, comma, default = reference.inner.removeprefix(ENVIRONMENT_PREFIX).partition(",")
         if KEY.fullmatch(name) is None:
-            raise mistake(
+            raise reference_error(
                 reference,
                 f"'{name}' is not the name of an environment variable"
                 if name
@@ -185,162 +227,173 @@ class Resolver:
             )
         text = self.environment.get(name)
         if text is None and not comma:
-            suggestion = closest(name, self.environment)
-            help = (
+            suggestion = find_closest(name, self.environment)
+            hint = (
                 f"did you mean '{suggestion}'?"
                 if suggestion
                 else f"set it, or give a default: ${{env:{name},default}}"
             )
-            raise mistake(
+            raise reference_error(
                 reference,
                 f"environment variable '{name}' is not set",
-                help=help,
+                hint=hint,
                 suggestion=suggestion,
             )
         if text is not None and SURROGATE.search(text):
-            raise mistake(reference, f"environment variable '{name}' is not UTF-8 text", help=None)
+            raise reference_error(
+                reference, f"environment variable '{name}' is not UTF-8 text", hint=None
+            )
         return default.strip() if text is None else text
 
-    def target(self, reference: Reference) -> Node:
-        """The resolved scalar that a reference to another value leads to."""
-        path = parsed(reference)
+    def resolve_target(self, reference: ValueReference) -> Node:
+        """Return the resolved scalar at the target of a reference."""
+        path = parse_reference_path(reference)
         if self.is_secret(path):
-            raise mistake(
+            raise reference_error(
                 reference,
-                f"'{reference.inner}' is a secret, and nothing refers to it",
-                help="refer to something else",
+                f"'{reference.inner}' is a secret, which references cannot read",
+                hint="refer to another value",
             )
-        node = self.written(path) or self.default(reference, path)
+        node = self.find_written_node(path) or self.get_default_node(reference, path)
         if isinstance(node.value, dict | list):
             kind = "a mapping" if isinstance(node.value, dict) else "a list"
-            raise mistake(
+            raise reference_error(
                 reference,
-                f"'{reference.inner}' is {kind}, and a reference takes a single value",
-                help="refer to a value in it",
+                f"'{reference.inner}' is {kind}, but a reference must point to a single value",
+                hint="refer to a value in it",
             )
-        self.refuse_ring(reference, path)
-        self.ring.append(reference)
-        resolved = self.resolved(node, path)
-        self.ring.pop()
+        self.check_no_cycle(reference, path)
+        self.reference_chain.append(reference)
+        resolved = self.resolve_scalar(node, path)
+        self.reference_chain.pop()
         if resolved is None:
-            raise Unresolved
+            raise UnresolvedReferenceError
         return resolved
 
-    def written(self, path: DataPath) -> Node | None:
-        """What the recipe says at `path`; the name of a component may be written as a bare string."""
-        node = find(self.root, path)
+    def find_written_node(self, path: DataPath) -> Node | None:
+        """Return the node written at `path`, or a bare string for a component's name."""
+        node = find_node(self.root, path)
         if node is None and path[-1] == "name":
-            holder = find(self.root, path[:-1])
+            holder = find_node(self.root, path[:-1])
             return holder if holder is not None and isinstance(holder.value, str) else None
         return node
 
-    def default(self, reference: Reference, path: DataPath) -> Node:
-        """The default at `path`, which the recipe does not write."""
+    def get_default_node(self, reference: ValueReference, path: DataPath) -> Node:
+        """Return the default at `path`, which the recipe does not write."""
         try:
-            if self.default_of is None:
+            if self.get_default is None:
                 raise LookupError(path)
-            value = self.default_of(path)
+            value = self.get_default(path)
         except LookupError:
-            raise self.unknown(reference, path) from None
+            raise self.build_unknown_path_error(reference, path) from None
         scalar = value is None or isinstance(value, bool | int | float | str)
         return Node(value if scalar else {}, reference.origin)  # type: ignore[arg-type]
 
-    def unknown(self, reference: Reference, path: DataPath) -> Unresolved:
-        """The problem of a reference to nothing, with what was probably meant."""
+    def build_unknown_path_error(
+        self, reference: ValueReference, path: DataPath
+    ) -> UnresolvedReferenceError:
+        """Build the error of a reference to a missing path, with a suggestion."""
         known = [
-            place for place, node in walk(self.root) if not isinstance(node.value, dict | list)
+            place
+            for place, node in iter_nodes(self.root)
+            if not isinstance(node.value, dict | list)
         ]
-        suggestion = closest(reference.inner, {path_text(place) for place in known})
-        same_key = {path_text(place) for place in known if place[-1] == path[-1]}
+        suggestion = find_closest(reference.inner, {format_path(place) for place in known})
+        same_key = {format_path(place) for place in known if place[-1] == path[-1]}
         if suggestion is None and len(same_key) == 1:
             suggestion = same_key.pop()
-        help = f"did you mean '{suggestion}'?" if suggestion else FORMS
-        return mistake(
-            reference, f"the recipe has no '{reference.inner}'", help=help, suggestion=suggestion
+        hint = f"did you mean '{suggestion}'?" if suggestion else REFERENCE_HINT
+        return reference_error(
+            reference, f"the recipe has no '{reference.inner}'", hint=hint, suggestion=suggestion
         )
 
-    def refuse_ring(self, reference: Reference, path: DataPath) -> None:
-        """Stops references that lead back to themselves, and chains too long to follow."""
-        chain = [*self.ring, reference]
+    def check_no_cycle(self, reference: ValueReference, path: DataPath) -> None:
+        """Raise an error for a reference that leads back to itself, or for a too long chain."""
+        chain = [*self.reference_chain, reference]
         start = next((index for index, member in enumerate(chain) if member.path == path), None)
         if start is not None:
             ring = chain[start:]
             names = " -> ".join(
-                path_text(place) for place in [*(member.path for member in ring), path]
+                format_path(place) for place in [*(member.path for member in ring), path]
             )
             related = tuple(
-                Related(member.origin, f"refers to {member.inner}", member.path)
+                RelatedLocation(member.origin, f"refers to {member.inner}", member.path)
                 for member in ring[:-1]
             )
-            help = "write one of these values out"
-            raise mistake(
+            hint = "write one of these values literally"
+            raise reference_error(
                 reference,
-                f"references go in a ring: {names}",
+                f"circular reference: {names}",
                 code="cycle",
-                help=help,
+                hint=hint,
                 related=related,
             )
-        if len(chain) > LONGEST_CHAIN:
-            raise mistake(
-                reference, f"more than {LONGEST_CHAIN} references in a row", code="limit", help=None
+        if len(chain) > MAX_REFERENCE_DEPTH:
+            raise reference_error(
+                reference,
+                f"reference chain is longer than {MAX_REFERENCE_DEPTH}",
+                code="limit",
+                hint=None,
             )
 
 
-def split(node: Node, path: DataPath) -> Iterator[str | Reference]:
-    """The text of `node` as literal pieces and references."""
+def split_references(node: Node, path: DataPath) -> Iterator[str | ValueReference]:
+    """Yield the text of `node` as literal pieces and references."""
     text, position = str(node.value), 0
-    for found in PIECE.finditer(text):
+    for found in REFERENCE_OR_ESCAPE.finditer(text):
         if found.start() > position:
             yield text[position : found.start()]
         position = found.end()
         if found["escape"]:
-            yield MARK
+            yield REFERENCE_START
             continue
-        reference = Reference(node, path, found.start(), found.end(), found["inner"] or "")
+        reference = ValueReference(node, path, found.start(), found.end(), found["inner"] or "")
         if found["open"]:
-            raise mistake(reference, "'${' is never closed")
+            raise reference_error(reference, "'${' is never closed")
         yield reference
     if position < len(text):
         yield text[position:]
 
 
-def parsed(reference: Reference) -> DataPath:
-    """The path that a reference names."""
+def parse_reference_path(reference: ValueReference) -> DataPath:
+    """Parse the path that a reference names."""
     inner = reference.inner
     if not inner:
-        raise mistake(reference, "the reference is empty")
+        raise reference_error(reference, "the reference is empty")
     if re.match(r"\w+:", inner):
-        raise mistake(reference, f"there is no kind of reference '{inner.partition(':')[0]}:'")
+        raise reference_error(reference, f"unknown reference type '{inner.partition(':')[0]}:'")
     try:
         return parse_path(inner)
-    except PathMistake:
-        raise mistake(reference, f"'{inner}' is not a path, and there are no expressions") from None
+    except PathSyntaxError:
+        raise reference_error(
+            reference, f"'{inner}' is not a path, and expressions are not supported"
+        ) from None
 
 
-def mistake(
-    reference: Reference,
+def reference_error(
+    reference: ValueReference,
     message: str,
     *,
-    code: Code = "interpolation",
-    help: str | None = FORMS,
+    code: ProblemCode = "interpolation",
+    hint: str | None = REFERENCE_HINT,
     suggestion: str | None = None,
-    related: tuple[Related, ...] = (),
-) -> Unresolved:
-    """A problem at the place of a reference."""
+    related: tuple[RelatedLocation, ...] = (),
+) -> UnresolvedReferenceError:
+    """Build an error at the location of a reference."""
     problem = Problem(
         code,
         message,
         reference.path,
         reference.origin,
-        help=help,
+        hint=hint,
         suggestion=suggestion,
         related=related,
     )
-    return Unresolved(problem)
+    return UnresolvedReferenceError(problem)
 
 
-def scalar_of(text: str) -> Scalar:
-    """Text from outside as the number, boolean or null it looks like, else as it is."""
+def parse_environment_value(text: str) -> Scalar:
+    """Parse text from the environment as a number, boolean or null, else return it unchanged."""
     word = text.strip()
-    value = resolve(word) if word else text
-    return text if isinstance(value, str | Refusal) else value
+    value = parse_scalar(word) if word else text
+    return text if isinstance(value, str | ScalarRejection) else value

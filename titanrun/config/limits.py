@@ -1,4 +1,4 @@
-"""How large a recipe may be: far above what people write, far below what could hang a machine."""
+"""Size limits of recipes: far above normal use, far below what could hang a machine."""
 
 from typing import NoReturn
 
@@ -8,55 +8,55 @@ MAX_BYTES = 1024 * 1024
 MAX_VALUES = 10_000
 MAX_DEPTH = 64
 MAX_DIGITS = 4300
-"""Python refuses to print longer integers, so that no message could show them."""
+"""Python refuses to print longer integers, so no message could show them."""
 BITS_PER_DIGIT = 3.32193
 MAX_PROBLEMS = 100
-"""Problems of one file after which reading or checking ends."""
+"""Number of problems of one file after which reading or validation stops."""
 LONGEST_SHOWN = 60
 
 
-def cut(text: str) -> str:
-    """Text as a message shows it."""
+def truncate_for_message(text: str) -> str:
+    """Truncate text for a message."""
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
 
 
-def too_long(digits: int) -> str:
-    """The message about an integer of `digits` digits."""
+def format_too_many_digits(digits: int) -> str:
+    """Return the message about an integer of `digits` digits."""
     return f"an integer of {digits} digits is longer than {MAX_DIGITS}"
 
 
-def too_large(origin: Origin) -> ProblemsFound:
-    """The problem of a text over MAX_BYTES."""
+def text_too_large_error(origin: Origin) -> ProblemsFound:
+    """Build the problem of a text over MAX_BYTES."""
     return ProblemsFound(
         [
             Problem(
                 "limit",
                 "larger than 1 MiB",
                 origin=origin,
-                help="keep data in data files and give their path",
+                hint="keep data in data files and give their path",
             )
         ]
     )
 
 
-def refuse_count(found: list[Problem], origin: Origin, path: DataPath) -> NoReturn:
-    """Ends reading at more than MAX_VALUES values, with the problems found before."""
-    advice = "an alias counts with everything it stands for"
+def raise_too_many_values(problems: list[Problem], origin: Origin, path: DataPath) -> NoReturn:
+    """Raise for more than MAX_VALUES values, with the problems found before."""
+    advice = "an alias counts as all the values it refers to"
     raise ProblemsFound(
         [
-            *found,
+            *problems,
             Problem(
-                "limit", f"more than {MAX_VALUES} values", path=path, origin=origin, help=advice
+                "limit", f"more than {MAX_VALUES} values", path=path, origin=origin, hint=advice
             ),
         ]
     )
 
 
-def refuse_depth(found: list[Problem], origin: Origin, path: DataPath) -> NoReturn:
-    """Ends reading at more than MAX_DEPTH nested mappings and lists, with the problems found before."""
+def raise_too_deep(problems: list[Problem], origin: Origin, path: DataPath) -> NoReturn:
+    """Raise for more than MAX_DEPTH nested mappings and lists, with the problems found before."""
     raise ProblemsFound(
         [
-            *found,
+            *problems,
             Problem("limit", f"nested deeper than {MAX_DEPTH} levels", path=path, origin=origin),
         ]
     )

@@ -1,12 +1,12 @@
-"""What is wrong with a recipe: one problem is data, its text is made in render.py."""
+"""Problems of a recipe as data; diagnostics.py renders their text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from titanrun.config.masking import masked_addresses, starred_addresses
+from titanrun.config.redaction import redact_url_credentials, star_out_url_credentials
 
-Code = Literal[
+ProblemCode = Literal[
     "syntax",
     "encoding",
     "empty",
@@ -34,40 +34,46 @@ Code = Literal[
 ]
 
 EXIT_RECIPE = 2
-EXIT_OF_CODE: dict[Code, int] = {"data": 3, "checkpoint": 4, "internal": 70}
+EXIT_CODES: dict[ProblemCode, int] = {"data": 3, "checkpoint": 4, "internal": 70}
 
 DataPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceText:
-    """One text that values come from: a file as the user named it, or one command-line override."""
+    """Source of values: a file as the user named it, or one command-line override."""
 
     name: str
     text: str
     kind: Literal["file", "override"] = "file"
     included_from: "Origin | None" = None
-    hidden: "list[Origin]" = field(default_factory=list, repr=False)
-    """Places of secrets, which no message shows."""
+    hidden_origins: "list[Origin]" = field(default_factory=list, repr=False)
+    """Origins of secrets, which no message shows."""
 
-    def line(self, number: int) -> str:
-        """Line `number`, counted from 1, without its line break."""
+    def get_line(self, number: int) -> str:
+        """Return line `number`, counted from 1, without its line break."""
         lines = self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
-    def shown_line(self, number: int) -> str:
-        """The line as messages show it: secrets, and who asks in an address, as stars, everything else in its column."""
-        text = self.line(number)
-        for place in self.hidden:
+    def get_redacted_line(self, number: int) -> str:
+        """Return a line for messages: secrets and URL credentials are replaced by stars.
+
+        All other characters keep their columns.
+        """
+        text = self.get_line(number)
+        for place in self.hidden_origins:
             if place.line == number:
                 start, end = place.column - 1, max(place.column, place.end_column - 1)
                 text = text[:start] + "*" * len(text[start:end]) + text[end:]
-        return starred_addresses(text)
+        return star_out_url_credentials(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a key or value stands: line and columns count code points from 1, `end_column` is exclusive."""
+    """Location of a key or value.
+
+    Line and columns count code points from 1. `end_column` is exclusive.
+    """
 
     source: SourceText
     line: int
@@ -81,20 +87,20 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Related:
-    """A further place that a problem involves, with what stands there."""
+class RelatedLocation:
+    """Another location that a problem involves, with a description."""
 
     origin: Origin | None
     message: str
     path: DataPath = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", masked_addresses(self.message))
+        object.__setattr__(self, "message", redact_url_credentials(self.message))
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A machine-safe edit: what belongs in the place of the text at `origin`, which is in a file."""
+    """Machine-applicable edit: the replacement for the text at `origin`, which is in a file."""
 
     origin: Origin
     replacement: str
@@ -102,39 +108,43 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One diagnostic. `message` and `help` are short, lower case, without a full stop; an address in them never says who asks."""
+    """One diagnostic.
 
-    code: Code
+    `message` and `hint` are short, lower case, without a full stop. URLs in them never contain
+    credentials.
+    """
+
+    code: ProblemCode
     message: str
     path: DataPath = ()
     origin: Origin | None = None
     severity: Literal["error", "warning"] = "error"
-    help: str | None = None
+    hint: str | None = None
     suggestion: str | None = None
     rule: str | None = None
     got: object = None
     expected: str | None = None
-    related: tuple[Related, ...] = field(default=())
+    related: tuple[RelatedLocation, ...] = field(default=())
     fix: Fix | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", masked_addresses(self.message))
-        if self.help is not None:
-            object.__setattr__(self, "help", masked_addresses(self.help))
+        object.__setattr__(self, "message", redact_url_credentials(self.message))
+        if self.hint is not None:
+            object.__setattr__(self, "hint", redact_url_credentials(self.hint))
 
     @property
     def label(self) -> str:
-        """The code as it is shown: `conflict/heads-divide-over-tp` for a rule's problem."""
+        """The code as shown: `conflict/heads-divide-over-tp` for the problem of a rule."""
         return f"{self.code}/{self.rule}" if self.rule else self.code
 
     @property
     def exit_code(self) -> int:
-        """The process exit code that this problem asks for."""
-        return EXIT_OF_CODE.get(self.code, EXIT_RECIPE)
+        """Process exit code for this problem."""
+        return EXIT_CODES.get(self.code, EXIT_RECIPE)
 
 
-class ProblemsFound(Exception):
-    """Raised where work cannot go on; carries every problem found so far."""
+class ProblemsFound(Exception):  # noqa: N818 - public name, reads as what happened
+    """Raised if work cannot continue; carries every problem found so far."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -142,20 +152,20 @@ class ProblemsFound(Exception):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first error."""
+        """Exit code of the first error."""
         return next(
             (problem.exit_code for problem in self.problems if problem.severity == "error"),
             EXIT_RECIPE,
         )
 
 
-def fail(
-    code: Code,
+def problem_error(
+    code: ProblemCode,
     message: str,
     *,
     path: DataPath = (),
     origin: Origin | None = None,
-    help: str | None = None,
+    hint: str | None = None,
 ) -> ProblemsFound:
-    """One problem, ready to be raised."""
-    return ProblemsFound([Problem(code, message, path=path, origin=origin, help=help)])
+    """Build an error with one problem, for the caller to raise."""
+    return ProblemsFound([Problem(code, message, path=path, origin=origin, hint=hint)])

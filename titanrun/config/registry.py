@@ -1,4 +1,4 @@
-"""The registry: a slot's choices are its subclasses, looked up by name when a value is validated."""
+"""Registry of components: a slot's choices are its subclasses, looked up by name."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -9,99 +9,105 @@ from pydantic_core import PydanticCustomError
 if TYPE_CHECKING:
     from titanrun.config.base import ComponentConfig
 
-# top-level modules of plug-ins that were imported for another recipe than the one that is read
-_hidden: set[str] = set()
+# top-level modules of plug-ins imported for another recipe than the current one
+_hidden_packages: set[str] = set()
 # slot -> name -> module that defines the choice, for choices that are imported only when named
-_offers: dict[str, dict[str, str]] = {}
+_lazy_modules: dict[str, dict[str, str]] = {}
 
 
-def offer(slot: str, modules: Mapping[str, str]) -> None:
-    """Announce choices of `slot` by name, each with the module to import when it is named."""
-    _offers.setdefault(slot, {}).update(modules)
+def register_lazy(slot: str, modules: Mapping[str, str]) -> None:
+    """Register choices of `slot` by name, each with the module to import when it is used."""
+    _lazy_modules.setdefault(slot, {}).update(modules)
 
 
-def hide(packages: set[str]) -> None:
-    """From now on, nothing that the modules of these top-level packages define is a choice; what all others define is."""
-    _hidden.clear()
-    _hidden.update(packages)
+def hide_packages(packages: set[str]) -> None:
+    """Hide the choices defined in these top-level packages, and show those of all others."""
+    _hidden_packages.clear()
+    _hidden_packages.update(packages)
 
 
-def package_of(defined: type) -> str:
-    """The top-level package or module that defines a class."""
+def get_top_level_package(defined: type) -> str:
+    """Return the top-level package or module that defines a class."""
     return defined.__module__.partition(".")[0]
 
 
-def is_hidden(defined: type) -> bool:
-    """Whether a class belongs to a plug-in that is not in use."""
+def is_hidden_class(defined: type) -> bool:
+    """Return whether a class belongs to a plug-in that is not in use."""
     return is_hidden_module(defined.__module__)
 
 
 def is_hidden_module(module: str) -> bool:
-    """Whether a module is of a plug-in that is not in use."""
-    return module.partition(".")[0] in _hidden
+    """Return whether a module belongs to a plug-in that is not in use."""
+    return module.partition(".")[0] in _hidden_packages
 
 
-def claims(slot: "type[ComponentConfig]") -> dict[str, list[str]]:
-    """The names of a slot's choices, each with the top-level package of every choice that has it: one, unless two clash."""
+def get_packages_by_choice(slot: "type[ComponentConfig]") -> dict[str, list[str]]:
+    """Return the choice names of a slot with the top-level packages that define each name.
+
+    There is one package per name unless two clash.
+    """
     found: dict[str, list[str]] = {}
-    offered = _offers.get(slot.slot, {})
+    offered = _lazy_modules.get(slot.slot, {})
     for name, module in offered.items():
         found.setdefault(name, []).append(module.partition(".")[0])
-    for candidate in loaded_choices(slot):
+    for candidate in iter_loaded_choices(slot):
         if candidate.__module__ not in offered.values():
             found.setdefault(candidate.model_fields["name"].default, []).append(
-                package_of(candidate)
+                get_top_level_package(candidate)
             )
     return found
 
 
-def choice(slot: "type[ComponentConfig]", name: str) -> "type[ComponentConfig]":
-    """The config class registered as `name`. Raises KeyError where there is none."""
-    module = _offers.get(slot.slot, {}).get(name)
+def load_choice(slot: "type[ComponentConfig]", name: str) -> "type[ComponentConfig]":
+    """Return the config class registered as `name`. Raise KeyError if it is unknown."""
+    module = _lazy_modules.get(slot.slot, {}).get(name)
     if module is not None:
         import_module(module)
-    for candidate in loaded_choices(slot):
+    for candidate in iter_loaded_choices(slot):
         if candidate.model_fields["name"].default == name:
             return candidate
     raise KeyError(name)
 
 
-def choices(slot: "type[ComponentConfig]") -> "dict[str, type[ComponentConfig]]":
-    """All choices of a slot by name, sorted; imports every offered module."""
-    for module in _offers.get(slot.slot, {}).values():
+def load_choices(slot: "type[ComponentConfig]") -> "dict[str, type[ComponentConfig]]":
+    """Return all choices of a slot by name, sorted. Import every lazily registered module."""
+    for module in _lazy_modules.get(slot.slot, {}).values():
         import_module(module)
     found = {
-        candidate.model_fields["name"].default: candidate for candidate in loaded_choices(slot)
+        candidate.model_fields["name"].default: candidate for candidate in iter_loaded_choices(slot)
     }
     return dict(sorted(found.items()))
 
 
-def names(slot: "type[ComponentConfig]") -> list[str]:
-    """The names of a slot's choices, without importing the offered ones."""
-    loaded = {candidate.model_fields["name"].default for candidate in loaded_choices(slot)}
-    return sorted(loaded | set(_offers.get(slot.slot, {})))
+def get_choice_names(slot: "type[ComponentConfig]") -> list[str]:
+    """Return the names of a slot's choices without importing the lazily registered ones."""
+    loaded = {candidate.model_fields["name"].default for candidate in iter_loaded_choices(slot)}
+    return sorted(loaded | set(_lazy_modules.get(slot.slot, {})))
 
 
-def loaded_names(slot: "type[ComponentConfig]") -> "Iterator[str]":
-    """The names of a slot's choices that are imported, in the order they were declared."""
-    for candidate in loaded_choices(slot):
+def iter_loaded_choice_names(slot: "type[ComponentConfig]") -> "Iterator[str]":
+    """Yield the names of a slot's imported choices in order of declaration."""
+    for candidate in iter_loaded_choices(slot):
         yield str(candidate.model_fields["name"].default)
 
 
-def loaded_choices(slot: "type[ComponentConfig]") -> "Iterator[type[ComponentConfig]]":
-    """Subclasses of a slot that are choices: they declare a name of their own."""
+def iter_loaded_choices(slot: "type[ComponentConfig]") -> "Iterator[type[ComponentConfig]]":
+    """Yield the subclasses of a slot that are choices: they declare their own name."""
     for candidate in slot.__subclasses__():
         if (
             "name" in candidate.__annotations__
             and "builds" in candidate.__dict__
-            and not is_hidden(candidate)
+            and not is_hidden_class(candidate)
         ):
             yield candidate
-        yield from loaded_choices(candidate)
+        yield from iter_loaded_choices(candidate)
 
 
 def validate_choice(slot: "type[ComponentConfig]", value: Any) -> "ComponentConfig":
-    """The config of the choice that `value` names: a bare string, or a mapping with `name` and the choice's fields."""
+    """Return the config of the choice that `value` names.
+
+    `value` is a bare string, or a mapping with `name` and the choice's fields.
+    """
     if isinstance(value, slot):
         return value
     fields = {"name": value} if isinstance(value, str) else value
@@ -112,19 +118,21 @@ def validate_choice(slot: "type[ComponentConfig]", value: Any) -> "ComponentConf
     name = fields.get("name", slot.default_name)
     if name is None and "name" not in fields:
         raise PydanticCustomError(
-            "component_name_missing", "no name", {"slot": slot.slot, "names": names(slot)}
+            "component_name_missing",
+            "no name",
+            {"slot": slot.slot, "names": get_choice_names(slot)},
         )
     if not isinstance(name, str):
         raise PydanticCustomError("component_name_type", "expected a name", {"slot": slot.slot})
     try:
-        chosen = choice(slot, name)
+        chosen = load_choice(slot, name)
     except KeyError:
-        context = {"slot": slot.slot, "name": name, "names": names(slot)}
+        context = {"slot": slot.slot, "name": name, "names": get_choice_names(slot)}
         raise PydanticCustomError("unknown_name", "unknown name", context) from None
     return chosen.model_validate({"name": name, **fields})
 
 
-def implementation(config_class: "type[ComponentConfig]") -> Any:
-    """What a config class builds, imported now."""
+def load_implementation(config_class: "type[ComponentConfig]") -> Any:
+    """Import and return the class or function that a config class builds."""
     module, _, attribute = config_class.builds.partition(":")
     return getattr(import_module(module), attribute)

@@ -1,79 +1,85 @@
-"""Keys that were called otherwise once: a field's former names are read for a while, with a warning that names the new one."""
+"""Former names of fields, which are read for a while with a warning."""
 
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from titanrun.config.base import Config
-from titanrun.config.fields import former_names
-from titanrun.config.fixes import rewritten
-from titanrun.config.problems import DataPath, Origin, Problem, Related
-from titanrun.config.shape import bare, chosen, is_slot, item_type
+from titanrun.config.fields import get_former_names
+from titanrun.config.problems import DataPath, Origin, Problem, RelatedLocation
+from titanrun.config.text_edits import build_word_fix
 from titanrun.config.tree import Node
+from titanrun.config.type_introspection import (
+    find_choice_class,
+    find_item_type,
+    is_slot,
+    unwrap_annotation,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
-    """A tree in which every key has its name of today, the problems told on the way, and where the former names stand."""
+class RenameResult:
+    """Tree with current key names, the problems reported, and the locations of former names."""
 
     tree: Node
     problems: tuple[Problem, ...]
-    found: tuple["Former", ...]
+    former_keys: tuple["FormerKey", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Former:
-    """One key in its former spelling."""
+class FormerKey:
+    """One key with its former name."""
 
     origin: Origin
     path: DataPath
     name: str
 
 
-def renamed(model: type[Config], root: Node, data: Any) -> Renamed:
-    """The tree with the names of today. `data` is plain data of the whole recipe, which says what component stands where.
+def rename_former_keys(model: type[Config], root: Node, data: Any) -> RenameResult:
+    """Return the tree with current key names.
 
-    Both names in one mapping are a conflict; the key of today stays.
+    `data` is the plain data of the whole recipe, which determines the components. Both names in one
+    mapping are a conflict; the current key is kept.
     """
-    walker = Walker(data)
-    tree = walker.config(model, root, ())
-    return Renamed(tree, tuple(walker.problems), tuple(walker.found))
+    walker = FormerKeyRenamer(data)
+    tree = walker.rename_config(model, root, ())
+    return RenameResult(tree, tuple(walker.problems), tuple(walker.former_keys))
 
 
 @cache
-def names_of_today(config: type[Config]) -> dict[str, str]:
-    """Former name -> name, of all fields of a class."""
+def get_current_names(config: type[Config]) -> dict[str, str]:
+    """Return former name -> current name for all fields of a class."""
     return {
         former: name
         for name, declared in config.model_fields.items()
-        for former in former_names(declared)
+        for former in get_former_names(declared)
     }
 
 
-def path_of_today(model: type[Config], path: DataPath, data: Any) -> DataPath:
-    """A path with the names of today; what the schema does not know stays as it is."""
+def to_current_path(model: type[Config], path: DataPath, data: Any) -> DataPath:
+    """Return a path with current names. Steps that the schema does not know are unchanged."""
     holder: Any = model
     found: DataPath = ()
     for step in path:
         data = (
             data.get(step)
             if isinstance(data, dict) and isinstance(step, str)
-            else item_of(data, step)
+            else find_list_item(data, step)
         )
         if isinstance(step, str) and isinstance(holder, type) and issubclass(holder, Config):
-            step = names_of_today(holder).get(step, step)
+            step = get_current_names(holder).get(step, step)
             declared = holder.model_fields.get(step)
-            holder = entered(declared.annotation, data) if declared is not None else None
+            holder = find_value_type(declared.annotation, data) if declared is not None else None
         elif isinstance(step, int):
-            holder = entered(holder, data)
+            holder = find_value_type(holder, data)
         else:
             holder = None
         found = (*found, step)
     return found
 
 
-def item_of(data: Any, step: str | int) -> Any:
-    """An item of a list, if it is there."""
+def find_list_item(data: Any, step: str | int) -> Any:
+    """Return an item of a list, or None if it does not exist."""
     return (
         data[step]
         if isinstance(data, list) and isinstance(step, int) and step < len(data)
@@ -81,45 +87,50 @@ def item_of(data: Any, step: str | int) -> Any:
     )
 
 
-def entered(annotation: Any, data: Any) -> Any:
-    """What describes the value of a type: a config class, for a list the type of its items, else None."""
-    item = item_type(annotation)
+def find_value_type(annotation: Any, data: Any) -> Any:
+    """Return the type that describes a value: a config class or the item type of a list.
+
+    Return None for other types.
+    """
+    item = find_item_type(annotation)
     if item is not None:
         return item
-    inner = bare(annotation)
-    return chosen(inner, data) if is_slot(inner) else inner
+    inner = unwrap_annotation(annotation)
+    return find_choice_class(inner, data) if is_slot(inner) else inner
 
 
 @dataclass(slots=True)
-class Walker:
-    """Goes through a tree along the configs that describe it."""
+class FormerKeyRenamer:
+    """Renamer that walks a tree along the configs that describe it."""
 
     data: Any
     problems: list[Problem] = field(default_factory=list)
-    found: list[Former] = field(default_factory=list)
+    former_keys: list[FormerKey] = field(default_factory=list)
 
-    def value(self, annotation: Any, node: Node, path: DataPath, data: Any) -> Node:
-        """One value of a type."""
-        item = item_type(annotation)
+    def rename_value(self, annotation: Any, node: Node, path: DataPath, data: Any) -> Node:
+        """Rename the keys in one value of a type."""
+        item = find_item_type(annotation)
         if item is not None and isinstance(node.value, list):
             items = [
-                self.value(item, child, (*path, index), item_of(data, index))
+                self.rename_value(item, child, (*path, index), find_list_item(data, index))
                 for index, child in enumerate(node.value)
             ]
             return replace(node, value=items)
-        config = entered(annotation, data)
+        config = find_value_type(annotation, data)
         return (
-            self.config(config, node, path, data)
+            self.rename_config(config, node, path, data)
             if isinstance(config, type) and issubclass(config, Config)
             else node
         )
 
-    def config(self, config: type[Config], node: Node, path: DataPath, data: Any = None) -> Node:
-        """The mapping of one config."""
+    def rename_config(
+        self, config: type[Config], node: Node, path: DataPath, data: Any = None
+    ) -> Node:
+        """Rename the keys in the mapping of one config."""
         if not isinstance(node.value, dict):
             return node
         data = self.data if not path else data
-        today = names_of_today(config)
+        today = get_current_names(config)
         children: dict[str, Node] = {}
         for key, child in node.value.items():
             name = today.get(key, key)
@@ -128,34 +139,36 @@ class Walker:
             inner = (
                 child
                 if declared is None
-                else self.value(declared.annotation, child, (*path, key), below)
+                else self.rename_value(declared.annotation, child, (*path, key), below)
             )
             if name != key:
-                self.former(key, name, child, node.value.get(name), path)
+                self.record_former_key(key, name, child, node.value.get(name), path)
             if name == key or name not in node.value:
                 children[name] = inner
         return replace(node, value=children)
 
-    def former(self, key: str, name: str, child: Node, today: Node | None, path: DataPath) -> None:
-        """Tell one former name."""
+    def record_former_key(
+        self, key: str, name: str, child: Node, today: Node | None, path: DataPath
+    ) -> None:
+        """Record one former name and report it."""
         origin = child.key or child.origin
-        self.found.append(Former(origin, (*path, key), name))
+        self.former_keys.append(FormerKey(origin, (*path, key), name))
         if today is None:
-            message, help = (
-                f"'{key}' is now called '{name}'",
+            message, hint = (
+                f"'{key}' was renamed to '{name}'",
                 f"write '{name}'; titanrun migrate FILE --write does it",
             )
-            fix = rewritten(child.key, key, name)
+            fix = build_word_fix(child.key, key, name)
             self.problems.append(
                 Problem(
-                    "deprecated", message, (*path, name), origin, "warning", help, name, fix=fix
+                    "deprecated", message, (*path, name), origin, "warning", hint, name, fix=fix
                 )
             )
             return
-        other = Related(today.key or today.origin, f"'{name}' is written too", (*path, name))
-        message = f"'{key}' is the former name of '{name}', and both are written"
+        other = RelatedLocation(today.key or today.origin, f"'{name}' is also set", (*path, name))
+        message = f"'{key}' is the former name of '{name}', but both are set"
         self.problems.append(
             Problem(
-                "conflict", message, (*path, name), origin, help=f"remove '{key}'", related=(other,)
+                "conflict", message, (*path, name), origin, hint=f"remove '{key}'", related=(other,)
             )
         )

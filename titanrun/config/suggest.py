@@ -1,26 +1,33 @@
-"""The word someone probably meant."""
+"""Spelling suggestions."""
 
 import re
 from collections.abc import Collection, Iterable
 
 DIGIT = re.compile("[0-9]")
 CURLY_QUOTES = "\u2018\u2019\u201a\u201c\u201d\u201e"
-SPELLED_DIFFERENTLY = f"-_. {CURLY_QUOTES}"
+IGNORED_CHARACTERS = f"-_. {CURLY_QUOTES}"
 
 
-def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = ()) -> str | None:
-    """The candidate that `word` is a misspelling of, or None.
+def find_closest(
+    word: str, candidates: Iterable[str], *, present: Collection[str] = ()
+) -> str | None:
+    """Return the candidate that `word` is a misspelling of, or None.
 
-    First the same letters but for case, hyphens and underscores, then the smallest edit distance that still is a typo
-    (one edit for short words, a third of the letters for long ones); words not yet `present` win ties.
+    Candidates that differ only in case, hyphens and underscores come first, then the smallest edit
+    distance that still counts as a typo (one edit for short words, a third of the letters for long
+    ones). Words not yet `present` win ties.
     """
     options = sorted(candidates)
     for option in options:
-        if letters(option) == letters(word):
+        if normalize_spelling(option) == normalize_spelling(word):
             return option
     limit = max(1, len(word) // 3)
     ranked = sorted(
-        (edit_distance(letters(word), letters(option), limit), option in present, option)
+        (
+            edit_distance(normalize_spelling(word), normalize_spelling(option), limit),
+            option in present,
+            option,
+        )
         for option in options
     )
     if ranked and ranked[0][0] <= limit:
@@ -29,8 +36,11 @@ def closest(word: str, candidates: Iterable[str], *, present: Collection[str] = 
 
 
 def is_other_number(word: str, option: str) -> bool:
-    """Whether two names differ in their numbers alone: 7B is no misspelling of 1B, nor llama4 of llama3; 23B may be one of 32B."""
-    left, right = letters(word), letters(option)
+    """Return whether two names differ only in their numbers.
+
+    7B is not a misspelling of 1B, nor llama4 of llama3. 23B may be a misspelling of 32B.
+    """
+    left, right = normalize_spelling(word), normalize_spelling(option)
     return (
         left != right
         and DIGIT.sub("#", left) == DIGIT.sub("#", right)
@@ -39,17 +49,28 @@ def is_other_number(word: str, option: str) -> bool:
 
 
 def is_respelling(word: str, meant: str, candidates: Iterable[str]) -> bool:
-    """Whether `word` is `meant` but for case, hyphens and underscores, and no other candidate is."""
-    return [option for option in candidates if letters(option) == letters(word)] == [meant]
+    """Return whether `word` is `meant` except for case, hyphens and underscores.
+
+    No other candidate may match in that way.
+    """
+    return [
+        option for option in candidates if normalize_spelling(option) == normalize_spelling(word)
+    ] == [meant]
 
 
-def letters(word: str) -> str:
-    """The word without what people spell differently: case, hyphens, underscores, dots, spaces, a word processor's quotes."""
-    return "".join(character for character in word.lower() if character not in SPELLED_DIFFERENTLY)
+def normalize_spelling(word: str) -> str:
+    """Remove the spelling variants of a word.
+
+    These are case, hyphens, underscores, dots, spaces and the quotes of a word processor.
+    """
+    return "".join(character for character in word.lower() if character not in IGNORED_CHARACTERS)
 
 
 def edit_distance(left: str, right: str, limit: int) -> int:
-    """Optimal string alignment distance: insert, delete, replace, swap neighbours. More than `limit` is `limit + 1`."""
+    """Compute the optimal string alignment distance: insert, delete, replace, swap neighbors.
+
+    Distances above `limit` are returned as `limit + 1`.
+    """
     if abs(len(left) - len(right)) > limit:
         return limit + 1
     before: list[int] = []
@@ -67,11 +88,13 @@ def edit_distance(left: str, right: str, limit: int) -> int:
     return above[-1]
 
 
-def listing(words: Iterable[str], *, last: str = "or", most: int = 12) -> str:
-    """`a, b or c`, cut after `most` words."""
+def format_word_list(words: Iterable[str], *, conjunction: str = "or", max_words: int = 12) -> str:
+    """Format words as `a, b or c`, truncated after `max_words` words."""
     shown = list(words)
-    if len(shown) > most:
-        return ", ".join(shown[:most]) + f" and {len(shown) - most} more"
+    if len(shown) > max_words:
+        return ", ".join(shown[:max_words]) + f" and {len(shown) - max_words} more"
     return (
-        f" {last} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+        f" {conjunction} ".join([", ".join(shown[:-1]), shown[-1]])
+        if len(shown) > 1
+        else "".join(shown)
     )

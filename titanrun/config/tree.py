@@ -1,4 +1,4 @@
-"""A recipe as it was read: plain data in which every key and every value knows its origin."""
+"""A recipe as it was read: plain data in which every key and value knows its origin."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,68 +7,79 @@ from typing import Literal, TypeAlias
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound
 
 Scalar: TypeAlias = bool | int | float | str | None
-Via: TypeAlias = Literal["file", "override", "interpolation"]
+ValueProvenance: TypeAlias = Literal["file", "override", "interpolation"]
 
 
 @dataclass(slots=True)
 class Node:
-    """One value. `key` marks the key that leads to it; `also` the aliases and merges it came through."""
+    """One value. `key` marks the key that leads to it.
+
+    `also` holds the aliases and merges through which it came.
+    """
 
     value: "Scalar | dict[str, Node] | list[Node]"
     origin: Origin
     key: Origin | None = None
-    also: tuple[Origin, ...] = ()
-    shadowed: tuple[Origin, ...] = ()
-    via: Via = "file"
+    alias_origins: tuple[Origin, ...] = ()
+    shadowed_origins: tuple[Origin, ...] = ()
+    via: ValueProvenance = "file"
 
 
-class ReadInPart(ProblemsFound):
-    """A text has problems and the rest of it can be used: `root` is its tree, `broken` the origins of the values without meaning."""
+class PartialReadError(ProblemsFound):
+    """A text has problems, but the rest of it is usable.
 
-    def __init__(self, problems: Sequence[Problem], root: Node, broken: frozenset[Origin]) -> None:
+    `root` is its tree, `invalid_origins` the origins of the unreadable values.
+    """
+
+    def __init__(
+        self, problems: Sequence[Problem], root: Node, invalid_origins: frozenset[Origin]
+    ) -> None:
         self.root = root
-        self.broken = broken
+        self.invalid_origins = invalid_origins
         super().__init__(problems)
 
 
-def in_part(problems: Sequence[Problem], root: Node) -> ProblemsFound:
-    """What a reader raises at the end of a text: ReadInPart where every problem belongs to one value, else ProblemsFound."""
-    nodes = [find(root, problem.path) if problem.path else None for problem in problems]
+def build_read_error(problems: Sequence[Problem], root: Node) -> ProblemsFound:
+    """Build the error that a reader raises at the end of a text.
+
+    It is a PartialReadError if every problem belongs to one value, else ProblemsFound.
+    """
+    nodes = [find_node(root, problem.path) if problem.path else None for problem in problems]
     broken = frozenset(node.origin for node in nodes if node is not None)
-    return ProblemsFound(problems) if None in nodes else ReadInPart(problems, root, broken)
+    return ProblemsFound(problems) if None in nodes else PartialReadError(problems, root, broken)
 
 
-def broken_paths(root: Node, broken: Collection[Origin]) -> set[DataPath]:
-    """Where values without meaning have ended up, by aliases and references too."""
-    spread, found, before = set(broken), set[DataPath](), -1
+def find_invalid_paths(root: Node, invalid_origins: Collection[Origin]) -> set[DataPath]:
+    """Return the paths of unreadable values, including those through aliases and references."""
+    spread, found, before = set(invalid_origins), set[DataPath](), -1
     while len(found) > before:
         before = len(found)
-        for path, node in walk(root):
-            if spread.intersection((node.origin, *node.also)):
+        for path, node in iter_nodes(root):
+            if spread.intersection((node.origin, *node.alias_origins)):
                 found.add(path)
                 spread.add(node.origin)
     return found
 
 
-def plain(node: Node) -> object:
-    """The data alone: dicts, lists and scalars."""
+def to_plain_data(node: Node) -> object:
+    """Return the data alone: dicts, lists and scalars."""
     if isinstance(node.value, dict):
-        return {key: plain(value) for key, value in node.value.items()}
+        return {key: to_plain_data(value) for key, value in node.value.items()}
     if isinstance(node.value, list):
-        return [plain(value) for value in node.value]
+        return [to_plain_data(value) for value in node.value]
     return node.value
 
 
-def find(root: Node, path: DataPath) -> Node | None:
-    """The node at `path`, or None where the path leaves what was written."""
+def find_node(root: Node, path: DataPath) -> Node | None:
+    """Return the node at `path`, or None if the path is not written."""
     node: Node | None = root
     for step in path:
-        node = None if node is None else child(node, step)
+        node = None if node is None else find_child(node, step)
     return node
 
 
-def child(node: Node, step: str | int) -> Node | None:
-    """What one key or index leads to."""
+def find_child(node: Node, step: str | int) -> Node | None:
+    """Return the child at one key or index, or None."""
     if isinstance(node.value, dict):
         return node.value.get(step) if isinstance(step, str) else None
     if isinstance(node.value, list) and isinstance(step, int):
@@ -76,8 +87,8 @@ def child(node: Node, step: str | int) -> Node | None:
     return None
 
 
-def without(node: Node, paths: Collection[DataPath], path: DataPath = ()) -> Node:
-    """The tree less what stands at `paths`; a list that loses an item is left out whole."""
+def remove_paths(node: Node, paths: Collection[DataPath], path: DataPath = ()) -> Node:
+    """Return the tree without the values at `paths`. A list that loses an item is removed."""
     if not any(gone[: len(path)] == path for gone in paths):
         return node
     if isinstance(node.value, dict):
@@ -88,41 +99,44 @@ def without(node: Node, paths: Collection[DataPath], path: DataPath = ()) -> Nod
                 gone[: len(inside)] == inside for gone in paths
             )
             if inside not in paths and not loses_item:
-                kept[key] = without(value, paths, inside)
+                kept[key] = remove_paths(value, paths, inside)
         return replace(node, value=kept)
     return node
 
 
-def nearest(root: Node, path: DataPath) -> tuple[Node, DataPath]:
-    """The deepest node on the way to `path`, and its own path."""
+def get_nearest_node(root: Node, path: DataPath) -> tuple[Node, DataPath]:
+    """Return the deepest node on the way to `path`, and its own path."""
     for length in range(len(path), -1, -1):
-        node = find(root, path[:length])
+        node = find_node(root, path[:length])
         if node is not None:
             return node, path[:length]
     return root, ()
 
 
-def places_of_use(root: Node, path: DataPath) -> Iterator[tuple[Origin, Via]]:
-    """The aliases and merges (via the file) and references (via interpolation) through which the value at `path` got there."""
+def iter_use_origins(root: Node, path: DataPath) -> Iterator[tuple[Origin, ValueProvenance]]:
+    """Yield the locations through which the value at `path` was obtained.
+
+    These are aliases and merges (via the file) and references (via interpolation).
+    """
     for length in range(1, len(path) + 1):
-        node = find(root, path[:length])
+        node = find_node(root, path[:length])
         if node is not None:
-            yield from ((place, node.via) for place in node.also)
+            yield from ((place, node.via) for place in node.alias_origins)
 
 
-def walk(node: Node, path: DataPath = ()) -> Iterator[tuple[DataPath, Node]]:
-    """Every node below and including `node`, parents first."""
+def iter_nodes(node: Node, path: DataPath = ()) -> Iterator[tuple[DataPath, Node]]:
+    """Yield `node` and every node below it, parents first."""
     yield path, node
     if isinstance(node.value, dict):
         for key, value in node.value.items():
-            yield from walk(value, (*path, key))
+            yield from iter_nodes(value, (*path, key))
     elif isinstance(node.value, list):
         for index, value in enumerate(node.value):
-            yield from walk(value, (*path, index))
+            yield from iter_nodes(value, (*path, index))
 
 
-def path_text(path: DataPath) -> str:
-    """`("converters", 0, "lr")` as a person writes it: `converters[0].lr`."""
+def format_path(path: DataPath) -> str:
+    """Format a path: `("converters", 0, "lr")` becomes `converters[0].lr`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step

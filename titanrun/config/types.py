@@ -1,4 +1,4 @@
-"""The few field types recipes need beyond pydantic's own: numbers, names, paths, and `auto`-or-something."""
+"""Field types beyond pydantic's own: numbers, names, paths, `auto`-or-something."""
 
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
@@ -8,8 +8,8 @@ from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, ValidationError, core_schema
 
 AUTO: Literal["auto"] = "auto"
-# what a run directory holds already
-OWN_NAMES = {
+# names that a run directory uses
+RESERVED_RUN_NAMES = {
     "logs",
     "data",
     "hf",
@@ -24,8 +24,8 @@ OWN_NAMES = {
     "samples.jsonl",
     "samples",
 }
-OWN_FOLDER = "it lies inside the run directory; set dump_folder to put the whole run elsewhere"
-# bytes of a name on common file systems, and of a path that leaves room for the run directory in front of it
+RUN_PATH_HINT = "it must be inside the run directory; set dump_folder to move the whole run"
+# bytes of a name on common file systems, and of a path with space for the run directory before it
 LONGEST_NAME = 255
 LONGEST_PATH = 1024
 T = TypeVar("T")
@@ -38,35 +38,38 @@ Fraction: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
 Text: TypeAlias = Annotated[str, Len(1)]
 
 
-def inside_run_directory(text: str) -> str:
-    """A relative path that stays inside the run directory and takes none of the run's own names."""
+def validate_run_path(text: str) -> str:
+    """Return a relative path that stays inside the run directory.
+
+    It must not use a name that the run itself uses.
+    """
     parts = PurePath(text).parts
     leaves = PurePath(text).is_absolute() or ".." in parts or "\0" in text
     # on some file systems RUN.JSON is run.json
-    taken = bool(parts) and (parts[0].startswith(".") or parts[0].casefold() in OWN_NAMES)
+    taken = bool(parts) and (parts[0].startswith(".") or parts[0].casefold() in RESERVED_RUN_NAMES)
     long = len(text.encode()) > LONGEST_PATH or any(
         len(part.encode()) > LONGEST_NAME for part in parts
     )
     if leaves or not parts or taken or long:
-        context = {"help": OWN_FOLDER}
+        context = {"help": RUN_PATH_HINT}
         raise PydanticCustomError(
             "a_folder_of_its_own_inside_the_run_directory", "leaves the run directory", context
         )
     return text
 
 
-RunPath: TypeAlias = Annotated[str, AfterValidator(inside_run_directory)]
+RunPath: TypeAlias = Annotated[str, AfterValidator(validate_run_path)]
 DtypeName: TypeAlias = Literal["float32", "bfloat16"]
 
 
 class AutoOr:
-    """Marks `X | Literal["auto"]`: one error instead of pydantic's two, one per branch of the union."""
+    """Marker of `X | Literal["auto"]`: one error instead of pydantic's two (one per branch)."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         inner = handler.generate_schema(get_args(source)[0])
-        return core_schema.no_info_wrap_validator_function(auto_or, inner)
+        return core_schema.no_info_wrap_validator_function(validate_auto_or, inner)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -75,8 +78,8 @@ class AutoOr:
         return {"anyOf": [{"const": AUTO}, inner]}
 
 
-def auto_or(value: Any, validate: Any) -> Any:
-    """`auto` as it stands, else what the inner type makes of the value."""
+def validate_auto_or(value: Any, validate: Any) -> Any:
+    """Return `auto` unchanged, else the value as validated by the inner type."""
     if isinstance(value, str) and value == AUTO:
         return AUTO
     try:

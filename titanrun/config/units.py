@@ -1,7 +1,8 @@
-"""Values with a unit: token counts ("10B"), sizes ("4GiB"), durations ("2h30m"), and steps or a duration.
+"""Values with a unit: token counts ("10B"), sizes ("4GiB"), durations ("2h30m"), steps.
 
-Text or a number in, one canonical form out: a count of tokens or bytes is a plain integer, a duration is text with each unit once,
-the largest in front. Reading the canonical form gives it again.
+Text or a number is converted to one canonical form. A count of tokens or bytes is a plain integer.
+A duration is text with each unit once, the largest first. Parsing the canonical form returns it
+unchanged. A field may also accept steps or a duration.
 """
 
 import re
@@ -18,18 +19,18 @@ NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 TOKEN_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 BINARY_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 SIZE_UNITS = BINARY_UNITS | {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-# in milliseconds, the largest first
+# units in milliseconds, the largest first
 TIME_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-# what people write for the units of time
+# common spellings of the units of time
 TIME_WORDS = re.compile(
     r"(?<=[0-9])(d|h|m|s)(?:ays?|rs?|ours?|ins?|inutes?|ecs?|econds?)(?![a-z])", re.IGNORECASE
 )
-# no number with a unit is longer: it would not fit 64 bits
+# a longer number with a unit would not fit 64 bits
 LONGEST = 40
 
 
-def read_count(text: str, units: Mapping[str, int]) -> int | None:
-    """`1.5K` as a whole number, or None."""
+def parse_count(text: str, units: Mapping[str, int]) -> int | None:
+    """Parse `1.5K` as a whole number, or return None."""
     found = re.fullmatch(rf"({NUMBER})({'|'.join(units)})", text)
     if found is None or len(text) > LONGEST:
         return None
@@ -37,8 +38,11 @@ def read_count(text: str, units: Mapping[str, int]) -> int | None:
     return int(value) if value == value.to_integral_value() else None
 
 
-def read_milliseconds(text: str) -> int | None:
-    """`2h30m` in milliseconds, or None; each unit once, the largest in front."""
+def parse_milliseconds(text: str) -> int | None:
+    """Parse `2h30m` to milliseconds, or return None if it is invalid.
+
+    Each unit may occur once, the largest first.
+    """
     parts = "".join(rf"(?:({NUMBER}){unit})?" for unit in TIME_UNITS)
     found = re.fullmatch(parts, text) if text and len(text) <= LONGEST else None
     if found is None:
@@ -51,8 +55,8 @@ def read_milliseconds(text: str) -> int | None:
     return int(value) if value == int(value) else None
 
 
-def duration_text(milliseconds: int) -> str:
-    """A duration in its canonical form: `1d`, `2h30m`, `1s500ms`."""
+def format_canonical_duration(milliseconds: int) -> str:
+    """Format a duration in its canonical form: `1d`, `2h30m`, `1s500ms`."""
     text = ""
     for unit, factor in TIME_UNITS.items():
         count, milliseconds = divmod(milliseconds, factor)
@@ -60,59 +64,64 @@ def duration_text(milliseconds: int) -> str:
     return text or "0s"
 
 
-def seconds(duration: str) -> float:
-    """A duration from a config as seconds."""
-    milliseconds = read_milliseconds(duration)
+def duration_to_seconds(duration: str) -> float:
+    """Convert a duration from a config to seconds."""
+    milliseconds = parse_milliseconds(duration)
     assert milliseconds is not None, duration
     return milliseconds / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class UnitKind:
-    """How one kind of value with a unit is called, written and read; stands in `Annotated` beside the plain type.
+    """Name, syntax and parser of one kind of value with a unit, for use in `Annotated`.
 
-    `read` gives the canonical value of a text, or None. `takes_number` says that a bare number is a value too.
+    `parse` returns the canonical value of a text, or None. `accepts_number` says that a bare number
+    is also a value.
     """
 
-    words: str
+    description: str
     example: str
-    units: str
+    units_hint: str
     pattern: str
-    read: Callable[[str], Any]
-    takes_number: bool = True
+    parse: Callable[[str], Any]
+    accepts_number: bool = True
     is_text: bool = False
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        # the plain type checks numbers, and the counts that texts come to
+        # the plain type validates numbers, and the counts parsed from text
         inner = (
             core_schema.int_schema(gt=0, strict=True)
-            if self.is_text and self.takes_number
+            if self.is_text and self.accepts_number
             else handler(source)
         )
-        return core_schema.no_info_wrap_validator_function(self.value, inner)
+        return core_schema.no_info_wrap_validator_function(self.validate_value, inner)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         text = {"type": "string", "pattern": self.pattern}
-        return {"anyOf": [handler(schema["schema"]), text]} if self.takes_number else text
+        return {"anyOf": [handler(schema["schema"]), text]} if self.accepts_number else text
 
-    def value(self, given: Any, validate: Callable[[Any], Any]) -> Any:
-        """The canonical value of what a recipe holds."""
+    def validate_value(self, given: Any, validate: Callable[[Any], Any]) -> Any:
+        """Return the canonical value of a recipe value."""
         if not isinstance(given, str):
-            if self.takes_number and isinstance(given, int | float) and not isinstance(given, bool):
+            if (
+                self.accepts_number
+                and isinstance(given, int | float)
+                and not isinstance(given, bool)
+            ):
                 return validate(given)
-            raise self.refusal(None)
-        found = self.read(given)
+            raise self.build_error(None)
+        found = self.parse(given)
         if found is None:
-            raise self.refusal(self.meant(given))
+            raise self.build_error(self.suggest_spelling(given))
         return found if self.is_text else validate(found)
 
-    def meant(self, text: str) -> str | None:
-        """The text with spaces gone and its units spelled as they should be, where that can be read."""
-        if self.takes_number and re.fullmatch(r"[0-9]+", text.strip()):
+    def suggest_spelling(self, text: str) -> str | None:
+        """Return the text without spaces and with correctly spelled units, if that is readable."""
+        if self.accepts_number and re.fullmatch(r"[0-9]+", text.strip()):
             return text.strip()
         close = re.sub(r"\s+", "", text)
         sized = re.sub(
@@ -123,18 +132,18 @@ class UnitKind:
         )
         timed = TIME_WORDS.sub(lambda unit: unit[1].lower(), close)
         forms = (close, close.upper(), close.lower(), sized, timed)
-        return next((form for form in forms if self.read(form) is not None), None)
+        return next((form for form in forms if self.parse(form) is not None), None)
 
-    def refusal(self, meant: str | None) -> PydanticCustomError:
-        """The error of a value that is none of this kind."""
-        context = {"words": self.words, "units": self.units, "meant": meant}
+    def build_error(self, meant: str | None) -> PydanticCustomError:
+        """Build the error of a value that is not of this kind."""
+        context = {"words": self.description, "units": self.units_hint, "meant": meant}
         return PydanticCustomError("unit", "expected {words}", context)
 
 
-def positive_duration(text: str) -> str | None:
-    """A duration above zero in its canonical form, or None."""
-    found = read_milliseconds(text)
-    return duration_text(found) if found else None
+def parse_positive_duration(text: str) -> str | None:
+    """Parse a duration above zero to its canonical form, or return None."""
+    found = parse_milliseconds(text)
+    return format_canonical_duration(found) if found else None
 
 
 TIME_PATTERN = "^(?=.)" + "".join(rf"({NUMBER}{unit})?" for unit in TIME_UNITS) + "$"
@@ -143,30 +152,30 @@ TOKENS = UnitKind(
     "10B",
     "units are K, M, B and T, in steps of 1000",
     rf"^{NUMBER}[KMBT]$",
-    lambda text: read_count(text, TOKEN_UNITS),
+    lambda text: parse_count(text, TOKEN_UNITS),
 )
 SIZE = UnitKind(
     "a size, such as 512MiB or 4GiB",
     "4GiB",
     "units are B, KiB, MiB, GiB and TiB, or KB, MB, GB and TB in steps of 1000",
     rf"^{NUMBER}([KMGT]i?)?B$",
-    lambda text: read_count(text, SIZE_UNITS),
+    lambda text: parse_count(text, SIZE_UNITS),
 )
 DURATION = UnitKind(
     "a duration, such as 45s, 10m or 2h30m",
     "10m",
-    "units are d, h, m, s and ms, the largest in front",
+    "units are d, h, m, s and ms, the largest first",
     TIME_PATTERN,
-    positive_duration,
-    takes_number=False,
+    parse_positive_duration,
+    accepts_number=False,
     is_text=True,
 )
 STEPS_OR_DURATION = UnitKind(
     "a number of steps, or a duration such as 10m or 2h30m",
     "10m",
-    "units of a duration are d, h, m, s and ms, the largest in front",
+    "units of a duration are d, h, m, s and ms, the largest first",
     TIME_PATTERN,
-    positive_duration,
+    parse_positive_duration,
     is_text=True,
 )
 

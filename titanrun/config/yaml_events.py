@@ -1,4 +1,4 @@
-"""The events of a YAML text, from ruamel.yaml's scanner and parser with their most frequent calls made cheaper."""
+"""Events of a YAML text: ruamel.yaml's scanner and parser with faster frequent calls."""
 
 import re
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from ruamel.yaml.tokens import ScalarToken
 
 BLANK = re.compile(r" *(?:#[^\n\r\0]*)?")
 FLOW_BLANK = re.compile(r"[ \t]*(?:#[^\n\r\0]*)?")
-# what follows these words ends an unquoted scalar for certain: there is no next line to look at
+# text after these words always ends an unquoted scalar, so the next line need not be checked
 KEY_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?=:[ \n])")
 FLOW_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?=[,\]}]|:[ \n])")
 
 
-class Version:
-    """What ruamel's parts ask about the YAML version: always 1.2."""
+class YamlVersion:
+    """YAML version as queried by ruamel's parts: always 1.2."""
 
     processing_version = (1, 2)
 
 
 class TextReader(Reader):
-    """Reads a string that has no byte order mark in it."""
+    """Reader of a string without a byte order mark."""
 
     def forward(self, length: int = 1) -> None:
-        """Moves on by `length` characters, counting lines and columns."""
+        """Advance by `length` characters and count lines and columns."""
         start = self.pointer
         self.pointer = stop = start + length
         self.index += length
@@ -44,38 +44,38 @@ class TextReader(Reader):
                 self.column += 1
 
     def get_mark(self) -> FileMark:
-        """The place of the next character, counted from 0."""
+        """Return the location of the next character, counted from 0."""
         return FileMark(self.name, self.index, self.line, self.column)
 
 
 class TextScanner(Scanner):
-    """Scans blanks and plain words by pattern, all else as ruamel does."""
+    """Scanner that matches blanks and plain words by pattern, and all else as ruamel does."""
 
     reader: Any = None
 
-    def __init__(self, parts: "Parts") -> None:
-        self.reader = parts.reader
-        super().__init__(parts)
+    def __init__(self, loader: "RuamelLoader") -> None:
+        self.reader = loader.reader
+        super().__init__(loader)
 
     def check_token(self, *choices: Any) -> bool:
-        """Whether the next token is one of `choices`."""
+        """Return whether the next token is one of `choices`."""
         while (not self.tokens or self.possible_simple_keys) and self.need_more_tokens():
             self.fetch_more_tokens()
         return bool(self.tokens) and (not choices or isinstance(self.tokens[0], choices))
 
     def get_token(self) -> Any:
-        """The next token, taken off."""
+        """Remove and return the next token."""
         self.check_token()
         self.tokens_taken += 1
         return self.tokens.pop(0)
 
     def peek_token(self) -> Any:
-        """The next token, left in place."""
+        """Return the next token without removing it."""
         self.check_token()
         return self.tokens[0]
 
     def scan_to_next_token(self) -> None:
-        """Moves over spaces, comments and line breaks."""
+        """Skip spaces, comments and line breaks."""
         reader = self.reader
         while True:
             pattern = FLOW_BLANK if self.flow_context else BLANK
@@ -88,7 +88,7 @@ class TextScanner(Scanner):
                 self.allow_simple_key = True
 
     def scan_plain(self) -> Any:
-        """The unquoted scalar that begins here."""
+        """Scan the unquoted scalar that begins here."""
         reader = self.reader
         pattern = FLOW_WORD if self.flow_context else KEY_WORD
         word = pattern.match(reader.buffer, reader.pointer)
@@ -101,40 +101,40 @@ class TextScanner(Scanner):
 
 
 class TextParser(Parser):
-    """Knows its scanner and version without a look-up at each use."""
+    """Parser that stores its scanner and version instead of looking them up at each use."""
 
     scanner: Any = None
-    resolver: Any = Version()
+    resolver: Any = YamlVersion()
 
-    def __init__(self, parts: "Parts") -> None:
-        self.scanner = parts.scanner
-        super().__init__(parts)
+    def __init__(self, loader: "RuamelLoader") -> None:
+        self.scanner = loader.scanner
+        super().__init__(loader)
 
 
-class Parts:
-    """What ruamel's parts expect to find on the object that owns them."""
+class RuamelLoader:
+    """Attributes that ruamel's parts expect on the object that owns them."""
 
     typ = "events"
     comment_handling = None
-    resolver = Version()
+    resolver = YamlVersion()
 
     def __init__(self, text: str) -> None:
-        self.doc_infos: list[Any] = [Version()]
+        self.doc_infos: list[Any] = [YamlVersion()]
         self.reader = TextReader(text)
         self.scanner = TextScanner(self)
         self.parser = TextParser(self)
 
 
-def events(text: str) -> Iterator[Event]:
-    """Every event of `text`; raises ruamel's MarkedYAMLError where it is not YAML."""
-    parts = Parts(text)
+def iter_yaml_events(text: str) -> Iterator[Event]:
+    """Yield every event of `text`. Raise ruamel's MarkedYAMLError if it is not YAML."""
+    parts = RuamelLoader(text)
     try:
         while (event := parts.parser.get_event()) is not None:
             yield event
     except (
         ValueError,
         OverflowError,
-    ):  # ruamel converts the digits of escapes and directives without a check
+    ):  # ruamel converts the digits of escapes and directives unchecked
         raise ScannerError(
             None, None, "found a number too large", parts.reader.get_mark()
         ) from None

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2: one document with a mapping from a file, or one value from an override."""
+"""YAML 1.2 reader: one document with a mapping from a file, or one value of an override."""
 
 from typing import Any
 
@@ -6,75 +6,88 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import DocumentStartEvent, ScalarEvent, StreamEndEvent
 
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
-from titanrun.config.tree import Node, in_part
+from titanrun.config.tree import Node, build_read_error
+from titanrun.config.yaml_errors import explain_yaml_error, find_directive_problem
 from titanrun.config.yaml_nodes import NodeBuilder
-from titanrun.config.yaml_syntax import directive, explain
 
 
 def read_yaml(source: SourceText) -> Node:
-    """The mapping in a YAML text; raises ProblemsFound with all that is wrong with it, ReadInPart where the rest can be used."""
-    return read(source, 0)
+    """Read the mapping in a YAML text.
+
+    Raises ProblemsFound with all problems of the text, or PartialReadError if the rest is usable.
+    """
+    return read_document(source, 0)
 
 
 def read_yaml_value(source: SourceText, start: int) -> Node:
-    """The one value that begins at index `start`; raises ProblemsFound. Nothing there is null, marked at what stands before."""
-    return read(source, start, any_value=True)
+    """Read the one value that begins at index `start`. Raise ProblemsFound if it is invalid.
+
+    A missing value is null, marked at the text before it.
+    """
+    return read_document(source, start, allows_any_value=True)
 
 
-def read(source: SourceText, start: int, *, any_value: bool = False) -> Node:
-    """The root node of the one document from `start` on."""
+def read_document(source: SourceText, start: int, *, allows_any_value: bool = False) -> Node:
+    """Read the root node of the one document from `start` on."""
     builder = NodeBuilder(source, start)
     try:
-        root = read_value(builder) if any_value else read_mapping(builder)
+        root = read_root_value(builder) if allows_any_value else read_root_mapping(builder)
     except MarkedYAMLError as error:
-        raise ProblemsFound([*builder.problems, explain(error, builder.places, start)]) from None
+        raise ProblemsFound(
+            [*builder.problems, explain_yaml_error(error, builder.positions, start)]
+        ) from None
     if builder.problems:
-        raise in_part(builder.problems, root)
+        raise build_read_error(builder.problems, root)
     return root
 
 
-def read_mapping(builder: NodeBuilder) -> Node:
-    """The mapping at the top of a file."""
-    event = first_event(builder)
-    if event is None or is_empty(event):
-        origin = Origin(builder.places.source, 1, 1, 1)
+def read_root_mapping(builder: NodeBuilder) -> Node:
+    """Read the mapping at the top of a file."""
+    event = find_root_event(builder)
+    if event is None or is_empty_event(event):
+        origin = Origin(builder.positions.source, 1, 1, 1)
         raise ProblemsFound(
-            [*builder.problems, Problem("empty", "holds nothing but comments", origin=origin)]
+            [*builder.problems, Problem("empty", "contains nothing but comments", origin=origin)]
         )
     root = builder.build(event, 0)
-    check_end(builder)
+    report_extra_documents(builder)
     if not isinstance(root.value, dict):
         kind = "a list" if isinstance(root.value, list) else "a single value"
-        builder.report(
+        builder.report_problem(
             "wrong-type",
-            f"the file holds {kind}, not a mapping",
+            f"the file contains {kind}, not a mapping",
             root.origin,
-            help="write `key: value` lines",
+            hint="write `key: value` lines",
         )
     return root
 
 
-def read_value(builder: NodeBuilder) -> Node:
-    """The value of an override, to the end of which a comment would swallow what the user typed."""
-    event = first_event(builder)
-    empty = event is None or is_empty(event)
+def read_root_value(builder: NodeBuilder) -> Node:
+    """Read the value of an override and reject comments in it.
+
+    A comment would drop text that the user typed.
+    """
+    event = find_root_event(builder)
+    empty = event is None or is_empty_event(event)
     value = (
-        Node(None, builder.places.origin(0, builder.start)) if empty else builder.build(event, 0)
+        Node(None, builder.positions.to_origin(0, builder.start))
+        if empty
+        else builder.build(event, 0)
     )
     comment = builder.text.find("#", builder.last_end)
     if comment >= 0:
-        builder.report(
+        builder.report_problem(
             "syntax",
             "the text from # on would be a comment",
-            builder.places.point(comment),
-            help="put the value in quotes",
+            builder.positions.to_point_origin(comment),
+            hint="put the value in quotes",
         )
-    check_end(builder)
+    report_extra_documents(builder)
     return value
 
 
-def is_empty(event: Any) -> bool:
-    """Whether nothing stands where the root should."""
+def is_empty_event(event: Any) -> bool:
+    """Return whether an event is an empty root."""
     return (
         isinstance(event, ScalarEvent)
         and not event.value
@@ -84,25 +97,25 @@ def is_empty(event: Any) -> bool:
     )
 
 
-def first_event(builder: NodeBuilder) -> Any:
-    """The event of the root node; None in a text without any."""
-    next(builder.events)  # the start of the stream
+def find_root_event(builder: NodeBuilder) -> Any:
+    """Return the event of the root node, or None in an empty text."""
+    next(builder.events)  # stream start
     event = next(builder.events)
     if isinstance(event, StreamEndEvent):
         return None
     if event.version not in (None, (1, 2)) or event.tags:
-        refused = directive(builder.places, builder.start)
+        refused = find_directive_problem(builder.positions, builder.start)
         assert refused is not None
-        builder.note(refused)
+        builder.add_problem(refused)
     return next(builder.events)
 
 
-def check_end(builder: NodeBuilder) -> None:
-    """Notes what follows the document."""
+def report_extra_documents(builder: NodeBuilder) -> None:
+    """Report everything after the first document."""
     for event in builder.events:
         if isinstance(event, DocumentStartEvent):
-            mark = builder.places.point(builder.start + event.start_mark.index)
-            builder.report(
-                "syntax", "a second document begins here", mark, help="keep one document in a file"
+            mark = builder.positions.to_point_origin(builder.start + event.start_mark.index)
+            builder.report_problem(
+                "syntax", "a second document begins here", mark, hint="keep one document in a file"
             )
             return

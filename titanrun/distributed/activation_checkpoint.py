@@ -1,4 +1,7 @@
-"""Activation checkpointing: trade memory for a second forward pass of each layer (https://arxiv.org/abs/1604.06174)."""
+"""Activation checkpointing: recompute activations in the backward pass to save memory.
+
+The method is described in https://arxiv.org/abs/1604.06174.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -18,13 +21,13 @@ from titanrun.distributed.config import (
     FullActivationCheckpointConfig,
     MemoryBudgetActivationCheckpointConfig,
     NoActivationCheckpointConfig,
-    Operation,
     RecomputingConfig,
+    SavedOperation,
     SelectiveActivationCheckpointConfig,
 )
 
-PRODUCT = "aten::mm"
-KERNELS: Mapping[Operation, frozenset[str]] = {
+MATMUL_OP = "aten::mm"
+OPS_BY_OPERATION: Mapping[SavedOperation, frozenset[str]] = {
     "attention": frozenset(
         {
             "aten::_scaled_dot_product_efficient_attention",
@@ -37,7 +40,7 @@ KERNELS: Mapping[Operation, frozenset[str]] = {
             "torch_attn::_varlen_attn",
         }
     ),
-    "products": frozenset({PRODUCT}),
+    "products": frozenset({MATMUL_OP}),
     "biased_products": frozenset({"aten::addmm"}),
     "grouped_products": frozenset({"aten::_grouped_mm"}),
     "activations": frozenset({"aten::silu", "aten::sigmoid", "aten::gelu", "aten::relu"}),
@@ -47,49 +50,58 @@ KERNELS: Mapping[Operation, frozenset[str]] = {
     "all_to_all": frozenset({"_c10d_functional::all_to_all_single"}),
     "compiled": frozenset({"inductor_compiled_code"}),
 }
-"""PyTorch's operations by the name that a recipe has for them; every_second_product is counted."""
+"""PyTorch operators by their name in recipes. every_second_product is counted instead."""
 
 
-def keep_all(config: NoActivationCheckpointConfig, *, model: nn.Module) -> None:
-    """Leaves the model as it is: every activation stays until the backward pass."""
+def apply_no_ac(config: NoActivationCheckpointConfig, *, model: nn.Module) -> None:
+    """Leave the model as it is: every activation is kept until the backward pass."""
 
 
-def recompute_all(config: FullActivationCheckpointConfig, *, model: nn.Module) -> None:
-    """Makes each of `model.layers` keep its input only. Names of parameters and hooks on the layers stay as they are."""
+def apply_full_ac(config: FullActivationCheckpointConfig, *, model: nn.Module) -> None:
+    """Make each of `model.layers` keep only its input and recompute the rest.
+
+    Parameter names and hooks of the layers do not change.
+    """
     for layer in model.get_submodule("layers").children():
-        recompute(layer, config)
+        checkpoint_layer(layer, config)
 
 
-def recompute_some(config: SelectiveActivationCheckpointConfig, *, model: nn.Module) -> None:
-    """Makes every n-th of `model.layers` keep its input only, or each of them what is dear to compute.
+def apply_selective_ac(config: SelectiveActivationCheckpointConfig, *, model: nn.Module) -> None:
+    """Make every n-th of `model.layers`, or the cheap operations of each, recompute.
 
-    The n-th layer of the whole model, whichever of them this rank has, so that every layout recomputes the same.
+    Layers are counted over the whole model, not over the layers of this rank, so that every layout
+    recomputes the same layers.
     """
     for name, layer in model.get_submodule("layers").named_children():
-        if config.every is None:
-            shapes = product_shapes(
+        if config.layer_interval is None:
+            shapes = find_linear_shapes(
                 layer, f"layers.{name}", config.per_op_sac_force_recompute_mm_shapes_by_fqns
             )
-            recompute(
+            checkpoint_layer(
                 layer,
                 config,
-                context_fn=partial(choosing_contexts, shapes, config.per_op_sac_saves),
+                context_fn=partial(create_selective_ac_contexts, shapes, config.per_op_sac_saves),
             )
-        elif (int(name) + 1) % config.every == 0:
-            recompute(layer, config)
+        elif (int(name) + 1) % config.layer_interval == 0:
+            checkpoint_layer(layer, config)
 
 
-def recompute_for_budget(
+def apply_memory_budget_ac(
     config: MemoryBudgetActivationCheckpointConfig, *, model: nn.Module
 ) -> None:
-    """Lets the compiler choose what a layer keeps, when it first meets it: until then nothing about the model changes."""
-    # by name: it is the compiler's, and importing that takes seconds
-    import_module("torch._functorch.config").activation_memory_budget = config.memory_budget
+    """Let the compiler choose the activations that each layer keeps.
+
+    The compiler chooses when it first compiles a layer. Until then the model is unchanged.
+    """
+    # imported by name: importing the compiler takes seconds
+    settings: Any = import_module("torch._functorch.config")
+    settings.activation_memory_budget = config.memory_budget
 
 
-def recompute(layer: nn.Module, config: RecomputingConfig, **options: Any) -> None:
-    """Makes a layer compute again, in the backward pass, what it does not keep."""
-    # an instance attribute, not a wrapper module: a wrapper would put its name into every parameter's name
+def checkpoint_layer(layer: nn.Module, config: RecomputingConfig, **options: Any) -> None:
+    """Make a layer recompute in the backward pass the activations that it does not keep."""
+    # an instance attribute, not a wrapper module: a wrapper would put its name into every
+    # parameter's name
     layer.forward = partial(
         checkpoint,
         layer.forward,
@@ -102,9 +114,9 @@ def recompute(layer: nn.Module, config: RecomputingConfig, **options: Any) -> No
     )
 
 
-def product_shapes(layer: nn.Module, name: str, wanted: Iterable[str]) -> frozenset[Size]:
-    """The shapes [in, out] of the linear modules whose names have one of the texts in them."""
-    wanted = tuple(wanted)
+def find_linear_shapes(layer: nn.Module, name: str, name_parts: Iterable[str]) -> frozenset[Size]:
+    """Return the shapes [in, out] of linear modules whose name contains a given part."""
+    name_parts = tuple(name_parts)
     linears = (
         (f"{name}.{path}", module)
         for path, module in layer.named_modules()
@@ -113,68 +125,82 @@ def product_shapes(layer: nn.Module, name: str, wanted: Iterable[str]) -> frozen
     return frozenset(
         module.weight.shape[::-1]
         for path, module in linears
-        if any(text in path for text in wanted)
+        if any(text in path for text in name_parts)
     )
 
 
-def choosing_contexts(shapes: frozenset[Size], saves: Collection[Operation]) -> Any:
-    """What the first and the second pass of one call of a layer run in."""
-    # FSDP marks for the profiler what it does for the experts within a layer, and does more of it in the second pass
+def create_selective_ac_contexts(
+    recomputed_shapes: frozenset[Size], saved_operations: Collection[SavedOperation]
+) -> Any:
+    """Return the contexts of the first pass and of the recomputation of one layer call."""
+    # FSDP records profiler ranges for the experts within a layer, more of them in the recomputation
     SAC_IGNORED_OPS.update(
         (
             torch.ops.profiler._record_function_enter_new.default,
             torch.ops.profiler._record_function_exit._RecordFunction,
         )
     )
-    return create_selective_checkpoint_contexts(Choice(shapes, saves))
+    return create_selective_checkpoint_contexts(
+        SelectiveCheckpointPolicy(recomputed_shapes, saved_operations)
+    )
 
 
-class Choice:
-    """What is kept of one call of a layer.
+class SelectiveCheckpointPolicy:
+    """Policy that selects the operator results to keep in one call of a layer.
 
     Args:
-        shapes: of right-hand matrices whose products are computed again, and not counted.
-        saves: whose results are kept otherwise.
+        recomputed_shapes: shapes [in, out] of right-hand matrices whose products are recomputed and
+            not counted.
+        saved_operations: operations whose results are kept otherwise.
     """
 
-    def __init__(self, shapes: frozenset[Size], saves: Collection[Operation]) -> None:
-        self.shapes = shapes
-        self.counts_products = "every_second_product" in saves
-        self.kept = frozenset(kernel for name in saves for kernel in KERNELS.get(name, ()))
-        self.products = {True: 0, False: 0}
+    def __init__(
+        self, recomputed_shapes: frozenset[Size], saved_operations: Collection[SavedOperation]
+    ) -> None:
+        self.recomputed_shapes = recomputed_shapes
+        self.saves_every_second_matmul = "every_second_product" in saved_operations
+        self.saved_ops = frozenset(
+            kernel for name in saved_operations for kernel in OPS_BY_OPERATION.get(name, ())
+        )
+        self.matmul_counts = {True: 0, False: 0}
 
     def __call__(
         self, context: Any, operation: Any, *arguments: Any, **options: Any
     ) -> CheckpointPolicy:
-        """For each operation of either pass, in order, whether its result is kept."""
+        """Return whether to keep the result of an operation, in the order of either pass."""
         name = operation.name().partition(".")[0]
-        if name == "aten::_to_copy" and leaves_device(arguments[0], options.get("device")):
+        if name == "aten::_to_copy" and is_device_to_host_copy(arguments[0], options.get("device")):
             # the host would wait for the device a second time
             return CheckpointPolicy.MUST_SAVE
-        if name == PRODUCT:
-            return saved_if(self.keeps_product(arguments[1].shape, is_second=context.is_recompute))
-        return saved_if(name in self.kept)
+        if name == MATMUL_OP:
+            return to_checkpoint_policy(
+                self.should_save_matmul(arguments[1].shape, is_recompute=context.is_recompute)
+            )
+        return to_checkpoint_policy(name in self.saved_ops)
 
-    def keeps_product(self, shape: Size, *, is_second: bool) -> bool:
-        """Whether this product of the pass is one that is kept."""
-        if shape in self.shapes:
+    def should_save_matmul(self, shape: Size, *, is_recompute: bool) -> bool:
+        """Return whether to keep this matrix product of the pass."""
+        if shape in self.recomputed_shapes:
             return False
-        if not self.counts_products:
-            return PRODUCT in self.kept
-        self.products[is_second] += 1
-        return self.products[is_second] % 2 == 1
+        if not self.saves_every_second_matmul:
+            return MATMUL_OP in self.saved_ops
+        self.matmul_counts[is_recompute] += 1
+        return self.matmul_counts[is_recompute] % 2 == 1
 
 
-def leaves_device(tensor: Tensor, device: torch.device | None) -> bool:
-    """Whether a copy goes from an accelerator to the host."""
+def is_device_to_host_copy(tensor: Tensor, device: torch.device | None) -> bool:
+    """Return whether a copy goes from an accelerator to the host."""
     return device is not None and device.type == "cpu" and tensor.device.type != "cpu"
 
 
-def saved_if(is_kept: bool) -> CheckpointPolicy:
-    """Kept, or computed again unless the compiler knows better."""
-    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+def to_checkpoint_policy(is_saved: bool) -> CheckpointPolicy:
+    """Return MUST_SAVE, or PREFER_RECOMPUTE, which the compiler may override."""
+    return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def is_recomputing() -> bool:
-    """Whether this is a forward pass inside a backward pass: backward hooks run without gradients, a recomputation with them."""
+    """Return whether this is a forward pass inside a backward pass.
+
+    Backward hooks run without gradients, a recomputation runs with them.
+    """
     return torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled()

@@ -1,4 +1,4 @@
-"""The device of this process: the one module that asks torch which accelerator there is."""
+"""Device of this process. Only this module asks torch for the accelerator."""
 
 import os
 import resource
@@ -6,40 +6,42 @@ from pathlib import Path
 
 import torch
 
-from titanrun.components.converters.config import Kernels
-from titanrun.config.problems import fail
+from titanrun.components.converters.config import DeviceRequirement
+from titanrun.config.problems import problem_error
 
 CPU = torch.device("cpu")
-# of this process, on Linux
-STATUS = Path("/proc/self/status")
+# status of this process, on Linux
+PROC_STATUS = Path("/proc/self/status")
 
 
-def find_device(name: str, *, local_rank: int = 0) -> torch.device:
-    """The device that a recipe's `device` means in this process, made current.
+def select_device(name: str, *, local_rank: int = 0) -> torch.device:
+    """Select the device that a recipe's `device` names and make it current.
 
     Args:
-        name: `cpu`, `gpu` (the accelerator that torch finds) or `auto` (that accelerator, else the CPU).
-        local_rank: which of the machine's accelerators.
+        name: `cpu`, `gpu` (the accelerator that torch finds) or `auto` (that accelerator, else the
+            CPU).
+        local_rank: index of the accelerator on this machine.
 
     Raises:
-        ProblemsFound: `gpu` where torch finds none, or fewer than local_rank + 1.
+        ProblemsFound: if the name is `gpu` and torch finds no accelerator, or fewer than local_rank
+            + 1.
     """
     if name == "cpu":
         return CPU
     if not torch.accelerator.is_available():
         if name == "auto":
             return CPU
-        raise fail(
+        raise problem_error(
             "usage",
-            "device is gpu but torch finds no accelerator",
+            "device is gpu, but torch finds no accelerator",
             path=("device",),
-            help="use device: cpu, or install torch for your accelerator",
+            hint="use device: cpu, or install torch for your accelerator",
         )
     count = torch.accelerator.device_count()
     if local_rank >= count:
-        message = f"local rank {local_rank} has no accelerator of its own: this machine has {count}"
-        raise fail(
-            "usage", message, path=("device",), help="start at most one process per accelerator"
+        message = f"local rank {local_rank} has no accelerator: this machine has {count}"
+        raise problem_error(
+            "usage", message, path=("device",), hint="start at most one process per accelerator"
         )
     torch.accelerator.set_device_index(local_rank)
     kind = torch.accelerator.current_accelerator()
@@ -47,72 +49,85 @@ def find_device(name: str, *, local_rank: int = 0) -> torch.device:
     return torch.device(kind.type, local_rank)
 
 
-def means_cpu(name: str) -> bool:
-    """Whether a recipe's `device` is the CPU on this machine."""
+def resolves_to_cpu(name: str) -> bool:
+    """Return whether a recipe's `device` is the CPU on this machine."""
     return name == "cpu" or (name == "auto" and not torch.accelerator.is_available())
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Whether work on the device runs behind the host's back, so that reading a value waits for it."""
+    """Return whether the device works asynchronously, so that reading a value waits for it."""
     return device.type != "cpu"
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
-    """Whether the device has no bf16 arithmetic, so that matrix products in bf16 are far slower than in fp32."""
+    """Return whether the device has no bf16 arithmetic.
+
+    Matrix products in bf16 are far slower than in fp32 there.
+    """
     return not is_accelerator(device) and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def has_kernels(device: torch.device, kernels: Kernels) -> bool:
-    """Whether the device is new enough for the kernels."""
+def meets_device_requirement(device: torch.device, requirement: DeviceRequirement) -> bool:
+    """Return whether the device is new enough for the kernels."""
     if device.type != "cuda":
         return False
     if torch.version.hip is not None:
         # "gfx942:sramecc+:xnack-"
         return (
-            torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0] in kernels.rocm
+            torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0]
+            in requirement.rocm_architectures
         )
-    return torch.cuda.get_device_capability(device) >= kernels.cuda
+    return torch.cuda.get_device_capability(device) >= requirement.min_compute_capability
 
 
-def device_words(device: torch.device) -> str:
-    """The device as a message calls it: `cpu`, or `NVIDIA A100-SXM4-80GB (compute capability 8.0)`."""
+def format_device(device: torch.device) -> str:
+    """Return the device for messages.
+
+    Examples are `cpu` and `NVIDIA A100-SXM4-80GB (compute capability 8.0)`.
+    """
     if device.type != "cuda" or torch.version.hip is not None:
-        return device_name(device)
+        return get_device_name(device)
     major, minor = torch.cuda.get_device_capability(device)
-    return f"{device_name(device)} (compute capability {major}.{minor})"
+    return f"{get_device_name(device)} (compute capability {major}.{minor})"
 
 
-def device_name(device: torch.device) -> str:
-    """The product name of an accelerator, or the type of the device where torch knows no name."""
+def get_device_name(device: torch.device) -> str:
+    """Return the product name of an accelerator, or the device type if torch knows no name."""
     if not is_accelerator(device):
         return device.type
     name_of = getattr(torch.get_device_module(device), "get_device_name", None)
     return device.type if name_of is None else str(name_of(device))
 
 
-def wait_for(device: torch.device) -> None:
-    """Returns when all work queued on the device is done."""
+def synchronize_device(device: torch.device) -> None:
+    """Wait until all work queued on the device is done."""
     if is_accelerator(device):
         torch.accelerator.synchronize(device)
 
 
-def peak_memory_bytes(device: torch.device) -> int:
-    """Most memory in use since `reset_peak_memory`; on the CPU the peak resident size of the process since its start."""
+def get_peak_memory_bytes(device: torch.device) -> int:
+    """Return the peak memory in bytes since `reset_peak_memory`.
+
+    On the CPU it is the peak resident size of the process since its start.
+    """
     if is_accelerator(device):
         return int(torch.accelerator.max_memory_allocated(device))
-    if not STATUS.is_file():
+    if not PROC_STATUS.is_file():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # what getrusage tells on Linux is never less than the process had that started this one
+    # on Linux the value of getrusage is never less than that of the parent process
     (line,) = (
         line
-        for line in STATUS.read_text(encoding="utf-8").splitlines()
+        for line in PROC_STATUS.read_text(encoding="utf-8").splitlines()
         if line.startswith("VmHWM:")
     )
     return int(line.split()[1]) * 1024
 
 
-def memory_bytes(device: torch.device | None) -> int:
-    """All memory of a device; of the CPU main memory, or less where the process may have less."""
+def get_total_memory_bytes(device: torch.device | None) -> int:
+    """Return the total memory of a device in bytes.
+
+    For the CPU it is main memory, or the address space limit of the process if that is lower.
+    """
     if device is not None and is_accelerator(device):
         return int(torch.accelerator.get_memory_info()[1])
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -121,6 +136,6 @@ def memory_bytes(device: torch.device | None) -> int:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new measurement of `peak_memory_bytes`; the CPU's peak cannot be reset."""
+    """Restart the measurement of `get_peak_memory_bytes`. The CPU's peak cannot be reset."""
     if is_accelerator(device):
         torch.accelerator.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""Recipes name dtypes; this table turns the names into torch's."""
+"""Torch dtypes by their name in recipes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
-def dtype_named(name: str) -> torch.dtype:
-    """The torch dtype of a name in a recipe."""
+def get_dtype(name: str) -> torch.dtype:
+    """Return the torch dtype of a name in a recipe."""
     return DTYPES[name]
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Within the block, new floating-point tensors have this dtype where nobody says another."""
+def set_default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make this the default dtype of new floating-point tensors within the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

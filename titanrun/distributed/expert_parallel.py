@@ -1,6 +1,7 @@
-"""Expert parallelism: each rank holds some experts of a layer, and tokens travel to the ranks that hold theirs and back.
+"""Expert parallelism: ranks split the experts of a layer and exchange tokens.
 
-Shapes: S slots (one token at one expert), D model width, E experts, R ranks that share the experts, L experts of one rank.
+Shapes: S slots (one token at one expert), D model width, E experts, R ranks that share the experts,
+L experts of one rank.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,128 +15,155 @@ from torch.distributed._functional_collectives import all_to_all_single, all_to_
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 
-from titanrun.distributed.mesh import Meshes
-from titanrun.distributed.shards import hush_gathers
+from titanrun.distributed.dtensor import silence_gather_warnings
+from titanrun.distributed.parallel_meshes import ParallelMeshes
 
 EXPERT_DIM = 0
 
-Run = Callable[[Tensor, Tensor], Tensor]
+RunExpertsFn = Callable[[Tensor, Tensor], Tensor]
 
 
 class ExpertLayer(Protocol):
-    """A layer that calls `exchange(experts, slots_SD, counts_E)` to run its experts on slots sorted by expert.
+    """Layer that runs its experts by `token_dispatcher(experts, slots_SD, counts_E)`.
 
-    Dim 0 of each weight of `experts` counts experts; `experts.shared_dims` names the dim that ranks split which share an expert, None
-    where each of them has the whole.
+    Slots are sorted by expert. Dim 0 of each weight of `experts` counts experts. `experts.etp_dims`
+    names the dim that ranks split which share an expert, None if each of them has the whole weight.
     """
 
     experts: Any
-    exchange: Any
+    token_dispatcher: Any
 
 
-def spread_experts(layers: Sequence[ExpertLayer], meshes: Meshes) -> None:
-    """Splits the experts of each layer over the ranks of the axes ep and etp; a rank alone keeps all of them."""
-    mesh = meshes.axes(meshes.sparse, "ep", "etp")
+def apply_expert_parallel(layers: Sequence[ExpertLayer], meshes: ParallelMeshes) -> None:
+    """Split the experts of each layer over the axes ep and etp.
+
+    A single rank keeps all of them.
+    """
+    mesh = meshes.get_submesh(meshes.sparse_mesh, "ep", "etp")
     if mesh is None:
         return
-    hush_gathers()
+    silence_gather_warnings()
     for layer in layers:
-        split_weights(layer.experts, mesh)
-        layer.exchange = exchange_over(mesh, meshes)
+        shard_expert_weights(layer.experts, mesh)
+        layer.token_dispatcher = build_token_dispatcher(mesh, meshes)
 
 
-def exchange_over(mesh: DeviceMesh, meshes: Meshes) -> Callable[[Run, Tensor, Tensor], Tensor]:
-    """What brings slots to the experts of the axis ep."""
-    exchange = Exchange(mesh.get_group("ep"))
-    tensor = meshes.group("tp")
-    if tensor is None or meshes.degrees.expert_tensor > 1:
+def build_token_dispatcher(
+    mesh: DeviceMesh, meshes: ParallelMeshes
+) -> Callable[[RunExpertsFn, Tensor, Tensor], Tensor]:
+    """Return the dispatcher that sends slots to the experts of the axis ep."""
+    exchange = TokenDispatcher(mesh.get_group("ep"))
+    tensor = meshes.get_group("tp")
+    if tensor is None or meshes.parallel_dims.etp > 1:
         return exchange
-    return DealtExchange(exchange, tensor.rank(), tensor.size())
+    return TPTokenDispatcher(exchange, tensor.rank(), tensor.size())
 
 
-def split_weights(experts: Any, mesh: DeviceMesh) -> None:
-    """Replaces each weight by this rank's experts, and its part of them where several ranks share one."""
+def shard_expert_weights(experts: Any, mesh: DeviceMesh) -> None:
+    """Replace each weight by this rank's experts, split further over the axis etp."""
     placements: dict[str, list[Placement]] = {}
     for name, weight in list(experts.named_parameters(recurse=False)):
-        dims = {"ep": EXPERT_DIM, "etp": experts.shared_dims[name]}
+        dims = {"ep": EXPERT_DIM, "etp": experts.etp_dims[name]}
         placements[name] = [
             Replicate() if dims[axis] is None else Shard(dims[axis])
             for axis in mesh.mesh_dim_names or ()
         ]
         split = distribute_tensor(weight.detach(), mesh, placements[name], src_data_rank=None)
         experts.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
-    tell_gradients(experts, placements)
+    set_expert_grad_placements(experts, placements)
 
 
-def tell_gradients(experts: Any, placements: Mapping[str, Sequence[Placement]]) -> None:
-    """Tells experts how the gradients of those whole weights lie that are summands on the ranks which share an expert."""
-    told = {
+def set_expert_grad_placements(experts: Any, placements: Mapping[str, Sequence[Placement]]) -> None:
+    """Record the placements of weight gradients that are partial sums on the etp ranks.
+
+    This concerns replicated weights of `partial_grad_names` only.
+    """
+    partial = {
         name: placed
         for name, placed in placements.items()
-        if name in getattr(experts, "summands", ())
+        if name in getattr(experts, "partial_grad_names", ())
     }
     experts.gradient_placements = {
         name: [Partial() if each.is_replicate() else each for each in placed]
-        for name, placed in told.items()
+        for name, placed in partial.items()
     }
 
 
-def unmarked(slots_SD: Tensor) -> Tensor:
-    """Nothing happens where tokens travel."""
+def insert_no_barrier(slots_SD: Tensor) -> Tensor:
+    """Return the slots unchanged."""
     return slots_SD
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """Runs experts that the ranks of `group` share. No token is dropped, however many go to one expert.
+class TokenDispatcher:
+    """Runner of experts that the ranks of `group` share. No token is dropped.
 
-    Collectives need the sizes of what is sent on the host: each layer waits for the device once. `mark` is called with the tokens
-    before and after they travel, either way, and gives them back.
+    Collectives need the sizes of the messages on the host: each layer waits for the device once.
+    `insert_barrier` is called with the tokens before and after each exchange, in both directions,
+    and returns them.
     """
 
     group: ProcessGroup
-    mark: Callable[[Tensor], Tensor] = unmarked
+    insert_barrier: Callable[[Tensor], Tensor] = insert_no_barrier
 
-    def __call__(self, experts: Run, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
-        """What the experts make of slots sorted by expert, in the same order; `counts_E` to each expert."""
-        slots_SD = self.mark(slots_SD)
+    def __call__(self, experts: RunExpertsFn, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
+        """Return the outputs [S, D] of the experts for slots sorted by expert, in the same order.
+
+        `counts_E` are the slots of each expert. Collective over `group`: all ranks must call this.
+        """
+        slots_SD = self.insert_barrier(slots_SD)
         sent_RL = counts_E.unflatten(0, (self.group.size(), -1))
         received_RL = all_to_all_single(sent_RL, None, None, self.group)
         sent, received = torch.stack([sent_RL.sum(1), received_RL.sum(1)]).tolist()
-        arrived_SD = self.mark(all_to_all_single_autograd(slots_SD, received, sent, self.group))
-        order_S = by_expert(received_RL, sum(received))
-        out_SD = self.mark(experts(arrived_SD[order_S], received_RL.sum(0))[order_S.argsort()])
-        return self.mark(all_to_all_single_autograd(out_SD, sent, received, self.group))
+        arrived_SD = self.insert_barrier(
+            all_to_all_single_autograd(slots_SD, received, sent, self.group)
+        )
+        order_S = argsort_by_expert(received_RL, sum(received))
+        out_SD = self.insert_barrier(
+            experts(arrived_SD[order_S], received_RL.sum(0))[order_S.argsort()]
+        )
+        return self.insert_barrier(all_to_all_single_autograd(out_SD, sent, received, self.group))
 
 
 @dataclass(frozen=True, slots=True)
-class DealtExchange:
-    """An exchange for tensor-parallel ranks, all of which have the same slots: each sends every n-th one.
+class TPTokenDispatcher:
+    """Token dispatcher of tensor-parallel ranks with equal slots: each sends every n-th one.
 
-    What a rank gives is zero for the slots of others; the layer adds the ranks' outputs up anyway.
+    The output of a rank is zero for the slots of other ranks. The layer sums the outputs of all
+    ranks later.
     """
 
-    exchange: Exchange
-    rank: int
-    ranks: int
+    dispatcher: TokenDispatcher
+    tp_rank: int
+    tp_size: int
 
-    def __call__(self, experts: Run, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
-        """As `Exchange`, of this rank's slots."""
-        own_SD = slots_SD[self.rank :: self.ranks].contiguous()
-        out_SD = self.exchange(experts, own_SD, dealt(counts_E, self.rank, self.ranks))
-        return torch.zeros_like(slots_SD).slice_scatter(out_SD, start=self.rank, step=self.ranks)
+    def __call__(self, experts: RunExpertsFn, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
+        """Return the outputs [S, D] for this rank's slots, and zero for all others."""
+        own_SD = slots_SD[self.tp_rank :: self.tp_size].contiguous()
+        out_SD = self.dispatcher(
+            experts, own_SD, split_slots_over_tp(counts_E, self.tp_rank, self.tp_size)
+        )
+        return torch.zeros_like(slots_SD).slice_scatter(
+            out_SD, start=self.tp_rank, step=self.tp_size
+        )
 
 
-def dealt(counts_E: Tensor, rank: int, ranks: int) -> Tensor:
-    """Slots of each expert among those that `rank` of `ranks` takes, if slots sorted by expert are dealt out one by one."""
-    before_E = (counts_E.cumsum(0) + ranks - 1 - rank) // ranks
+def split_slots_over_tp(counts_E: Tensor, tp_rank: int, tp_size: int) -> Tensor:
+    """Count the slots of each expert [E] among those of one tensor-parallel rank.
+
+    The slots, sorted by expert, are distributed one by one.
+    """
+    before_E = (counts_E.cumsum(0) + tp_size - 1 - tp_rank) // tp_size
     return before_E.diff(prepend=before_E.new_zeros(1))
 
 
-def by_expert(received_RL: Tensor, slots: int) -> Tensor:
-    """The order [S] that sorts slots by expert which arrived by rank, and from each rank by expert."""
+def argsort_by_expert(received_RL: Tensor, num_slots: int) -> Tensor:
+    """Return the order [S] that sorts received slots by expert.
+
+    Slots arrive ordered by rank, and within each rank by expert.
+    """
     ranks, experts = received_RL.shape
     expert_of_part = torch.arange(experts, device=received_RL.device).repeat(ranks)
-    return expert_of_part.repeat_interleave(received_RL.flatten(), output_size=slots).argsort(
+    return expert_of_part.repeat_interleave(received_RL.flatten(), output_size=num_slots).argsort(
         stable=True
     )

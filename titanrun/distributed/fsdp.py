@@ -1,6 +1,7 @@
-"""Data parallelism: shards (FSDP2), groups of shards (HSDP) and copies (DDP), on any model that keeps the contract of its parts.
+"""Data parallelism: FSDP2, HSDP (groups of shards) and DDP (copies).
 
-Gradients are sums over the ranks, never means: the loss of each rank is divided by the valid tokens of the whole step already.
+It works on any model that follows the contract of `get_model_parts`. Gradients are sums over the
+ranks, never means: the loss of each rank is already divided by the valid tokens of the whole step.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Literal, Protocol, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -22,122 +23,144 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import Shard
 
-from titanrun.distributed.mesh import Meshes
+from titanrun.distributed.dtensor import to_local
+from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision
-from titanrun.distributed.shards import own_part
 
-Reshard = Literal["default", "always", "never"]
+ReshardPolicy = Literal["default", "always", "never"]
 
 
-class Wrap(Protocol):
-    """Puts modules into one group, whose weights are gathered together and whose gradients are summed together."""
+class ModuleWrapper(Protocol):
+    """Function that puts modules into one communication group.
 
-    def __call__(self, modules: nn.Module | list[nn.Module], *, reshard: bool) -> None: ...
+    The weights of a group are gathered together, and its gradients are reduced together.
+    """
+
+    def __call__(
+        self, modules: nn.Module | list[nn.Module], *, reshard_after_forward: bool
+    ) -> None:
+        """Wrap the modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataParallel:
-    """How weights, gradients and optimizer states are shared.
+class DataParallelOptions:
+    """Options of data parallelism for weights, gradients and optimizer states.
 
     Args:
-        reshard: whether gathered weights are dropped after the forward pass; `default` is always, but never in a pipeline.
-        precision: what weights are stored and computed in.
-        reduce: what gradients are summed in.
-        offload: whether weights, gradients and optimizer states live in host memory.
-        apart: parameters that every rank holds whole and that are never trained.
+        reshard_policy: whether gathered weights are freed after the forward pass. `default` is
+            always, but never in a pipeline.
+        precision: dtypes in which weights are stored and computed.
+        reduce_dtype: dtype in which gradients are summed.
+        uses_cpu_offload: whether weights, gradients and optimizer states stay in host memory.
+        ignored_params: parameters that every rank holds whole and that are never trained.
     """
 
-    reshard: Reshard
+    reshard_policy: ReshardPolicy
     precision: Precision
-    reduce: torch.dtype
-    offload: bool = False
-    apart: frozenset[nn.Parameter] = frozenset()
+    reduce_dtype: torch.dtype
+    uses_cpu_offload: bool = False
+    ignored_params: frozenset[Tensor] = frozenset()
 
 
-def share_over_ranks(
+def apply_data_parallel(
     model: nn.Module,
-    data_parallel: DataParallel,
-    meshes: Meshes,
+    options: DataParallelOptions,
+    meshes: ParallelMeshes,
     *,
     experts: Sequence[nn.Module] = (),
 ) -> bool:
-    """Shards or copies the model over the data-parallel ranks, layer by layer; the last step before its weights are allocated.
+    """Shard or replicate the model over the data-parallel ranks, layer by layer.
 
-    `experts` are split by expert parallelism already, if there is any, and are shared by the ranks that have the same ones. Gives
-    whether there are such ranks.
+    This is the last step before the weights are allocated. `experts` are already split by expert
+    parallelism, if there is any, and are sharded over the ranks that have the same ones. Return
+    whether there are data-parallel ranks.
     """
-    wrap = wrapping(data_parallel, meshes)
+    wrap = choose_wrapper(options, meshes)
     if wrap is None:
         return False
-    reshards = reshards_after_forward(
-        data_parallel.reshard, is_pipeline=meshes.degrees.pipeline > 1
+    reshards = should_reshard_after_forward(
+        options.reshard_policy, is_pipeline=meshes.parallel_dims.pp > 1
     )
-    if meshes.sparse is not None:
+    if meshes.sparse_mesh is not None:
         for module in experts:
-            share_experts(module, data_parallel, meshes, reshard=reshards)
-    embeddings, layers, head = parts_of(model)
-    wrap_as_stored = wrapping(
-        replace(data_parallel, precision=data_parallel.precision.without_autocast), meshes
+            apply_fsdp_to_experts(module, options, meshes, reshard_after_forward=reshards)
+    embeddings, layers, head = get_model_parts(model)
+    wrap_as_stored = choose_wrapper(
+        replace(options, precision=options.precision.without_autocast), meshes
     )
     assert wrap_as_stored is not None
-    for group in groups_of(embeddings, layers, head):
-        # the head's weights are used last and needed first in the backward pass: dropping them in between only costs
+    for group in build_fsdp_groups(embeddings, layers, head):
+        # the head's weights are used last in the forward pass and first in the backward pass:
+        # freeing them in between only costs time
         is_head = all(module in head for module in group)
         gather = wrap_as_stored if any(map(keeps_dtype, group)) else wrap
-        gather(group, reshard=data_parallel.reshard == "always" if is_head else reshards)
-    wrap(model, reshard=reshards)
+        gather(
+            group, reshard_after_forward=options.reshard_policy == "always" if is_head else reshards
+        )
+    wrap(model, reshard_after_forward=reshards)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            sum_gradients(module)
-    if meshes.sparse is not None:
-        # layers that run in training alone would stay gathered after a held-out pass, and old
-        prefetch_in_order(
-            [layer for layer in layers if not getattr(layer, "is_for_training_alone", False)]
+            disable_fsdp_gradient_division(module)
+    if meshes.sparse_mesh is not None:
+        # training-only layers would stay gathered, with stale weights, after a validation pass
+        set_prefetch_order(
+            [layer for layer in layers if not getattr(layer, "is_training_only", False)]
         )
     return True
 
 
-def wrapping(data_parallel: DataParallel, meshes: Meshes) -> Wrap | None:
-    """What shards (where ranks share a copy) or copies; None where no rank has anything to share."""
-    mesh = meshes.axes(meshes.dense, "dp_replicate", "fsdp")
+def choose_wrapper(options: DataParallelOptions, meshes: ParallelMeshes) -> ModuleWrapper | None:
+    """Return the function that shards (FSDP) or replicates (DDP) modules.
+
+    Return None if there are no data-parallel ranks.
+    """
+    mesh = meshes.get_submesh(meshes.dense_mesh, "dp_replicate", "fsdp")
     if mesh is None:
         return None
     return partial(
-        shard if "fsdp" in (mesh.mesh_dim_names or ()) else copy,
+        apply_fsdp if "fsdp" in (mesh.mesh_dim_names or ()) else apply_ddp,
         mesh=mesh,
-        **policies(data_parallel, meshes),
+        **build_fsdp_options(options, meshes),
     )
 
 
-def share_experts(
-    experts: nn.Module, data_parallel: DataParallel, meshes: Meshes, *, reshard: bool
+def apply_fsdp_to_experts(
+    experts: nn.Module,
+    options: DataParallelOptions,
+    meshes: ParallelMeshes,
+    *,
+    reshard_after_forward: bool,
 ) -> None:
-    """Shards a layer's experts over the ranks that have the same ones: by expert, or within them where there are too few."""
-    degrees = meshes.degrees
-    ranks = degrees.efsdp or 1
-    mesh = meshes.axes(meshes.sparse, "dp_replicate", "efsdp")
-    assert mesh is not None, "efsdp is kept where it has one rank"
+    """Shard a layer's experts over the ranks that hold the same ones.
+
+    They are sharded by expert, or within each expert if there are too few experts.
+    """
+    degrees = meshes.parallel_dims
+    ranks = degrees.efsdp_size or 1
+    mesh = meshes.get_submesh(meshes.sparse_mesh, "dp_replicate", "efsdp")
+    assert mesh is not None, "efsdp is kept even with one rank"
 
     def placement(weight: nn.Parameter) -> Shard:
         # FSDP pads dim 0 only
-        splits_evenly = own_part(weight).size(1) % ranks == 0
-        return Shard(1) if ranks * degrees.expert > weight.size(0) and splits_evenly else Shard(0)
+        splits_evenly = to_local(weight).size(1) % ranks == 0
+        return Shard(1) if ranks * degrees.ep > weight.size(0) and splits_evenly else Shard(0)
 
-    shard(
+    apply_fsdp(
         experts,
-        reshard=reshard,
+        reshard_after_forward=reshard_after_forward,
         mesh=mesh,
         shard_placement_fn=placement,
-        **policies(data_parallel, meshes),
+        **build_fsdp_options(options, meshes),
     )
 
 
-def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
-    """Lets each layer ask for the weights of the next one, and in the backward pass of the one before.
+def set_prefetch_order(layers: Sequence[nn.Module]) -> None:
+    """Make each layer prefetch the weights of the next one, and backward of the previous one.
 
-    By itself FSDP counts on a host that runs ahead of the device, and the host waits wherever tokens are sent to experts.
+    FSDP's own prefetching relies on a host that runs ahead of the device, but the host waits
+    whenever tokens are sent to experts.
     """
-    groups = [
+    groups: list[list[FSDPModule]] = [
         [module for module in layer.modules() if isinstance(module, FSDPModule)] for layer in layers
     ]
     for before, after in pairwise(groups):
@@ -145,50 +168,69 @@ def prefetch_in_order(layers: Sequence[nn.Module]) -> None:
         after[0].set_modules_to_backward_prefetch(before)
 
 
-def policies(data_parallel: DataParallel, meshes: Meshes) -> dict[str, Any]:
-    """Precision and place of what is shared, in FSDP's words."""
+def build_fsdp_options(options: DataParallelOptions, meshes: ParallelMeshes) -> dict[str, Any]:
+    """Build the keyword arguments of FSDP for precision and offloading."""
     offload = (
         CPUOffloadPolicy(pin_memory=meshes.device.type != "cpu")
-        if data_parallel.offload
+        if options.uses_cpu_offload
         else OffloadPolicy()
     )
     return {
-        "mp_policy": mixed_precision(data_parallel),
+        "mp_policy": build_mixed_precision_policy(options),
         "offload_policy": offload,
-        "ignored_params": set(data_parallel.apart),
+        "ignored_params": set(options.ignored_params),
     }
 
 
-def shard(
-    modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any
+def apply_fsdp(
+    modules: nn.Module | list[nn.Module],
+    *,
+    reshard_after_forward: bool,
+    mesh: DeviceMesh,
+    **options: Any,
 ) -> None:
-    """FSDP2, or HSDP on a mesh of two axes."""
-    fully_shard(cast(Any, modules), mesh=mesh, reshard_after_forward=reshard, **options)
+    """Apply FSDP2, or HSDP on a mesh of two axes."""
+    fully_shard(
+        cast(Any, modules), mesh=mesh, reshard_after_forward=reshard_after_forward, **options
+    )
 
 
-def copy(
-    modules: nn.Module | list[nn.Module], *, reshard: bool, mesh: DeviceMesh, **options: Any
+def apply_ddp(
+    modules: nn.Module | list[nn.Module],
+    *,
+    reshard_after_forward: bool,
+    mesh: DeviceMesh,
+    **options: Any,
 ) -> None:
-    """DDP: nothing is gathered, so that nothing is dropped either."""
+    """Apply DDP. Weights are never gathered, so they are never freed either."""
     replicate(cast(Any, modules), mesh=mesh, **options)
 
 
-def mixed_precision(data_parallel: DataParallel) -> MixedPrecisionPolicy:
-    """Weights are gathered in the dtype of matrix products, gradients summed in their own."""
-    precision = data_parallel.precision
-    compute = None if precision.compute == precision.storage else precision.compute
-    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=data_parallel.reduce)
+def build_mixed_precision_policy(options: DataParallelOptions) -> MixedPrecisionPolicy:
+    """Build FSDP's policy: weights are gathered in the compute dtype.
+
+    Gradients are reduced in `reduce_dtype`.
+    """
+    precision = options.precision
+    compute = (
+        None if precision.compute_dtype == precision.storage_dtype else precision.compute_dtype
+    )
+    return MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=options.reduce_dtype)
 
 
-def reshards_after_forward(policy: Reshard, *, is_pipeline: bool) -> bool:
-    """Whether gathered weights are dropped. A pipeline uses them for the next microbatch right away."""
+def should_reshard_after_forward(policy: ReshardPolicy, *, is_pipeline: bool) -> bool:
+    """Return whether gathered weights are freed after the forward pass.
+
+    A pipeline needs them for the next microbatch right away.
+    """
     return policy == "always" or (policy == "default" and not is_pipeline)
 
 
-def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
-    """Embeddings, layers and head of a model or of a pipeline stage, as far as it has them.
+def get_model_parts(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
+    """Return embeddings, layers and head of a model, or those that a pipeline stage has.
 
-    The contract that any model keeps: `tok_embeddings`, `layers`, `norm` and `output`, None where a stage lacks one of them.
+    The contract of any model: it has the attributes `tok_embeddings`, `layers`, `norm` and
+    `output`, which are None if a stage lacks them.
     """
     present = {name: part for name, part in model.named_children() if part is not None}
     embeddings = [present[name] for name in ("tok_embeddings",) if name in present]
@@ -196,10 +238,13 @@ def parts_of(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module], list[n
     return embeddings, list(present["layers"].children()) if "layers" in present else [], head
 
 
-def groups_of(
+def build_fsdp_groups(
     embeddings: list[nn.Module], layers: Sequence[nn.Module], head: list[nn.Module]
 ) -> list[list[nn.Module]]:
-    """The modules that are gathered together; a matrix that embedding and head share must not be in two groups."""
+    """Group the modules that are gathered together.
+
+    A matrix that embedding and head share must not be in two groups.
+    """
     blocks = [[layer] for layer in layers]
     shared = {id(weight) for module in embeddings for weight in module.parameters()}
     if any(id(weight) in shared for module in head for weight in module.parameters()):
@@ -209,31 +254,35 @@ def groups_of(
 
 
 def keeps_dtype(module: nn.Module) -> bool:
-    """Whether a module says that it computes with its weights as they are stored, whatever others compute in."""
+    """Return whether a module computes in the dtype in which its weights are stored.
+
+    Such a module ignores the compute dtype of the others.
+    """
     return getattr(module, "keeps_dtype", False)
 
 
-def sum_gradients(module: FSDPModule) -> None:
-    """Gradients are added up over the ranks and not divided."""
+def disable_fsdp_gradient_division(module: FSDPModule) -> None:
+    """Make FSDP sum gradients over the ranks without dividing them."""
     module.set_gradient_divide_factor(1.0)
-    # gloo has no operation that multiplies while it sums
+    # gloo has no reduction that also multiplies
     module.set_force_sum_reduction_for_comms(True)
 
 
-def share_padded(first: nn.Module, second: nn.Module) -> None:
-    """Lets two modules of different groups, whose weight is one parameter, keep one memory of their shard of it.
+def tie_padded_shards(first: nn.Module, second: nn.Module) -> None:
+    """Make two modules of different groups that share one parameter share its shard memory.
 
-    To be called between the allocation and the first pass. FSDP pads a shard that is shorter than others', and each group by itself: the
-    group that comes last would move the parameter into memory of its own.
+    Call this between the allocation and the first pass. FSDP pads a shard that is shorter than
+    those of other ranks, in each group separately: the group that comes last would move the
+    parameter into its own memory.
     """
-    own, other = shard_of(first), shard_of(second)
+    own, other = get_fsdp_param(first), get_fsdp_param(second)
     own.reset_sharded_param()
     other.sharded_param, other._sharded_param_data = own.sharded_param, own._sharded_param_data
     other.reset_sharded_param()
 
 
-def shard_of(module: nn.Module) -> Any:
-    """What FSDP knows of the shard of a module's weight."""
+def get_fsdp_param(module: nn.Module) -> Any:
+    """Return FSDP's record of the shard of a module's weight."""
     groups = cast(Any, module)._get_fsdp_state()._fsdp_param_groups
     return next(
         held for group in groups for held in group.fsdp_params if held._module_info.module is module

@@ -1,4 +1,4 @@
-"""Building a model without memory: on the meta device, where drawing initial weights would be work for nothing."""
+"""Model construction on the meta device: no memory and no draws of initial weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,15 +8,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from titanrun.distributed.packed import packed_parameters
-from titanrun.distributed.shards import is_split
+from titanrun.distributed.dtensor import is_sharded
+from titanrun.distributed.quantized_weights import iter_quantized_parameters
 
 
-class WithoutDraws(TorchFunctionMode):
-    """Within it the functions of torch.nn.init leave their tensor alone.
+class SkipInit(TorchFunctionMode):
+    """Mode in which the functions of torch.nn.init return their tensor unchanged.
 
-    The layers of torch.nn draw weights when they are made. On the meta device that fills nothing, but a normal draw there imports
-    torch._dynamo, 1.2 s of CPU.
+    The layers of torch.nn draw weights when they are created. On the meta device that fills
+    nothing, but a normal draw there imports torch._dynamo, 1.2 s of CPU.
     """
 
     def __torch_function__(
@@ -33,40 +33,45 @@ class WithoutDraws(TorchFunctionMode):
 
 
 @contextmanager
-def on_meta_device() -> Iterator[None]:
-    """Within the block tensors have shapes and dtypes but no memory, and no weights are drawn."""
-    with torch.device("meta"), WithoutDraws():
+def init_on_meta_device() -> Iterator[None]:
+    """Create tensors without memory and without drawing weights within the block."""
+    with torch.device("meta"), SkipInit():
         yield
 
 
-def allocate(
-    model: nn.Module, device: torch.device, *, weights_on: torch.device | None = None
+def allocate_model(
+    model: nn.Module, device: torch.device, *, parameter_device: torch.device | None = None
 ) -> None:
-    """Gives every parameter and buffer of a meta model uninitialised memory; tied parameters are separated.
+    """Allocate uninitialized memory for all parameters and buffers of a meta model.
+
+    Tied parameters are separated.
 
     Args:
-        model: whole, or split over ranks, and then each rank allocates its part.
-        device: where buffers are, and parameters.
-        weights_on: where parameters are instead.
+        model: the whole model, or a sharded one, of which each rank allocates its part.
+        device: device of buffers and parameters.
+        parameter_device: device of parameters if it differs.
     """
-    packed = list(packed_parameters(model))
-    for module, name, _ in packed:
-        # neither split nor moved: whoever splits the model leaves them out
+    quantized = list(iter_quantized_parameters(model))
+    for module, name, _ in quantized:
+        # neither sharded nor moved: FSDP ignores them
         setattr(module, name, None)
-    if any(is_split(parameter) for parameter in model.parameters()):
-        # whoever split the model hears of its new parameters this way
-        model.to_empty(device=weights_on or device)
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        # FSDP is notified of the new parameters this way
+        model.to_empty(device=parameter_device or device)
     else:
-        allocate_parameters(model, weights_on or device)
-    for module, name, matrix in packed:
-        module.register_parameter(name, matrix.on(device))  # type: ignore[arg-type]
+        allocate_parameters(model, parameter_device or device)
+    for module, name, matrix in quantized:
+        module.register_parameter(name, matrix.empty_on_device(device))  # type: ignore[arg-type]
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype, device=device))
 
 
 def allocate_parameters(model: nn.Module, device: torch.device) -> None:
-    """What `to_empty` does, without its detour over Python kernels, which import sympy: 0.3 s of CPU."""
+    """Allocate the parameters like `to_empty`, but without its Python kernels.
+
+    Those import sympy, 0.3 s of CPU.
+    """
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)

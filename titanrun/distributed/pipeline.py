@@ -1,6 +1,9 @@
-"""Pipeline parallelism: this rank's stages of a model, and how microbatches go through them (torch.distributed.pipelining).
+"""Pipeline parallelism: this rank's stages of a model and their microbatch schedule.
 
-Shapes: M rows of a microbatch, T tokens of a row; what stages hand on to each other has any shape.
+Based on torch.distributed.pipelining.
+
+Shapes: M sequences of a microbatch, T tokens of a sequence. The tensors between stages may have any
+shape.
 """
 
 import copy
@@ -22,55 +25,69 @@ from torch.distributed.pipelining.schedules import (
     get_schedule_class,
 )
 
-from titanrun.distributed.schedule_file import read_schedule, stages_held
-from titanrun.distributed.shards import own_part
-from titanrun.distributed.stages import SCHEDULES, PipelinePlan, stages_of_rank
-from titanrun.distributed.tied_ends import ENDS, are_tied
+from titanrun.distributed.dtensor import to_local
+from titanrun.distributed.spec.pipeline_schedule_csv import get_stages_in_order, read_schedule_csv
+from titanrun.distributed.spec.pipeline_stages import (
+    PIPELINE_SCHEDULES,
+    PipelinePlan,
+    get_stages_for_rank,
+)
+from titanrun.distributed.tied_embeddings import TIED_MODULES, has_tied_embeddings
 
 T = TypeVar("T")
-LossOf = Callable[[Tensor, int], Tensor]
-Overlap = Callable[[Any], None]
-Autocast = Callable[[], AbstractContextManager[object]]
+MicrobatchLossFn = Callable[[Tensor, int], Tensor]
+EnableOverlapFn = Callable[[Any], None]
+AutocastFactory = Callable[[], AbstractContextManager[object]]
 
 
-class Inputs(NamedTuple):
-    """A microbatch: tokens [M, T], which the first stage is given, and by name what every stage is, each with M rows."""
+class StageInputs(NamedTuple):
+    """Inputs of a microbatch: tokens [M, T] of the first stage, and keyword arguments.
+
+    Every stage receives the keyword arguments, each with M sequences.
+    """
 
     tokens: Tensor
-    named: dict[str, Tensor]
+    kwargs: dict[str, Tensor]
 
 
-def cut(model: nn.Module, plan: PipelinePlan, *, rank: int, ranks: int) -> dict[int, nn.Module]:
-    """Takes what other ranks hold out of the model. Gives this rank's stages: views of what is left, which share its parts.
+def split_into_stages(
+    model: nn.Module, plan: PipelinePlan, *, pp_rank: int, pp_size: int
+) -> dict[int, nn.Module]:
+    """Remove the modules of other ranks from the model and return this rank's stages.
 
-    Whatever is done to the model (split over ranks, recomputed, compiled, allocated, filled with weights) is done to its stages.
-    They have hooks of their own, and FSDP of their own. Who holds one of two parts that share a matrix keeps the other one too, outside
-    its stages: so the matrix has the names, the first numbers and the optimizer state that it has in the whole model.
+    The stages are views of the remaining model that share its modules. Whatever is done to the
+    model (parallelizing, activation checkpointing, compiling, allocating, loading weights) is done
+    to its stages. They have their own hooks and their own FSDP. A rank that holds one of two
+    modules that share a matrix keeps the other one too, outside its stages: so the matrix has the
+    names, the initial values and the optimizer state that it has in the whole model.
     """
     own = (
-        stages_held(read_schedule(Path(plan.file)), rank)
-        if plan.file is not None
-        else named_stages(plan, rank, ranks)
+        get_stages_in_order(read_schedule_csv(Path(plan.schedule_csv)), pp_rank)
+        if plan.schedule_csv is not None
+        else get_local_stages(plan, pp_rank, pp_size)
     )
     kept = {name for stage in own for name in plan.stages[stage]}
-    shared = set(ENDS) if are_tied(model) else set()
-    keep_modules(model, kept | shared if kept & shared else kept)
-    return {stage: view(model, plan.stages[stage]) for stage in own}
+    shared = set(TIED_MODULES) if has_tied_embeddings(model) else set()
+    prune_modules(model, kept | shared if kept & shared else kept)
+    return {stage: view_stage(model, plan.stages[stage]) for stage in own}
 
 
-def named_stages(plan: PipelinePlan, rank: int, ranks: int) -> tuple[int, ...]:
-    """The stages of a rank under a named schedule, ascending."""
+def get_local_stages(plan: PipelinePlan, pp_rank: int, pp_size: int) -> tuple[int, ...]:
+    """Return the stages of a rank under a named schedule, in ascending order."""
     return tuple(
         sorted(
-            stages_of_rank(
-                rank, ranks, len(plan.stages), v_shaped=SCHEDULES[plan.schedule].v_shaped
+            get_stages_for_rank(
+                pp_rank,
+                pp_size,
+                len(plan.stages),
+                is_v_shaped=PIPELINE_SCHEDULES[plan.schedule].is_v_shaped,
             )
         )
     )
 
 
-def keep_modules(model: nn.Module, names: Iterable[str]) -> None:
-    """Drops the parts and layers of a model that have none of the names; a part that is dropped becomes None."""
+def prune_modules(model: nn.Module, names: Iterable[str]) -> None:
+    """Drop the parts and layers of a model that are not named. A dropped part becomes None."""
     kept = set(names)
     for part in list(model._modules):
         if part != "layers" and part not in kept:
@@ -81,28 +98,35 @@ def keep_modules(model: nn.Module, names: Iterable[str]) -> None:
             del layers._modules[layer]
 
 
-def view(model: nn.Module, names: Iterable[str]) -> nn.Module:
-    """The model with some of its parts and layers only. They are the model's own, as are its buffers; hooks are not."""
+def view_stage(model: nn.Module, names: Iterable[str]) -> nn.Module:
+    """Return a view of the model that has some of its parts and layers only.
+
+    The view shares modules and buffers with the model, but not hooks.
+    """
     stage = copy.copy(model)
     for name, held in vars(stage).items():
         if isinstance(held, dict) and name not in ("_parameters", "_buffers"):
             vars(stage)[name] = held.copy()
     layers = nn.ModuleDict()
-    layers._modules.update(model.get_submodule("layers")._modules)
+    held_layers: dict[str, Any] = layers._modules
+    held_layers.update(model.get_submodule("layers")._modules)
     stage._modules["layers"] = layers
-    keep_modules(stage, names)
+    prune_modules(stage, names)
     return stage
 
 
 class Pipeline:
-    """Runs microbatches through the stages of all pipeline ranks; every one of them calls each method with the same shapes.
+    """Runner of microbatches through the stages of all pipeline ranks.
+
+    All pipeline ranks must call each method with the same shapes.
 
     Args:
-        stages: this rank's stages by their place in the pipeline.
-        plan: which stages there are, and in which order microbatches go through them.
+        stages: this rank's stages by their index in the pipeline.
+        plan: all stages, and the schedule of microbatches.
         group: the pipeline ranks.
-        autocast: what each forward pass runs in.
-        overlap: makes a schedule run its pairs of passes at once.
+        device: device of the stages.
+        autocast: factory of the context of each forward pass.
+        enable_overlap: makes a schedule run its pairs of passes concurrently.
     """
 
     def __init__(
@@ -112,61 +136,70 @@ class Pipeline:
         *,
         group: ProcessGroup,
         device: torch.device,
-        autocast: Autocast,
-        overlap: Overlap | None = None,
+        autocast: AutocastFactory,
+        enable_overlap: EnableOverlapFn | None = None,
     ) -> None:
         self.stages = dict(sorted(stages.items()))
         self.plan = plan
         self.group = group
         self.device = device
-        self.overlap = overlap
-        self.last = len(plan.stages) - 1
-        self._holders = holders(plan, group.size())
-        self._loss_of: LossOf | None = None
-        # what goes into a stage and comes out of it, as tensors without memory, by the shape of a microbatch's tokens
-        self._ends: dict[tuple[int, Size], tuple[Tensor, Tensor]] = {}
+        self.enable_overlap = enable_overlap
+        self.last_stage = len(plan.stages) - 1
+        self._stage_to_rank = map_stages_to_ranks(plan, group.size())
+        self._loss_fn: MicrobatchLossFn | None = None
+        # input and output of a stage as tensors without memory, by the shape of a microbatch's
+        # tokens
+        self._stage_io: dict[tuple[int, Size], tuple[Tensor, Tensor]] = {}
         self._schedules: dict[tuple[int, Size], _PipelineSchedule] = {}
         for stage in self.stages.values():
-            run_within(autocast, stage)
+            wrap_forward_in_autocast(autocast, stage)
 
     @property
     def last_rank(self) -> int:
-        """The rank in the group that has the model's output."""
-        return self._holders[self.last]
+        """Rank in the group that has the model's output."""
+        return self._stage_to_rank[self.last_stage]
 
-    def backward(self, microbatches: Sequence[Inputs], loss_of: LossOf) -> None:
-        """Adds the gradients of each microbatch's loss.
+    def forward_backward(
+        self, microbatches: Sequence[StageInputs], loss_fn: MicrobatchLossFn
+    ) -> None:
+        """Accumulate the gradients of the loss of each microbatch.
 
         Args:
-            microbatches: all of one shape.
-            loss_of: the loss of the model's output for the microbatch of that index; called on the last stage's rank only.
+            microbatches: inputs of the microbatches, all of one shape.
+            loss_fn: loss of the model's output for the microbatch with that index, called on the
+                last stage's rank only.
         """
-        schedule = self._schedule(microbatches)
+        schedule = self._get_schedule(microbatches)
         tokens = torch.cat([given.tokens for given in microbatches])
-        named = {
-            name: torch.cat([given.named[name] for given in microbatches])
-            for name in microbatches[0].named
+        named: dict[str, Any] = {
+            name: torch.cat([given.kwargs[name] for given in microbatches])
+            for name in microbatches[0].kwargs
         }
-        self._loss_of = loss_of
-        # a schedule hands on the part of `target` that belongs to a microbatch: here its index
+        self._loss_fn = loss_fn
+        # a schedule passes on the part of `target` that belongs to a microbatch: here its index
         schedule.step(
             *[tokens][: 0 in self.stages],
             target=torch.arange(len(microbatches)),
             return_outputs=False,
             **named,
         )
-        self._loss_of = None
+        self._loss_fn = None
 
     @torch.no_grad()
-    def forward(self, microbatches: Sequence[Inputs], take: Callable[[Tensor, int], T]) -> list[T]:
-        """What `take` makes of the model's output for each microbatch, on the last stage's rank; nothing on the others."""
+    def forward(
+        self, microbatches: Sequence[StageInputs], output_fn: Callable[[Tensor, int], T]
+    ) -> list[T]:
+        """Run the forward passes only and return `output_fn` of each microbatch's output.
+
+        Return an empty list on all ranks but that of the last stage.
+        """
         passed: list[Tensor] = []
         taken: list[T] = []
         sending: list[Any] = []
         for index, stage in self.stages.items():
             entering, passed = passed, []
             for number, (tokens, named) in enumerate(microbatches):
-                is_new = (index, tokens.shape) not in self._ends
+                is_new = (index, tokens.shape) not in self._stage_io
                 given = (
                     tokens
                     if index == 0
@@ -175,26 +208,31 @@ class Pipeline:
                     else self._receive(index, tokens.shape)
                 )
                 output = (
-                    own_part(stage(given, **named)) if index < self.last else stage(given, **named)
+                    to_local(stage(given, **named))
+                    if index < self.last_stage
+                    else stage(given, **named)
                 )
-                self._ends[index, tokens.shape] = (
-                    without_memory(given),
-                    without_memory(own_part(output)),
+                self._stage_io[index, tokens.shape] = (
+                    to_meta_tensor(given),
+                    to_meta_tensor(to_local(output)),
                 )
-                if index == self.last:
-                    taken.append(take(output, number))
+                if index == self.last_stage:
+                    taken.append(output_fn(output, number))
                 elif index + 1 in self.stages:
                     passed.append(output)
                 else:
                     sending.append(self._send(output, index, is_new=is_new))
-            drop_gathered(stage)
+            reshard_fsdp_modules(stage)
         for work, _ in sending:
             work.wait()
         return taken
 
     def _send(self, output: Tensor, index: int, *, is_new: bool) -> tuple[Any, Tensor]:
-        """Begins to send what stage `index` computed to the next one, after its shape where that is new; to be kept until it is sent."""
-        to, output = self._holders[index + 1], output.contiguous()
+        """Start sending the output of stage `index` to the next stage, preceded by a new shape.
+
+        The returned tensor must be kept until it is sent.
+        """
+        to, output = self._stage_to_rank[index + 1], output.contiguous()
         if is_new:
             dist.send_object_list(
                 [(output.shape, output.dtype)], group=self.group, group_dst=to, device=self.device
@@ -202,8 +240,8 @@ class Pipeline:
         return dist.isend(output, group=self.group, group_dst=to), output
 
     def _receive(self, index: int, tokens: Size) -> Tensor:
-        """What the stage before `index` computed."""
-        source, known = self._holders[index - 1], self._ends.get((index, tokens))
+        """Receive the output of the stage before `index`."""
+        source, known = self._stage_to_rank[index - 1], self._stage_io.get((index, tokens))
         if known is None:
             box: list[Any] = [None]
             dist.recv_object_list(box, group=self.group, group_src=source, device=self.device)
@@ -214,52 +252,61 @@ class Pipeline:
         dist.recv(received, group=self.group, group_src=source)
         return received
 
-    def _schedule(self, microbatches: Sequence[Inputs]) -> _PipelineSchedule:
-        """The order for so many microbatches of that shape, made when it is first needed."""
+    def _get_schedule(self, microbatches: Sequence[StageInputs]) -> _PipelineSchedule:
+        """Return the schedule for this number and shape of microbatches, built on first use."""
         shape = microbatches[0].tokens.shape
         key = (len(microbatches), shape)
         if key not in self._schedules:
-            # torch would try each stage with gradients to learn its shapes, which counts tokens of experts twice
+            # torch would run each stage with gradients to learn its shapes, which counts tokens of
+            # experts twice
             self.forward(microbatches[:1], lambda output, number: None)
             stages = [
-                self._torch_stage(index, stage, shape) for index, stage in self.stages.items()
+                self._build_torch_stage(index, stage, shape) for index, stage in self.stages.items()
             ]
-            self._schedules[key] = made = make_schedule(
-                self.plan, stages, len(microbatches), self._loss
+            self._schedules[key] = made = build_pipeline_schedule(
+                self.plan, stages, len(microbatches), self._compute_loss
             )
-            if self.overlap is not None:
-                self.overlap(made)
+            if self.enable_overlap is not None:
+                self.enable_overlap(made)
         return self._schedules[key]
 
-    def _torch_stage(self, index: int, stage: nn.Module, tokens: Size) -> PipelineStage:
-        entering, leaving = self._ends[index, tokens]
+    def _build_torch_stage(self, index: int, stage: nn.Module, tokens: Size) -> PipelineStage:
+        entering, leaving = self._stage_io[index, tokens]
         return PipelineStage(
             stage,
             index,
-            self.last + 1,
+            self.last_stage + 1,
             self.device,
             input_args=entering,
             output_args=leaving,
             group=self.group,
         )
 
-    def _loss(self, output: Tensor, number: Tensor) -> Tensor:
-        assert self._loss_of is not None, "a schedule computes losses within `backward` only"
-        return self._loss_of(output, int(number))
+    def _compute_loss(self, output: Tensor, number: Tensor) -> Tensor:
+        assert self._loss_fn is not None, (
+            "a schedule computes losses within `forward_backward` only"
+        )
+        return self._loss_fn(output, int(number))
 
 
-def make_schedule(
-    plan: PipelinePlan, stages: list[PipelineStage], microbatches: int, loss: Callable[..., Tensor]
+def build_pipeline_schedule(
+    plan: PipelinePlan,
+    stages: list[PipelineStage],
+    num_microbatches: int,
+    loss_fn: Callable[..., Tensor],
 ) -> _PipelineSchedule:
-    """The order of forward and backward passes. Gradients are sums: nothing is divided by the number of microbatches."""
+    """Build the schedule of forward and backward passes.
+
+    Gradients are sums: they are not divided by the number of microbatches.
+    """
     options: dict[str, Any] = {
-        "n_microbatches": microbatches,
-        "loss_fn": loss,
+        "n_microbatches": num_microbatches,
+        "loss_fn": loss_fn,
         "scale_grads": False,
     }
-    if plan.file is not None:
+    if plan.schedule_csv is not None:
         schedule = _PipelineScheduleRuntime(stages, **options)
-        schedule._load_csv(plan.file)
+        schedule._load_csv(plan.schedule_csv)
         return schedule
     kind: Any = get_schedule_class(plan.schedule)
     made: _PipelineSchedule = kind(
@@ -268,24 +315,24 @@ def make_schedule(
     return made
 
 
-def holders(plan: PipelinePlan, ranks: int) -> list[int]:
-    """The rank in the group that holds each stage."""
-    order = None if plan.file is None else read_schedule(Path(plan.file))
+def map_stages_to_ranks(plan: PipelinePlan, pp_size: int) -> list[int]:
+    """Return the rank in the group that holds each stage."""
+    order = None if plan.schedule_csv is None else read_schedule_csv(Path(plan.schedule_csv))
     held = [
-        named_stages(plan, rank, ranks) if order is None else stages_held(order, rank)
-        for rank in range(ranks)
+        get_local_stages(plan, rank, pp_size) if order is None else get_stages_in_order(order, rank)
+        for rank in range(pp_size)
     ]
-    of_stage = {stage: rank for rank, stages in enumerate(held) for stage in stages}
-    return [of_stage[stage] for stage in range(len(plan.stages))]
+    stage_to_rank = {stage: rank for rank, stages in enumerate(held) for stage in stages}
+    return [stage_to_rank[stage] for stage in range(len(plan.stages))]
 
 
-def without_memory(tensor: Tensor) -> Tensor:
-    """The tensor's shape and dtype on the meta device; what has gradients needs them."""
+def to_meta_tensor(tensor: Tensor) -> Tensor:
+    """Return a meta tensor of the same shape and dtype that requires gradients if it can."""
     return torch.empty_like(tensor, device="meta", requires_grad=tensor.is_floating_point())
 
 
-def run_within(autocast: Autocast, stage: nn.Module) -> None:
-    """Makes each forward pass of a stage run in `autocast`; its backward pass does not."""
+def wrap_forward_in_autocast(autocast: AutocastFactory, stage: nn.Module) -> None:
+    """Run each forward pass of a stage in `autocast`, but not its backward pass."""
     forward = stage.forward
 
     def run(*given: Tensor, **named: Tensor) -> Tensor:
@@ -293,12 +340,16 @@ def run_within(autocast: Autocast, stage: nn.Module) -> None:
             output: Tensor = forward(*given, **named)
         return output
 
-    # an instance attribute, not a wrapper module: a wrapper would put its name into every parameter's name
+    # an instance attribute, not a wrapper module: a wrapper would put its name into every
+    # parameter's name
     stage.forward = run
 
 
-def drop_gathered(stage: nn.Module) -> None:
-    """Lets go of gathered weights: without a backward pass nobody else does, and after an update they would be old."""
+def reshard_fsdp_modules(stage: nn.Module) -> None:
+    """Free gathered weights.
+
+    Without a backward pass nothing else frees them, and after an update they would be stale.
+    """
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

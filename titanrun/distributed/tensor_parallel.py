@@ -1,7 +1,8 @@
-"""Tensor parallelism: ranks split each matrix (https://arxiv.org/abs/1909.08053), by a plan that a model family gives as data.
+"""Tensor parallelism: ranks split each matrix, by a plan that the model family defines.
 
-Between the matrices lies the residual stream. With sequence parallelism (https://arxiv.org/abs/2205.05198) each rank holds a piece of
-every row of it, and norms work on pieces; without it, each rank holds the whole.
+The method is described in https://arxiv.org/abs/1909.08053. Between the matrices is the residual
+stream. With sequence parallelism (https://arxiv.org/abs/2205.05198) each rank holds a part of every
+sequence of it, and norms work on parts. Without it, each rank holds the whole stream.
 """
 
 import warnings
@@ -29,128 +30,147 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from titanrun.distributed.expert_parallel import tell_gradients
-from titanrun.distributed.mesh import Meshes
-from titanrun.distributed.shards import hush_gathers, is_split
+from titanrun.distributed.dtensor import is_sharded, silence_gather_warnings
+from titanrun.distributed.expert_parallel import set_expert_grad_placements
+from titanrun.distributed.parallel_meshes import ParallelMeshes
 
 
-class Role(Enum):
-    """What a module does for tensor parallelism, and so how its weights are split and what passes in and out of it."""
+class TPRole(Enum):
+    """Role of a module in tensor parallelism, which defines how weights and activations split."""
 
     EMBEDDING = auto()
-    """Rows of the vocabulary; from token ids to the stream."""
-    STREAM_NORM = auto()
-    """Whole weights; from stream to stream."""
-    SUMMAND_NORM = auto()
-    """Whole weights; normalises what is added to the stream then."""
-    READS_STREAM = auto()
-    """What it is called with is gathered from the stream once, for all the matrices in it; weights of its own, beside these, have a
-    number for each attention head, and each rank has those of its heads."""
-    COLUMNS = auto()
+    """Split over the vocabulary. From token ids to the stream."""
+    RESIDUAL_NORM = auto()
+    """Whole weights. From stream to stream."""
+    POST_NORM = auto()
+    """Whole weights. Normalizes an output that is then added to the stream."""
+    GATHER_INPUT = auto()
+    """Gathers its input from the stream once for all its matrices. Its other weights have one
+    element per attention head, and each rank holds those of its heads.
+    """
+    COLWISE = auto()
     """Linear, split over its outputs."""
-    ROWS = auto()
-    """Linear, split over its inputs; into the stream."""
-    STREAM_ROWS = auto()
-    """Linear, split over its inputs, which are as the stream is; into the stream."""
-    HEAD_NORM = auto()
-    """Whole weights; normalises each attention head [B, T, N, H] on the rank that has it."""
+    ROWWISE = auto()
+    """Linear, split over its inputs. Output into the stream."""
+    RESIDUAL_ROWWISE = auto()
+    """Linear, split over its inputs, which are laid out as the stream. Output into the stream."""
+    QK_NORM = auto()
+    """Whole weights. Normalizes each attention head [B, T, N, H] on the rank that holds it."""
     OUTPUT = auto()
-    """Linear, split over the vocabulary; from the stream to logits."""
-    EXPERTS_LAYER = auto()
-    """Mixture of experts: from stream to stream. Within it each rank computes a summand, of values as well as of gradients."""
-    SUMMAND_WHOLE = auto()
-    """Whole weights; its inputs and outputs are whole, and their gradients on each rank a summand: a router, and what makes or normalises
-    a vector that attention heads share."""
-    SUMMAND_COLUMNS = auto()
-    """Linear, split over its outputs, where the gradients of whole inputs are summands."""
-    SUMMAND_ROWS = auto()
+    """Linear, split over the vocabulary. From the stream to logits."""
+    MOE_LAYER = auto()
+    """Mixture of experts from stream to stream, with partial sums of values and gradients."""
+    REPLICATED_PARTIAL_GRAD = auto()
+    """Whole weights, inputs and outputs whose gradients are partial sums: routers, and projections
+    or norms of a vector that attention heads share.
+    """
+    COLWISE_PARTIAL_GRAD = auto()
+    """Linear, split over its outputs, with whole inputs whose gradients are partial sums."""
+    ROWWISE_PARTIAL_OUTPUT = auto()
     """Linear within a mixture of experts, split over its inputs."""
     EXPERTS = auto()
-    """Stacked matrices, each split along the dim that `shared_dims` of the module names, the hidden width of each expert; whole where it
-    names none."""
+    """Stacked matrices, split along the dims in `etp_dims` of the module, the hidden width of each
+    expert. Whole if the dim is None.
+    """
 
 
-Plan = Mapping[str, Role]
-"""Roles by module name; `*` is any one step of it. Lines that name no module are for a family's other models."""
+TPPlan = Mapping[str, TPRole]
+"""Roles by module name, in which `*` matches any one component.
+
+Patterns that match no module are for other models of the family.
+"""
 
 
-# the matrices of a low-rank adapter: into its rank, and out of it
-ADAPTER = ("lora_a", "lora_b")
-SPLIT_BEHIND, SPLIT_BEFORE, WHOLE = (
-    dict(zip(ADAPTER, placements, strict=True))
+# matrices of a low-rank adapter: down to its rank, and up from it
+ADAPTER_NAMES = ("lora_a", "lora_b")
+COLWISE_ADAPTER, ROWWISE_ADAPTER, REPLICATED_ADAPTER = (
+    dict(zip(ADAPTER_NAMES, placements, strict=True))
     for placements in ((Replicate(), Shard(0)), (Shard(1), Replicate()), (Replicate(), Replicate()))
 )
-ADAPTERS: Mapping[Role, Mapping[str, Placement]] = {
-    Role.COLUMNS: SPLIT_BEHIND,
-    Role.OUTPUT: SPLIT_BEHIND,
-    Role.SUMMAND_COLUMNS: SPLIT_BEHIND,
-    Role.ROWS: SPLIT_BEFORE,
-    Role.STREAM_ROWS: SPLIT_BEFORE,
-    Role.SUMMAND_ROWS: SPLIT_BEFORE,
-    Role.SUMMAND_WHOLE: WHOLE,
+ADAPTER_PLACEMENTS: Mapping[TPRole, Mapping[str, Placement]] = {
+    TPRole.COLWISE: COLWISE_ADAPTER,
+    TPRole.OUTPUT: COLWISE_ADAPTER,
+    TPRole.COLWISE_PARTIAL_GRAD: COLWISE_ADAPTER,
+    TPRole.ROWWISE: ROWWISE_ADAPTER,
+    TPRole.RESIDUAL_ROWWISE: ROWWISE_ADAPTER,
+    TPRole.ROWWISE_PARTIAL_OUTPUT: ROWWISE_ADAPTER,
+    TPRole.REPLICATED_PARTIAL_GRAD: REPLICATED_ADAPTER,
 }
-"""How the matrices of an adapter are split beside those of a module: each along the width that the module's ranks have parts of."""
+"""Placements of an adapter's matrices, split along the same dim as the module's matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorParallel:
-    """How the ranks divide what lies between the matrices.
+class TensorParallelOptions:
+    """Layout of activations between the matrices.
 
     Args:
-        sequence: whether each rank holds a piece of each row of the stream, instead of all of it.
-        vocabulary: whether each rank keeps its part of the logits, instead of all of them.
+        uses_sequence_parallel: whether each rank holds a part of each sequence of the stream,
+            instead of all of it.
+        uses_loss_parallel: whether each rank keeps its part of the logits, instead of all of them.
     """
 
-    sequence: bool = True
-    vocabulary: bool = True
+    uses_sequence_parallel: bool = True
+    uses_loss_parallel: bool = True
 
 
-def split_matrices(model: nn.Module, plan: Plan, how: TensorParallel, meshes: Meshes) -> None:
-    """Splits a model on the meta device over the tensor-parallel ranks, as its family plans; leaves it alone where there are none."""
-    mesh = meshes.axes(meshes.dense, "tp")
+def apply_tensor_parallel(
+    model: nn.Module, plan: TPPlan, options: TensorParallelOptions, meshes: ParallelMeshes
+) -> None:
+    """Split a meta model over the tensor-parallel ranks by the plan of its family.
+
+    Without tensor-parallel ranks the model is unchanged.
+    """
+    mesh = meshes.get_submesh(meshes.dense_mesh, "tp")
     if mesh is None:
         return
-    hush()
-    shared = shared_weights(model)
+    silence_tp_warnings()
+    shared = get_shared_weight_names(model)
     frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
-    styles = styles_of(how)
+    styles = build_parallel_styles(options)
     for name, module in model.named_modules():
-        line = line_for(name, plan)
+        line = find_plan_pattern(name, plan)
         if line is not None:
             role = plan[line]
-            apart = take_adapter(module)
+            apart = pop_adapter_weights(module)
             parallelize_module(module, mesh, styles[role])
             for adapter, weight in apart.items():
                 module.register_parameter(adapter, weight)
-            place_weights(module, mesh, {adapter: ADAPTERS[role][adapter] for adapter in apart})
+            distribute_weights(
+                module, mesh, {adapter: ADAPTER_PLACEMENTS[role][adapter] for adapter in apart}
+            )
     for name in frozen:
-        # some of torch's styles make what they split trained again
+        # some of torch's styles set requires_grad on the weights that they split
         model.get_parameter(name).requires_grad_(False)
-    share_again(model, shared)
-    forgotten = [name for name, weight in model.named_parameters() if not is_split(weight)]
-    assert not forgotten, f"the family's plan says nothing of {', '.join(forgotten)}"
+    share_weights_again(model, shared)
+    forgotten = [name for name, weight in model.named_parameters() if not is_sharded(weight)]
+    assert not forgotten, (
+        f"the family's tensor-parallel plan does not contain {', '.join(forgotten)}"
+    )
 
 
-def take_adapter(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The matrices of a low-rank adapter, which the module lacks from here on: they are not split as its own are."""
+def pop_adapter_weights(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Remove and return the matrices of a low-rank adapter.
+
+    They are split differently from the module's own weights.
+    """
     own = dict(module.named_parameters(recurse=False))
-    found = {name: own[name] for name in ADAPTER if name in own}
+    found = {name: own[name] for name in ADAPTER_NAMES if name in own}
     for name in found:
         delattr(module, name)
     return found
 
 
-def hush() -> None:
-    """Keeps torch from warning of what is so on purpose."""
-    # the embedding gives this rank's part of the stream, which nobody changes in place
+def silence_tp_warnings() -> None:
+    """Silence torch's warnings about intended behavior."""
+    # the embedding returns this rank's part of the stream, which is never changed in place
     warnings.filterwarnings(
         "ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor"
     )
-    hush_gathers()
+    silence_gather_warnings()
 
 
-def line_for(name: str, plan: Plan) -> str | None:
-    """The plan's line for the module `name`; None where it has none."""
+def find_plan_pattern(name: str, plan: TPPlan) -> str | None:
+    """Return the plan's pattern that matches the module `name`, or None."""
     steps = name.split(".")
     for line in plan:
         wanted = line.split(".")
@@ -159,36 +179,40 @@ def line_for(name: str, plan: Plan) -> str | None:
     return None
 
 
-def styles_of(how: TensorParallel) -> dict[Role, ParallelStyle]:
-    """What is done to a module of each role."""
-    stream = Shard(1) if how.sequence else Replicate()
+def build_parallel_styles(options: TensorParallelOptions) -> dict[TPRole, ParallelStyle]:
+    """Build the parallel style of each role."""
+    stream = Shard(1) if options.uses_sequence_parallel else Replicate()
     return {
-        Role.EMBEDDING: AwaitedRows(input_layouts=Replicate(), output_layouts=stream),
-        Role.STREAM_NORM: SequenceParallel() if how.sequence else Placed(Replicate()),
-        Role.SUMMAND_NORM: SequenceParallel(use_local_output=True)
-        if how.sequence
-        else Placed(Replicate()),
-        Role.READS_STREAM: ReadsStream(stream),
-        Role.COLUMNS: ColwiseParallel(),
-        Role.ROWS: RowwiseParallel(output_layouts=stream),
-        Role.STREAM_ROWS: RowwiseParallel(input_layouts=stream, output_layouts=stream),
-        Role.HEAD_NORM: SequenceParallel(sequence_dim=2, use_local_output=True),
-        Role.OUTPUT: Vocabulary(
+        TPRole.EMBEDDING: SyncRowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        TPRole.RESIDUAL_NORM: SequenceParallel()
+        if options.uses_sequence_parallel
+        else PlainWeights(Replicate()),
+        TPRole.POST_NORM: SequenceParallel(use_local_output=True)
+        if options.uses_sequence_parallel
+        else PlainWeights(Replicate()),
+        TPRole.GATHER_INPUT: GatherInput(stream),
+        TPRole.COLWISE: ColwiseParallel(),
+        TPRole.ROWWISE: RowwiseParallel(output_layouts=stream),
+        TPRole.RESIDUAL_ROWWISE: RowwiseParallel(input_layouts=stream, output_layouts=stream),
+        TPRole.QK_NORM: SequenceParallel(sequence_dim=2, use_local_output=True),
+        TPRole.OUTPUT: VocabColwiseParallel(
             input_layouts=stream,
-            output_layouts=Shard(-1) if how.vocabulary else Replicate(),
-            use_local_output=not how.vocabulary,
+            output_layouts=Shard(-1) if options.uses_loss_parallel else Replicate(),
+            use_local_output=not options.uses_loss_parallel,
         ),
-        Role.EXPERTS_LAYER: SumsUp(stream),
-        Role.SUMMAND_WHOLE: Placed(Replicate(), gradients=Partial()),
-        Role.SUMMAND_COLUMNS: Placed(Shard(0), gradients=Partial()),
-        Role.SUMMAND_ROWS: Placed(Shard(1)),
-        Role.EXPERTS: SplitExperts(),
+        TPRole.MOE_LAYER: GatherInputReduceOutput(stream),
+        TPRole.REPLICATED_PARTIAL_GRAD: PlainWeights(Replicate(), grad_placement=Partial()),
+        TPRole.COLWISE_PARTIAL_GRAD: PlainWeights(Shard(0), grad_placement=Partial()),
+        TPRole.ROWWISE_PARTIAL_OUTPUT: PlainWeights(Shard(1)),
+        TPRole.EXPERTS: ExpertTensorParallel(),
     }
 
 
-class AwaitedRows(RowwiseParallel):
-    """As torch's, but what it gives is there. The first layer needs it at once, and torch's compiler loses the gradient of a view of
-    what is still under way."""
+class SyncRowwiseParallel(RowwiseParallel):
+    """RowwiseParallel whose output is complete when it returns, which the first layer needs.
+
+    torch's compiler loses the gradient of a view of an asynchronous result.
+    """
 
     @staticmethod
     def _prepare_output_fn(
@@ -202,8 +226,8 @@ class AwaitedRows(RowwiseParallel):
         return outputs.to_local() if use_local_output else outputs
 
 
-class Vocabulary(ColwiseParallel):
-    """As torch's, but a loss that the head gives in place of logits is left alone."""
+class VocabColwiseParallel(ColwiseParallel):
+    """ColwiseParallel that passes on a loss which the head returns instead of logits."""
 
     @staticmethod
     def _prepare_output_fn(
@@ -213,7 +237,7 @@ class Vocabulary(ColwiseParallel):
         outputs: Tensor,
         device_mesh: DeviceMesh,
     ) -> Tensor:
-        if not is_split(outputs):
+        if not is_sharded(outputs):
             return outputs
         prepared: Tensor = ColwiseParallel._prepare_output_fn(
             output_layouts, use_local_output, mod, outputs, device_mesh
@@ -221,17 +245,20 @@ class Vocabulary(ColwiseParallel):
         return prepared
 
 
-class ReadsStream(ParallelStyle):
-    """Gathers the first argument of a module from the stream; what the module gives is left to its parts. Its own weights are split."""
+class GatherInput(ParallelStyle):
+    """Style that gathers a module's first argument from the stream and splits its weights.
+
+    The module's children determine the placement of its output.
+    """
 
     def __init__(self, stream: Placement) -> None:
         self.stream = stream
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            return gathered_stream(arguments[0], device_mesh, self.stream), *arguments[1:]
+            return gather_stream(arguments[0], device_mesh, self.stream), *arguments[1:]
 
-        place_weights(
+        distribute_weights(
             module,
             device_mesh,
             {name: Shard(0) for name, _ in module.named_parameters(recurse=False)},
@@ -240,17 +267,20 @@ class ReadsStream(ParallelStyle):
         return module
 
 
-class SumsUp(ParallelStyle):
-    """Gathers the first argument from the stream, as a plain tensor, and adds up into the stream what the ranks make of it."""
+class GatherInputReduceOutput(ParallelStyle):
+    """Style that gathers the first argument from the stream and sums the ranks' outputs.
+
+    The argument becomes a plain tensor. The sum has the layout of the stream.
+    """
 
     def __init__(self, stream: Placement) -> None:
         self.stream = stream
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            # its parts are compiled one by one, and read views of it: as in AwaitedRows
-            whole = gathered_stream(arguments[0], device_mesh, self.stream, wait=True)
-            # each rank's gradient is of its own summand
+            # its parts are compiled one by one and read views of it: as in SyncRowwiseParallel
+            whole = gather_stream(arguments[0], device_mesh, self.stream, wait=True)
+            # each rank's gradient is a partial sum
             return whole.to_local(grad_placements=[Partial()]), *arguments[1:]
 
         def add_up(_: nn.Module, __: tuple[Any, ...], summand: Tensor) -> Tensor:
@@ -262,36 +292,45 @@ class SumsUp(ParallelStyle):
         return module
 
 
-class Placed(ParallelStyle):
-    """A module whose weights are split along one dimension or whole, from plain tensors, or the gathered stream, to plain tensors.
+class PlainWeights(ParallelStyle):
+    """Style of a module with weights that are whole or split along one dim.
+
+    Its input is a plain tensor, or the gathered stream. Its output is a plain tensor.
 
     Args:
-        weight: how the weights are placed.
-        gradients: Partial where the gradients of the ranks' inputs and whole outputs are summands.
+        weight_placement: placement of the weights.
+        grad_placement: Partial if the gradients of the inputs and of whole outputs are partial
+            sums.
     """
 
-    def __init__(self, weight: Placement, *, gradients: Placement | None = None) -> None:
-        self.weight = weight
-        self.gradients = Replicate() if gradients is None else gradients
+    def __init__(
+        self, weight_placement: Placement, *, grad_placement: Placement | None = None
+    ) -> None:
+        self.weight_placement = weight_placement
+        self.grad_placement = Replicate() if grad_placement is None else grad_placement
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        place_weights(
-            module, device_mesh, {name: self.weight for name, _ in module.named_parameters()}
+        distribute_weights(
+            module,
+            device_mesh,
+            {name: self.weight_placement for name, _ in module.named_parameters()},
         )
-        reads_parts = self.weight.is_shard(1)
+        reads_parts = self.weight_placement.is_shard(1)
 
         def wrap(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            if isinstance(arguments[0], DTensor):  # what reads the stream is placed already
+            if isinstance(arguments[0], DTensor):  # the gathered stream is a DTensor already
                 return arguments
             placed = Shard(arguments[0].ndim - 1) if reads_parts else Replicate()
-            grads = [placed if reads_parts else self.gradients]
+            grads = [placed if reads_parts else self.grad_placement]
             return DTensor.from_local(
                 arguments[0], device_mesh, [placed], run_check=False, grad_placements=grads
             ), *arguments[1:]
 
         def unwrap(_: nn.Module, __: tuple[Any, ...], output: DTensor) -> Tensor:
             return output.to_local(
-                grad_placements=[self.gradients] if output.placements[0].is_replicate() else None
+                grad_placements=[self.grad_placement]
+                if output.placements[0].is_replicate()
+                else None
             )
 
         module.register_forward_pre_hook(wrap)
@@ -299,50 +338,60 @@ class Placed(ParallelStyle):
         return module
 
 
-class SplitExperts(ParallelStyle):
-    """Splits the stacked matrices of experts, whose module multiplies by its rank's parts; those that expert parallelism split stay."""
+class ExpertTensorParallel(ParallelStyle):
+    """Style that splits the stacked matrices of experts, whose module computes with its part.
+
+    Matrices that expert parallelism has split are unchanged.
+    """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        dims: Any = module.shared_dims
-        whole = {name for name, weight in module.named_parameters() if not is_split(weight)}
+        dims: Any = module.etp_dims
+        whole = {name for name, weight in module.named_parameters() if not is_sharded(weight)}
         placements = {
             name: Replicate() if dim is None else Shard(dim)
             for name, dim in dims.items()
             if name in whole
         }
-        place_weights(module, device_mesh, placements)
+        distribute_weights(module, device_mesh, placements)
         if whole:
-            tell_gradients(module, {name: [placed] for name, placed in placements.items()})
+            set_expert_grad_placements(
+                module, {name: [placed] for name, placed in placements.items()}
+            )
         return module
 
 
-def gathered_stream(
-    stream: Tensor, mesh: DeviceMesh, placed: Placement, *, wait: bool = False
+def gather_stream(
+    stream: Tensor, mesh: DeviceMesh, placement: Placement, *, wait: bool = False
 ) -> DTensor:
-    """The whole of the stream on each rank, as a DTensor whose gradients may be summands; it may still be under way unless `wait`."""
+    """All-gather the stream as a DTensor whose gradients may be partial sums.
+
+    The result may be asynchronous unless `wait` is set. Collective over tp.
+    """
     if not isinstance(stream, DTensor):
-        stream = DTensor.from_local(stream, mesh, [placed], run_check=False)
+        stream = DTensor.from_local(stream, mesh, [placement], run_check=False)
     return stream.redistribute(placements=[Replicate()], async_op=not wait)
 
 
-def place_weights(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Placement]) -> None:
-    """Splits the named parameters of a module."""
+def distribute_weights(
+    module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Placement]
+) -> None:
+    """Split the named parameters of a module."""
     for name, placement in placements.items():
         weight = module.get_parameter(name)
         split = distribute_tensor(weight, mesh, [placement], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(split, requires_grad=weight.requires_grad))
 
 
-def shared_weights(model: nn.Module) -> list[list[str]]:
-    """The names of each parameter that several modules use."""
+def get_shared_weight_names(model: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that several modules share."""
     names: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
     return [found for found in names.values() if len(found) > 1]
 
 
-def share_again(model: nn.Module, shared: list[list[str]]) -> None:
-    """Lets modules use one parameter again, which each of them split for itself in the same way."""
+def share_weights_again(model: nn.Module, shared: list[list[str]]) -> None:
+    """Make modules share one parameter again after each was split in the same way."""
     for first, *others in shared:
         weight = model.get_parameter(first)
         for name in others:

@@ -1,4 +1,4 @@
-"""The launch slot: how a run becomes processes."""
+"""Launch slot: starting the processes of a run."""
 
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
@@ -7,18 +7,18 @@ from pydantic import AfterValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.conflict import conflict
-from titanrun.config.fields import bookkeeping
+from titanrun.config.conflict import conflict_error
+from titanrun.config.fields import ReadWhen, bookkeeping
 from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveInt, Text
-from titanrun.config.units import ByteSize, Duration, seconds
+from titanrun.config.units import ByteSize, Duration, duration_to_seconds
 
 HIGHEST_PORT = 65535
-# what sbatch takes for --signal
-LONGEST_NOTICE = 65535
+# the limit of sbatch --signal
+MAX_NOTICE_SECONDS = 65535
 
 
-def host_and_port(text: str) -> str:
-    """`node-0:29500`."""
+def validate_host_and_port(text: str) -> str:
+    """Validate an endpoint such as `node-0:29500`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= HIGHEST_PORT:
         raise PydanticCustomError(
@@ -27,172 +27,212 @@ def host_and_port(text: str) -> str:
     return text
 
 
-Endpoint: TypeAlias = Annotated[str, AfterValidator(host_and_port)]
+Endpoint: TypeAlias = Annotated[str, AfterValidator(validate_host_and_port)]
 
 
 class LaunchConfig(ComponentConfig):
-    """How a run becomes processes."""
+    """How the processes of a run are started."""
 
     slot: ClassVar = "launch"
     is_slot: ClassVar = True
     default_name: ClassVar = "local"
     is_submitted: ClassVar = False
-    """Whether `titanrun launch` hands the run to a queue, which starts it elsewhere."""
+    """Whether `titanrun launch` submits the run to a queue, which starts it elsewhere."""
+    name: str = bookkeeping()
 
     @property
-    def ranks(self) -> int | None:
-        """How many processes the recipe asks for, on all nodes; None where it leaves that to the machine."""
+    def world_size(self) -> int | None:
+        """Number of processes on all nodes, None if it depends on the machine."""
         return None
 
     @property
-    def nodes(self) -> int:
-        """How many machines take part."""
+    def num_nodes(self) -> int:
+        """Number of machines."""
         return 1
 
 
+SEVERAL_MACHINES = ReadWhen(
+    "settings-need-nodes",
+    ".nnodes",
+    "is 1",
+    "set launch.nnodes above 1, or remove it",
+    not_values=(1,),
+)
+
+
 class LocalLaunchConfig(LaunchConfig):
-    """Processes on this machine, or on each of several on which the same command is started."""
+    """Processes on this machine, or on each of several machines that run the same command."""
 
     name: Literal["local"] = bookkeeping("local")
-    builds: ClassVar = "titanrun.launch.local:start"
+    builds: ClassVar = "titanrun.launch.local_launcher:start_local_run"
     nproc_per_node: OrAuto[PositiveInt] = bookkeeping(
         "auto", unit="processes", resume=True, examples=[1]
     )
-    """Worker processes of each machine; `auto` is the number of its accelerators, else 1."""
+    """Worker processes per machine; `auto` is the number of its accelerators, else 1."""
     max_restarts: NonNegativeInt = bookkeeping(0, resume=True)
-    """How often the workers are started again after one died or hung, counted anew from each new checkpoint on; what another start would
-    meet again (recipe, data, disk, memory, numbers that are none) is never tried again."""
+    """How often the workers are restarted after one died or hung, counted from the last new
+    checkpoint. Failures that would recur (recipe, data, disk, memory, NaN or infinite values) are
+    never retried.
+    """
     nnodes: PositiveInt = bookkeeping(1, unit="machines", resume=True)
-    """Machines that train together: the same command is started on each, and they find each other at rdzv_endpoint."""
+    """Machines that train together. The same command is started on each, and they find each other
+    at rdzv_endpoint.
+    """
     node_rank: NonNegativeInt | None = bookkeeping(None, resume=True, examples=[0])
-    """Which of the machines this is, from 0; null: they are numbered as they arrive. The first one's recipe is what all train."""
-    rdzv_endpoint: Endpoint | None = bookkeeping(None, resume=True, examples=["node-0:29500"])
-    """Host and free port of one of the machines, where all meet; with a node_rank the host of machine 0."""
-    rdzv_id: Text = bookkeeping("titanrun", resume=True, examples=["job-1234"])
-    """What machines of one run have in common, where several runs meet at one endpoint."""
-    rdzv_timeout_seconds: PositiveInt = bookkeeping(600, unit="seconds", resume=True)
+    """Rank of this machine, from 0; null: numbered in order of arrival. All machines train the
+    recipe of machine 0.
+    """
+    rdzv_endpoint: Endpoint | None = bookkeeping(
+        None, resume=True, examples=["node-0:29500"], read_when=SEVERAL_MACHINES
+    )
+    """Host and free port of the rendezvous on one of the machines; with node_rank, the host of
+    machine 0.
+    """
+    rdzv_id: Text = bookkeeping(
+        "titanrun", resume=True, examples=["job-1234"], read_when=SEVERAL_MACHINES
+    )
+    """Identifier shared by the machines of one run, if several runs use the same endpoint."""
+    rdzv_timeout_seconds: PositiveInt = bookkeeping(
+        600, unit="seconds", resume=True, read_when=SEVERAL_MACHINES
+    )
     """How long machines wait for each other."""
 
     @property
-    def ranks(self) -> int | None:
-        """The worker processes of all machines, where the recipe names a number."""
+    def world_size(self) -> int | None:
+        """Number of workers on all machines, None if the recipe leaves it to the machine."""
         return None if self.nproc_per_node == AUTO else int(self.nproc_per_node) * self.nnodes
 
     @property
-    def nodes(self) -> int:
-        """How many machines take part."""
+    def num_nodes(self) -> int:
+        """Number of machines."""
         return self.nnodes
 
     @model_validator(mode="after")
-    def machines_can_meet(self) -> Self:
-        """Several machines need a place to meet, and are counted from 0."""
+    def check_rendezvous(self) -> Self:
+        """Require an endpoint for several machines, and a node rank below their number."""
         if self.nnodes > 1 and self.rdzv_endpoint is None:
-            message = f"{self.nnodes} machines train together, and nobody says where they meet"
-            raise conflict(
+            message = f"rdzv_endpoint is not set, but {self.nnodes} machines need a rendezvous"
+            raise conflict_error(
                 message,
                 "nnodes",
                 "rdzv_endpoint",
-                help="set rdzv_endpoint to host:port of one of them",
+                hint="set rdzv_endpoint to host:port of one of the machines",
             )
         if self.node_rank is not None and self.node_rank >= self.nnodes:
-            message = f"there is no machine {self.node_rank}: {self.nnodes} {'is' if self.nnodes == 1 else 'are'} counted from 0"
-            raise conflict(
+            message = (
+                f"node_rank {self.node_rank} is not below nnodes {self.nnodes}, counted from 0"
+            )
+            raise conflict_error(
                 message,
                 "node_rank",
                 "nnodes",
-                help=f"use 0 to {self.nnodes - 1}"
+                hint=f"use 0 to {self.nnodes - 1}"
                 if self.nnodes > 1
-                else "set nnodes, or leave it out",
+                else "set nnodes, or omit node_rank",
             )
         return self
 
 
-def one_line(text: str) -> str:
-    """A line of a script, without the character that ends it."""
+def validate_one_line(text: str) -> str:
+    """Validate one line of a script, which must not contain a line break."""
     if "\n" in text or not text.strip():
         raise PydanticCustomError(
-            "one_line", "not one line", {"help": "write each line as an item of its own"}
+            "one_line", "not one line", {"help": "write each line as a separate item"}
         )
     return text
 
 
-Line: TypeAlias = Annotated[str, AfterValidator(one_line)]
+ScriptLine: TypeAlias = Annotated[str, AfterValidator(validate_one_line)]
 
 
 class SlurmLaunchConfig(LaunchConfig):
-    """A job of Slurm, for `titanrun launch`: a batch script in the run directory, which srun starts the ranks from."""
+    """Slurm job for `titanrun launch`: a batch script in the run directory that starts srun."""
 
     name: Literal["slurm"] = bookkeeping("slurm")
-    builds: ClassVar = "titanrun.launch.slurm:start"
+    builds: ClassVar = "titanrun.launch.slurm_launcher:start_slurm_rank"
     is_submitted: ClassVar = True
     nproc_per_node: PositiveInt = bookkeeping(1, unit="processes", resume=True, examples=[8])
-    """Worker processes of each node: one for each of its accelerators."""
+    """Worker processes per node: one per accelerator."""
     nnodes: PositiveInt = bookkeeping(1, unit="machines", resume=True)
     """Nodes that train together."""
     gpus_per_node: PositiveInt | None = bookkeeping(None, resume=True, examples=[8])
-    """Accelerators asked for on each node; null: none, or those that the partition gives with a node."""
+    """Accelerators requested per node; null: none, or those that the partition assigns with
+    a node.
+    """
     cpus_per_task: PositiveInt | None = bookkeeping(None, unit="cores", resume=True, examples=[12])
-    """Cores of each worker; null: as many as the cluster gives."""
+    """Cores per worker; null: the default of the cluster."""
     memory: ByteSize | None = bookkeeping(None, unit="bytes", resume=True, examples=["512GiB"])
-    """Memory asked for on each node, rounded up to MiB; null: as much as the cluster gives."""
+    """Memory requested per node, rounded up to MiB; null: the default of the cluster."""
     partition: Text | None = bookkeeping(None, resume=True, examples=["h100"])
-    """The partition; null: the cluster's own choice."""
+    """Partition; null: the default of the cluster."""
     account: Text | None = bookkeeping(None, resume=True, examples=["research"])
-    """Who pays."""
+    """Account to charge."""
     qos: Text | None = bookkeeping(None, resume=True, examples=["low"])
-    """The quality of service."""
+    """Quality of service."""
     time_limit: Duration | None = bookkeeping(None, resume=True, examples=["12h"])
-    """How long the job may take each time it is started; null: as long as the partition lets it."""
-    save_seconds: Annotated[int, Interval(gt=0, le=LONGEST_NOTICE)] = bookkeeping(
+    """Time limit of the job for each start; null: the limit of the partition."""
+    save_seconds: Annotated[int, Interval(gt=0, le=MAX_NOTICE_SECONDS)] = bookkeeping(
         300, unit="seconds", resume=True
     )
-    """How long before the time limit the ranks are told to save and stop. Slurm may tell them up to a minute earlier."""
+    """How long before the time limit the ranks are signaled to save and stop. Slurm may signal up
+    to a minute earlier.
+    """
     requeue: bool = bookkeeping(True, resume=True)
-    """Whether the job goes back into the queue, and on from its last checkpoint, when it is preempted, loses a node, or has used up its
-    time before the last step."""
-    setup: tuple[Line, ...] = bookkeeping(
+    """Whether the job is requeued, and resumes from its last checkpoint, when it is preempted,
+    loses a node, or reaches its time limit before the last step.
+    """
+    setup: tuple[ScriptLine, ...] = bookkeeping(
         (), resume=True, examples=[["module load cuda", "export NCCL_DEBUG=WARN"]]
     )
-    """Lines of shell before the ranks are started."""
-    options: tuple[Line, ...] = bookkeeping(
+    """Shell lines to run before the ranks are started."""
+    options: tuple[ScriptLine, ...] = bookkeeping(
         (), resume=True, examples=[["--constraint=nvlink", "--exclude=node07"]]
     )
-    """Further options of sbatch, a line each; they come last, and win."""
+    """Further options of sbatch, one per line. They come last and take precedence."""
 
     @property
-    def ranks(self) -> int | None:
-        """The worker processes of all nodes."""
+    def world_size(self) -> int | None:
+        """Number of workers on all nodes."""
         return self.nproc_per_node * self.nnodes
 
     @property
-    def nodes(self) -> int:
-        """How many machines take part."""
+    def num_nodes(self) -> int:
+        """Number of machines."""
         return self.nnodes
 
     @model_validator(mode="after")
-    def there_is_enough(self) -> Self:
-        """Each rank has an accelerator where some are asked for, and time to train before it has to save."""
+    def check_resources(self) -> Self:
+        """Require an accelerator per rank if any are requested, and time to train before saving."""
         if self.gpus_per_node is not None and self.gpus_per_node < self.nproc_per_node:
-            message = f"{self.nproc_per_node} ranks on a node cannot share {self.gpus_per_node} accelerators"
-            raise conflict(message, "nproc_per_node", "gpus_per_node", help="ask for one a rank")
-        if self.time_limit is not None and seconds(self.time_limit) <= self.save_seconds:
-            message = f"the ranks are told to save {self.save_seconds} s before a limit of {self.time_limit}, before they start"
-            raise conflict(
+            message = (
+                f"nproc_per_node {self.nproc_per_node} exceeds gpus_per_node {self.gpus_per_node}"
+            )
+            raise conflict_error(
+                message, "nproc_per_node", "gpus_per_node", hint="request one per rank"
+            )
+        if (
+            self.time_limit is not None
+            and duration_to_seconds(self.time_limit) <= self.save_seconds
+        ):
+            message = (
+                f"save_seconds {self.save_seconds} is not shorter than time_limit {self.time_limit}"
+            )
+            raise conflict_error(
                 message,
                 "save_seconds",
                 "time_limit",
-                help="make save_seconds smaller, or time_limit longer",
+                hint="decrease save_seconds, or increase time_limit",
             )
         return self
 
     @model_validator(mode="after")
-    def options_are_options(self) -> Self:
-        """Each begins with a dash, as sbatch reads it."""
+    def check_sbatch_options(self) -> Self:
+        """Require each option to begin with a dash, as sbatch reads it."""
         strange = next((option for option in self.options if not option.startswith("-")), None)
         if strange is not None:
-            raise conflict(
-                f"'{strange}' is no option of sbatch",
+            raise conflict_error(
+                f"'{strange}' is not an option of sbatch",
                 "options",
-                help="write it with its dashes: --constraint=nvlink",
+                hint="write it with its dashes: --constraint=nvlink",
             )
         return self

@@ -1,4 +1,4 @@
-"""What is asked of Slurm itself: sbatch takes a job, squeue and scontrol tell what became of it."""
+"""Slurm commands: sbatch submits a job, squeue and scontrol report its state."""
 
 import re
 import shutil
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from titanrun.config.problems import fail
-from titanrun.launch.slurm import FOLDER, SCRIPT
-from titanrun.recipe.run_files import read_json, write_json
+from titanrun.config.problems import problem_error
+from titanrun.launch.slurm_launcher import FOLDER, SCRIPT
+from titanrun.recipe.rundir.run_files import read_json_or_empty, write_indented_json
 
-JOB = "job.json"
-# the controller answers everybody on a cluster
-LOOK_SECONDS = 5.0
-LOG_SECONDS = 0.5
-WAITING = (
+JOB_FILE = "job.json"
+# poll rarely: the controller serves all users of the cluster
+POLL_SECONDS = 5.0
+LOG_POLL_SECONDS = 0.5
+PENDING_JOB_STATES = (
     "PENDING",
     "CONFIGURING",
     "REQUEUED",
@@ -26,8 +26,8 @@ WAITING = (
     "SPECIAL_EXIT",
     "RESV_DEL_HOLD",
 )
-ALIVE = (
-    *WAITING,
+UNFINISHED_JOB_STATES = (
+    *PENDING_JOB_STATES,
     "RUNNING",
     "COMPLETING",
     "SUSPENDED",
@@ -40,7 +40,10 @@ ALIVE = (
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job: PENDING, RUNNING, COMPLETED ..., why it waits, and its exit code; GONE where Slurm has forgotten it."""
+    """State of a job: PENDING, RUNNING, COMPLETED ..., its wait reason and its exit code.
+
+    The state is GONE if Slurm does not know the job any more.
+    """
 
     state: str
     reason: str = ""
@@ -48,53 +51,59 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it will not run any more."""
-        return self.state not in ALIVE
+        """Whether the job will not run any more."""
+        return self.state not in UNFINISHED_JOB_STATES
 
     def __str__(self) -> str:
         return (
             f"{self.state.lower()} ({self.reason})"
-            if self.state in WAITING and self.reason not in ("", "None")
+            if self.state in PENDING_JOB_STATES and self.reason not in ("", "None")
             else self.state.lower()
         )
 
 
-def program(name: str) -> str:
-    """The path of one of Slurm's programs. Raises ProblemsFound where it is missing."""
+def get_slurm_program(name: str) -> str:
+    """Return the path of a Slurm program. Raise ProblemsFound if it is missing."""
     found = shutil.which(name)
     if found is None:
-        help = "submit from a machine of the cluster; --dry-run shows what would be submitted"
-        raise fail(
+        hint = "submit from a machine of the cluster; --dry-run shows what would be submitted"
+        raise problem_error(
             "usage",
-            f"launch: slurm needs {name}, which is not on this machine",
+            f"launch: slurm needs {name}, which is not installed on this machine",
             path=("launch",),
-            help=help,
+            hint=hint,
         )
     return found
 
 
-def submit(script: Path) -> int:
-    """Hands a script to sbatch. Returns the job's number."""
+def submit_job(script: Path) -> int:
+    """Submit a script with sbatch and return the job number."""
     done = subprocess.run(
-        [program("sbatch"), "--parsable", str(script)], capture_output=True, text=True, check=False
+        [get_slurm_program("sbatch"), "--parsable", str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     number = done.stdout.strip().partition(";")[0]
     if done.returncode != 0 or not number.isdigit():
         said = " ".join((done.stderr or done.stdout).split()).removeprefix("sbatch: error: ")
-        raise fail(
+        raise problem_error(
             "usage",
-            f"sbatch refuses the job: {said or 'it says nothing'}",
+            f"sbatch rejected the job: {said or 'no message'}",
             path=("launch",),
-            help=f"the script is {script}",
+            hint=f"the script is {script}",
         )
-    write_json(script.parent / JOB, {"job": int(number)})
+    write_indented_json(script.parent / JOB_FILE, {"job": int(number)})
     return int(number)
 
 
-def job_state(job: int) -> JobState:
-    """What Slurm says of a job; of an array, of its tasks together: running while one of them is."""
+def query_job_state(job: int) -> JobState:
+    """Query the state of a job.
+
+    An array has one state for all its tasks: running while one of them is.
+    """
     done = subprocess.run(
-        [program("scontrol"), "show", "job", "--oneliner", str(job)],
+        [get_slurm_program("scontrol"), "show", "job", "--oneliner", str(job)],
         capture_output=True,
         text=True,
         check=False,
@@ -107,8 +116,8 @@ def job_state(job: int) -> JobState:
     if not tasks:
         if "Invalid job id" in done.stderr:
             return JobState("GONE")
-        raise fail(
-            "usage", f"scontrol does not answer: {' '.join(done.stderr.split())}", path=("launch",)
+        raise problem_error(
+            "usage", f"scontrol failed: {' '.join(done.stderr.split())}", path=("launch",)
         )
     found = [
         JobState(
@@ -124,50 +133,50 @@ def job_state(job: int) -> JobState:
     )
 
 
-def refuse_queued(place: Path) -> None:
-    """Raises where a run's or a sweep's folder has a job already that waits or runs."""
-    job = read_json(place / FOLDER / JOB).get("job")
+def check_not_queued(parent_folder: Path) -> None:
+    """Raise ProblemsFound if the folder of a run or sweep has a waiting or running job."""
+    job = read_json_or_empty(parent_folder / FOLDER / JOB_FILE).get("job")
     if not isinstance(job, int):
         return
-    state = job_state(job)
+    state = query_job_state(job)
     if not state.is_over:
-        raise fail(
+        raise problem_error(
             "conflict",
-            f"job {job} trains '{place}' already: {state}",
-            help=f"wait for it, or end it: scancel {job}",
+            f"job {job} is already training '{parent_folder}': {state}",
+            hint=f"wait for it, or cancel it: scancel {job}",
         )
 
 
-def follow(job: int, log: Path, tell: Callable[[str], None]) -> JobState:
-    """Passes on what the job says, and what becomes of it, until it is over. Returns its last state."""
+def follow_job(job: int, log: Path, print_line: Callable[[str], None]) -> JobState:
+    """Forward the output of a job and its state until it is over. Return its last state."""
     said, looked, shown, state = 0, 0.0, "", JobState("PENDING")
     while True:
-        if time.monotonic() - looked >= LOOK_SECONDS:
-            state, looked = job_state(job), time.monotonic()
+        if time.monotonic() - looked >= POLL_SECONDS:
+            state, looked = query_job_state(job), time.monotonic()
             if str(state) != shown:
                 shown = str(state)
-                tell(f"job {job}: {shown}")
-        said = passed_on(log, said)
+                print_line(f"job {job}: {shown}")
+        said = forward_log(log, said)
         if state.is_over:
             return state
-        time.sleep(LOG_SECONDS)
+        time.sleep(LOG_POLL_SECONDS)
 
 
-def passed_on(log: Path, said: int) -> int:
-    """Writes what a file has more than `said` bytes of to stderr. Returns how many it has."""
+def forward_log(log: Path, offset: int) -> int:
+    """Write the bytes of a file after `offset` to stderr and return its new length."""
     if not log.exists():
-        return said
+        return offset
     with log.open("rb") as file:
-        file.seek(said)
+        file.seek(offset)
         more = file.read()
     sys.stderr.write(more.decode("utf-8", "replace"))
     sys.stderr.flush()
-    return said + len(more)
+    return offset + len(more)
 
 
-def write_script(text: str, place: Path) -> Path:
-    """The script as a file in a run's or a sweep's folder."""
-    folder = place / FOLDER
+def write_job_script(text: str, parent_folder: Path) -> Path:
+    """Write the script into the folder of a run or a sweep and return its path."""
+    folder = parent_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / SCRIPT
     path.write_text(text, encoding="utf-8")

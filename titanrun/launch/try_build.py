@@ -1,28 +1,36 @@
-"""Asks a process of its own whether a run can be built here: the command line never loads torch."""
+"""Trial build of a run in a separate process: the command line never loads torch."""
 
 from titanrun.config.problems import Problem
-from titanrun.launch.ask_worker import as_problem, ask_worker
-from titanrun.recipe.resolve import Resolved
+from titanrun.launch.worker_query import problem_from_dict, query_worker
+from titanrun.recipe.resolving.resolve import Resolved
 
 
-def try_build(resolved: Resolved, *, ranks: int | None = None) -> list[Problem]:
-    """What building the run says, without memory for a single weight. Raises ProblemsFound where it breaks.
+def find_build_problems(resolved: Resolved, *, ranks: int | None = None) -> list[Problem]:
+    """Return the problems of building the run without memory for its weights.
 
-    `ranks` are the processes it is built for; None: as many as the recipe says, one where the machine decides.
+    `ranks` is the number of processes to build for; None: that of the recipe, or one if it depends
+    on the machine. Raises ProblemsFound if the build fails.
     """
     return [
-        as_problem(item)
-        for item in ask_worker("try_build", resolved, ranks=ranks, what="building the run")
+        problem_from_dict(item)
+        for item in query_worker("dry_build", resolved, ranks=ranks, description="building the run")
     ]
 
 
-def try_kernels(resolved: Resolved) -> list[Problem]:
-    """Which converters need kernels that this machine does not have; no process is started for a recipe without such converters, nor for
-    one on the CPU, of which a rule knows."""
+def find_kernel_problems(resolved: Resolved) -> list[Problem]:
+    """Return the problems of converters whose kernels this machine does not have.
+
+    No process is started for a recipe without such converters, nor for one on the CPU, which a rule
+    rejects.
+    """
     run = resolved.run
-    if run.device == "cpu" or all(converter.needs is None for converter in run.converters):
+    if run.device == "cpu" or all(
+        converter.device_requirement is None for converter in run.converters
+    ):
         return []
     return [
-        as_problem(item)
-        for item in ask_worker("try_kernels", resolved, ranks=1, what="looking at this machine")
+        problem_from_dict(item)
+        for item in query_worker(
+            "check_kernels", resolved, ranks=1, description="inspecting this machine"
+        )
     ]

@@ -1,19 +1,22 @@
-"""A shipped recipe as it can stand in any folder."""
+"""Portable copies of shipped recipes."""
 
 import posixpath
 import re
 
-from titanrun.config.source import read_source
-from titanrun.config.tree import find
-from titanrun.recipe.catalogue import SHIPPED, Entry
+from titanrun.config.read_source import read_source
+from titanrun.config.tree import find_node
+from titanrun.recipe.reference.shipped_recipes import SHIPPED, ShippedRecipe
 
 SCHEMA_LINE = re.compile(r"^(# yaml-language-server: \$schema=|#:schema )\S+", re.MULTILINE)
 
 
-def movable_text(entry: Entry, *, schema: str) -> str:
-    """The recipe as it can stand in any folder: what it extends is named on the shelf, and its editor line names `schema`."""
+def format_portable_recipe(entry: ShippedRecipe, *, schema: str) -> str:
+    """Return the text of a shipped recipe that works in any folder.
+
+    `extends` entries become `shipped:` names, and the editor line names `schema`.
+    """
     text = entry.path.read_text(encoding="utf-8")
-    extends = find(read_source(str(entry.path)), ("extends",))
+    extends = find_node(read_source(str(entry.path)), ("extends",))
     lines = text.split("\n")
     items = (
         [] if extends is None else extends.value if isinstance(extends.value, list) else [extends]

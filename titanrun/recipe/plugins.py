@@ -1,4 +1,7 @@
-"""Plug-ins: installed packages that a recipe lists. What they define is part of the recipe language while they are listed."""
+"""Plug-ins: installed packages that a recipe lists.
+
+What they define is part of the recipe language while they are listed.
+"""
 
 import traceback
 from collections.abc import Iterator, Sequence
@@ -8,28 +11,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from titanrun.config import registry
-from titanrun.config.added import AddedFields, extended, misfits, steps_to
 from titanrun.config.base import ComponentConfig
+from titanrun.config.extension_fields import (
+    ExtensionFields,
+    extend_config_class,
+    find_extension_problems,
+    get_section_path,
+)
 from titanrun.config.problems import Problem
-from titanrun.config.suggest import closest, listing
-from titanrun.recipe import menu
-from titanrun.recipe.kinds import TrainerKind, kinds
+from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.recipe import builtins
+from titanrun.recipe.moved_modules import find_new_module
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.trainer_kinds import TrainerKind, get_trainer_kinds
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 API_VERSION = 1
-"""Of what plug-ins may use, as docs/extending.md lists it; a plug-in says in `PLUGIN_API` which one it was written for."""
-DECLARES = "PLUGIN_API"
-# by name: it brings e-mail and sockets along, and most recipes list no plug-in
-METADATA = "importlib.metadata"
+"""Version of the plug-in API, which docs/extending.md lists.
+
+A plug-in states in `PLUGIN_API` which version it was written for."""
+API_VERSION_ATTRIBUTE = "PLUGIN_API"
+# imported by name: it imports e-mail and sockets, and most recipes list no plug-in
+METADATA_MODULE = "importlib.metadata"
 PLUGIN_GROUP = "titanrun.plugins"
 
 
 @dataclass(slots=True)
-class Use:
-    """The plug-ins in use, the recipe class with what they add, the top-level module of each that was ever imported, and what is wrong."""
+class PluginState:
+    """The active plug-ins and the recipe class extended by their fields.
+
+    `imported` maps each plug-in that was ever imported to its top-level module, and `problems` are
+    those of the active plug-ins.
+    """
 
     names: tuple[str, ...] = ()
     recipe: type[Recipe] = Recipe
@@ -37,174 +52,196 @@ class Use:
     problems: tuple[Problem, ...] = ()
 
 
-# one recipe is read at a time; a process may read several with other plug-ins one after the other
-_use = Use()
+# one recipe is read at a time; a process may read several with different plug-ins in turn
+_plugin_state = PluginState()
 
 
-def recipe_class() -> type[Recipe]:
-    """What a recipe may hold with the plug-ins in use."""
-    return _use.recipe
+def get_recipe_class() -> type[Recipe]:
+    """Return the recipe class extended by the active plug-ins."""
+    return _plugin_state.recipe
 
 
-def plugins_installed() -> "dict[str, EntryPoint]":
-    """Installed plug-ins by name."""
-    return {point.name: point for point in import_module(METADATA).entry_points(group=PLUGIN_GROUP)}
+def get_installed_plugins() -> "dict[str, EntryPoint]":
+    """Return the installed plug-ins by name."""
+    return {
+        point.name: point
+        for point in import_module(METADATA_MODULE).entry_points(group=PLUGIN_GROUP)
+    }
 
 
-def use(names: Sequence[str]) -> list[Problem]:
-    """Put exactly these plug-ins into use, importing those that were not; what is wrong with them."""
+def activate_plugins(names: Sequence[str]) -> list[Problem]:
+    """Activate exactly these plug-ins, importing new ones, and return their problems."""
     wanted = tuple(dict.fromkeys(names))
-    if wanted == _use.names:
-        return list(_use.problems)
-    menu.open_menu()
-    # their rules must not take the names of ours
-    menu.load_rules()
-    installed = plugins_installed() if wanted else {}
+    if wanted == _plugin_state.names:
+        return list(_plugin_state.problems)
+    builtins.register_builtins()
+    # first: rules of plug-ins must not take the names of built-in rules
+    builtins.load_rules()
+    installed = get_installed_plugins() if wanted else {}
     problems = [
         problem
         for index, name in enumerate(names)
         if (problem := import_plugin(name, index, installed)) is not None
     ]
-    listed = {_use.imported[name] for name in wanted if name in _use.imported}
-    registry.hide(set(_use.imported.values()) - listed)
-    fitting, clashes = fitting_additions(names, listed)
-    problems += [*clashes, *taken_names(names)]
-    types = {"kind": Literal[tuple(kinds())]} if set(kinds()) != set(kinds_of(Recipe)) else {}
-    _use.recipe = (
-        extended(Recipe, [(steps_to(added), added) for added in fitting], types)
+    listed = {_plugin_state.imported[name] for name in wanted if name in _plugin_state.imported}
+    registry.hide_packages(set(_plugin_state.imported.values()) - listed)
+    fitting, clashes = select_added_fields(names, listed)
+    problems += [*clashes, *find_name_clash_problems(names)]
+    types = (
+        {"kind": Literal[tuple(get_trainer_kinds())]}
+        if set(get_trainer_kinds()) != set(get_recipe_kinds(Recipe))
+        else {}
+    )
+    _plugin_state.recipe = (
+        extend_config_class(Recipe, [(get_section_path(added), added) for added in fitting], types)
         if fitting or types
         else Recipe
     )
-    _use.names, _use.problems = wanted, tuple(problems)
+    _plugin_state.names, _plugin_state.problems = wanted, tuple(problems)
     return problems
 
 
-def kinds_of(model: type[Recipe]) -> tuple[str, ...]:
-    """The kinds that a recipe class takes."""
+def get_recipe_kinds(model: type[Recipe]) -> tuple[str, ...]:
+    """Return the kinds that a recipe class accepts."""
     return tuple(model.model_fields["kind"].annotation.__args__)  # type: ignore[union-attr]
 
 
 def import_plugin(name: str, index: int, installed: "dict[str, EntryPoint]") -> Problem | None:
-    """Import a plug-in, which registers its parts by defining them; what is wrong with it."""
+    """Import a plug-in, which registers its components, and return its problem if any."""
     if name not in installed:
-        return unknown_plugin(name, index, sorted(installed))
+        return build_unknown_plugin_problem(name, index, sorted(installed))
     point = installed[name]
     try:
         point.load()
-        written_for = getattr(import_module(point.module), DECLARES, None)
-    except Exception as error:  # foreign code, which may raise anything
+        written_for = getattr(import_module(point.module), API_VERSION_ATTRIBUTE, None)
+    except Exception as error:  # third-party code may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         message = f"plug-in '{name}' cannot be imported: {type(error).__name__}: {error}"
+        moved = find_new_module(error)
+        hint = f"raised in {Path(place.filename).name}, line {place.lineno}"
+        if moved is not None:
+            hint = f"the module is now {moved}"
         return Problem(
             "usage",
             message,
             ("plugins", index),
-            help=f"raised in {Path(place.filename).name}, line {place.lineno}",
+            hint=hint,
         )
-    _use.imported[name] = point.module.partition(".")[0]
+    _plugin_state.imported[name] = point.module.partition(".")[0]
     return (
         None
         if written_for == API_VERSION
-        else other_version(name, index, point.module, written_for)
+        else build_plugin_version_problem(name, index, point.module, written_for)
     )
 
 
-def other_version(name: str, index: int, module: str, written_for: object) -> Problem:
-    """The problem with a plug-in that was written for another titanrun."""
+def build_plugin_version_problem(
+    name: str, index: int, module: str, written_for: object
+) -> Problem:
+    """Build the problem of a plug-in written for another version of the plug-in API."""
     path = ("plugins", index)
     if written_for is None:
         message = (
-            f"plug-in '{name}' does not say which version of the plug-in API it was written for"
+            f"plug-in '{name}' does not state which version of the plug-in API it was written for"
         )
         return Problem(
             "version",
             message,
             path,
-            help=f"write {DECLARES} = {API_VERSION} into its module {module}",
+            hint=f"write {API_VERSION_ATTRIBUTE} = {API_VERSION} into its module {module}",
         )
     is_newer = isinstance(written_for, int) and written_for > API_VERSION
-    message = f"plug-in '{name}' was written for version {written_for} of the plug-in API, and this titanrun has version {API_VERSION}"
-    help = (
+    message = (
+        f"plug-in '{name}' was written for version {written_for} of the plug-in API, "
+        f"but this titanrun has version {API_VERSION}"
+    )
+    hint = (
         "update titanrun"
         if is_newer
-        else "install a version of the plug-in that was made for this titanrun"
+        else "install a version of the plug-in that was written for this titanrun"
     )
-    return Problem("version", message, path, help=help)
+    return Problem("version", message, path, hint=hint)
 
 
-def fitting_additions(
+def select_added_fields(
     names: Sequence[str], listed: set[str]
-) -> tuple[list[type[AddedFields]], list[Problem]]:
-    """The fields that the plug-ins add, and a problem for each that clashes with what is there."""
-    fitting: list[type[AddedFields]] = []
+) -> tuple[list[type[ExtensionFields]], list[Problem]]:
+    """Return the fields that plug-ins add, and a problem for each clash with existing ones."""
+    fitting: list[type[ExtensionFields]] = []
     problems: list[Problem] = []
     for index, name in enumerate(names):
-        package = _use.imported.get(name)
+        package = _plugin_state.imported.get(name)
         if name in names[:index] or package not in listed:
             continue
-        for added in AddedFields.__subclasses__():
-            if registry.package_of(added) != package or added in fitting:
+        for added in ExtensionFields.__subclasses__():
+            if registry.get_top_level_package(added) != package or added in fitting:
                 continue
-            so_far = extended(Recipe, [(steps_to(other), other) for other in fitting])
+            so_far = extend_config_class(
+                Recipe, [(get_section_path(other), other) for other in fitting]
+            )
             found = [
-                Problem("conflict", f"plug-in '{name}' {why}", ("plugins", index), help=CLASH_HELP)
-                for why in misfits(so_far, added)
+                Problem("conflict", f"plug-in '{name}' {why}", ("plugins", index), hint=CLASH_HELP)
+                for why in find_extension_problems(so_far, added)
             ]
             problems += found
             fitting += [] if found else [added]
     return fitting, problems
 
 
-CLASH_HELP = "leave the plug-in out, or change it"
+CLASH_HELP = "remove the plug-in, or change it"
 
 
-def taken_names(names: Sequence[str]) -> Iterator[Problem]:
-    """A problem for each component or kind of a plug-in whose name another one has."""
+def find_name_clash_problems(names: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each plug-in component or kind whose name is already taken."""
     for index, name in enumerate(names):
-        package = _use.imported.get(name)
+        package = _plugin_state.imported.get(name)
         if package is None or name in names[:index]:
             continue
         taken = [
             f"{slot.slot} '{choice}'"
-            for slot in slots_below(ComponentConfig)
-            for choice, owners in registry.claims(slot).items()
+            for slot in iter_slots(ComponentConfig)
+            for choice, owners in registry.get_packages_by_choice(slot).items()
             if package in owners and len(owners) > 1
         ]
         all_kinds = [
-            kind.name for kind in TrainerKind.__subclasses__() if not registry.is_hidden(kind)
+            kind.name for kind in TrainerKind.__subclasses__() if not registry.is_hidden_class(kind)
         ]
         own_kinds = {
             kind.name
             for kind in TrainerKind.__subclasses__()
-            if registry.package_of(kind) == package
+            if registry.get_top_level_package(kind) == package
         }
         taken += [f"kind '{kind}'" for kind in sorted(own_kinds) if all_kinds.count(kind) > 1]
         for what in taken:
             yield Problem(
                 "conflict",
-                f"plug-in '{name}' brings {what}, which is there already",
+                f"plug-in '{name}' defines {what}, which already exists",
                 ("plugins", index),
-                help=CLASH_HELP,
+                hint=CLASH_HELP,
             )
 
 
-def slots_below(config: type[ComponentConfig]) -> Iterator[type[ComponentConfig]]:
-    """The slots that are imported."""
+def iter_slots(config: type[ComponentConfig]) -> Iterator[type[ComponentConfig]]:
+    """Yield the imported slots below a config class."""
     for candidate in config.__subclasses__():
         if candidate.__dict__.get("is_slot"):
             yield candidate
-        yield from slots_below(candidate)
+        yield from iter_slots(candidate)
 
 
-def unknown_plugin(name: str, index: int, installed: list[str]) -> Problem:
-    """The problem with a plug-in that is not installed."""
-    suggestion = closest(name, installed)
-    known = f"installed: {listing(installed)}" if installed else "install the package that has it"
-    help = f"did you mean '{suggestion}'?" if suggestion else known
+def build_unknown_plugin_problem(name: str, index: int, installed: list[str]) -> Problem:
+    """Build the problem of a plug-in that is not installed."""
+    suggestion = find_closest(name, installed)
+    known = (
+        f"installed: {format_word_list(installed)}"
+        if installed
+        else "install the package that provides it"
+    )
+    hint = f"did you mean '{suggestion}'?" if suggestion else known
     return Problem(
         "unknown-name",
         f"unknown plug-in '{name}'",
         ("plugins", index),
-        help=help,
+        hint=hint,
         suggestion=suggestion,
     )

@@ -1,17 +1,17 @@
-"""The whole recipe: one field a section. Resolved, with every `auto` decided, it is the run."""
+"""Recipe model: one field per section. With every `auto` resolved, it describes a run."""
 
 from typing import Literal
 
-from titanrun.components.checkpoints.addresses import LocalPath
 from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.spec.storage_path import LocalPath
 from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.evaluation.config import EvaluationConfig
 from titanrun.components.losses.config import LossConfig
+from titanrun.components.lr_schedulers.config import LRSchedulerConfig
 from titanrun.components.metrics.config import MetricsConfig
 from titanrun.components.modules.config import ReplaceConfig
 from titanrun.components.optimizers.config import OptimizerConfig
 from titanrun.components.profiling.config import ProfilingConfig
-from titanrun.components.schedules.config import ScheduleConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.validation.config import ValidationConfig
 from titanrun.config.base import Config
@@ -36,26 +36,28 @@ class Recipe(Config):
     version: Literal[1] = bookkeeping()
     """Version of the recipe language."""
     name: Text | None = bookkeeping(None, examples=["llama3-8b-first"])
-    """Name of the run; null is the file's stem."""
+    """Name of the run; null: the stem of the recipe file."""
     description: str = bookkeeping("", examples=["first run on new data"])
     """Free text."""
     dump_folder: LocalPath | None = bookkeeping(None, examples=["runs/first"])
-    """The run directory; null: runs/<name>-<time>. A run that was stopped goes on in it."""
+    """Run directory; null: runs/<name>-<time>. A stopped run resumes in it."""
     plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
-    """Installed plug-ins whose components this recipe names."""
+    """Installed plug-ins whose components this recipe uses."""
     kind: Literal["pretrain", "sft", "rl", "eval"] = numerics("pretrain")
-    """What the run does: pretrain learns from rows of data; sft does, and holds that its data are conversations; rl learns from what its
-    own answers are worth; eval trains nothing and measures the weights that it starts from by the tasks of `evaluation`."""
+    """Kind of run. pretrain: train on the sequences of a dataset. sft: the same, but the data must
+    be conversations. rl: train on the rewards of the policy's own completions. eval: train nothing
+    and evaluate the initial weights with the tasks of `evaluation`."""
     device: Literal["auto", "cpu", "gpu"] = performance("auto")
-    """Where to train; `auto` is an accelerator if torch finds one."""
+    """Device to train on; `auto`: an accelerator if torch finds one."""
     model: ModelConfig = component()
-    """The model family and its sizes."""
+    """Model family and sizes."""
     converters: tuple[ConverterConfig, ...] = component(())
-    """What rewrites the model before it is parallelised, in this order."""
+    """Converters applied to the model before it is parallelized, in this order."""
     tokenizer: OrAuto[TokenizerConfig] | None = component("auto")
-    """Text to token ids; `auto`: the one in model.hf_assets_path, the tiny one for the tiny corpus, none for tokens."""
+    """Tokenizer; `auto`: the one in model.hf_assets_path, the tiny one for the tiny corpus, null
+    for tokenized data."""
     optimizer: OptimizerConfig = component(OptimizerConfig)
-    lr_scheduler: ScheduleConfig = component(ScheduleConfig)
+    lr_scheduler: LRSchedulerConfig = component(LRSchedulerConfig)
     loss: LossConfig = component(LossConfig)
     training: TrainingConfig = component()
     parallelism: ParallelismConfig = section(ParallelismConfig)
@@ -71,9 +73,9 @@ class Recipe(Config):
     guard: GuardConfig = section(GuardConfig)
     launch: LaunchConfig = component(LaunchConfig)
     rl: RlConfig | None = component(None)
-    """What a policy is asked and what it learns from, for kind rl."""
+    """Reinforcement learning: rollouts, rewards and algorithm. Only for kind rl."""
     stages: None = numerics(None)
-    """Runs one after the other: a list of {id: NAME, ...}, each of them this recipe with what the stage says laid over it, from the weights
-    of the one before. Null: one run."""
+    """Consecutive runs: a list of {id: NAME, ...}. Each stage is this recipe with the keys of the
+    stage merged over it, and starts from the weights of the previous stage. Null: one run."""
     replace: tuple[ReplaceConfig, ...] | None = component(None)
-    """Parts of the model that are exchanged by name, before converters see them."""
+    """Modules of the model to replace by name, before converters are applied."""

@@ -1,6 +1,7 @@
-"""Keys that only files have: they are gone once a recipe is read, so that no config knows them."""
+"""Keys that exist only in recipe files and are removed on reading: no config has them."""
 
-WRITTEN_ONLY = {
-    "extends": "Recipes that this one is laid over, relative to this file, or as `shipped:parts/fp32.yaml`; later ones win.",
-    "x-*": "A place for anchors; not read.",
+FILE_ONLY_KEYS = {
+    "extends": "Recipes that this one is merged over: paths relative to this file, or "
+    "`shipped:parts/fp32.yaml`; later ones win.",
+    "x-*": "Place for YAML anchors; ignored.",
 }

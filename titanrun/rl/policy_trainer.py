@@ -1,73 +1,85 @@
-"""A policy trainer for RL loops that are not ours: gradients from batches, updates, weights out. One call on every rank."""
+"""Policy trainer for external RL loops: gradients from batches, updates, weight export.
+
+All ranks must call its methods together.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.metrics.recorder import Recorder
-from titanrun.rl.algorithms.losses import per_token
-from titanrun.rl.weight_sync.bus import WeightBus
-from titanrun.rl.weight_sync.delivery import publish
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.step_metrics import StepMetrics
+from titanrun.rl.algorithms.policy_losses import average_over_tokens
+from titanrun.rl.weight_sync.transport import WeightTransport
+from titanrun.rl.weight_sync.weight_sync import publish_weights
 from titanrun.training.engine import Engine
-from titanrun.training.passes import Loss
+from titanrun.training.runners.forward_backward import Loss
 
-Given = TokenBatch | Sequence[TokenBatch]
+RankBatches = TokenBatch | Sequence[TokenBatch]
 
 
 @dataclass(slots=True, kw_only=True)
 class PolicyTrainer:
-    """The trainer of torchtitan's RL: `forward_backward`, `optim_step`, `push_weights`, `save_checkpoint`, `get_policy_version`, `close`.
+    """Trainer with the interface of torchtitan's RL trainer.
 
-    Gradients of several `forward_backward` calls add up until `optim_step`.
+    The methods are `forward_backward`, `optim_step`, `push_weights`, `save_checkpoint`,
+    `get_policy_version` and `close`. Gradients of several `forward_backward` calls accumulate until
+    `optim_step`.
 
     Args:
-        engine: of this rank.
-        loss: a sum over tokens, as the algorithms of titanrun.rl.algorithms.losses.
-        bus: where weights are pushed.
-        dtype: of the pushed parameters; buffers keep theirs.
-        parameters: names of what is cast.
-        rank: which data-parallel rank this is.
-        save: writes a checkpoint under a step's number.
-        load: takes one up, the latest for None, and gives its step.
-        on_close: ends what was opened for it.
+        engine: this rank's engine.
+        loss: a sum over tokens, such as those in titanrun.rl.algorithms.policy_losses.
+        transport: where weights are published.
+        dtype: dtype of published parameters. Buffers keep theirs.
+        parameter_names: names of the tensors to cast.
+        dp_rank: data-parallel rank.
+        save: writes a checkpoint with a step number.
+        load: loads a checkpoint, the latest for None, and returns its step.
+        on_close: releases resources opened for the trainer.
     """
 
     engine: Engine
     loss: Loss
-    bus: WeightBus
+    transport: WeightTransport
     dtype: torch.dtype
-    parameters: frozenset[str]
-    rank: int = 0
+    parameter_names: frozenset[str]
+    dp_rank: int = 0
     save: Callable[[int], object] | None = None
     load: Callable[[int | None], int] | None = None
     on_close: Callable[[], None] = lambda: None
 
     def forward_backward(
-        self, train_data: Sequence[Given], *, num_global_valid_tokens: int
+        self, train_data: Sequence[RankBatches], *, num_global_valid_tokens: int
     ) -> dict[str, float]:
-        """Adds the gradients of the loss sum divided by the tokens.
+        """Add the gradients of the loss sum, divided by `num_global_valid_tokens`.
+
+        Return the loss and its recorded metrics over all ranks.
 
         Args:
-            train_data: one batch, or several, for each data-parallel rank; this rank takes its own.
-            num_global_valid_tokens: of all ranks and of all calls until the next `optim_step`.
-
-        Returns the loss, and what it records, of all ranks.
+            train_data: one batch, or several, for each data-parallel rank. This rank uses its own.
+            num_global_valid_tokens: valid tokens of all ranks and of all calls until the next
+                `optim_step`.
         """
-        own = train_data[self.rank]
+        own = train_data[self.dp_rank]
         batches = [own] if isinstance(own, TokenBatch) else list(own)
-        recorder = Recorder(self.engine.device)
+        recorder = StepMetrics(self.engine.device)
         normalizer = torch.tensor(num_global_valid_tokens, device=self.engine.device)
         with recorder.open():
             output = self.engine.forward_backward(batches, loss=self.loss, normalizer=normalizer)
-        recorded = self.engine.of_all_stages(recorder.flush(self.engine.loss_group))
+        recorded = self.engine.merge_across_stages(recorder.flush(self.engine.loss_group))
         loss = float(output.loss_sum) / max(1, num_global_valid_tokens)
-        return {"loss": loss, **per_token(recorded, tokens=num_global_valid_tokens)}
+        return {"loss": loss, **average_over_tokens(recorded, num_tokens=num_global_valid_tokens)}
 
     def optim_step(self, *, lr: float | None = None) -> dict[str, float]:
-        """Clips, updates, drops the gradients; an update that is no number is left out. `lr`: of this step alone."""
-        update = self.engine.optim_step(lr=lr, accepts=lambda norm: bool(norm.isfinite()))
+        """Clip gradients, update weights and zero gradients.
+
+        The update is skipped if the gradient norm is not finite.
+
+        Args:
+            lr: learning rate of this step only.
+        """
+        update = self.engine.optim_step(lr=lr, should_update=lambda norm: bool(norm.isfinite()))
         values = {
             "grad_norm": float(update.grad_norm),
             "lr": update.lr,
@@ -76,13 +88,19 @@ class PolicyTrainer:
         return {**values, "policy_version": float(self.engine.policy_version)}
 
     def push_weights(self) -> int:
-        """Publishes the weights under the policy's version, which is given back. A version that is there already stays."""
-        return publish(self.engine, self.bus, dtype=self.dtype, parameters=self.parameters)
+        """Publish the weights under the policy version and return the version.
+
+        A version that is already published is kept.
+        """
+        return publish_weights(
+            self.engine, self.transport, dtype=self.dtype, parameter_names=self.parameter_names
+        )
 
     def save_checkpoint(self, step: int | None = None) -> bool:
-        """Saves weights, optimizer, schedule, version and random states, as `step` or the policy's version; false where nowhere is named.
+        """Save the full state as `step`, or as the policy version.
 
-        Gradients that wait for `optim_step` are not saved.
+        The state holds weights, optimizer, schedule, version and random states, but no accumulated
+        gradients. Return False if no checkpoint folder is set.
         """
         if self.save is None:
             return False
@@ -90,17 +108,21 @@ class PolicyTrainer:
         return True
 
     def load_checkpoint(self, step: int | None = None) -> int:
-        """Takes up a checkpoint, the latest without `step`; gives its step. Raises ValueError where nowhere is named."""
+        """Load a checkpoint, the latest if `step` is None, and return its step.
+
+        Raises:
+            ValueError: no checkpoint folder is set.
+        """
         if self.load is None:
-            raise ValueError("no folder of checkpoints is named")
+            raise ValueError("no checkpoint folder is set")
         return self.load(step)
 
     def get_policy_version(self) -> int:
-        """Updates that were made."""
+        """Return the number of updates made."""
         return self.engine.policy_version
 
     def close(self) -> None:
-        """Lets go of what was opened; more than once does no harm."""
-        self.bus.close()
+        """Release all resources. Further calls have no effect."""
+        self.transport.close()
         self.on_close()
         self.on_close = lambda: None

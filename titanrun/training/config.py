@@ -4,87 +4,128 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Gt
 
-from titanrun.components.checkpoints.addresses import LocalPath
-from titanrun.components.data.config import DataLoaderConfig, DatasetConfig
+from titanrun.components.checkpoints.spec.storage_path import LocalPath
+from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.dataloader_config import DataLoaderConfig
 from titanrun.config.base import Config
-from titanrun.config.fields import bookkeeping, component, numerics, performance, section
+from titanrun.config.fields import ReadWhen, bookkeeping, component, numerics, performance, section
 from titanrun.config.types import DtypeName, OrAuto, PositiveFloat, PositiveInt
 from titanrun.config.units import TokenCount
 
 MoreThanOne: TypeAlias = Annotated[float, Gt(1)]
 
 
+CASTS_WEIGHTS = ReadWhen(
+    "products-follow-bf16-weights",
+    ".dtype",
+    "is {run.training.dtype}, and such weights compute in it",
+    "remove it, or set training.dtype: float32",
+    fact="casts_weights",
+)
+IS_DATA_PARALLEL = ReadWhen(
+    "offload-needs-shards",
+    "parallelism.data_parallel_shard_degree",
+    "gives each rank all weights",
+    "let ranks share the weights, or remove it",
+    fact="is_data_parallel",
+)
+
+
 class TrainingConfig(Config):
     """Batches, length, precision, memory."""
 
     dataset: DatasetConfig = component()
-    """What to train on."""
-    local_batch_size: PositiveInt = numerics(8, unit="rows")
-    """Rows of one forward pass on each data-parallel rank."""
-    global_batch_size: OrAuto[PositiveInt] = numerics("auto", unit="rows", examples=[64])
-    """Rows of one optimizer step over all ranks; more than one pass holds means gradient accumulation. `auto`: one pass."""
+    """Training dataset."""
+    local_batch_size: PositiveInt = numerics(8, unit="sequences")
+    """Sequences per forward pass on each data-parallel rank."""
+    global_batch_size: OrAuto[PositiveInt] = numerics("auto", unit="sequences", examples=[64])
+    """Sequences per optimizer step over all ranks, by gradient accumulation if necessary.
+
+    `auto`: one forward pass on each data-parallel rank."""
     seq_len: PositiveInt = numerics(2048, unit="tokens")
-    """Length of a row."""
+    """Tokens per sequence."""
     steps: OrAuto[PositiveInt] | None = numerics(
         "auto", unit="steps", resume=True, examples=[10000]
     )
-    """Optimizer steps of the run; `auto`: what tokens come to, else 10000. Null where epochs decide."""
+    """Optimizer steps. `auto`: computed from `tokens`, else 10000. Null with `epochs`."""
     tokens: TokenCount | None = numerics(None, unit="tokens", resume=True, examples=["10B"])
-    """Length of the run in tokens instead of steps, rounded up to whole steps; the resolved recipe holds the steps."""
+    """Length of the run in tokens instead of steps, rounded up to whole steps.
+
+    The resolved recipe holds the steps."""
     epochs: PositiveInt | None = numerics(None, unit="epochs", resume=True, examples=[3])
-    """Length of the run in passes over the data instead of steps. Batches run on across epochs; rows at the very end that fill no
-    global batch are left out."""
+    """Length of the run in epochs over the data instead of steps.
+
+    Batches continue across epoch boundaries. Sequences at the very end that do not fill a global
+    batch are dropped."""
     max_norm: PositiveFloat | None = numerics(1.0)
-    """Gradients are scaled down to this global L2 norm; null: never. The norm is logged before."""
+    """Maximum global L2 norm of the gradients. Set to null to disable clipping.
+
+    The logged norm is the one before clipping."""
     dtype: DtypeName = numerics("float32")
-    """Storage type of weights, gradients and optimizer states; RoPE and the loss stay in fp32."""
-    mixed_precision_param: DtypeName = numerics("bfloat16")
-    """Compute type of matrix products while weights are stored in fp32 (autocast on one device)."""
+    """Storage dtype of weights, gradients and optimizer states. Not of RoPE and loss (fp32)."""
+    mixed_precision_param: DtypeName = numerics("bfloat16", read_when=CASTS_WEIGHTS)
+    """Compute dtype of matrix products if weights are stored in fp32 (autocast on one device)."""
     mixed_precision_reduce: Literal["float32"] = numerics("float32")
-    """Type in which gradients are summed over ranks."""
-    enable_cpu_offload: bool = performance(False, resume=True)
-    """Whether weights, gradients and optimizer states live in host memory."""
+    """Dtype in which gradients are summed over ranks."""
+    enable_cpu_offload: bool = performance(False, resume=True, read_when=IS_DATA_PARALLEL)
+    """Whether to keep weights, gradients and optimizer states in host memory."""
     gc_freq: PositiveInt = performance(50, unit="steps")
-    """Steps between Python garbage collections; the automatic ones are off so that all ranks pause together."""
+    """Steps between Python garbage collections.
+
+    Automatic collections are disabled so that all ranks pause together."""
     gc_debug: bool = performance(False)
-    """Whether every step collects everything and cycles that hold tensors are reported."""
+    """Whether to run a full collection after every step and report cycles that hold tensors."""
     dataloader: DataLoaderConfig = section(DataLoaderConfig)
     data_cache: OrAuto[LocalPath] | None = bookkeeping(
         "auto", resume=True, examples=["cache/tokens"]
     )
-    """Folder of tokenised data, which runs share; `auto` is runs/.data where dump_folder is not set, else null: data in the run
+    """Folder of tokenized data, shared by runs.
+
+    `auto`: runs/.data if dump_folder is not set, else null. Null: data is stored in the run
     directory."""
 
 
 class GuardConfig(Config):
-    """What is done about a step that goes wrong, or that does not end."""
+    """Handling of failing, hanging and slow steps."""
 
     non_finite: Literal["stop", "skip", "rollback"] = numerics("stop", resume=True)
-    """What follows a loss or gradient that is NaN or infinite: stop ends the run with exit code 5, skip leaves the update out, rollback
-    goes back to the last good checkpoint and leaves out the data since."""
+    """Reaction to a NaN or infinite loss or gradient.
+
+    `stop` ends the run with exit code 5, `skip` skips the update, `rollback` returns to the last
+    valid checkpoint and skips the data consumed since then."""
     max_skips: PositiveInt = numerics(8, unit="steps", resume=True)
-    """How many updates in a row are skipped before the run stops."""
+    """Consecutive skipped updates after which the run stops."""
     max_rollbacks: PositiveInt = numerics(3, resume=True)
-    """How often the run goes back without a new checkpoint in between before it stops."""
+    """Rollbacks without a new checkpoint in between after which the run stops."""
     spike_sigmas: PositiveFloat | None = bookkeeping(10.0, resume=True)
-    """How far above the median of recent steps a loss is reported as a spike, in standard deviations; null: never."""
+    """Standard deviations above the recent median at which a loss is reported as a spike.
+
+    Set to null to disable."""
     spike_window: PositiveInt = bookkeeping(128, unit="steps", resume=True)
-    """How many steps are recent; the fewer, the sooner a new level of the loss counts as normal."""
+    """Recent steps that the spike detection compares with.
+
+    With fewer steps, a new level of the loss counts as normal sooner."""
     replay_interval: PositiveInt | None = performance(
         None, unit="steps", resume=True, examples=[1000]
     )
-    """Steps after which one is computed twice and compared bit by bit, and copies on several ranks with each other; a machine that
-    computes wrong without a word ends the run with exit code 70. Null: never."""
+    """Steps between replays: one step is computed twice and compared bit by bit.
+
+    Copies on several ranks are compared with each other too. A machine that silently computes wrong
+    results ends the run with exit code 70. Set to null to disable."""
     straggler_ratio: MoreThanOne | None = bookkeeping(1.3, resume=True)
-    """How many times as long as the other ranks' a rank's own work of a step takes, for some time, when it is reported as slow; null:
-    nobody is."""
+    """Ratio of a rank's own work per step to the other ranks' above which it is a straggler.
+
+    A rank is reported as slow if it stays above the ratio for some time. Set to null to disable."""
     build_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
-    """How long building the run may go on without a sign of life (each part that is ready, each batch of documents that is tokenised)
-    before it counts as hung and ends with exit code 6; null: for ever."""
+    """Longest time without a heartbeat while the run is built.
+
+    Each built component and each tokenized batch of documents is a heartbeat. After this time the
+    run counts as hung and ends with exit code 6. Set to null to disable."""
     first_step_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
-    """How long the first step after a start may take, with all that is compiled for it, before the run counts as hung and ends with exit
-    code 6; null: for ever."""
+    """Longest duration of the first step after a start, including compilation.
+
+    After this time the run counts as hung and ends with exit code 6. Set to null to disable."""
     step_timeout_seconds: PositiveInt | None = bookkeeping(1800, unit="seconds", resume=True)
-    """How long any later step may take."""
+    """Longest duration of any later step. Set to null to disable."""
     save_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
-    """How long saving a checkpoint may take."""
+    """Longest duration of saving a checkpoint. Set to null to disable."""

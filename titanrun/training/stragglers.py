@@ -1,4 +1,7 @@
-"""Finds a rank that all others wait for: by the time of its own work, since whole steps take equally long on all ranks."""
+"""Straggler detection by the time of each rank's own work.
+
+Whole steps cannot be compared, because they take equally long on all ranks.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -9,115 +12,126 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from titanrun.distributed.agreement import Ranks
 from titanrun.distributed.device import CPU
-from titanrun.distributed.stopwatch import Stopwatch
+from titanrun.distributed.device_timer import DeviceTimer
+from titanrun.distributed.object_collectives import RankGroup
 
 log = logging.getLogger(__name__)
 
-ALONE = Ranks()
-# steps that are looked at together: one that was slow by chance says nothing
-WINDOW = 5
-# so many windows in a row a rank must be slow
+SINGLE_RANK = RankGroup()
+# number of steps per comparison: a single slow step may be chance
+WINDOW_STEPS = 5
+# number of consecutive slow windows after which a rank is reported
 PERSISTENT = 2
 
 
-class StragglerWatch:
-    """Measures what this rank does in a step without waiting for another, and compares ranks every few steps.
+class StragglerDetector:
+    """Comparison of ranks by the time of their own work, once every few steps.
 
-    That is: reading rows, all else on the host before the first pass, the forward passes of the layers that it holds (with tensor or
-    context parallelism these wait for the ranks that share them), and the update of the weights. Only ranks of the same pipeline stage
-    are compared: they do the same work.
+    A rank's own work waits for no other rank. It consists of the reading of samples and everything
+    else on the host before the first forward pass, the forward passes of this rank's layers (with
+    tensor or context parallelism these wait for the ranks that share them), and the update of the
+    weights. Only ranks of the same pipeline stage are compared, because they do the same work.
 
     Args:
-        ratio: how many times as long as the median of the others makes a rank slow; None: nobody is.
-        ranks: that train together.
-        stage: what ranks have in common that do the same work.
-        device: where they compute.
+        ratio: ratio to the median time of the other ranks above which a rank is slow. None to
+            disable.
+        rank_group: ranks that train together.
+        pp_rank: pipeline stage of this rank.
+        device: device that computes.
     """
 
     def __init__(
         self,
         ratio: float | None = None,
         *,
-        ranks: Ranks = ALONE,
-        stage: int = 0,
+        rank_group: RankGroup = SINGLE_RANK,
+        pp_rank: int = 0,
         device: torch.device = CPU,
     ) -> None:
-        self.ratio = ratio if ranks.count > 1 else None
-        self.ranks = ranks
-        self.stage = stage
-        self._stopwatch = Stopwatch(device)
-        self._done: list[Callable[[], float]] = []
-        self._slow_before: list[int] = []
-        self._told: list[int] = []
-        self._found: dict[str, float] = {}
+        self.ratio = ratio if rank_group.size > 1 else None
+        self.rank_group = rank_group
+        self.pp_rank = pp_rank
+        self._timer = DeviceTimer(device)
+        self._step_timings: list[Callable[[], float]] = []
+        self._previous_slow_ranks: list[int] = []
+        self._reported_ranks: list[int] = []
+        self._metrics: dict[str, float] = {}
 
-    def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Measures the layers of a laid out model, and the updates."""
+    def register_hooks(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Measure the layers of a parallelized model, and the updates."""
         if self.ratio is None:
             return
         for layer in model.get_submodule("layers").children():
-            # inside of what gathers its weights: waiting for others is none of its work
-            layer.register_forward_pre_hook(self._begin)
-            layer.register_forward_hook(self._end, prepend=True)
-        optimizer.register_step_pre_hook(self._begin)
-        optimizer.register_step_post_hook(self._end)
+            # inside the hooks that gather weights: waiting for other ranks is not measured
+            layer.register_forward_pre_hook(self._start_timer)
+            layer.register_forward_hook(self._stop_timer, prepend=True)
+        optimizer.register_step_pre_hook(self._start_timer)
+        optimizer.register_step_post_hook(self._stop_timer)
 
-    def begin_step(self) -> None:
-        """The ranks leave the last step."""
+    def mark_step_start(self) -> None:
+        """Start measuring the work on the host."""
         if self.ratio is not None:
-            self._stopwatch.reset()
-            self._stopwatch.start_on_host()
+            self._timer.reset()
+            self._timer.start_on_host()
 
-    def begin_passes(self) -> None:
-        """From here on ranks wait for each other."""
+    def mark_collectives_start(self) -> None:
+        """Stop measuring the work on the host: from here on ranks wait for each other."""
         if self.ratio is not None:
-            self._stopwatch.stop_on_host()
+            self._timer.stop_on_host()
 
     def after_step(self, step: int) -> None:
-        """A step is done; the time of earlier ones, which the device has finished, is compared now and then. All ranks call it."""
+        """Record a step, and compare the ranks every few steps. Collective.
+
+        Only steps that the device has finished are compared.
+        """
         if self.ratio is None:
             return
-        self._done.append(self._stopwatch.take())
-        if len(self._done) == 2 * WINDOW:
-            own = median(seconds() for seconds in self._done[:WINDOW])
-            del self._done[:WINDOW]
-            self._compare(step, self.ranks.together(lambda: (self.stage, own)))
+        self._step_timings.append(self._timer.pop_elapsed())
+        if len(self._step_timings) == 2 * WINDOW_STEPS:
+            own = median(seconds() for seconds in self._step_timings[:WINDOW_STEPS])
+            del self._step_timings[:WINDOW_STEPS]
+            self._compare(step, self.rank_group.all_gather_results(lambda: (self.pp_rank, own)))
 
-    def take(self) -> dict[str, float]:
-        """The slow rank since the last call as metrics; empty where there was none."""
-        found, self._found = self._found, {}
+    def pop_metrics(self) -> dict[str, float]:
+        """Return the slow rank since the last call as metrics, or nothing if there is none."""
+        found, self._metrics = self._metrics, {}
         return found
 
-    def _compare(self, step: int, told: Sequence[tuple[int, float]]) -> None:
+    def _compare(self, step: int, measurements: Sequence[tuple[int, float]]) -> None:
         ratios = {
-            rank: own / others_median(rank, told)
-            for rank, (_, own) in enumerate(told)
-            if others_median(rank, told) > 0
+            rank: own / compute_peer_median(rank, measurements)
+            for rank, (_, own) in enumerate(measurements)
+            if compute_peer_median(rank, measurements) > 0
         }
         slow = [rank for rank, ratio in ratios.items() if ratio > (self.ratio or 0)]
-        lasting = [rank for rank in slow if rank in self._slow_before]
-        self._slow_before = slow
+        lasting = [rank for rank in slow if rank in self._previous_slow_ranks]
+        self._previous_slow_ranks = slow
         for rank in lasting:
-            self._found |= {"guard/slow_rank": rank, "guard/slow_rank_ratio": ratios[rank]}
-            if rank not in self._told:
+            self._metrics |= {"guard/slow_rank": rank, "guard/slow_rank_ratio": ratios[rank]}
+            if rank not in self._reported_ranks:
                 log.warning(
-                    "rank %d is slow at step %d: its own work takes %.3g s of a step, the others' %.3g s, and they wait for it",
-                    rank, step, told[rank][1], others_median(rank, told),
+                    "straggler: rank %d at step %d computes %.3g s per step, "
+                    "the median of the other ranks is %.3g s",
+                    rank, step, measurements[rank][1], compute_peer_median(rank, measurements),
                 )  # fmt: skip
-        self._told = lasting
+        self._reported_ranks = lasting
 
-    def _begin(self, *_: Any) -> None:
-        self._stopwatch.start()
+    def _start_timer(self, *_: Any) -> None:
+        self._timer.start()
 
-    def _end(self, *_: Any) -> None:
-        self._stopwatch.stop()
+    def _stop_timer(self, *_: Any) -> None:
+        self._timer.stop()
 
 
-def others_median(rank: int, told: Sequence[tuple[int, float]]) -> float:
-    """The median of the others that do the same work; 0 where there are none."""
+def compute_peer_median(rank: int, measurements: Sequence[tuple[int, float]]) -> float:
+    """Return the median time in seconds of the other ranks of the same stage.
+
+    Return 0 if there are none.
+    """
     others = [
-        own for other, (stage, own) in enumerate(told) if other != rank and stage == told[rank][0]
+        own
+        for other, (stage, own) in enumerate(measurements)
+        if other != rank and stage == measurements[rank][0]
     ]
     return median(others) if others else 0.0

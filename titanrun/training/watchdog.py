@@ -1,4 +1,4 @@
-"""Notices that a rank no longer gets anywhere: a thread that looks at when the training loop last gave a sign of life."""
+"""Watchdog thread that detects a hanging rank by missing heartbeats."""
 
 import threading
 import time
@@ -10,28 +10,30 @@ from typing import Literal, Self
 
 from titanrun.training.config import GuardConfig
 
-Phase = Literal["build", "first step", "step", "save"]
-# how often it looks, at most: a share of the shortest time limit
-LOOKS_PER_LIMIT = 10
-LONGEST_PAUSE_SECONDS = 5.0
+WatchdogPhase = Literal["build", "first step", "step", "save"]
+# upper bound of the check frequency, relative to the shortest time limit
+CHECKS_PER_LIMIT = 10
+MAX_CHECK_INTERVAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """What a rank was doing when it stopped, and for how long it has not given a sign of life."""
+    """Phase in which a rank hangs, and seconds since its last heartbeat."""
 
-    phase: Phase
+    phase: WatchdogPhase
     seconds: float
     step: int
 
 
 class Watchdog:
-    """While entered, calls `on_hang` once, from its own thread, when a phase takes longer than its limit.
+    """Context manager that calls `on_hang` once if a phase exceeds its time limit.
+
+    The call comes from the watchdog's own thread.
 
     Args:
         config: the limits.
-        on_hang: what to do; the hung thread knows nothing of it.
-        clock: seconds that only go forward, whatever is done to the machine's clock.
+        on_hang: the callback. The hung thread does not take part in it.
+        clock: monotonic seconds, independent of changes to the system clock.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Watchdog:
         on_hang: Callable[[Hang], None] = lambda hang: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits: dict[Phase, int | None] = {
+        self.limits: dict[WatchdogPhase, int | None] = {
             "build": config.build_timeout_seconds,
             "first step": config.first_step_timeout_seconds,
             "step": config.step_timeout_seconds,
@@ -48,14 +50,14 @@ class Watchdog:
         }
         self.on_hang = on_hang
         self.clock = clock
-        self.phase: Phase = "build"
+        self.phase: WatchdogPhase = "build"
         self._step = 0
-        self._seen = clock()
+        self._last_heartbeat = clock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
-        self._seen = self.clock()
+        self._last_heartbeat = self.clock()
         if any(self.limits.values()):
             self._thread.start()
         return self
@@ -69,44 +71,44 @@ class Watchdog:
         self.close()
 
     def close(self) -> None:
-        """Stops watching: what follows waits for others as long as it must."""
+        """Stop watching. Later work may wait for other ranks without a limit."""
         self._ended.set()
 
-    def beat(self) -> None:
-        """A sign of life."""
-        self._seen = self.clock()
+    def record_heartbeat(self) -> None:
+        """Record a heartbeat."""
+        self._last_heartbeat = self.clock()
 
-    def before_first_step(self) -> None:
-        """The run is built."""
+    def start_first_step(self) -> None:
+        """Start the phase of the first step: the run is built."""
         self.phase = "first step"
-        self.beat()
+        self.record_heartbeat()
 
     def after_step(self, step: int) -> None:
-        """A step is done."""
+        """Record the end of a step."""
         self._step = step
         self.phase = "step"
-        self.beat()
+        self.record_heartbeat()
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
-        """A checkpoint is saved within the block."""
+    def watch_save(self) -> Iterator[None]:
+        """Apply the time limit of a checkpoint save within the block."""
         before, self.phase = self.phase, "save"
-        self.beat()
+        self.record_heartbeat()
         try:
             yield
         finally:
             self.phase = before
-            self.beat()
+            self.record_heartbeat()
 
-    def hang(self) -> Hang | None:
-        """What hangs now, if anything does."""
-        phase, seconds = self.phase, self.clock() - self._seen
+    def find_hang(self) -> Hang | None:
+        """Return the current hang, or None."""
+        phase, seconds = self.phase, self.clock() - self._last_heartbeat
         limit = self.limits[phase]
         return Hang(phase, seconds, self._step) if limit is not None and seconds > limit else None
 
     def _watch(self) -> None:
         shortest = min(limit for limit in self.limits.values() if limit is not None)
-        while not self._ended.wait(min(shortest / LOOKS_PER_LIMIT, LONGEST_PAUSE_SECONDS)):
-            if (found := self.hang()) is not None:
+        while not self._ended.wait(min(shortest / CHECKS_PER_LIMIT, MAX_CHECK_INTERVAL_SECONDS)):
+            if (found := self.find_hang()) is not None:
                 self.on_hang(found)
                 return

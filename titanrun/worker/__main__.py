@@ -1,31 +1,45 @@
-"""`python -m titanrun.worker`."""
+"""Entry point `python -m titanrun.worker` of one training rank."""
 
 import os
 import sys
-from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from titanrun.training.signals import SignalRequests
+from titanrun.config.lazy_module import LazyModule
+from titanrun.training.signal_requests import SignalRequests
 
-# the shell's convention for a process that Ctrl-C ended
+if TYPE_CHECKING:
+    from titanrun.distributed import process_group
+    from titanrun.worker import rank_main as worker_main
+else:
+    # imports of torch, which take seconds
+    process_group = LazyModule("titanrun.distributed.process_group")
+    worker_main = LazyModule("titanrun.worker.rank_main")
+
+# the shell's convention for a process ended by Ctrl-C
 EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
-    """Listens for signals, then imports torch, which takes seconds, and trains. Returns the exit code."""
+    """Install signal handlers, then import torch, which takes seconds, and train.
+
+    Return the exit code.
+    """
     try:
         with SignalRequests() as signals:
-            code = int(import_module("titanrun.worker.main").main(signals=signals))
-        if code and import_module("titanrun.distributed.processes").is_open():
-            leave_at_once(code)
+            code = worker_main.main(signals=signals)
+        if code and process_group.is_process_group_initialized():
+            exit_immediately(code)
         return code
     except KeyboardInterrupt:
-        sys.stderr.write("stopped at once, before the run was read\n")
+        sys.stderr.write("stopped immediately, before the run was read\n")
         return EXIT_INTERRUPTED
 
 
-def leave_at_once(code: int) -> NoReturn:
-    """Ends a rank that failed: an orderly end would wait for the others, who may wait for this one."""
+def exit_immediately(code: int) -> NoReturn:
+    """End a failed rank immediately.
+
+    A regular exit would wait for the other ranks, which may wait for this one.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,7 @@
-"""An engine from a recipe for loops that are not ours: no data, no loop; in a process group that is there already, or alone."""
+"""Engines built from a recipe for external training loops, without data.
+
+The ranks are those of an existing process group, or new ones.
+"""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,276 +14,341 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from titanrun.components.checkpoints.addresses import Place, place
-from titanrun.components.checkpoints.retention import Retention
-from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.components.data.documents import Marking, marking
-from titanrun.config.base import dump
-from titanrun.config.problems import fail
-from titanrun.distributed.agreement import Ranks, current_ranks, ranks_beside
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
+from titanrun.components.data.document_ids import DocumentIdFn, get_document_id_fn
+from titanrun.config.base import dump_config
+from titanrun.config.problems import problem_error
 from titanrun.distributed.config import CommConfig
-from titanrun.distributed.device import find_device
-from titanrun.distributed.environment import read_place, variables
-from titanrun.distributed.mesh import Meshes
-from titanrun.distributed.processes import is_open, meet, process_group
+from titanrun.distributed.device import select_device
+from titanrun.distributed.object_collectives import (
+    RankGroup,
+    get_default_rank_group,
+    new_file_io_group,
+)
+from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.process_group import (
+    create_store,
+    is_process_group_initialized,
+    open_process_group,
+)
+from titanrun.distributed.rank_env import get_environment_variables, read_rank_info
 from titanrun.models.shared.config import AttentionConfig
-from titanrun.models.shared.family import family_module
-from titanrun.recipe.adapters import lora_of
+from titanrun.models.shared.spec.family import load_family_module
+from titanrun.recipe.adapters import find_lora_converter
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import read_resolved_text, resolve
+from titanrun.recipe.resolving.resolve import load_resolved_text
+from titanrun.recipe.resolving.resolve_loaded import RecipeSource, resolve_source
 from titanrun.rl.config import RlConfig
-from titanrun.rl.generators.generator import Generator
+from titanrun.rl.generators.generator_protocol import Generator
 from titanrun.rl.policy_trainer import PolicyTrainer
-from titanrun.rl.weight_sync.bus import WeightBus
-from titanrun.rl.weight_sync.delivery import Delivery, publish
-from titanrun.rl.weight_sync.in_process import InProcessBus
+from titanrun.rl.weight_sync.in_process_transport import InProcessTransport
+from titanrun.rl.weight_sync.transport import WeightTransport
+from titanrun.rl.weight_sync.weight_sync import WeightSync, publish_weights
 from titanrun.training.engine import Engine
-from titanrun.worker.assemble import build_whole_engine, settle_chance
-from titanrun.worker.build_data import build_tokenizer
-from titanrun.worker.company import degrees_for
-from titanrun.worker.engine_checkpoints import EngineCheckpoints
-from titanrun.worker.job import MEETING_SECONDS, Job
-from titanrun.worker.rl import build_policy_loss, build_supplies, bus_in, dtype_of, parameter_names
-from titanrun.worker.weights import huggingface_state, load_initial_weights, take_stream
+from titanrun.worker.build.build_data import build_tokenizer
+from titanrun.worker.build.build_engine import build_engine, set_determinism
+from titanrun.worker.build.build_rollout_source import build_policy_loss
+from titanrun.worker.build.build_rollouts import (
+    build_generator_resources,
+    build_weight_transport,
+    get_generator_dtype,
+    get_parameter_names,
+)
+from titanrun.worker.process_group_setup import build_parallel_dims
+from titanrun.worker.weights.engine_checkpoints import EngineCheckpoints
+from titanrun.worker.weights.huggingface_export import gather_huggingface_weights
+from titanrun.worker.weights.initial_weights import load_initial_weights, load_weight_stream
+from titanrun.worker.worker_job import RENDEZVOUS_TIMEOUT_SECONDS, WorkerJob
 
 log = logging.getLogger(__name__)
 
-Names = Literal["native", "hf"]
+WeightNaming = Literal["native", "hf"]
 
 
 @dataclass(slots=True)
-class OpenEngine:
-    """An engine with what it was built from. `close` ends the process group only if it was begun here.
+class EngineHandle:
+    """Engine with the objects it was built from.
 
-    `text`: of the resolved recipe.
+    `close` ends the process group only if it was started here. `resolved_text` is the text of the
+    resolved recipe.
     """
 
     engine: Engine
     recipe: Recipe
-    meshes: Meshes | None
-    text: str = ""
-    _opened: ExitStack = field(default_factory=ExitStack)
-    _ranks: Ranks | None = None
+    meshes: ParallelMeshes | None
+    resolved_text: str = ""
+    _exit_stack: ExitStack = field(default_factory=ExitStack)
+    _rank_group: RankGroup | None = None
 
     @property
     def dp_rank(self) -> int:
-        """Which share of each batch this rank reads."""
-        return 0 if self.meshes is None else self.meshes.batch_rank
+        """Data-parallel rank."""
+        return 0 if self.meshes is None else self.meshes.dp_rank
 
     @property
     def dp_size(self) -> int:
-        """How many ranks read different rows."""
-        return 1 if self.meshes is None else self.meshes.degrees.batch
+        """Number of data-parallel ranks, which read different sequences."""
+        return 1 if self.meshes is None else self.meshes.parallel_dims.dp_size
 
     @property
     def dp_group(self) -> dist.ProcessGroup | None:
-        """The ranks whose losses are about different tokens; None for one alone."""
+        """Ranks whose losses cover different tokens, None for a single rank."""
         return self.engine.loss_group
 
     @property
     def is_output_rank(self) -> bool:
-        """Whether this is the one of the ranks that compute the same rows together that outputs are taken from."""
+        """Whether outputs are taken from this rank, of all ranks that share its sequences."""
         if self.meshes is None:
             return True
-        passes: Any = self.engine.passes
-        last = self.meshes.group("pp")
-        is_last = last is None or last.rank() == passes.pipeline.last_rank
+        runner: Any = self.engine.runner
+        last = self.meshes.get_group("pp")
+        is_last = last is None or last.rank() == runner.pipeline.last_rank
         return is_last and all(
-            group is None or group.rank() == 0 for group in map(self.meshes.group, ("tp", "cp"))
+            group is None or group.rank() == 0 for group in map(self.meshes.get_group, ("tp", "cp"))
         )
 
     def state_dict_stream(
-        self, *, names: Names = "native", dtype: torch.dtype | None = None
+        self, *, names: WeightNaming = "native", dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
-        """The whole weights by name, cast to `dtype`, in the same order on every rank; all ranks must read to the end.
+        """Yield the full weights by name in the same order on all ranks.
+
+        Collective: all ranks must read to the end.
 
         Args:
-            names: `native` gathers one at a time; `hf` has Hugging Face's names, adapters merged, and gathers all into host memory first.
-            dtype: None keeps that of training.
+            names: `native` gathers one weight at a time. `hf` yields Hugging Face names with
+                adapters merged, and gathers all weights in host memory first.
+            dtype: target dtype. None: the training dtype.
         """
         if names == "native":
             return self.engine.state_dict_stream(dtype=dtype)
         return iter(
-            huggingface_state(
-                self.engine, self.recipe.model, dtype=dtype, lora=lora_of(self.recipe)
+            gather_huggingface_weights(
+                self.engine, self.recipe.model, dtype=dtype, lora=find_lora_converter(self.recipe)
             ).items()
         )
 
-    def load_stream(
-        self, weights: Iterable[tuple[str, Tensor]], *, names: Names = "native", strict: bool = True
+    def load_weight_stream(
+        self,
+        weights: Iterable[tuple[str, Tensor]],
+        *,
+        names: WeightNaming = "native",
+        strict: bool = True,
     ) -> None:
-        """Takes up whole weights by name, as `state_dict_stream` gives them; dtypes stay the model's. Every rank must give the same.
+        """Load full weights by name, as yielded by `state_dict_stream`, in the model's dtypes.
 
-        Waiting gradients are dropped; optimizer state and policy version stay. Raises a problem for another shape too.
+        Collective: all ranks must pass the same weights. Accumulated gradients are dropped.
+        Optimizer state and policy version are kept.
 
         Args:
-            names: `native` copies one at a time; under `hf` all are in memory first, and adapters stay as they are.
-            strict: whether unknown and missing names are a problem; under `hf` they always are.
+            weights: full weights by name.
+            names: `native` copies one weight at a time. `hf` holds all weights in memory first and
+                keeps adapters.
+            strict: whether unknown and missing names are errors. With `hf` they always are.
+
+        Raises:
+            ProblemsFound: a name or shape does not fit the model.
         """
         if names == "hf":
-            module = family_module(type(self.recipe.model), "huggingface")
+            module = load_family_module(type(self.recipe.model), "huggingface")
             weights = module.from_huggingface(self.recipe.model, dict(weights)).items()
-        take_stream(weights, self.engine, strict=strict, keeps_adapters=names == "hf")
+        load_weight_stream(weights, self.engine, strict=strict, keeps_adapters=names == "hf")
         self.engine.zero_grad()
 
     def save(
         self, folder: Path | str, *, step: int, keep: int = 0, model_only: bool = False
-    ) -> Place:
-        """Saves weights, optimizer, schedule, policy version and random states as `step-N` in `folder`; given back is where.
+    ) -> AnyPath:
+        """Save weights, optimizer, schedule, policy version and random states; return the folder.
 
         Args:
-            folder: of all checkpoints of this loop.
-            step: of the caller's count; one that has a checkpoint already is a problem.
-            keep: how many of the latest stay; 0: all.
-            model_only: no optimizer and no random states.
+            folder: parent folder of the checkpoints `step-N`.
+            step: step number N, which must not be saved already.
+            keep: number of latest checkpoints to keep. Set to 0 to keep all.
+            model_only: omit optimizer and random states.
         """
-        return self._checkpoints(folder, keep).save(step, model_only=model_only)
+        return self._get_checkpoints(folder, keep).save(step, model_only=model_only)
 
     def load(
-        self, folder: Path | str, *, step: int | None = None, what: Literal["all", "model"] = "all"
+        self, folder: Path | str, *, step: int | None = None, scope: Literal["all", "model"] = "all"
     ) -> int:
-        """Takes up what `save` saved; the latest without `step`. Gives the step. A folder without, or a damaged one, is a problem."""
-        return self._checkpoints(folder).load(step, model_only=what == "model")
+        """Load a checkpoint of `save`, the latest if `step` is None, and return its step.
 
-    def publish(self, bus: WeightBus) -> int:
-        """Puts the weights on a bus under the policy's version, which is given back, in the dtype that a generator of it computes in."""
-        return publish(
+        Raises:
+            ProblemsFound: there is no such checkpoint, or it is damaged.
+        """
+        return self._get_checkpoints(folder).load(step, model_only=scope == "model")
+
+    def publish_weights(self, transport: WeightTransport) -> int:
+        """Publish the weights in the generator's dtype under the policy version.
+
+        Return the version.
+        """
+        return publish_weights(
             self.engine,
-            bus,
-            dtype=dtype_of(self.recipe, rl_of(self.recipe)),
-            parameters=parameter_names(self.recipe),
+            transport,
+            dtype=get_generator_dtype(self.recipe, get_rl_config(self.recipe)),
+            parameter_names=get_parameter_names(self.recipe),
         )
 
-    def generator(self, *, folder: Path = Path()) -> Generator:
-        """What `rl.generator` names, with the weights of now; `load` gives it those of a bus. Every rank has its own.
+    def build_generator(self, *, folder: Path = Path()) -> Generator:
+        """Build this rank's generator from `rl.generator` with the current weights.
 
-        `folder`: whose `logs` one in a process of its own writes to.
+        Call its `load` for later weights.
+
+        Args:
+            folder: parent of the folder `logs` of a generator in a separate process.
         """
-        config, tokenizer = rl_of(self.recipe), build_tokenizer(self.recipe)
-        assert tokenizer is not None, "a rule asks for one"
-        job = Job(folder / "resolved.yaml", self.text, read_place())
-        supplies = build_supplies(
+        config, tokenizer = get_rl_config(self.recipe), build_tokenizer(self.recipe)
+        assert tokenizer is not None, "a rule requires a tokenizer"
+        job = WorkerJob(folder / "resolved.yaml", self.resolved_text, read_rank_info())
+        resources = build_generator_resources(
             self.recipe, config, job, self.engine.device, self.meshes, tokenizer
         )
-        generator: Generator = config.generator.builder()(config.generator, supplies=supplies)
-        Delivery(
-            InProcessBus(keep=1),
+        generator: Generator = config.generator.load_builder()(
+            config.generator, resources=resources
+        )
+        WeightSync(
+            InProcessTransport(keep=1),
             generator,
-            dtype_of(self.recipe, config),
-            parameter_names(self.recipe),
-        ).deliver(self.engine)
+            get_generator_dtype(self.recipe, config),
+            get_parameter_names(self.recipe),
+        ).sync_weights(self.engine)
         return generator
 
-    def _checkpoints(self, folder: Path | str, keep: int = 0) -> EngineCheckpoints:
-        if self._ranks is None:
-            self._ranks = ranks_beside()
+    def _get_checkpoints(self, folder: Path | str, keep: int = 0) -> EngineCheckpoints:
+        if self._rank_group is None:
+            self._rank_group = new_file_io_group()
         return EngineCheckpoints(
             CheckpointStore(
-                folder=place(str(folder)), retention=Retention(keep), ranks=self._ranks
+                folder=parse_storage_path(str(folder)),
+                retention=RetentionPolicy(keep),
+                ranks=self._rank_group,
             ),
             self.engine,
-            resolved=self.text,
-            parallelism=dump(self.recipe.parallelism),
+            resolved=self.resolved_text,
+            parallelism=dump_config(self.recipe.parallelism),
         )
 
     def close(self) -> None:
-        """Ends what was begun here; more than once does no harm."""
-        self._opened.close()
+        """Release what was opened here. Further calls have no effect."""
+        self._exit_stack.close()
 
 
-def open_engine(recipe: str, overrides: Sequence[str] = ()) -> OpenEngine:
-    """The engine of a recipe on this rank, with the weights that its training begins with.
+def open_engine(recipe: RecipeSource, overrides: Sequence[str] = ()) -> EngineHandle:
+    """Build the engine of a recipe on this rank with its initial weights.
 
-    A process group that is there already is taken over as it is; else the ranks of torchrun's variables form one.
-    Raises ProblemsFound where the recipe has problems, or its degrees do not fit the ranks.
+    An existing process group is used as is. Otherwise the ranks of torchrun's environment variables
+    form one.
+
+    Raises:
+        ProblemsFound: the recipe has problems, or its degrees do not fit the ranks.
     """
-    place = read_place()
-    ranks = current_ranks().count if is_open() else place.world_size
-    text = resolve(recipe, overrides, environment=variables(), ranks=ranks).text
-    run = read_resolved_text(text)
-    device = find_device(run.device, local_rank=place.local_rank)
-    opened = ExitStack()
-    meshes = meshes_for(run, device, opened)
-    settle_chance(run)
-    engine = build_whole_engine(run, device, meshes, marking_of(run))
+    rank_info = read_rank_info()
+    ranks = (
+        get_default_rank_group().size if is_process_group_initialized() else rank_info.world_size
+    )
+    text = resolve_source(
+        recipe, overrides, environment=get_environment_variables(), ranks=ranks
+    ).text
+    run = load_resolved_text(text)
+    device = select_device(run.device, local_rank=rank_info.local_rank)
+    exit_stack = ExitStack()
+    meshes = build_engine_meshes(run, device, exit_stack)
+    set_determinism(run)
+    engine = build_engine(run, device, meshes, build_default_document_id_fn(run))
     load_initial_weights(
         run.checkpoint,
         model_config=run.model,
         engine=engine,
-        ranks=current_ranks(),
+        ranks=get_default_rank_group(),
         seed=run.debug.seed,
     )
-    return OpenEngine(engine, run, meshes, text, opened)
+    return EngineHandle(engine, run, meshes, text, exit_stack)
 
 
-def meshes_for(run: Recipe, device: torch.device, opened: ExitStack) -> Meshes | None:
-    """The meshes of the ranks that are there; None for one alone."""
-    place = read_place()
-    if is_open():
-        unread = ", ".join(
-            name for name, value in dump(run.comm).items() if value != getattr(CommConfig(), name)
+def build_engine_meshes(
+    recipe: Recipe, device: torch.device, exit_stack: ExitStack
+) -> ParallelMeshes | None:
+    """Return the meshes of all ranks, None for a single rank."""
+    rank_info = read_rank_info()
+    if is_process_group_initialized():
+        ignored = ", ".join(
+            name
+            for name, value in dump_config(recipe.comm).items()
+            if value != getattr(CommConfig(), name)
         )
-        written = f" ({unread})" if unread else ""
+        ignored_fields = f" ({ignored})" if ignored else ""
         log.warning(
-            "a process group is there already: it is used as it is, and the section comm is not read%s",
-            written,
+            "using the existing process group: the section comm is ignored%s",
+            ignored_fields,
         )
-        ranks = current_ranks().count
-        return Meshes(degrees_for(run, ranks), device) if ranks > 1 else None
-    degrees = degrees_for(run, place.world_size)
-    if place.world_size == 1:
+        ranks = get_default_rank_group().size
+        return ParallelMeshes(build_parallel_dims(recipe, ranks), device) if ranks > 1 else None
+    parallel_dims = build_parallel_dims(recipe, rank_info.world_size)
+    if rank_info.world_size == 1:
         return None
-    store = meet(place, timeout_seconds=MEETING_SECONDS)
-    opened.enter_context(process_group(store, place, device=device, comm=run.comm))
-    return Meshes(degrees, device)
+    store = create_store(rank_info, timeout_seconds=RENDEZVOUS_TIMEOUT_SECONDS)
+    exit_stack.enter_context(open_process_group(store, rank_info, device=device, comm=recipe.comm))
+    return ParallelMeshes(parallel_dims, device)
 
 
-def marking_of(run: Recipe) -> Marking:
-    """What numbers the documents of a batch: positions, unless the recipe says end-of-text tokens."""
-    attention = getattr(run.model, "attention", None)
+def build_default_document_id_fn(recipe: Recipe) -> DocumentIdFn:
+    """Build the function that adds document ids to batches.
+
+    Documents are separated by positions, unless the recipe sets end-of-text tokens.
+    """
+    attention = getattr(recipe.model, "attention", None)
     source = attention.documents if isinstance(attention, AttentionConfig) else None
-    tokenizer = build_tokenizer(run) if source == "eos" else None
-    return marking(source, eos_id=None if tokenizer is None else tokenizer.eos_id)
+    tokenizer = build_tokenizer(recipe) if source == "eos" else None
+    return get_document_id_fn(source, eos_id=None if tokenizer is None else tokenizer.eos_id)
 
 
-def rl_of(recipe: Recipe) -> RlConfig:
-    """The section rl. Raises a problem where there is none."""
+def get_rl_config(recipe: Recipe) -> RlConfig:
+    """Return the section rl.
+
+    Raises:
+        ProblemsFound: the recipe has no section rl.
+    """
     if recipe.rl is None:
-        raise fail(
+        raise problem_error(
             "usage",
-            "this needs the section rl: how answers are drawn",
+            "the section rl is required, but the recipe has none",
             path=("rl",),
-            help="use a recipe of kind rl",
+            hint="use a recipe of kind rl",
         )
     return recipe.rl
 
 
 def open_policy_trainer(
-    recipe: str,
+    recipe: RecipeSource,
     overrides: Sequence[str] = (),
     *,
     folder: Path | None = None,
     checkpoints: Path | None = None,
 ) -> PolicyTrainer:
-    """A policy trainer of a recipe of kind rl on this rank.
+    """Build the policy trainer of a recipe of kind rl on this rank.
 
     Args:
-        folder: of its weights, for transports that need one.
-        checkpoints: where `save_checkpoint` saves, as many as checkpoint.keep_latest_k; None: nowhere.
+        recipe: the recipe.
+        overrides: overrides of the recipe.
+        folder: folder of published weights, for transports that need one.
+        checkpoints: folder of checkpoints, of which checkpoint.keep_latest_k are kept. None: no
+            checkpoints.
     """
-    opened = open_engine(recipe, overrides)
-    config = rl_of(opened.recipe)
-    keep = opened.recipe.checkpoint.keep_latest_k
+    handle = open_engine(recipe, overrides)
+    config = get_rl_config(handle.recipe)
+    keep = handle.recipe.checkpoint.keep_latest_k
     return PolicyTrainer(
-        engine=opened.engine,
-        loss=build_policy_loss(config, opened.engine.meshes),
-        bus=bus_in(config, Path("weights") if folder is None else folder),
-        dtype=dtype_of(opened.recipe, config),
-        parameters=parameter_names(opened.recipe),
-        rank=opened.dp_rank,
+        engine=handle.engine,
+        loss=build_policy_loss(config, handle.engine.meshes),
+        transport=build_weight_transport(config, Path("weights") if folder is None else folder),
+        dtype=get_generator_dtype(handle.recipe, config),
+        parameter_names=get_parameter_names(handle.recipe),
+        dp_rank=handle.dp_rank,
         save=None
         if checkpoints is None
-        else lambda step: opened.save(checkpoints, step=step, keep=keep),
-        load=None if checkpoints is None else lambda step: opened.load(checkpoints, step=step),
-        on_close=opened.close,
+        else lambda step: handle.save(checkpoints, step=step, keep=keep),
+        load=None if checkpoints is None else lambda step: handle.load(checkpoints, step=step),
+        on_close=handle.close,
     )

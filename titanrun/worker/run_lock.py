@@ -1,4 +1,7 @@
-"""One writer a run directory: a lock that the system gives back when its holder ends, however it ends."""
+"""Lock that allows one writing process per run directory.
+
+The operating system releases it however its holder ends.
+"""
 
 import fcntl
 import logging
@@ -8,35 +11,39 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.recipe.run_dir import LOCK, STATUS, read_json
+from titanrun.recipe.rundir.run_files import LOCK, STATUS, read_json_or_empty
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
-def run_lock(run_dir: Path) -> Iterator[None]:
-    """Holds the run directory within the block. Raises ProblemsFound where another process holds it.
+def lock_run_directory(run_dir: Path) -> Iterator[None]:
+    """Lock the run directory within the block.
 
-    A process that is forked meanwhile does not hold it: it may outlive this one, and the next start would find the run in use.
+    A forked child does not hold the lock: it may outlive this process, and the next start would
+    find the run in use.
+
+    Raises:
+        ProblemsFound: another process holds the lock.
     """
     with (run_dir / LOCK).open("a") as file:
         os.register_at_fork(after_in_child=file.close)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ProblemsFound([run_in_use(run_dir)]) from error
+            raise ProblemsFound([build_run_in_use_problem(run_dir)]) from error
         except OSError as error:
             log.warning(
-                "%s cannot be locked (%s): nothing keeps a second process out of it",
+                "cannot lock %s (%s): a second process could write into it",
                 run_dir,
                 error.strerror,
             )
         yield
 
 
-def run_in_use(run_dir: Path) -> Problem:
-    """The problem that names who writes into the run directory."""
-    status = read_json(run_dir / STATUS)
+def build_run_in_use_problem(run_dir: Path) -> Problem:
+    """Build the problem that names the process writing into the run directory."""
+    status = read_json_or_empty(run_dir / STATUS)
     holder = (
         f"process {status['pid']} on {status['host']}"
         if {"pid", "host"} <= status.keys()
@@ -46,5 +53,5 @@ def run_in_use(run_dir: Path) -> Problem:
         "conflict",
         f"'{run_dir}' is in use by {holder}",
         rule="run-in-use",
-        help="wait for it, or name another folder",
+        hint="wait for it, or use another folder",
     )

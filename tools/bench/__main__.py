@@ -1,16 +1,23 @@
-"""Benchmarks: what titanrun costs, as ratios to bare PyTorch measured in the same run. Not a test: machines are noisy.
+"""Benchmarks: what titanrun costs, as ratios to bare PyTorch measured in the same run.
+
+Not a test: machines are noisy.
 
 python tools/bench                    training, start-up, recipes and checkpoints on the CPU
 python tools/bench train              the debug model against a bare loop, one thread
-python tools/bench ranks              two gloo ranks, FSDP and TP, against a bare script; the start of two workers against one
-python tools/bench families           each family against transformers' or diffusers' class, experts against dense layers
+python tools/bench ranks              two gloo ranks, FSDP and TP, against a bare script; the start
+of two workers against one
+python tools/bench families           each family against transformers' or diffusers' class, experts
+against dense layers
 python tools/bench startup            validate, --help, the first step
 python tools/bench recipes            validate of large and many recipes, diff-config
-python tools/bench checkpoints        a save against a raw write, the digest, a save in the background
-python tools/bench interruptions      what a save takes from a run, SIGTERM to committed, SIGKILL to the next step
+python tools/bench checkpoints        a save against a raw write, the digest, a save in the
+background
+python tools/bench interruptions      what a save takes from a run, SIGTERM to committed, SIGKILL to
+the next step
 python tools/bench data               tokenising against the library alone, a batch from the cache
 python tools/bench experiments        the live display, runs ls of many runs, plot of long ones
-python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy size on a CPU
+python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy
+size on a CPU
 """
 
 import argparse
@@ -99,7 +106,10 @@ def main() -> None:
 
 
 def train_report(blocks: int, steps: int) -> None:
-    """The debug model against the bare loop, and the host's share on a model too small to matter."""
+    """Print the debug model against the bare loop, and the host's share.
+
+    The share is that of a model too small to matter.
+    """
     report(
         "debug model, one thread",
         compare(DEBUG_RECIPE, ["device=cpu"], blocks=blocks, steps_per_block=steps, threads=1),
@@ -109,7 +119,8 @@ def train_report(blocks: int, steps: int) -> None:
         DEBUG_RECIPE, ["device=cpu", *TINY_MODEL], blocks=2 * blocks, steps_per_block=200, threads=1
     )
     print(
-        f"host overhead a step: {tiny.overhead_seconds * 1e6:.0f} us CPU (target: at most 50 us or 0.5% of a step)"
+        f"host overhead a step: {tiny.overhead_seconds * 1e6:.0f} us CPU (target: at most 50 us "
+        f"or 0.5% of a step)"
     )
 
 
@@ -133,7 +144,8 @@ def report(name: str, comparison: Comparison, note: str) -> None:
     tokens = comparison.tokens_per_step / statistics.median(comparison.titanrun)
     median = statistics.median(ratios)
     print(
-        f"{name}: {tokens:,.0f} tokens/s; {median:.3f} of the bare loop (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; {note})"
+        f"{name}: {tokens:,.0f} tokens/s; {median:.3f} of the bare loop (blocks {ratios[0]:.3f} "
+        f"to {ratios[-1]:.3f}; {note})"
     )
 
 

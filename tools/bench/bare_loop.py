@@ -1,4 +1,7 @@
-"""The loop to compare with: what one would write by hand around the same model. Imports torch and the model class only."""
+"""The loop to compare with: what one would write by hand around the same model.
+
+It imports torch and the model class only.
+"""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ def train(
     device: torch.device,
     bfloat16: bool,
 ) -> Iterator[tuple[float, float]]:
-    """Yields wall and CPU seconds of each step, one optimizer step an item."""
+    """Yield wall and CPU seconds of each step, one optimizer step an item."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
     )
@@ -39,7 +42,10 @@ def step(
     max_norm: float,
     bfloat16: bool,
 ) -> Tensor:
-    """One optimizer step on rows of token ids, the last of each being a label only. Returns the mean loss."""
+    """Take one optimizer step on rows of token ids, and return the mean loss.
+
+    The last id of each row is a label only.
+    """
     tokens_BT, labels_BT = rows_BS[:, :-1], rows_BS[:, 1:]
     with torch.autocast(rows_BS.device.type, dtype=torch.bfloat16, enabled=bfloat16):
         logits_BTV = model(tokens_BT)

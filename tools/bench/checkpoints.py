@@ -1,4 +1,8 @@
-"""What a checkpoint costs: a save against a raw write that waits for the disk, the digest's share of it, and what training waits for."""
+"""What a checkpoint costs.
+
+A save against a raw write that waits for the disk, the share of the digest, and what training
+waits for.
+"""
 
 import os
 import shutil
@@ -11,17 +15,20 @@ from pathlib import Path
 import torch
 import xxhash
 
-from titanrun.components.checkpoints.background import BackgroundSaves, Stage
-from titanrun.components.checkpoints.checkpoint import Snapshot
-from titanrun.components.checkpoints.digested_file import DigestedFile
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
+from titanrun.components.checkpoints.checkpoint_reader import Snapshot
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.hashed_file import HashedFile
 
 MIB = 1024**2
 TENSOR_BYTES = 4 * MIB
 
 
 def checkpoints_report(runs: int, *, mib: int = 256) -> None:
-    """Medians of `runs` rounds, each of one raw write, one save, one digest and one background save of the same bytes."""
+    """Print medians of `runs` rounds.
+
+    Each round is one raw write, one save, one digest and one background save of the same bytes.
+    """
     tensors = {
         f"model.layers.{index}.weight": torch.randn(TENSOR_BYTES // 4)
         for index in range(mib * MIB // TENSOR_BYTES)
@@ -32,7 +39,7 @@ def checkpoints_report(runs: int, *, mib: int = 256) -> None:
         folder = Path(name)
         for _ in range(runs):
             store = CheckpointStore(folder=folder / "checkpoint")
-            saves = BackgroundSaves(store.save, Stage())
+            saves = AsyncSaver(store.save, StagingBuffer())
             rounds.append(
                 {
                     "raw": seconds(lambda: write_raw(folder / "raw", content)),
@@ -54,26 +61,28 @@ def checkpoints_report(runs: int, *, mib: int = 256) -> None:
 
 
 def tell(rounds: list[dict[str, float]], mib: int) -> None:
-    """The figures, with the spread of the ratios."""
+    """Print the figures, with the spread of the ratios."""
     median = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
     ratios = sorted(found["raw"] / found["save"] for found in rounds)
     middle = statistics.median(ratios)
     print(f"raw write of {mib} MiB with fsync: {mib / median['raw']:,.0f} MiB/s")
     print(
-        f"save: {mib / median['save']:,.0f} MiB/s, {middle:.2f} of the raw write (rounds {ratios[0]:.2f} to {ratios[-1]:.2f}; target 0.70)"
+        f"save: {mib / median['save']:,.0f} MiB/s, {middle:.2f} of the raw write (rounds "
+        f"{ratios[0]:.2f} to {ratios[-1]:.2f}; target 0.70)"
     )
     print(
-        f"background save: training waits {median['stall'] * 1e3:.0f} ms, {median['first stall'] * 1e3:.0f} ms the first time"
+        f"background save: training waits {median['stall'] * 1e3:.0f} ms, "
+        f"{median['first stall'] * 1e3:.0f} ms the first time"
     )
 
 
 def snapshot(step: int, tensors: dict[str, torch.Tensor]) -> Snapshot:
-    """A checkpoint of weights only."""
-    return Snapshot(step=step, tensors=tensors, state={}, rng={}, resolved="")
+    """Build a checkpoint of weights only."""
+    return Snapshot(step=step, tensors=tensors, state={}, rng={}, resolved_yaml="")
 
 
 def write_raw(path: Path, content: object) -> None:
-    """The least that a durable write can do."""
+    """Do the least that a durable write can do."""
     with path.open("wb") as file:
         file.write(content)  # type: ignore[arg-type]
         file.flush()
@@ -82,7 +91,10 @@ def write_raw(path: Path, content: object) -> None:
 
 
 def tell_digest(content: object, *, raw_seconds: float, pairs: int = 12) -> None:
-    """What summing up adds to a write: of CPU seconds, and of those the smallest, since noise only adds."""
+    """Print what the digest adds to a write, in CPU seconds.
+
+    The smallest values count, since noise only adds.
+    """
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
         for _ in range(pairs):
@@ -96,21 +108,22 @@ def tell_digest(content: object, *, raw_seconds: float, pairs: int = 12) -> None
     least = {name: min(times) for name, times in found.items()}
     added = least["digested"] - least["plain"]
     print(
-        f"digest: adds {added * 1e3:.1f} ms of CPU to {least['plain'] * 1e3:.0f} ms, {added / raw_seconds:.1%} of the fastest raw write "
+        f"digest: adds {added * 1e3:.1f} ms of CPU to {least['plain'] * 1e3:.0f} ms, "
+        f"{added / raw_seconds:.1%} of the fastest raw write "
         f"with fsync (target 3%); by itself {least['alone'] * 1e3:.1f} ms"
     )
 
 
 def write_plain(path: Path, content: object) -> None:
-    """A write that does not wait for the disk, which costs no CPU."""
+    """Write without waiting for the disk, which costs no CPU."""
     with path.open("xb") as file:
         file.write(content)  # type: ignore[arg-type]
     path.unlink()
 
 
 def write_digested(path: Path, content: object) -> None:
-    """The same through the file that every checkpoint is written with."""
-    file = DigestedFile(path)
+    """Write the same through the file that every checkpoint is written with."""
+    file = HashedFile(path)
     file.write(content)  # type: ignore[arg-type]
     file.discard()
     path.unlink()

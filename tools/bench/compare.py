@@ -1,4 +1,7 @@
-"""titanrun's trainer against the bare loop, in turn, in one process: the same model, the same rows, the same threads."""
+"""titanrun's trainer against the bare loop, in turn, in one process.
+
+Both have the same model, the same rows and the same threads.
+"""
 
 import os
 import statistics
@@ -9,22 +12,24 @@ from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import bare_loop
 import torch
 from torch import Tensor
 
-from titanrun.components.data.loader import RowLoader
-from titanrun.distributed.environment import read_place
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.distributed.rank_env import read_rank_info
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import resolve
-from titanrun.training.signals import SignalRequests
-from titanrun.training.trainer import Trainer
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.data_source import DataSource
+from titanrun.training.loop import TrainLoop
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.worker_job import rendezvous
 
 # wall and CPU seconds of each step of the loop to compare with
-BareSteps = Callable[[Recipe, Trainer], Iterator[tuple[float, float]]]
+BareSteps = Callable[[Recipe, TrainLoop], Iterator[tuple[float, float]]]
 QUIET = ("checkpoint.enable=false", "validation.enable=false", "metrics.log_freq=10")
 
 
@@ -61,34 +66,41 @@ def compare(
     ranks: int = 1,
     bare: BareSteps | None = None,
 ) -> Comparison:
-    """Blocks of steps, titanrun and bare in turn, after one uncounted block of each; of several ranks each runs all of it."""
+    """Run blocks of steps, titanrun and bare in turn.
+
+    One block of each comes first and does not count. With several ranks, each rank runs all of it.
+    """
     if threads is not None:
         torch.set_num_threads(threads)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        resolved = resolve(recipe_file, [*QUIET, *overrides], environment={}, ranks=ranks)
+        resolved = resolve_recipe(recipe_file, [*QUIET, *overrides], environment={}, ranks=ranks)
         path = Path(folder) / "resolved.yaml"
         path.write_text(resolved.text, encoding="utf-8")
         (Path(folder) / "logs").mkdir()
         quiet = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         stack.enter_context(redirect_stderr(quiet))
-        with assembled(
-            resolved.run, meet_others(path, read_place()), signals=SignalRequests()
+        with build_train_loop(
+            resolved.run, rendezvous(path, read_rank_info()), signals=SignalRequests()
         ) as trainer:
+            source: Any = trainer.source
             steps = (bare or bare_steps)(resolved.run, trainer)
             return measure(
                 trainer,
                 steps,
                 blocks=blocks,
                 steps=steps_per_block,
-                tokens=trainer.plan.tokens_per_step,
+                tokens=source.tokens_per_step,
             )
 
 
-def bare_steps(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
-    """The bare loop over a second model of the same sizes, on the same rows from their beginning."""
+def bare_steps(recipe: Recipe, trainer: TrainLoop) -> Iterator[tuple[float, float]]:
+    """Run the bare loop over a second model of the same sizes.
+
+    It reads the same rows from their beginning.
+    """
     device = trainer.engine.device
-    model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len).to_empty(
+    model = recipe.model.load_builder()(recipe.model, seq_len=recipe.training.seq_len).to_empty(
         device=device
     )
     model.init_weights()
@@ -101,22 +113,23 @@ def bare_steps(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]
     )
 
 
-def same_rows(recipe: Recipe, trainer: Trainer) -> Iterator[Tensor]:
-    """The trainer's rows, dealt by a loader of their own."""
-    training = recipe.training
-    loader = RowLoader(
-        trainer.rows.rows,
+def same_rows(recipe: Recipe, trainer: TrainLoop) -> Iterator[Tensor]:
+    """Deal the trainer's rows from a loader of their own."""
+    training, source = recipe.training, trainer.source
+    assert isinstance(source, DataSource)
+    loader = DistributedDataLoader(
+        source.dataloader.dataset,  # type: ignore[attr-defined]
         seed=recipe.debug.seed,
         shuffle=training.dataset.shuffle,
         repeat=True,
         global_batch_size=training.global_batch_size,
     )
     while True:
-        yield torch.from_numpy(loader.next_rows())
+        yield torch.from_numpy(loader.next_samples())
 
 
 def measure(
-    trainer: Trainer, bare: Iterator[tuple[float, float]], *, blocks: int, steps: int, tokens: int
+    trainer: TrainLoop, bare: Iterator[tuple[float, float]], *, blocks: int, steps: int, tokens: int
 ) -> Comparison:
     """Alternating blocks; the first pair warms both up."""
     pairs = []
@@ -134,11 +147,11 @@ def measure(
     )
 
 
-def titanrun_block(trainer: Trainer, steps: int) -> tuple[float, float]:
+def titanrun_block(trainer: TrainLoop, steps: int) -> tuple[float, float]:
     """Wall and CPU seconds a step of the trainer's own loop."""
-    trainer.plan = replace(trainer.plan, steps=trainer.state.step + steps)
+    trainer.config = replace(trainer.config, steps=trainer.state.step + steps)
     wall, cpu = time.perf_counter(), time.process_time()
-    trainer.fit()
+    trainer.train()
     if trainer.engine.device.type != "cpu":
         torch.accelerator.synchronize()
     return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps

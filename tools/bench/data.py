@@ -1,4 +1,7 @@
-"""What reading data costs, in CPU seconds: tokenising beside the tokenizers library alone, and a batch from the cache."""
+"""What reading data costs, in CPU seconds.
+
+Tokenising beside the tokenizers library alone, and a batch from the cache.
+"""
 
 import json
 import statistics
@@ -8,13 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from titanrun.components.data.config import DataLoaderConfig, TextDatasetConfig
-from titanrun.components.data.loader import RowLoader
-from titanrun.components.data.rows import Rows
-from titanrun.components.data.text import text_rows
+from titanrun.components.data.config import TextDatasetConfig
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.data.dataloader_config import DataLoaderConfig
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.text_dataset import build_text_dataset
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.components.tokenizers.huggingface import tiny_tokenizer
-from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 
 SEQ_LEN, ROWS = 2048, 8
 TOKENS_A_SECOND = 60_000
@@ -22,14 +26,14 @@ BATCHES = 400
 
 
 def data_report(runs: int) -> None:
-    """Prints each figure beside its target."""
-    tokenizer = tiny_tokenizer(TinyTokenizerConfig())
+    """Print each figure beside its target."""
+    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig())
     source = TinyTokenizerConfig().folder / "train.jsonl"
     texts = [json.loads(line)["text"] for line in source.read_text(encoding="utf-8").splitlines()]
     with tempfile.TemporaryDirectory() as folder:
         config = TextDatasetConfig(path=str(source))
         library = min(
-            cpu_seconds(partial(tokenizer.encode_batch, texts, bos=False, eos=False))
+            cpu_seconds(partial(tokenizer.encode_batch, texts, add_bos=False, add_eos=False))
             for _ in range(runs)
         )
         # the first time reads modules in
@@ -47,13 +51,13 @@ def data_report(runs: int) -> None:
             deal(rows, processes)
 
 
-def deal(rows: Rows, processes: int) -> None:
-    """What the rank spends on batches that it reads itself, or that processes read for it."""
+def deal(rows: IndexedDataset, processes: int) -> None:
+    """Print what the rank spends on batches that it reads itself, or that processes read for it."""
     reading = DataLoaderConfig(num_workers=processes, persistent_workers=True)
-    loader = RowLoader(
-        rows, seed=0, shuffle=True, repeat=True, global_batch_size=ROWS, processes=reading
+    loader = DistributedDataLoader(
+        rows, seed=0, shuffle=True, repeat=True, global_batch_size=ROWS, config=reading
     )
-    spent = [cpu_seconds(loader.next_rows) for _ in range(BATCHES)]
+    spent = [cpu_seconds(loader.next_samples) for _ in range(BATCHES)]
     loader.close()
     share = statistics.mean(spent) / (ROWS * SEQ_LEN / TOKENS_A_SECOND)
     tell(f"share of a step at 60k tokens/s, {processes} processes", share, "at most 0.005")
@@ -65,9 +69,11 @@ def deal(rows: Rows, processes: int) -> None:
     )
 
 
-def tokenise(config: TextDatasetConfig, tokenizer: Tokenizer, cache: Path) -> Rows:
-    """The rows of a dataset, tokenised unless the folder has them."""
-    return text_rows(config, tokenizer=tokenizer, row_length=SEQ_LEN + 1, cache_folder=cache)
+def tokenise(config: TextDatasetConfig, tokenizer: Tokenizer, cache: Path) -> IndexedDataset:
+    """Build the rows of a dataset, tokenised unless the folder has them."""
+    return build_text_dataset(
+        config, tokenizer=tokenizer, sample_length=SEQ_LEN + 1, cache_folder=cache
+    )
 
 
 def tell(what: str, value: float, target: str) -> None:

@@ -1,4 +1,7 @@
-"""CPU seconds of what people look at runs with: the live display, lists of many runs, pictures of long ones."""
+"""CPU seconds of what people look at runs with.
+
+The live display, lists of many runs, pictures of long ones.
+"""
 
 import io
 import json
@@ -11,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from startup import cpu_seconds
 
-from titanrun.components.metrics.console import Progress
-from titanrun.components.metrics.jsonl import MetricsFile
+from titanrun.components.metrics.console_log import RunProgress
 from titanrun.components.metrics.live_display import DRAWS_PER_SECOND, LiveDisplay
+from titanrun.components.metrics.spec.metrics_file import MetricsFile
 
 METRICS = {
     "loss": 4.123456,
@@ -45,7 +48,7 @@ RUN_FILES = {
 
 
 def experiments_report(runs: int) -> None:
-    """Prints the figures beside their targets."""
+    """Print the figures beside their targets."""
     display_report(runs)
     with tempfile.TemporaryDirectory() as folder:
         list_report(Path(folder), min(runs, 3))
@@ -54,8 +57,11 @@ def experiments_report(runs: int) -> None:
 
 
 def display_report(runs: int) -> None:
-    """What the live display and metrics.jsonl take of a core, at a logged step every 100 ms."""
-    progress, values = Progress(10**6), {**METRICS, **SILENT}
+    """Print what the live display and metrics.jsonl take of a core.
+
+    A logged step comes every 100 ms.
+    """
+    progress, values = RunProgress(10**6), {**METRICS, **SILENT}
     display = LiveDisplay(Console(file=io.StringIO(), width=110, force_terminal=True))
     with tempfile.TemporaryDirectory() as folder:
         file = MetricsFile(Path(folder) / "metrics.jsonl")
@@ -84,7 +90,7 @@ def seconds_each(call: Callable[[], object], count: int) -> float:
 
 
 def list_report(folder: Path, runs: int) -> None:
-    """`runs ls` of 1,000 folders that no index knows, and of 10,000 that one does."""
+    """Print `runs ls` of 1,000 folders that no index knows, and of 10,000 that one does."""
     ls = [sys.executable, "-m", "titanrun", "runs", "ls", str(folder), "--limit", "10"]
     for number in range(10_000):
         run = folder / f"group{number // 1000}" / f"run{number}"
@@ -101,7 +107,7 @@ def list_report(folder: Path, runs: int) -> None:
 
 
 def plot_report(folder: Path, runs: int) -> None:
-    """A picture of ten runs of 100,000 steps each."""
+    """Print what a picture of ten runs of 100,000 steps each takes."""
     for number in range(10):
         (folder / f"run{number}").mkdir()
         with (folder / f"run{number}" / "metrics.jsonl").open("w") as file:
@@ -119,5 +125,6 @@ def plot_report(folder: Path, runs: int) -> None:
         str(folder / "x.svg"),
     ]
     print(
-        f"plot of 10 runs with 100,000 points each: {cpu_seconds(command, runs):.2f} s CPU (target 2)"
+        f"plot of 10 runs with 100,000 points each: {cpu_seconds(command, runs):.2f} s CPU "
+        f"(target 2)"
     )

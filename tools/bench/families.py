@@ -1,4 +1,7 @@
-"""Each family's debug recipe against a bare loop over the class that others wrote for it, and experts against dense layers; CPU seconds."""
+"""Each family's debug recipe against a bare loop over the class that others wrote for it.
+
+Also experts against dense layers. All in CPU seconds.
+"""
 
 import statistics
 import time
@@ -13,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.huggingface import huggingface_config as diffusers_config
-from titanrun.models.flux.model import Flux, places_of, time_features
-from titanrun.models.shared.family import family_module
+from titanrun.models.flux.huggingface import to_huggingface_config as diffusers_config
+from titanrun.models.flux.model import Flux, compute_timestep_features, get_image_positions
 from titanrun.models.shared.feed_forward import FeedForward
+from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolve import resolve
-from titanrun.training.trainer import Trainer
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.loop import TrainLoop
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OF_TEXT = ("llama3", "qwen3", "qwen3_moe", "deepseek_v3", "llama4", "gpt_oss")
@@ -50,7 +53,7 @@ class LogitsOf(nn.Module):
 
 
 def families_report(blocks: int, steps: int) -> None:
-    """Prints both ratios of each family, with the spread of the blocks."""
+    """Print both ratios of each family, with the spread of the blocks."""
     for family in OF_TEXT:
         found = against(family, bare_steps_of_transformers, blocks, steps)
         tell(
@@ -71,7 +74,8 @@ def families_report(blocks: int, steps: int) -> None:
 def tell(what: str, ratios: list[float], target: str) -> None:
     """Median and spread."""
     print(
-        f"{what:<42} {statistics.median(ratios):.3f} (blocks {min(ratios):.3f} to {max(ratios):.3f}; target {target})",
+        f"{what:<42} {statistics.median(ratios):.3f} (blocks {min(ratios):.3f} to "
+        f"{max(ratios):.3f}; target {target})",
         flush=True,
     )
 
@@ -83,24 +87,25 @@ def pairs(found: Comparison) -> list[tuple[float, float]]:
 
 def against(
     family: str,
-    bare: Callable[[Recipe, Trainer], Iterator[tuple[float, float]]],
+    bare: Callable[[Recipe, TrainLoop], Iterator[tuple[float, float]]],
     blocks: int,
     steps: int,
 ) -> Comparison:
-    """titanrun's trainer against a bare loop, one thread."""
+    """Compare titanrun's trainer with a bare loop, on one thread."""
     recipe = str(RECIPES / f"{family}_debug.yaml")
     return compare(
         recipe, list(SETTINGS), blocks=blocks, steps_per_block=steps, threads=1, bare=bare
     )
 
 
-def bare_steps_of_transformers(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
-    """The bare loop over transformers' class of the same sizes, on the same rows."""
-    mapping = family_module(type(recipe.model), "huggingface").huggingface_config(
+def bare_steps_of_transformers(recipe: Recipe, trainer: TrainLoop) -> Iterator[tuple[float, float]]:
+    """Run the bare loop over transformers' class of the same sizes, on the same rows."""
+    mapping = load_family_module(type(recipe.model), "huggingface").to_huggingface_config(
         recipe.model, "float32"
     )
     sizes = {key: value for key, value in mapping.items() if key not in NO_SIZES}
-    # by name, as diffusers below: importing it takes seconds, which the other benchmarks need not wait for
+    # by name, as diffusers below: importing it takes seconds, which the other benchmarks need not
+    # wait for
     library = import_module("transformers")
     config = library.AutoConfig.for_model(mapping["model_type"], **sizes)
     model = LogitsOf(library.AutoModelForCausalLM.from_config(config, dtype=torch.float32)).train()
@@ -109,10 +114,13 @@ def bare_steps_of_transformers(recipe: Recipe, trainer: Trainer) -> Iterator[tup
     return train(model, recipe, trainer)
 
 
-def bare_steps_without_experts(recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
-    """The bare loop over titanrun's own model in which a dense layer of their joint width stands for the experts that a token meets."""
-    model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
-    moe = recipe.model.experts()
+def bare_steps_without_experts(recipe: Recipe, trainer: TrainLoop) -> Iterator[tuple[float, float]]:
+    """Run the bare loop over titanrun's own model with dense layers instead of experts.
+
+    The width of a dense layer is the joint width of the experts that a token meets.
+    """
+    model = recipe.model.load_builder()(recipe.model, seq_len=recipe.training.seq_len)
+    moe = recipe.model.find_moe_config()
     width = (moe.top_k + moe.num_shared_experts) * moe.hidden_dim
     for layer in model.layers.children():
         if layer.has_experts:
@@ -125,8 +133,8 @@ def bare_steps_without_experts(recipe: Recipe, trainer: Trainer) -> Iterator[tup
     return train(model, recipe, trainer)
 
 
-def train(model: nn.Module, recipe: Recipe, trainer: Trainer) -> Iterator[tuple[float, float]]:
-    """The bare loop on the trainer's rows."""
+def train(model: nn.Module, recipe: Recipe, trainer: TrainLoop) -> Iterator[tuple[float, float]]:
+    """Run the bare loop on the trainer's rows."""
     max_norm = recipe.training.max_norm
     assert max_norm is not None
     rows = same_rows(recipe, trainer)
@@ -146,9 +154,12 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def flux_ratios(blocks: int, steps: int) -> list[float]:
-    """Both transformers in the same loop on the same latents, since encoders and pictures are the same for both."""
+    """Run both transformers in the same loop on the same latents.
+
+    Encoders and pictures are the same for both, so they are left out.
+    """
     torch.set_num_threads(1)
-    config = resolve(
+    config = resolve_recipe(
         str(RECIPES / "flux_debug.yaml"), ["device=cpu"], environment={}, ranks=1
     ).run.model
     assert isinstance(config, FluxConfig)
@@ -167,7 +178,7 @@ def flux_ratios(blocks: int, steps: int) -> list[float]:
             (config.vec_in_dim,),
         )
     )
-    times, places = torch.rand(SAMPLES), places_of(PICTURE_SIDE, PICTURE_SIDE)
+    times, places = torch.rand(SAMPLES), get_image_positions(PICTURE_SIDE, PICTURE_SIDE)
     ids, no_ids = nn.functional.pad(places, (1, 0)).float(), torch.zeros(TEXT_LENGTH, 3)
     given = {
         "hidden_states": latents,
@@ -176,7 +187,7 @@ def flux_ratios(blocks: int, steps: int) -> list[float]:
         "timestep": times,
     }
     run_ours = stepper(
-        ours, lambda: ours(latents, time_features(times), text, pooled, places), latents
+        ours, lambda: ours(latents, compute_timestep_features(times), text, pooled, places), latents
     )
     run_theirs = stepper(
         theirs, lambda: theirs(**given, img_ids=ids, txt_ids=no_ids).sample, latents

@@ -1,4 +1,7 @@
-"""What checkpoints cost a run of the debug model: a save beside training, a stop by SIGTERM, and a start after SIGKILL."""
+"""What checkpoints cost a run of the debug model.
+
+A save beside training, a stop by SIGTERM, and a start after SIGKILL.
+"""
 
 import json
 import os
@@ -14,12 +17,12 @@ from pathlib import Path
 
 from startup import DEBUG_RECIPE, cpu_seconds
 
-from titanrun.components.checkpoints.manifest import is_checkpoint, step_folders
-from titanrun.distributed.environment import Place
-from titanrun.recipe.resolve import read_resolved, resolve
-from titanrun.training.signals import SignalRequests
-from titanrun.worker.assemble import assembled
-from titanrun.worker.job import meet_others
+from titanrun.components.checkpoints.spec.manifest import is_checkpoint, list_step_folders
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.worker.build.build_train_loop import build_train_loop
+from titanrun.worker.worker_job import rendezvous
 
 SETTINGS = (
     "device=cpu",
@@ -36,35 +39,43 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def interruptions_report(runs: int) -> None:
-    """Prints each figure beside its target."""
+    """Print each figure beside its target."""
     with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         step, stall, _ = one_run_in_here(folder / "beside", "async", "training.steps=8")
         print(
-            f"async save: a step takes {step * 1e3:.0f} ms, training waits {stall * 1e3:.0f} ms for a save (target: one step)"
+            f"async save: a step takes {step * 1e3:.0f} ms, training waits {stall * 1e3:.0f} ms "
+            f"for a save (target: one step)"
         )
         step, save, _ = one_run_in_here(folder / "waiting", "disabled", *SMALL, "training.steps=16")
         late = sorted(seconds_to_committed(folder / f"stopped-{number}") for number in range(runs))
         print(
-            f"SIGTERM to committed: {statistics.median(late):.2f} s ({late[0]:.2f} to {late[-1]:.2f}; target: a step of {step:.2f} s and "
+            f"SIGTERM to committed: {statistics.median(late):.2f} s ({late[0]:.2f} to "
+            f"{late[-1]:.2f}; target: a step of {step:.2f} s and "
             f"a save of {save:.2f} s)"
         )
         torch_import = cpu_seconds([sys.executable, "-c", "import torch"], runs)
         again = min(cpu_seconds_to_next_step(folder / f"killed-{number}") for number in range(runs))
         print(
-            f"kill to next step: {again:.2f} s CPU (target: import torch {torch_import:.2f} s, the load, and 1.5 s)"
+            f"kill to next step: {again:.2f} s CPU (target: import torch {torch_import:.2f} s, "
+            f"the load, and 1.5 s)"
         )
 
 
 def one_run_in_here(folder: Path, mode: str, *settings: str) -> tuple[float, float, int]:
-    """Median seconds of a step, and of what a save takes from training, after the first of each; and how many saves that were."""
+    """Return the median seconds of a step and of what a save takes from training.
+
+    The first of each does not count. The last value is how many saves there were.
+    """
     folder.mkdir()
     overrides = [*SETTINGS, f"checkpoint.async_mode={mode}", "checkpoint.interval=2", *settings]
-    (folder / "resolved.yaml").write_text(resolve(DEBUG_RECIPE, overrides, environment={}).text)
+    (folder / "resolved.yaml").write_text(
+        resolve_recipe(DEBUG_RECIPE, overrides, environment={}).text
+    )
     steps, saves = [], []
-    with assembled(
-        read_resolved(folder / "resolved.yaml"),
-        meet_others(folder / "resolved.yaml", Place()),
+    with build_train_loop(
+        load_resolved(folder / "resolved.yaml"),
+        rendezvous(folder / "resolved.yaml", RankInfo()),
         signals=SignalRequests(),
         on_step=lambda step: steps.append(time.perf_counter()),
     ) as trainer:
@@ -77,7 +88,7 @@ def one_run_in_here(folder: Path, mode: str, *settings: str) -> tuple[float, flo
 
         type(trainer.checkpoints).save = lambda self, **options: timed(**options)  # type: ignore[method-assign,union-attr,assignment]
         try:
-            trainer.fit()
+            trainer.train()
         finally:
             type(trainer.checkpoints).save = save.__func__  # type: ignore[method-assign,union-attr]
     between = [after - before for before, after in pairwise(steps)]
@@ -90,7 +101,9 @@ def seconds_to_committed(folder: Path) -> float:
     wait_for(lambda: steps_done(folder) >= 3, process)
     start = time.perf_counter()
     process.send_signal(signal.SIGTERM)
-    wait_for(lambda: any(map(is_checkpoint, step_folders(folder / "checkpoint").values())), process)
+    wait_for(
+        lambda: any(map(is_checkpoint, list_step_folders(folder / "checkpoint").values())), process
+    )
     taken = time.perf_counter() - start
     process.wait()
     return taken
@@ -113,7 +126,7 @@ def cpu_seconds_to_next_step(folder: Path) -> float:
 
 
 def training(folder: Path, *overrides: str) -> "subprocess.Popen[bytes]":
-    """A run of the debug model as a user starts it: one process, one thread."""
+    """Start a run of the debug model as a user does: one process, one thread."""
     command = [
         sys.executable,
         "-m",
@@ -131,7 +144,7 @@ def training(folder: Path, *overrides: str) -> "subprocess.Popen[bytes]":
 
 
 def steps_done(folder: Path) -> int:
-    """The lines in the metrics of a run."""
+    """Count the lines in the metrics of a run."""
     file = folder / "metrics.jsonl"
     whole = (
         [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]

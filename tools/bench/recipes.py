@@ -1,4 +1,7 @@
-"""CPU seconds of reading recipes: one of 10 KB, a hundred of 4 KB, one of a megabyte, and two compared."""
+"""CPU seconds of reading recipes.
+
+One of 10 KB, a hundred of 4 KB, one of a megabyte, and two compared.
+"""
 
 import re
 import subprocess
@@ -13,7 +16,7 @@ TITANRUN = [sys.executable, "-m", "titanrun"]
 
 
 def recipes_report(runs: int) -> None:
-    """Prints each figure beside its target."""
+    """Print each figure beside its target."""
     resolved = subprocess.run(
         [*TITANRUN, "show", DEBUG_RECIPE], check=True, capture_output=True, text=True
     ).stdout
@@ -43,7 +46,10 @@ def recipes_report(runs: int) -> None:
 
 
 def of_size(body: str, kilobytes: int) -> str:
-    """A whole resolved recipe less its last sections, or filled up with short values below an `x-` key."""
+    """Bring a whole resolved recipe to a size.
+
+    Its last sections are left out, or short values are added below an `x-` key.
+    """
     size = kilobytes * 1024
     while len(body) > size:
         body = body[: LAST_SECTION.search(body).start()]
@@ -57,6 +63,6 @@ def of_size(body: str, kilobytes: int) -> str:
 
 
 def written(path: Path, text: str) -> Path:
-    """The file with the text in it."""
+    """Write the text to the file and return its path."""
     path.write_text(text, encoding="utf-8")
     return path

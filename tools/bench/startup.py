@@ -1,4 +1,7 @@
-"""CPU seconds of commands as whole processes: the smallest of several runs, since noise only adds."""
+"""CPU seconds of commands as whole processes.
+
+The smallest of several runs counts, since noise only adds.
+"""
 
 import os
 import resource
@@ -22,26 +25,31 @@ FIRST_STEP = (
 ONE_STEP = """
 import time, torch
 from titanrun.models.llama3.model import Llama3
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.resolving.resolve import resolve
 torch.set_num_threads(1)
 run = resolve({recipe!r}, environment={{}}).run
 model = Llama3(run.model, seq_len=64)
 model.init_weights()
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 started = time.process_time()
-torch.nn.functional.cross_entropy(model(torch.zeros(1, 64, dtype=torch.long)).flatten(0, 1), torch.zeros(64, dtype=torch.long)).backward()
+logits = model(torch.zeros(1, 64, dtype=torch.long)).flatten(0, 1)
+torch.nn.functional.cross_entropy(logits, torch.zeros(64, dtype=torch.long)).backward()
 optimizer.step()
 print(time.process_time() - started)
 """
 
 
 def cpu_seconds(command: list[str], runs: int) -> float:
-    """The smallest user + system time of `runs` runs."""
+    """Return the smallest user + system time of `runs` runs."""
     return min(one_run(command) for _ in range(runs))
 
 
 def one_run(command: list[str]) -> float:
-    """User + system seconds of one run and its children. Raises CalledProcessError where it fails."""
+    """Return user + system seconds of one run and its children.
+
+    Raises:
+        CalledProcessError: The run fails.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -51,7 +59,7 @@ def one_run(command: list[str]) -> float:
 
 
 def startup_report(runs: int) -> None:
-    """Prints each figure beside its target."""
+    """Print each figure beside its target."""
     titanrun = [sys.executable, "-m", "titanrun"]
     show("titanrun --help", cpu_seconds([*titanrun, "--help"], runs), 0.15)
     show(
@@ -88,9 +96,11 @@ def startup_report(runs: int) -> None:
 
 
 def workers_report(runs: int) -> None:
-    """Prints what two workers take as a share of what one takes, until training begins and until one step is done and they have ended.
+    """Print what two workers take as a share of what one takes.
 
-    The smallest wall times, measured in turn. The first line of a run's log is written when everything is built, before step 1.
+    Measured until training begins, and until one step is done and they have ended. The smallest
+    wall times count, measured in turn. The first line of a run's log is written when everything
+    is built, before step 1.
     """
     command = [sys.executable, "-m", "titanrun", "train", DEBUG_RECIPE, *FIRST_STEP, "device=cpu"]
     built: dict[int, list[float]] = {1: [], 2: []}
@@ -109,7 +119,8 @@ def workers_report(runs: int) -> None:
     for what, seconds, target in figures:
         one, two = min(seconds[1]), min(seconds[2])
         print(
-            f"two workers {what}: {two:.2f} s, {two / one:.2f} of one worker's {one:.2f} s ({target})"
+            f"two workers {what}: {two:.2f} s, {two / one:.2f} of one worker's {one:.2f} s "
+            f"({target})"
         )
 
 
@@ -126,5 +137,6 @@ def first_logged(log: Path) -> float:
 def show(what: str, seconds: float, target: float) -> None:
     """One figure, its target, and whether it is met."""
     print(
-        f"{what:<58} {seconds:6.3f} s CPU  target {target:.2f}  {'met' if seconds <= target else 'MISSED'}"
+        f"{what:<58} {seconds:6.3f} s CPU  target {target:.2f}  "
+        f"{'met' if seconds <= target else 'MISSED'}"
     )

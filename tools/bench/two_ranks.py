@@ -1,6 +1,7 @@
-"""Two gloo ranks: titanrun against a bare script that applies torch's FSDP or tensor parallelism to the same model, in turn.
+"""Two gloo ranks: titanrun against a bare script, in turn.
 
-Run as a program it is one of the two ranks, and prints the comparison where it is the first.
+The bare script applies torch's FSDP or tensor parallelism to the same model. Run as a program this
+is one of the two ranks, and prints the comparison where it is the first.
 """
 
 import json
@@ -33,24 +34,25 @@ from torch.nn.functional import cross_entropy
 
 from titanrun.models.llama3.model import Llama3
 from titanrun.recipe.recipe import Recipe
-from titanrun.training.trainer import Trainer
+from titanrun.training.loop import TrainLoop
 
 LAYOUTS = {"FSDP": (), "TP": ("parallelism.tensor_parallel_degree=2",)}
 RANKS = 2
 
 
 def two_ranks_report(recipe: str, blocks: int, steps: int) -> None:
-    """Prints tokens a second as a share of the bare script's, for each layout."""
+    """Print tokens a second as a share of the bare script's, for each layout."""
     for name in LAYOUTS:
         ratios = sorted(measured(recipe, name, blocks, steps).ratios)
         median = statistics.median(ratios)
         print(
-            f"2 ranks, {name}: {median:.3f} of the bare script (blocks {ratios[0]:.3f} to {ratios[-1]:.3f}; target 0.97)"
+            f"2 ranks, {name}: {median:.3f} of the bare script (blocks {ratios[0]:.3f} to "
+            f"{ratios[-1]:.3f}; target 0.97)"
         )
 
 
 def measured(recipe: str, layout: str, blocks: int, steps: int) -> Comparison:
-    """What the first of two ranks measures."""
+    """Return what the first of two ranks measures."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     meeting = {
@@ -82,7 +84,7 @@ def measured(recipe: str, layout: str, blocks: int, steps: int) -> Comparison:
 def train(
     model: Llama3, rows_NS: Iterator[Tensor], *, lr: float, max_norm: float, layout: str
 ) -> Iterator[tuple[float, float]]:
-    """Yields wall and CPU seconds of each step: what one would write by hand."""
+    """Yield wall and CPU seconds of each step: what one would write by hand."""
     model = (split if layout == "TP" else shard)(model)
     model.to_empty(device="cpu")
     model.init_weights()
@@ -105,7 +107,10 @@ def step(
     valid: int,
     layout: str,
 ) -> Tensor:
-    """One optimizer step on this rank's rows; the loss is the mean over the valid tokens of all ranks."""
+    """Take one optimizer step on this rank's rows.
+
+    The loss is the mean over the valid tokens of all ranks.
+    """
     tokens_BT, labels_BT = rows_BS[:, :-1], rows_BS[:, 1:]
     with loss_parallel():
         logits_BTV = model(tokens_BT)
@@ -170,10 +175,13 @@ def split(model: Llama3) -> Llama3:
     return model
 
 
-def bare_steps(recipe: Recipe, trainer: Trainer, *, layout: str) -> Iterator[tuple[float, float]]:
-    """The bare script over a second model of the same sizes, on the same rows from their beginning."""
+def bare_steps(recipe: Recipe, trainer: TrainLoop, *, layout: str) -> Iterator[tuple[float, float]]:
+    """Run the bare script over a second model of the same sizes.
+
+    It reads the same rows from their beginning.
+    """
     with torch.device("meta"):
-        model = recipe.model.builder()(recipe.model, seq_len=recipe.training.seq_len)
+        model = recipe.model.load_builder()(recipe.model, seq_len=recipe.training.seq_len)
     assert recipe.training.max_norm is not None
     return train(
         model,

@@ -1,4 +1,7 @@
-"""Python imports this before anything else in the processes that tools/try_leaves.py starts: one setting is ignored in them."""
+"""Ignore one setting in the processes that tools/try_leaves.py starts.
+
+Python imports this file before anything else in them.
+"""
 
 import os
 

@@ -1,4 +1,7 @@
-"""Seeded draws that stay the same on every Python version, because they use nothing but `Random.random`."""
+"""Seeded draws that stay the same on every Python version.
+
+They use nothing but `Random.random`.
+"""
 
 import bisect
 import itertools
@@ -13,13 +16,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranked:
-    """Words in order of frequency, drawn with probability proportional to 1 / (rank + flatness): Zipf-Mandelbrot."""
+    """Words in order of frequency.
+
+    Drawn with probability proportional to 1 / (rank + flatness): Zipf-Mandelbrot.
+    """
 
     words: tuple[str, ...]
     flatness: float = 12.0
 
     @cached_property
     def cumulative(self) -> list[float]:
+        """Return the running sums of the weights."""
         return list(
             itertools.accumulate(
                 1.0 / (rank + self.flatness) for rank in range(1, len(self.words) + 1)
@@ -34,20 +41,23 @@ class Dice:
         self._random = random.Random(seed).random
 
     def below(self, stop: int) -> int:
-        """A whole number from 0 to stop - 1."""
+        """Draw a whole number from 0 to stop - 1."""
         return int(self._random() * stop)
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Draw a whole number from low to high, both included."""
         return low + self.below(high - low + 1)
 
     def chance(self, probability: float) -> bool:
+        """Return true with the given probability."""
         return self._random() < probability
 
     def pick(self, choices: Sequence[T]) -> T:
+        """Draw one of the choices, all equally likely."""
         return choices[self.below(len(choices))]
 
     def word(self, ranked: Ranked) -> str:
+        """Draw a word by its frequency."""
         cumulative = ranked.cumulative
         place = bisect.bisect_right(cumulative, self._random() * cumulative[-1])
         return ranked.words[min(place, len(ranked.words) - 1)]
@@ -64,6 +74,7 @@ class Dice:
         return self.shuffled(choices)[:count]
 
     def shuffled(self, choices: Sequence[T]) -> list[T]:
+        """Return the choices in a random order."""
         deck = list(choices)
         for last in range(len(deck) - 1, 0, -1):
             other = self.below(last + 1)

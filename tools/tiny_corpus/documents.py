@@ -1,4 +1,7 @@
-"""Draws the documents: a training stream and a held-out stream that shares no window of text with it."""
+"""Draw the documents of the corpus.
+
+A training stream and a held-out stream that shares no window of text with it.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -29,11 +32,15 @@ KINDS: tuple[Callable[[Dice], str], ...] = (
 
 
 def draw_document(dice: Dice) -> str:
+    """Draw one document of any kind."""
     return dice.pick(KINDS)(dice)
 
 
 def window_hashes(text: str) -> np.ndarray:
-    """A 64-bit polynomial hash of each window of WINDOW characters; empty for a shorter text."""
+    """Return a 64-bit polynomial hash of each window of WINDOW characters.
+
+    Empty for a shorter text.
+    """
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     count = max(len(points) - WINDOW + 1, 0)
     hashes = np.zeros(count, dtype=np.uint64)
@@ -44,18 +51,22 @@ def window_hashes(text: str) -> np.ndarray:
 
 
 def all_window_hashes(documents: Iterable[str]) -> np.ndarray:
-    """The sorted different hashes of all windows of all documents."""
+    """Return the sorted different hashes of all windows of all documents."""
     return np.unique(np.concatenate([window_hashes(document) for document in documents]))
 
 
 def shares_window(document: str, sorted_hashes: np.ndarray) -> bool:
-    """Whether a window of the document is among the hashes. Equal hashes count as equal windows: at worst a good document is refused."""
+    """Return whether a window of the document is among the hashes.
+
+    Equal hashes count as equal windows: at worst a good document is refused.
+    """
     hashes = window_hashes(document)
     places = np.minimum(np.searchsorted(sorted_hashes, hashes), len(sorted_hashes) - 1)
     return bool(np.any(sorted_hashes[places] == hashes))
 
 
 def draw_training_documents() -> list[str]:
+    """Draw documents until there are TRAIN_CHARACTERS characters."""
     dice = Dice(TRAIN_SEED)
     documents: list[str] = []
     characters = 0
@@ -66,7 +77,10 @@ def draw_training_documents() -> list[str]:
 
 
 def draw_held_out_documents(training: list[str]) -> list[str]:
-    """Documents of the same kinds from another seed; one that shares a window with training is drawn again."""
+    """Draw documents of the same kinds from another seed.
+
+    One that shares a window with training is drawn again.
+    """
     dice = Dice(HELD_OUT_SEED)
     taken = all_window_hashes(training)
     documents: list[str] = []

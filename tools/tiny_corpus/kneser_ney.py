@@ -1,6 +1,7 @@
 """An interpolated Kneser-Ney trigram model: the held-out loss that a trained model has to beat.
 
-Kneser and Ney 1995 in the interpolated form of Chen and Goodman 1999 (section 2.7), one absolute discount an order.
+Kneser and Ney 1995 in the interpolated form of Chen and Goodman 1999 (section 2.7), one absolute
+discount an order.
 """
 
 from dataclasses import dataclass
@@ -9,17 +10,23 @@ import numpy as np
 
 
 def estimate_discount(counts: np.ndarray) -> float:
-    """n1 / (n1 + 2 n2), where n1 and n2 are how many events were seen once and twice; one half if none was seen once."""
+    """Return n1 / (n1 + 2 n2), or one half if nothing was seen once.
+
+    n1 and n2 are how many events were seen once and twice.
+    """
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
     return once / (once + 2 * twice) if once else 0.5
 
 
 @dataclass(frozen=True)
 class CountTable:
-    """Discounted relative frequencies of the last token after a context; an event's key is context * vocab_size + token."""
+    """Discounted relative frequencies of the last token after a context.
+
+    An event's key is context * vocab_size + token.
+    """
 
     keys: np.ndarray
-    counts: np.ndarray
+    counts_in_grad_norm: np.ndarray
     contexts: np.ndarray
     totals: np.ndarray
     kinds: np.ndarray
@@ -35,8 +42,11 @@ class CountTable:
         return cls(keys, counts, contexts, totals, kinds, estimate_discount(counts))
 
     def interpolate(self, keys: np.ndarray, lower: np.ndarray, *, vocab_size: int) -> np.ndarray:
-        """P(token | context) for each key, with `lower` as the probability from the shorter context."""
-        counts = look_up(self.keys, self.counts, keys)
+        """Return P(token | context) for each key.
+
+        `lower` is the probability from the shorter context.
+        """
+        counts = look_up(self.keys, self.counts_in_grad_norm, keys)
         totals = look_up(self.contexts, self.totals, keys // vocab_size)
         kinds = look_up(self.contexts, self.kinds, keys // vocab_size)
         # an unseen context has total 0 and leaves all the mass to the shorter one
@@ -47,13 +57,16 @@ class CountTable:
 
 
 def look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each wanted key, 0 where it is missing; `keys` are sorted."""
+    """Return the value of each wanted key, 0 where it is missing; `keys` are sorted."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[places] == wanted, values[places], 0)
 
 
 def trigrams(tokens: np.ndarray, *, bos_id: int) -> np.ndarray:
-    """Rows (before last, last, token) for each token but BOS; what lies before a document's BOS counts as BOS."""
+    """Return rows (before last, last, token) for each token but BOS.
+
+    What lies before a document's BOS counts as BOS.
+    """
     stream = np.asarray(tokens, dtype=np.int64)
     assert stream[0] == bos_id, "a stream starts with a document"
     last, before = np.roll(stream, 1), np.roll(stream, 2)
@@ -63,7 +76,10 @@ def trigrams(tokens: np.ndarray, *, bos_id: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TrigramModel:
-    """Three tables over a uniform distribution: trigram counts, and continuation counts of the two lower orders."""
+    """Three tables over a uniform distribution.
+
+    Trigram counts, and continuation counts of the two lower orders.
+    """
 
     three: CountTable
     two: CountTable
@@ -72,6 +88,7 @@ class TrigramModel:
 
     @classmethod
     def build(cls, tokens: np.ndarray, *, vocab_size: int, bos_id: int) -> "TrigramModel":
+        """Count the trigrams of a stream, and their continuations."""
         before, last, token = trigrams(tokens, bos_id=bos_id).T
         keys, counts = np.unique(
             (before * vocab_size + last) * vocab_size + token, return_counts=True
@@ -96,7 +113,10 @@ class TrigramModel:
 def kneser_ney_loss(
     train_tokens: np.ndarray, held_out_tokens: np.ndarray, *, vocab_size: int, bos_id: int
 ) -> float:
-    """Mean loss in nats over the held-out tokens other than BOS, each document read from its own BOS on."""
+    """Return the mean loss in nats over the held-out tokens other than BOS.
+
+    Each document is read from its own BOS on.
+    """
     model = TrigramModel.build(train_tokens, vocab_size=vocab_size, bos_id=bos_id)
     before, last, token = trigrams(held_out_tokens, bos_id=bos_id).T
     return float(-np.log(model.probabilities(before, last, token)).mean())

@@ -1,14 +1,18 @@
-"""The words of the tiny corpus: plain English ones listed here, and names and goods built from syllables."""
+"""The words of the tiny corpus.
+
+Plain English ones are listed here; names and goods are built from syllables.
+"""
 
 from tiny_corpus.dice import Dice, Ranked
 
 
 def rank(words: str) -> Ranked:
-    """The words of a text, the most frequent first."""
+    """Split a text into words, the most frequent first."""
     return Ranked(tuple(words.split()))
 
 
-# fixed, and apart from the seeds of the documents: the lexicon is the same for training and held-out text
+# fixed, and apart from the seeds of the documents: the lexicon is the same for training and
+# held-out text
 LEXICON_SEED = 7001
 # syllables also build English words and unfortunate ones
 REFUSED = frozenset(
@@ -58,33 +62,37 @@ PLACE_ENDINGS = ("by", "dale", "ford", "ham", "holm", "mere", "mouth", "ton", "w
 GOODS_ENDINGS = ("ak", "et", "im", "ot", "ul", "esk", "arn")
 
 THINGS = rank(
-    """lantern rope net kettle basket knife blanket barrel hammer candle ladder mirror whistle bucket needle saddle
-    compass drum ribbon bottle spoon key bell clock cloak hat boot glove ring coin map book letter pen brush broom
-    chair table bench stool shelf box trunk sack purse jar bowl plate cup jug pot pan lid hook nail saw axe spade rake
-    wheel cart sledge oar sail anchor flag kite ball top puppet flute horn harp fiddle lamp torch pipe bead button
-    belt scarf shawl apron mask cane crutch crown shield spear bow tent pillow carpet curtain cradle cage collar leash
-    bridle plough sickle sieve churn loom spindle thimble bolt hinge lock chain wire lens scale stamp ledger tile
-    brick plank beam pole stake peg wedge lever pulley bellows"""
+    """lantern rope net kettle basket knife blanket barrel hammer candle ladder mirror whistle
+    bucket needle saddle compass drum ribbon bottle spoon key bell clock cloak hat boot glove
+    ring coin map book letter pen brush broom chair table bench stool shelf box trunk sack purse
+    jar bowl plate cup jug pot pan lid hook nail saw axe spade rake wheel cart sledge oar sail
+    anchor flag kite ball top puppet flute horn harp fiddle lamp torch pipe bead button belt
+    scarf shawl apron mask cane crutch crown shield spear bow tent pillow carpet curtain cradle
+    cage collar leash bridle plough sickle sieve churn loom spindle thimble bolt hinge lock
+    chain wire lens scale stamp ledger tile brick plank beam pole stake peg wedge lever pulley
+    bellows"""
 )
 MATERIALS = rank(
-    """copper iron oak silver wooden glass leather paper silk clay stone brass woollen ivory tin golden bone wicker
-    velvet steel marble linen amber cedar"""
+    """copper iron oak silver wooden glass leather paper silk clay stone brass woollen ivory tin
+    golden bone wicker velvet steel marble linen amber cedar"""
 )
 QUALITIES = rank(
-    """old small red heavy blue broken long green new bright black plain painted white rusty light yellow narrow
-    round borrowed grey folded cracked polished thin striped odd stolen dusty brown crooked empty spare"""
+    """old small red heavy blue broken long green new bright black plain painted white rusty light
+    yellow narrow round borrowed grey folded cracked polished thin striped odd stolen dusty
+    brown crooked empty spare"""
 )
 ANIMALS = rank(
-    """dog cat horse goose goat hen fox bear hare mule pig owl crow duck sheep wolf mouse frog heron otter badger swan
-    rat toad hawk bee snail deer lamb stork"""
+    """dog cat horse goose goat hen fox bear hare mule pig owl crow duck sheep wolf mouse frog
+    heron otter badger swan rat toad hawk bee snail deer lamb stork"""
 )
 JOBS = rank(
-    """baker miller smith weaver fisher potter tailor doctor carpenter teacher sailor farmer shepherd hunter mason
-    painter cooper tanner brewer clerk judge piper gardener glazier porter saddler printer barber dyer ferryman"""
+    """baker miller smith weaver fisher potter tailor doctor carpenter teacher sailor farmer
+    shepherd hunter mason painter cooper tanner brewer clerk judge piper gardener glazier porter
+    saddler printer barber dyer ferryman"""
 )
 FOODS = rank(
-    """onion carrot leek turnip egg apple pear plum bean pea mushroom cabbage radish fig date lemon olive nut cherry
-    potato tomato pepper clove beet parsnip peach sprout herring trout oyster"""
+    """onion carrot leek turnip egg apple pear plum bean pea mushroom cabbage radish fig date lemon
+    olive nut cherry potato tomato pepper clove beet parsnip peach sprout herring trout oyster"""
 )
 LANDSCAPES = rank(
     """river forest marsh hill bridge meadow cave harbour ruin orchard quarry mill
@@ -95,16 +103,17 @@ ROOMS = rank(
     chapel tower study porch workshop parlour larder"""
 )
 CHASES = rank(
-    """chased fed saw kicked followed bit found heard woke carried pushed led watched caught pulled washed called hid
-    feared loved scared met helped taught stole saved sold"""
+    """chased fed saw kicked followed bit found heard woke carried pushed led watched caught pulled
+    washed called hid feared loved scared met helped taught stole saved sold"""
 )
 CHORES = rank(
-    """mends cleans carries counts paints sells buys hides borrows draws tests weighs wraps polishes stacks fills
-    guards sorts repairs lifts"""
+    """mends cleans carries counts paints sells buys hides borrows draws tests weighs wraps
+    polishes stacks fills guards sorts repairs lifts"""
 )
 PLAIN = rank(
-    """river stone cold fire moon bread night water tree wind bird hand eye road snow sun rain salt fish star house
-    child mother hill seed song door milk leaf wolf sea cloud root blood gold smoke ash grass ice sleep"""
+    """river stone cold fire moon bread night water tree wind bird hand eye road snow sun rain salt
+    fish star house child mother hill seed song door milk leaf wolf sea cloud root blood gold
+    smoke ash grass ice sleep"""
 )
 WEEK = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 WINDS = ("north", "east", "south", "west")
@@ -151,12 +160,12 @@ GOODS = Ranked(build_words(Dice(LEXICON_SEED + 2), count=120, endings=GOODS_ENDI
 
 
 def with_article(phrase: str) -> str:
-    """The phrase behind `a` or `an`."""
+    """Put `a` or `an` in front of the phrase."""
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
 def plural(noun: str) -> str:
-    """The regular plural, and the few others that the lists hold."""
+    """Form the regular plural, and the few others that the lists hold."""
     others = {
         "goose": "geese",
         "mouse": "mice",
@@ -174,5 +183,5 @@ def plural(noun: str) -> str:
 
 
 def listing(items: list[str]) -> str:
-    """The items as a phrase: `x, y and z`."""
+    """Join the items to a phrase: `x, y and z`."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,4 +1,7 @@
-"""Documents in lines: market ledgers, ship's logs, timetables, duty rosters, word lists, store rooms."""
+"""Documents in lines.
+
+Market ledgers, ship's logs, timetables, duty rosters, word lists, store rooms.
+"""
 
 from tiny_corpus.dice import Dice
 from tiny_corpus.lexicon import (
@@ -19,12 +22,13 @@ from tiny_corpus.lexicon import (
 
 
 def ledger(dice: Dice) -> str:
-    """A price table, numbered sales at these prices, and the goods sold in order."""
+    """Draw a price table, numbered sales at these prices, and the goods sold in order."""
     goods = dice.distinct(GOODS, dice.between(4, 6))
     prices = {good: dice.between(2, 99) for good in goods}
     people = dice.distinct(PEOPLE, dice.between(2, 4))
     lines = [
-        f"Market of {dice.word(PLACES)}. Prices: {', '.join(f'{good} {price}' for good, price in prices.items())}."
+        f"Market of {dice.word(PLACES)}. Prices: "
+        f"{', '.join(f'{good} {price}' for good, price in prices.items())}."
     ]
     sold = [dice.pick(goods) for _ in range(dice.between(6, 9))]
     for number, good in enumerate(sold, start=1):
@@ -52,14 +56,15 @@ def ships_log(dice: Dice) -> str:
         crew = [*crew[1:], crew[0]]
         if dice.chance(0.4):
             lines.append(
-                f"{dice.pick(crew)} told {captain} of {dice.pick(('a sail', 'land', 'fog', 'ice', 'a whale', 'birds'))}."
+                f"{dice.pick(crew)} told {captain} of "
+                f"{dice.pick(('a sail', 'land', 'fog', 'ice', 'a whale', 'birds'))}."
             )
     lines.append(f"The {ship} lies in {goal}. {captain} thanks {listing(crew)}.")
     return "\n".join(lines)
 
 
 def timetable(dice: Dice) -> str:
-    """Stops with their hours, asked for afterwards, and the way back."""
+    """Draw stops with their hours, asked for afterwards, and the way back."""
     stops = dice.distinct(PLACES, dice.between(5, 7))
     hour = dice.between(1, 6)
     hours = {}
@@ -69,13 +74,15 @@ def timetable(dice: Dice) -> str:
     vehicle = dice.pick(("ferry", "coach", "mail cart", "night train", "barge"))
     driver = dice.word(PEOPLE)
     lines = [
-        f"The {vehicle} of {driver}: {', '.join(f'{stop} at {when}' for stop, when in hours.items())}."
+        f"The {vehicle} of {driver}: "
+        f"{', '.join(f'{stop} at {when}' for stop, when in hours.items())}."
     ]
     for _ in range(dice.between(4, 6)):
         start, end = sorted(dice.sample(range(len(stops)), 2))
         traveller = dice.word(PEOPLE)
         lines.append(
-            f"{traveller} boards at {hours[stops[start]]} in {stops[start]} and leaves at {hours[stops[end]]} in {stops[end]}."
+            f"{traveller} boards at {hours[stops[start]]} in {stops[start]} and leaves at "
+            f"{hours[stops[end]]} in {stops[end]}."
         )
     lines.append(f"{driver} drives back: {', '.join(stops[::-1])}.")
     return "\n".join(lines)
@@ -112,7 +119,8 @@ def store_room(dice: Dice) -> str:
     labels = dice.distinct(QUALITIES, dice.between(4, 6))
     contents = [f"{dice.pick(NUMBERS[2:])} {dice.word(GOODS)}" for _ in labels]
     lines = [
-        f"In the {dice.word(ROOMS)} of {dice.word(PLACES)} {keeper} has {NUMBERS[len(labels)]} boxes."
+        f"In the {dice.word(ROOMS)} of {dice.word(PLACES)} {keeper} has {NUMBERS[len(labels)]} "
+        f"boxes."
     ]
     lines += [
         f"The {label} box holds {content}." for label, content in zip(labels, contents, strict=True)

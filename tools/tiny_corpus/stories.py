@@ -21,17 +21,21 @@ from tiny_corpus.lexicon import (
 
 
 def described(dice: Dice, thing: str) -> str:
-    """The thing with a quality or a material in front."""
+    """Put a quality or a material in front of the thing."""
     return f"{dice.word(QUALITIES if dice.chance(0.6) else MATERIALS)} {thing}"
 
 
 def journey(dice: Dice) -> str:
-    """Two travellers pack a sack, pass through places, lose and trade things, and come home the same way."""
+    """Tell how two travellers go away and come home the same way.
+
+    They pack a sack, pass through places, and lose and trade things.
+    """
     hero, friend = dice.distinct(PEOPLE, 2)
     route = dice.distinct(PLACES, dice.between(3, 5))
     sack = [described(dice, thing) for thing in dice.distinct(THINGS, dice.between(3, 5))]
     lines = [
-        f"{hero} and {friend} left {route[0]} in {dice.pick(('spring', 'summer', 'autumn', 'winter'))}."
+        f"{hero} and {friend} left {route[0]} in "
+        f"{dice.pick(('spring', 'summer', 'autumn', 'winter'))}."
     ]
     lines.append(f"They packed {listing([with_article(item) for item in sack])}.")
     for place in route[1:]:
@@ -56,11 +60,17 @@ def journey_event(dice: Dice, pair: list[str], sack: list[str]) -> str:
         return f"{one} traded the {item} for {with_article(sack[place])}."
     if kind == 1:
         stranger, job = dice.word(PEOPLE), dice.word(JOBS)
-        return f"{with_article(job).capitalize()} called {stranger} wanted the {item}, but {one} kept it. {stranger} laughed at {other}."
+        return (
+            f"{with_article(job).capitalize()} called {stranger} wanted the {item}, but {one} "
+            f"kept it. {stranger} laughed at {other}."
+        )
     if kind == 2:
         return f"{one} dropped the {item} near the {dice.word(LANDSCAPES)} and {other} found it."
     if kind == 3:
-        return f"{one} saw {with_article(dice.word(ANIMALS))} by the {dice.word(LANDSCAPES)}, and {other} hid the {item}."
+        return (
+            f"{one} saw {with_article(dice.word(ANIMALS))} by the {dice.word(LANDSCAPES)}, and "
+            f"{other} hid the {item}."
+        )
     return f"{one} asked {other} for the {item}."
 
 
@@ -90,7 +100,7 @@ def conversation(dice: Dice) -> str:
 
 
 def chain_tale(dice: Dice) -> str:
-    """A cumulative tale: each line adds a clause in front of all the clauses before."""
+    """Tell a cumulative tale: each line adds a clause in front of all the clauses before."""
     owner = dice.word(PEOPLE)
     tail = f"the {described(dice, dice.word(THINGS))} of {owner}"
     lines = [f"Here is {tail}."]
@@ -115,18 +125,21 @@ def village(dice: Dice) -> str:
         deed = dice.below(4)
         if deed == 0:
             lines.append(
-                f"The {jobs[giver]}, who is {people[giver]}, met {people[taker]}, the {jobs[taker]}."
+                f"The {jobs[giver]}, who is {people[giver]}, met {people[taker]}, the "
+                f"{jobs[taker]}."
             )
         elif deed == 1:
             lines.append(f"{people[giver]} sold the {plural(beasts[giver])} to {people[taker]}.")
             beasts[giver], beasts[taker] = beasts[taker], beasts[giver]
         elif deed == 2:
             lines.append(
-                f"The {plural(beasts[giver])} of {people[giver]} ran to the {dice.word(LANDSCAPES)}."
+                f"The {plural(beasts[giver])} of {people[giver]} ran to the "
+                f"{dice.word(LANDSCAPES)}."
             )
         else:
             lines.append(
-                f"{people[giver]} the {jobs[giver]} gave the {jobs[taker]} {with_article(described(dice, dice.word(THINGS)))}."
+                f"{people[giver]} the {jobs[giver]} gave the {jobs[taker]} "
+                f"{with_article(described(dice, dice.word(THINGS)))}."
             )
     return " ".join(lines)
 
@@ -156,7 +169,7 @@ def recipe(dice: Dice) -> str:
 
 
 def family(dice: Dice) -> str:
-    """A line of descent, told upwards and downwards."""
+    """Tell a line of descent, upwards and downwards."""
     line = dice.distinct(PEOPLE, dice.between(5, 7))
     homes = [dice.word(PLACES) for _ in line]
     lines = []

@@ -11,7 +11,10 @@ BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 
 
 def train_tokenizer(documents: list[str]) -> Tokenizer:
-    """A byte-level BPE tokenizer of VOCAB_SIZE entries whose last two are BOS and EOS."""
+    """Train a byte-level BPE tokenizer of VOCAB_SIZE entries.
+
+    The last two entries are BOS and EOS.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

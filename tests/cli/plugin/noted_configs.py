@@ -1,20 +1,21 @@
-"""A plug-in that offers a choice `noted` in every slot. Each leaves a note when it is built, and is otherwise like its base."""
+"""A plug-in that offers a choice `noted` in every slot. Each leaves a note when it is built, and is
+otherwise like its base."""
 
 from typing import ClassVar, Literal
 
 from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.data.config import TinyDatasetConfig
 from titanrun.components.losses.config import CrossEntropyConfig
+from titanrun.components.lr_schedulers.config import WarmupStableDecayConfig
 from titanrun.components.metrics.config import TrackerConfig
 from titanrun.components.modules.config import GatedFeedForwardConfig
 from titanrun.components.optimizers.config import AdamWConfig
-from titanrun.components.schedules.config import WarmupStableDecayConfig
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.config.fields import numerics
 from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.models.llama3.config import Llama3Config
-from titanrun.models.shared.config import Llama3RopeScalingConfig
+from titanrun.models.shared.rope_config import Llama3RopeScalingConfig
 
 PLUGIN_API = 1
 

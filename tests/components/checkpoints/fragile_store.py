@@ -1,4 +1,5 @@
-"""A store in memory that stops after a number of operations, as a process that is killed would, in the middle of an upload too."""
+"""A store in memory that stops after a number of operations, as a process that is killed would, in
+the middle of an upload too."""
 
 from io import BytesIO
 from typing import Any, ClassVar

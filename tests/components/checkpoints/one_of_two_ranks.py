@@ -1,4 +1,5 @@
-"""One rank of the test of checkpoints saved by two: `python one_of_two_ranks.py RANK RENDEZVOUS_FILE FOLDER` prints what it met."""
+"""One rank of the test of checkpoints saved by two: `python one_of_two_ranks.py RANK
+RENDEZVOUS_FILE FOLDER` prints what it met."""
 
 import json
 import sys
@@ -9,11 +10,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from titanrun.components.checkpoints.checkpoint import Snapshot
-from titanrun.components.checkpoints.retention import Retention
-from titanrun.components.checkpoints.store import CheckpointStore
+from titanrun.components.checkpoints.checkpoint_reader import Snapshot
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.agreement import current_ranks
+from titanrun.distributed.object_collectives import get_default_rank_group
 
 
 def main(rank: int, rendezvous_file: str, folder: Path) -> None:
@@ -21,7 +22,9 @@ def main(rank: int, rendezvous_file: str, folder: Path) -> None:
         "gloo", init_method=f"file://{rendezvous_file}", rank=rank, world_size=2
     )
     mesh = init_device_mesh("cpu", (2,))
-    store = CheckpointStore(folder=folder, retention=Retention(2), ranks=current_ranks())
+    store = CheckpointStore(
+        folder=folder, retention=RetentionPolicy(2), ranks=get_default_rank_group()
+    )
     weight = distribute_tensor(torch.arange(15.0).reshape(5, 3), mesh, [Shard(0)])
     met = {}
     for step in (1, 2, 3):
@@ -33,26 +36,26 @@ def main(rank: int, rendezvous_file: str, folder: Path) -> None:
                 tensors=tensors,
                 state={"seen": step},
                 rng=rng,
-                resolved="version: 1\n",
+                resolved_yaml="version: 1\n",
                 layout={"ranks": 2},
             )
         )
-    met["steps"] = store.steps()
+    met["steps"] = store.list_complete_steps()
     into = {"w": distribute_tensor(torch.zeros(5, 3), mesh, [Shard(0)]), "whole": torch.zeros(2)}
-    store.checkpoint(3).load_tensors(into, ranks=store.ranks)
+    store.get_checkpoint(3).load_tensors(into, ranks=store.ranks)
     met["loaded"] = into["w"].full_tensor().tolist()
-    met["rng"] = store.checkpoint(3).load_rng(rank)["torch.cpu"].tolist()
+    met["rng"] = store.get_checkpoint(3).load_rng_states(rank)["torch.cpu"].tolist()
     met["taken"] = problem_of(
-        lambda: store.save(Snapshot(step=3, tensors={}, state={}, rng={}, resolved=""))
+        lambda: store.save(Snapshot(step=3, tensors={}, state={}, rng={}, resolved_yaml=""))
     )
     met["one rank fails"] = problem_of(
-        lambda: store.ranks.together(lambda: fail_on_the_second(rank))
+        lambda: store.ranks.all_gather_results(lambda: fail_on_the_second(rank))
     )
     if rank == 0:
         shard = folder / "step-3" / "__1_0.distcp"
         shard.write_bytes(shard.read_bytes()[::-1])
     dist.barrier()
-    met["damage"] = store.damage(3, "always")
+    met["damage"] = store.find_damage(3, "always")
     print(json.dumps(met))
     dist.destroy_process_group()
 

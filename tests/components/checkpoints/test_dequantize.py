@@ -1,4 +1,5 @@
-"""Quantised weights of Hugging Face folders, against transformers' own expansion of the same bytes."""
+"""Quantised weights of Hugging Face folders, against transformers' own expansion of the same
+bytes."""
 
 import json
 from pathlib import Path
@@ -9,16 +10,20 @@ import torch
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from titanrun.components.checkpoints.dequantize import expanded, fp8_weight, mxfp4_weight
-from titanrun.components.checkpoints.huggingface import read_folder
-from titanrun.components.checkpoints.quantization import (
-    Quantization,
-    agreed_quantization,
-    quantization_of,
+from titanrun.components.checkpoints.dequantize import (
+    dequantize_fp8,
+    dequantize_mxfp4,
+    dequantize_weights,
+)
+from titanrun.components.checkpoints.huggingface import read_hf_folder
+from titanrun.components.checkpoints.spec.hf_quantization import (
+    HFQuantization,
+    check_hf_quantization,
+    find_hf_quantization,
 )
 from titanrun.config.problems import ProblemsFound
 
-FP8, MXFP4 = Quantization("fp8"), Quantization("mxfp4")
+FP8, MXFP4 = HFQuantization("fp8"), HFQuantization("mxfp4")
 
 
 def fp8_file(*shape: int, block: tuple[int, int] = (128, 128)) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,12 +37,12 @@ def fp8_file(*shape: int, block: tuple[int, int] = (128, 128)) -> tuple[torch.Te
 def test_fp8_blocks_are_those_of_transformers(shape: tuple[int, ...]) -> None:
     weight, scale = fp8_file(*shape)
     theirs = Fp8Dequantize(None)._dequantize_one(weight, scale, output_dtype=torch.float32)
-    assert torch.equal(fp8_weight(weight, scale, (128, 128)), theirs)
+    assert torch.equal(dequantize_fp8(weight, scale, (128, 128)), theirs)
 
 
 def test_the_last_blocks_of_fp8_may_be_cut_off() -> None:
     weight, scale = fp8_file(576, 200)
-    found = fp8_weight(weight, scale, (128, 128))
+    found = dequantize_fp8(weight, scale, (128, 128))
     for row, column in ((0, 0), (127, 199), (575, 128), (512, 127)):
         expected = weight[row, column].float() * scale[row // 128, column // 128]
         assert found[row, column] == expected
@@ -54,7 +59,7 @@ def test_mxfp4_is_that_of_transformers() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         # the values and their exponents are exact in bf16 too
         assert torch.equal(
-            mxfp4_weight(blocks, scales).to(dtype),
+            dequantize_mxfp4(blocks, scales).to(dtype),
             convert_moe_packed_tensors(blocks, scales, dtype=dtype),
         )
 
@@ -62,7 +67,9 @@ def test_mxfp4_is_that_of_transformers() -> None:
 def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() -> None:
     weight, scale = fp8_file(128, 128)
     norm = torch.ones(4, dtype=torch.bfloat16)
-    found = expanded({"a.weight": weight, "a.weight_scale_inv": scale, "norm.weight": norm}, FP8)
+    found = dequantize_weights(
+        {"a.weight": weight, "a.weight_scale_inv": scale, "norm.weight": norm}, FP8
+    )
     assert found.keys() == {"a.weight", "norm.weight"}
     assert found["a.weight"].dtype == torch.float32
     assert found["norm.weight"] is norm
@@ -70,7 +77,7 @@ def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() ->
         torch.zeros(1, 4, 1, 16, dtype=torch.uint8),
         torch.zeros(1, 4, 1, dtype=torch.uint8),
     )
-    found = expanded(
+    found = dequantize_weights(
         {
             "experts.down_proj_blocks": blocks,
             "experts.down_proj_scales": scales,
@@ -87,21 +94,21 @@ def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() ->
 def test_halves_and_shapes_that_do_not_fit_are_named() -> None:
     weight, scale = fp8_file(128, 256)
     cases = [
-        ({"a.weight": weight}, FP8, "a.weight cannot be expanded: its other half is missing"),
+        ({"a.weight": weight}, FP8, "a.weight cannot be dequantized: its other half is missing"),
         (
             {"a.weight_scale_inv": scale},
             FP8,
-            "a.weight_scale_inv cannot be expanded: its other half is missing",
+            "a.weight_scale_inv cannot be dequantized: its other half is missing",
         ),
         (
             {"a.weight": weight, "a.weight_scale_inv": scale[:, :1]},
             FP8,
-            r"blocks of 128 x 128 does not go with scales float32\[1, 1\]",
+            r"blocks of 128 x 128 does not match scales float32\[1, 1\]",
         ),
         (
             {"a_blocks": weight.view(torch.uint8)},
             MXFP4,
-            "a_blocks cannot be expanded: its other half is missing",
+            "a_blocks cannot be dequantized: its other half is missing",
         ),
         (
             {
@@ -109,31 +116,31 @@ def test_halves_and_shapes_that_do_not_fit_are_named() -> None:
                 "a_scales": torch.zeros(1, 3, 1, dtype=torch.uint8),
             },
             MXFP4,
-            r"blocks uint8\[1, 2, 1, 16\] do not go with scales uint8\[1, 3, 1\]",
+            r"blocks uint8\[1, 2, 1, 16\] do not match scales uint8\[1, 3, 1\]",
         ),
     ]
     for tensors, quantization, message in cases:
         with pytest.raises(ProblemsFound, match=message):
-            expanded(tensors, quantization)
+            dequantize_weights(tensors, quantization)
 
 
 def test_the_folder_says_which_format_it_has(tmp_path: Path) -> None:
-    assert quantization_of(tmp_path) is None
+    assert find_hf_quantization(tmp_path) is None
 
     def say(written: object) -> None:
         (tmp_path / "config.json").write_text(json.dumps({"quantization_config": written}))
 
     say({"quant_method": "fp8", "weight_block_size": [64, 32]})
-    assert agreed_quantization(tmp_path, is_quantized=True) == Quantization("fp8", (64, 32))
+    assert check_hf_quantization(tmp_path, is_quantized=True) == HFQuantization("fp8", (64, 32))
     say({"quant_method": "mxfp4", "modules_to_not_convert": []})
-    assert quantization_of(tmp_path) == MXFP4
+    assert find_hf_quantization(tmp_path) == MXFP4
     with pytest.raises(
-        ProblemsFound, match=r"are quantised \(mxfp4\), and the recipe does not say so"
+        ProblemsFound, match=r"are quantized \(mxfp4\), but the recipe does not say so"
     ):
-        agreed_quantization(tmp_path, is_quantized=False)
+        check_hf_quantization(tmp_path, is_quantized=False)
     say(None)
-    with pytest.raises(ProblemsFound, match="are not quantised"):
-        agreed_quantization(tmp_path, is_quantized=True)
+    with pytest.raises(ProblemsFound, match="are not quantized"):
+        check_hf_quantization(tmp_path, is_quantized=True)
     for wrong in (
         {"quant_method": "awq"},
         {},
@@ -142,7 +149,7 @@ def test_the_folder_says_which_format_it_has(tmp_path: Path) -> None:
     ):
         say(wrong)
         with pytest.raises(ProblemsFound):
-            quantization_of(tmp_path)
+            find_hf_quantization(tmp_path)
 
 
 def test_a_packed_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -150,5 +157,5 @@ def test_a_packed_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     safetensors.torch.save_file(
         {"a.weight": weight, "a.weight_scale_inv": scale}, tmp_path / "model.safetensors"
     )
-    found = expanded(read_folder(tmp_path), FP8)
-    assert torch.equal(found["a.weight"], fp8_weight(weight, scale, (128, 128)))
+    found = dequantize_weights(read_hf_folder(tmp_path), FP8)
+    assert torch.equal(found["a.weight"], dequantize_fp8(weight, scale, (128, 128)))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from titanrun.components.checkpoints.huggingface import read_folder, write_folder
+from titanrun.components.checkpoints.huggingface import read_hf_folder, write_hf_folder
 from titanrun.config.problems import ProblemsFound
 
 
@@ -22,7 +22,7 @@ def some_weights() -> dict[str, Tensor]:
 
 def message_of(folder: Path) -> str:
     with pytest.raises(ProblemsFound) as error:
-        read_folder(folder)
+        read_hf_folder(folder)
     assert error.value.exit_code == 4
     return error.value.problems[0].message
 
@@ -30,8 +30,8 @@ def message_of(folder: Path) -> str:
 @pytest.mark.parametrize(("shard_bytes", "files"), [(10**9, 1), (72, 3), (1, 5)])
 def test_what_was_written_is_read_bitwise(tmp_path: Path, shard_bytes: int, files: int) -> None:
     weights = some_weights()
-    write_folder(tmp_path / "hf", weights, {"model_type": "llama"}, shard_bytes=shard_bytes)
-    read = read_folder(tmp_path / "hf")
+    write_hf_folder(tmp_path / "hf", weights, {"model_type": "llama"}, shard_bytes=shard_bytes)
+    read = read_hf_folder(tmp_path / "hf")
     assert read.keys() == weights.keys()
     assert all(
         read[name].dtype == weights[name].dtype and torch.equal(read[name], weights[name])
@@ -57,10 +57,10 @@ def test_transformers_opens_both_forms_and_its_folders_are_read(tmp_path: Path) 
     tokens = torch.arange(6)[None]
     expected = model(tokens).logits
     model.save_pretrained(tmp_path / "theirs", max_shard_size="5KB")
-    theirs = read_folder(tmp_path / "theirs")
+    theirs = read_hf_folder(tmp_path / "theirs")
     assert all(torch.equal(theirs[name], tensor) for name, tensor in model.state_dict().items())
     for name, shard_bytes in (("one", 10**9), ("many", 5000)):
-        write_folder(
+        write_hf_folder(
             tmp_path / name, model.state_dict(), model.config.to_dict(), shard_bytes=shard_bytes
         )
         opened = AutoModelForCausalLM.from_pretrained(tmp_path / name, local_files_only=True).eval()
@@ -69,7 +69,7 @@ def test_transformers_opens_both_forms_and_its_folders_are_read(tmp_path: Path) 
 
 def test_extra_files_travel_along(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    write_folder(tmp_path / "hf", {"w": torch.ones(1)}, {}, [tmp_path / "tokenizer.json"])
+    write_hf_folder(tmp_path / "hf", {"w": torch.ones(1)}, {}, [tmp_path / "tokenizer.json"])
     assert sorted(file.name for file in (tmp_path / "hf").iterdir()) == [
         "config.json",
         "model.safetensors",
@@ -79,15 +79,15 @@ def test_extra_files_travel_along(tmp_path: Path) -> None:
 
 def test_a_folder_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
-    with pytest.raises(ProblemsFound, match="exists and is never written over"):
-        write_folder(tmp_path / "hf", {"w": torch.ones(1)}, {})
+    with pytest.raises(ProblemsFound, match="already exists and is never overwritten"):
+        write_hf_folder(tmp_path / "hf", {"w": torch.ones(1)}, {})
     assert [entry.name for entry in tmp_path.iterdir()] == ["hf"]
 
 
 def test_a_failed_export_leaves_nothing_and_leftovers_are_swept(tmp_path: Path) -> None:
     (tmp_path / "hf.tmp-0123abcd").mkdir()
     with pytest.raises(FileNotFoundError):
-        write_folder(tmp_path / "hf", {"w": torch.ones(1)}, {}, [tmp_path / "absent.json"])
+        write_hf_folder(tmp_path / "hf", {"w": torch.ones(1)}, {}, [tmp_path / "absent.json"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,7 +95,8 @@ def test_pickled_weights_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     assert (
         message_of(tmp_path)
-        == f"{tmp_path} holds its weights as a pickle (pytorch_model.bin), which can run any code when it is read"
+        == f"{tmp_path} holds its weights as a pickle (pytorch_model.bin), which can run any "
+        f"code when it is read"
     )
 
 
@@ -104,11 +105,11 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         message_of(tmp_path)
         == f"{tmp_path} holds neither model.safetensors nor model.safetensors.index.json"
     )
-    assert message_of(tmp_path / "absent") == f"there is no folder {tmp_path / 'absent'}"
+    assert message_of(tmp_path / "absent") == f"folder not found: {tmp_path / 'absent'}"
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
-    write_folder(tmp_path / "hf", some_weights(), {}, shard_bytes=72)
+    write_hf_folder(tmp_path / "hf", some_weights(), {}, shard_bytes=72)
     shard = tmp_path / "hf" / "model-00002-of-00003.safetensors"
     shard.write_bytes(shard.read_bytes()[:-5])
     assert str(shard) in message_of(tmp_path / "hf")
@@ -124,14 +125,14 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
         ('{"weight_map": {}}', "has no weight_map"),
         (
             '{"weight_map": {"w": "../model.safetensors"}}',
-            "which is no safetensors file of that folder",
+            "which is not a safetensors file of that folder",
         ),
-        ('{"weight_map": {"w": "model.bin"}}', "which is no safetensors file of that folder"),
-        ('{"weight_map": {"w": 3}}', "which is no safetensors file of that folder"),
+        ('{"weight_map": {"w": "model.bin"}}', "which is not a safetensors file of that folder"),
+        ('{"weight_map": {"w": 3}}', "which is not a safetensors file of that folder"),
         ('{"weight_map": {"other": "model.safetensors"}}', "does not hold other"),
     ],
 )
 def test_a_wrong_index_is_one_problem(tmp_path: Path, index: str, said: str) -> None:
-    write_folder(tmp_path / "hf", {"w": torch.ones(1)}, {})
+    write_hf_folder(tmp_path / "hf", {"w": torch.ones(1)}, {})
     (tmp_path / "hf" / "model.safetensors.index.json").write_text(index)
     assert said in message_of(tmp_path / "hf")

@@ -5,7 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Muon, Optimizer, RMSprop
 
-from titanrun.components.checkpoints.optimizer_state import flatten, restore
+from titanrun.components.checkpoints.optimizer_state import (
+    flatten_optimizer_state,
+    load_optimizer_state,
+)
 from titanrun.config.problems import ProblemsFound
 
 OPTIMIZERS = {
@@ -62,10 +65,12 @@ def test_training_goes_on_bitwise_after_a_restore(name: str, cut: int) -> None:
 
     model, optimizer = built(name)
     train(model, optimizer, range(cut))
-    saved = {key: tensor.clone() for key, tensor in flatten(model, optimizer).items()}
+    saved = {
+        key: tensor.clone() for key, tensor in flatten_optimizer_state(model, optimizer).items()
+    }
     resumed, resumed_optimizer = built(name)
     resumed.load_state_dict(model.state_dict())
-    restore(resumed, resumed_optimizer, saved)
+    load_optimizer_state(resumed, resumed_optimizer, saved)
     train(resumed, resumed_optimizer, range(cut, 6))
     assert weights(resumed) == weights(uncut)
 
@@ -77,9 +82,9 @@ def test_names_are_those_of_the_weights() -> None:
         for weight in ("embedding.weight", "middle.weight")
         for state in ("step", "exp_avg", "exp_avg_sq")
     }
-    assert flatten(model, optimizer).keys() == names
+    assert flatten_optimizer_state(model, optimizer).keys() == names
     train(model, optimizer, range(1))
-    assert flatten(model, optimizer).keys() == names
+    assert flatten_optimizer_state(model, optimizer).keys() == names
 
 
 def test_the_state_of_a_fresh_optimizer_is_made_without_touching_weights_or_gradients() -> None:
@@ -88,7 +93,7 @@ def test_the_state_of_a_fresh_optimizer_is_made_without_touching_weights_or_grad
     before = weights(model)
     calls: list[object] = []
     optimizer.register_step_post_hook(lambda *arguments: calls.append(arguments))
-    tensors = flatten(model, optimizer)
+    tensors = flatten_optimizer_state(model, optimizer)
     assert weights(model) == before
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(tensor.any() for tensor in tensors.values())
@@ -98,7 +103,7 @@ def test_the_state_of_a_fresh_optimizer_is_made_without_touching_weights_or_grad
 def test_the_tensors_are_the_optimizers_own() -> None:
     model, optimizer = built("adamw")
     train(model, optimizer, range(1))
-    flatten(model, optimizer)["optimizer.middle.weight.exp_avg"].fill_(5)
+    flatten_optimizer_state(model, optimizer)["optimizer.middle.weight.exp_avg"].fill_(5)
     assert optimizer.state[model.middle.weight]["exp_avg"].unique().tolist() == [5]
 
 
@@ -106,8 +111,9 @@ def test_state_of_another_optimizer_is_refused() -> None:
     model, optimizer = built("sgd-momentum")
     other, adamw = built("adamw")
     with pytest.raises(ProblemsFound) as error:
-        restore(other, adamw, flatten(model, optimizer))
+        load_optimizer_state(other, adamw, flatten_optimizer_state(model, optimizer))
     assert error.value.problems[0].message.startswith(
-        "the saved optimizer state does not fit this run: missing: optimizer.embedding.weight.exp_avg,"
+        "the saved optimizer state does not fit this run: missing: "
+        "optimizer.embedding.weight.exp_avg,"
     )
     assert error.value.exit_code == 4

@@ -16,9 +16,12 @@ from titanrun.components.converters.config import (
     Mxfp8LinearConfig,
     Nvfp4LinearConfig,
 )
-from titanrun.components.converters.conversion import Conversion, families
-from titanrun.components.converters.grouped_products import multiply, room_for
-from titanrun.components.converters.mxfp8_linear import options_of
+from titanrun.components.converters.conversion_report import (
+    ConversionReport,
+    collapse_layer_numbers,
+)
+from titanrun.components.converters.grouped_mm import compute_padded_slots, multiply_padded_groups
+from titanrun.components.converters.mxfp8_linear import get_matmul_arguments
 
 SHAPES = {
     "layers.0.wq": (64, 32),
@@ -35,7 +38,7 @@ class Experts(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.w1 = nn.Parameter(torch.empty(4, width, 64))
-        self.product: Callable[..., Any] | None = None
+        self.grouped_mm: Callable[..., Any] | None = None
 
 
 def model(**parts: nn.Module) -> nn.Module:
@@ -51,26 +54,27 @@ def model(**parts: nn.Module) -> nn.Module:
     return whole
 
 
-def converted(config: ConverterConfig, whole: nn.Module, *, shards: int = 1) -> Conversion:
+def converted(config: ConverterConfig, whole: nn.Module, *, shards: int = 1) -> ConversionReport:
     """What the converter did, whose parameters still have their names."""
     before = {name: weight.shape for name, weight in whole.named_parameters()}
-    conversion = config.builder()(config, model=whole, shards=shards)
+    conversion = config.load_builder()(config, model=whole, shards=shards)
     assert {name: weight.shape for name, weight in whole.named_parameters()} == before
-    assert isinstance(conversion, Conversion)
+    assert isinstance(conversion, ConversionReport)
     return conversion
 
 
 def test_float8_takes_linear_modules_in_blocks_that_no_filter_names() -> None:
     whole = model()
     conversion = converted(Float8LinearConfig(filter_fqns=("output", "gate")), whole)
-    assert conversion.taken == ("layers.0.wq", "layers.1.wq")
-    assert conversion.left == {
+    assert conversion.converted == ("layers.0.wq", "layers.1.wq")
+    assert conversion.skipped == {
         "layers.0.wk": "24 x 32 is not in blocks of 16",
         "gate": "'gate' is in its name",
         "output": "'output' is in its name",
     }
     assert conversion.summary.startswith(
-        "2 modules (layers.*.wq); left layers.*.wk: 24 x 32 is not in blocks of 16; left gate: "
+        "2 modules (layers.*.wq); skipped layers.*.wk: 24 x 32 is not in blocks of 16; skipped "
+        "gate: "
     )
     assert [type(whole.get_submodule(name)).__name__ for name in SHAPES] == [
         *("Float8Linear", "Linear", "Float8Linear", "Linear", "Linear"),
@@ -81,8 +85,8 @@ def test_small_modules_are_left_where_they_gain_nothing() -> None:
     conversion = converted(
         Float8LinearConfig(auto_filter_small_kn=True, recipe_name="rowwise"), model()
     )
-    assert conversion.taken == ("gate",)
-    assert conversion.left["layers.0.wq"] == "64 x 32 is too small to gain"
+    assert conversion.converted == ("gate",)
+    assert conversion.skipped["layers.0.wq"] == "64 x 32 is too small to gain"
 
 
 @pytest.mark.parametrize(
@@ -114,49 +118,52 @@ def test_weights_are_wrapped_for_a_float8_gather_where_ranks_share_them() -> Non
     for shards, is_wrapped in ((1, False), (2, True)):
         whole = model()
         conversion = converted(config, whole, shards=shards)
-        assert (conversion.on_new_weights is not None) is is_wrapped
+        assert (conversion.on_weights_changed is not None) is is_wrapped
         assert (
             hasattr(whole.get_parameter("layers.0.wq.weight"), "fsdp_pre_all_gather") is is_wrapped
         )
     conversion = converted(
         Float8LinearConfig(enable_fsdp_float8_all_gather=True), model(), shards=2
     )
-    assert conversion.on_new_weights is None
+    assert conversion.on_weights_changed is None
 
 
 def test_a_module_has_one_converter() -> None:
     whole = model()
     converted(Fp32LmHeadConfig(), whole)
-    assert converted(Float8LinearConfig(), whole).left["output"] == "it is a Fp32Linear already"
+    assert converted(Float8LinearConfig(), whole).skipped["output"] == "it is a Fp32Linear already"
     assert (
-        converted(Mxfp8LinearConfig(), whole).left["layers.0.wq"] == "it is a Float8Linear already"
+        converted(Mxfp8LinearConfig(), whole).skipped["layers.0.wq"]
+        == "it is a Float8Linear already"
     )
     whole = model()
     converted(Float8LinearConfig(), whole)
-    assert converted(Fp32LmHeadConfig(), whole).left == {"output": "it is a Float8Linear already"}
+    assert converted(Fp32LmHeadConfig(), whole).skipped == {
+        "output": "it is a Float8Linear already"
+    }
 
 
 def test_the_head_keeps_the_matrix_it_has() -> None:
     whole = model()
     weight = whole.get_parameter("output.weight")
-    assert converted(Fp32LmHeadConfig(), whole).taken == ("output",)
+    assert converted(Fp32LmHeadConfig(), whole).converted == ("output",)
     assert whole.get_parameter("output.weight") is weight
 
 
 def test_mxfp8_takes_blocks_of_32_and_leaves_the_head_by_default() -> None:
     conversion = converted(Mxfp8LinearConfig(emulate=True), model())
-    assert conversion.taken == ("layers.0.wq", "layers.1.wq", "gate")
-    assert (conversion.left["layers.0.wk"], conversion.left["output"]) == (
+    assert conversion.converted == ("layers.0.wq", "layers.1.wq", "gate")
+    assert (conversion.skipped["layers.0.wk"], conversion.skipped["output"]) == (
         "24 x 32 is not in blocks of 32",
         "'output' is in its name",
     )
-    assert "output" in converted(Mxfp8LinearConfig(filter_fqns=()), model()).taken
+    assert "output" in converted(Mxfp8LinearConfig(filter_fqns=()), model()).converted
 
 
 def test_mxfp8_makes_products_as_the_recipe_says() -> None:
     names = [
         str(option)
-        for option in options_of(
+        for option in get_matmul_arguments(
             Mxfp8LinearConfig(
                 recipe_name="mxfp8_cublas_rceil", mxfp8_dim1_cast_kernel_choice="cuda"
             )
@@ -167,7 +174,7 @@ def test_mxfp8_makes_products_as_the_recipe_says() -> None:
         and "MXFP8Dim1CastKernelChoice.CUDA" in names
         and "KernelPreference.AUTO" in names
     )
-    names = [str(option) for option in options_of(Mxfp8LinearConfig(emulate=True))]
+    names = [str(option) for option in get_matmul_arguments(Mxfp8LinearConfig(emulate=True))]
     assert (
         "ScaleCalculationMode.FLOOR" in names
         and "MXFP8Dim1CastKernelChoice.TORCH" in names
@@ -176,9 +183,9 @@ def test_mxfp8_makes_products_as_the_recipe_says() -> None:
 
 
 def test_nvfp4_takes_blocks_of_128_that_are_named() -> None:
-    assert converted(Nvfp4LinearConfig(), model()).taken == ("gate",)
+    assert converted(Nvfp4LinearConfig(), model()).converted == ("gate",)
     conversion = converted(Nvfp4LinearConfig(fqns=("wq",)), model())
-    assert (conversion.taken, conversion.left["gate"]) == ((), "fqns does not name it")
+    assert (conversion.converted, conversion.skipped["gate"]) == ((), "fqns does not name it")
 
 
 @pytest.mark.parametrize("kind", [Float8GroupedMmConfig, Mxfp8GroupedMmConfig])
@@ -187,26 +194,26 @@ def test_experts_in_blocks_get_a_product_where_they_are_named(
 ) -> None:
     whole = model(first=Experts(64), second=Experts(24), third=Experts(64))
     conversion = converted(kind(fqns=("first", "second")), whole)
-    assert conversion.taken == ("first",)
-    assert conversion.left == {
-        "second": f"24 x 64 is not in blocks of {kind.block}",
+    assert conversion.converted == ("first",)
+    assert conversion.skipped == {
+        "second": f"24 x 64 is not in blocks of {kind.alignment}",
         "third": "fqns does not name it",
     }
-    assert whole.first.product is not None and whole.third.product is None
-    assert converted(kind(), whole).left["first"] == "its products are converted already"
+    assert whole.first.grouped_mm is not None and whole.third.grouped_mm is None
+    assert converted(kind(), whole).skipped["first"] == "its products are converted already"
 
 
 def test_experts_are_emulated_and_their_gradients_made_as_the_recipe_says() -> None:
     for emulate, recipe in ((True, "mxfp8"), (False, "mxfp8_wgrad_with_hp")):
         whole = model(experts=Experts(64))
         converted(Mxfp8GroupedMmConfig(emulate=emulate, recipe_name=recipe), whole)
-        options = whole.experts.product.keywords["product"].keywords
+        options = whole.experts.grouped_mm.keywords["grouped_mm"].keywords
         assert (options["kernel_preference"].name == "EMULATED") is emulate
         assert options["wgrad_with_hp"] is (recipe == "mxfp8_wgrad_with_hp")
 
 
 def test_every_experts_slots_begin_at_a_block() -> None:
-    room = room_for(torch.tensor([3, 0, 5]), slots=10, block=4)
+    room = compute_padded_slots(torch.tensor([3, 0, 5]), slots=10, block=4)
     assert room.places_S.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 12, 13]
     assert room.ends_E.tolist() == [4, 4, 12]
     assert room.is_slot_S.tolist() == [True] * 8 + [False] * 2
@@ -230,7 +237,7 @@ def test_slots_meet_the_matrix_of_their_expert_whatever_room_there_is() -> None:
         rest = x.new_full((x.size(0) - int(offs[-1]), w.size(2)), torch.nan)
         return torch.cat([*parts, rest]).to(out_dtype)
 
-    found = multiply(x_SI, weight_EOI, counts_E, product=plain, block=4)
+    found = multiply_padded_groups(x_SI, weight_EOI, counts_E, grouped_mm=plain, block=4)
     # small whole numbers are exact in bf16
     expected = torch.cat(
         [x_SI[:3] @ weight_EOI[0].T, x_SI[3:8] @ weight_EOI[2].T, torch.zeros(2, 8)]
@@ -239,4 +246,7 @@ def test_slots_meet_the_matrix_of_their_expert_whatever_room_there_is() -> None:
 
 
 def test_names_of_layers_are_told_once() -> None:
-    assert families(["layers.0.wq", "layers.11.wq", "norm"]) == ["layers.*.wq", "norm"]
+    assert collapse_layer_numbers(["layers.0.wq", "layers.11.wq", "norm"]) == [
+        "layers.*.wq",
+        "norm",
+    ]

@@ -1,4 +1,5 @@
-"""Adapters: which modules get one, what they compute and begin with, how they are merged, and what peft makes of them."""
+"""Adapters: which modules get one, what they compute and begin with, how they are merged, and what
+peft makes of them."""
 
 import json
 from pathlib import Path
@@ -12,19 +13,19 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from tests.models.conftest import TINY_LLAMA3, maker
-from titanrun.components.checkpoints.adapters import merged, split_adapters
-from titanrun.components.checkpoints.huggingface import write_folder
+from titanrun.components.checkpoints.adapter_weights import merge_adapters, split_adapters
+from titanrun.components.checkpoints.huggingface import write_hf_folder
 from titanrun.components.converters.config import Float8LinearConfig, Fp32LmHeadConfig, LoraConfig
-from titanrun.components.converters.conversion import Conversion
+from titanrun.components.converters.conversion_report import ConversionReport
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.meta_device import on_meta_device
-from titanrun.distributed.seeds import WeightGenerator
+from titanrun.distributed.determinism import WeightInitRng
+from titanrun.distributed.meta_device import init_on_meta_device
 from titanrun.models.llama3 import huggingface
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
-from titanrun.worker.build_model import materialise, trained
-from titanrun.worker.peft import read_adapters, write_adapters
+from titanrun.worker.build.build_model import materialize_and_init, named_trainable_parameters
+from titanrun.worker.weights.peft_adapters import read_adapters, write_adapters
 
 # of transformers, which peft asks in its old words
 pytestmark = pytest.mark.filterwarnings(
@@ -33,27 +34,27 @@ pytestmark = pytest.mark.filterwarnings(
 CPU = torch.device("cpu")
 LLAMA: Any = maker(Llama3Config, {**TINY_LLAMA3, "n_kv_heads": 2})(dim=32)
 MIXTURE: Any = maker(Qwen3Config, {})("debugmodel_moe", n_layers=1, tie_word_embeddings=True)
-HIDDEN = LLAMA.dense_width()
+HIDDEN = LLAMA.dense_hidden_dim()
 SEQ_LEN = 16
 
 
 def adapted(
     lora: LoraConfig, config: ModelConfig = LLAMA, *, before: Any = None
-) -> tuple[nn.Module, Conversion]:
+) -> tuple[nn.Module, ConversionReport]:
     """A model with adapters on the meta device, and what became of its modules."""
-    with on_meta_device():
-        model = config.builder()(config, seq_len=SEQ_LEN)
+    with init_on_meta_device():
+        model = config.load_builder()(config, seq_len=SEQ_LEN)
     if before is not None:
-        before.builder()(before, model=model, shards=1)
-    return model, lora.builder()(lora, model=model, shards=1)
+        before.load_builder()(before, model=model, shards=1)
+    return model, lora.load_builder()(lora, model=model, shards=1)
 
 
 def with_weights(lora: LoraConfig, *, seed: int = 0) -> nn.Module:
     """A model whose adapters are no longer zero."""
     model, _ = adapted(lora)
-    materialise(model, device=CPU, seed=seed)
+    materialize_and_init(model, device=CPU, seed=seed)
     generator = torch.Generator().manual_seed(1)
-    for name, weight in trained(model):
+    for name, weight in named_trainable_parameters(model):
         if name.endswith("lora_b"):
             weight.data.normal_(0, 0.05, generator=generator)
     return model.eval()
@@ -67,15 +68,15 @@ def test_modules_that_are_named_get_adapters_of_the_rank_and_nothing_else_is_tra
     model, conversion = adapted(
         LoraConfig(rank=3, target_modules=("wq", "layers.1.feed_forward.*"))
     )
-    assert conversion.taken == (
+    assert conversion.converted == (
         "layers.0.attention.wq",
         "layers.1.attention.wq",
         *(f"layers.1.feed_forward.{name}" for name in ("w1", "w2", "w3")),
     )
-    assert conversion.left["layers.0.feed_forward.w1"] == "target_modules does not name it"
-    shapes = {name: tuple(weight.shape) for name, weight in trained(model)}
+    assert conversion.skipped["layers.0.feed_forward.w1"] == "target_modules does not name it"
+    shapes = {name: tuple(weight.shape) for name, weight in named_trainable_parameters(model)}
     assert shapes.keys() == {
-        f"{name}.{part}" for name in conversion.taken for part in ("lora_a", "lora_b")
+        f"{name}.{part}" for name in conversion.converted for part in ("lora_a", "lora_b")
     }
     assert (
         shapes["layers.1.feed_forward.w1.lora_a"],
@@ -83,41 +84,41 @@ def test_modules_that_are_named_get_adapters_of_the_rank_and_nothing_else_is_tra
     ) == ((3, 32), (HIDDEN, 3))
 
 
-def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied_heads_and_heads_in_fp32() -> (
+def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied_heads_and_heads_in_fp32() -> (  # noqa: E501
     None
 ):
     _, conversion = adapted(LoraConfig())
-    assert len(conversion.taken) == 2 * 7 + 1
-    assert adapted(LoraConfig(target_modules=()))[1].taken == ()
+    assert len(conversion.converted) == 2 * 7 + 1
+    assert adapted(LoraConfig(target_modules=()))[1].converted == ()
     _, conversion = adapted(LoraConfig(), MIXTURE)
-    assert conversion.taken == tuple(
+    assert conversion.converted == tuple(
         f"layers.0.attention.{name}" for name in ("wq", "wk", "wv", "wo")
     )
-    assert conversion.left == {
-        "layers.0.moe.experts": "experts get adapters where target_modules names them",
-        "layers.0.moe.router.gate": "it chooses experts, and is no module of its own for those who read adapters",
+    assert conversion.skipped == {
+        "layers.0.moe.experts": "experts get adapters only if target_modules names them",
+        "layers.0.moe.router.gate": "it is a router, and readers of adapters do not support it",
         "output": "it shares its matrix with tok_embeddings",
     }
     _, conversion = adapted(LoraConfig(), before=Fp32LmHeadConfig())
-    assert conversion.left == {"output": "it computes in another dtype than the rest"}
+    assert conversion.skipped == {"output": "it computes in another dtype than the rest"}
 
 
 def test_adapters_stand_beside_modules_in_float8() -> None:
     model, conversion = adapted(
         LoraConfig(target_modules=("wq",)), before=Float8LinearConfig(emulate=True)
     )
-    assert type(model.get_submodule(conversion.taken[0])).__name__ == "LoraFloat8Linear"
+    assert type(model.get_submodule(conversion.converted[0])).__name__ == "LoraFloat8Linear"
 
 
 def test_first_weights_are_kaimings_and_zero_and_follow_from_seed_and_name() -> None:
     model, few = (adapted(LoraConfig(target_modules=targets))[0] for targets in (None, ("wo",)))
     for each in (model, few):
-        materialise(each, device=CPU, seed=7)
+        materialize_and_init(each, device=CPU, seed=7)
     a, b = model.layers["1"].feed_forward.w2.lora_a, model.layers["1"].feed_forward.w2.lora_b
     # torch's own: kaiming_uniform_ with a slope of sqrt(5), whose fan in is the hidden width
     wanted = torch.empty_like(a)
-    generator = WeightGenerator(7, CPU, model)
-    generator.restart_for(a)
+    generator = WeightInitRng(7, CPU, model)
+    generator.seed_for_parameter(a)
     nn.init.kaiming_uniform_(wanted, a=5**0.5, generator=generator)
     assert torch.allclose(a, wanted, rtol=1e-6, atol=0)
     assert not b.any()
@@ -126,9 +127,11 @@ def test_first_weights_are_kaimings_and_zero_and_follow_from_seed_and_name() -> 
 
 def test_an_adapter_adds_alpha_over_rank_times_b_a_x() -> None:
     torch.manual_seed(0)
-    with on_meta_device():
+    with init_on_meta_device():
         parent = nn.Sequential(nn.Linear(6, 4))
-    LoraConfig(rank=2, alpha=3.0).builder()(LoraConfig(rank=2, alpha=3.0), model=parent, shards=1)
+    LoraConfig(rank=2, alpha=3.0).load_builder()(
+        LoraConfig(rank=2, alpha=3.0), model=parent, shards=1
+    )
     linear = parent.to_empty(device=CPU).double()[0]
     for weight in linear.parameters():
         weight.data.normal_()
@@ -147,7 +150,7 @@ def test_dropout_leaves_out_inputs_of_the_adapter_alone_and_only_in_training() -
     assert torch.equal(linear(x), x @ linear.weight.T)
 
 
-def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_the_same_elsewhere() -> (
+def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_the_same_elsewhere() -> (  # noqa: E501
     None
 ):
     lora = LoraConfig(rank=2, alpha=4.0)
@@ -158,15 +161,15 @@ def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_t
         # eighths of small whole numbers: fp32 holds every product and sum
         weight.data = torch.randint(-8, 9, weight.shape, generator=generator) / 8
     x = torch.randint(-8, 9, (10, 32), generator=generator) / 8
-    weights = merged(
+    weights = merge_adapters(
         {f"{name}.{key}": weight.detach() for key, weight in linear.named_parameters()},
         scale=lora.scale,
     )
     assert list(weights) == ["output.weight"]
     assert torch.equal(nn.functional.linear(x, weights["output.weight"]), linear(x))
-    plain = LLAMA.builder()(LLAMA, seq_len=SEQ_LEN).eval()
-    plain.load_state_dict(merged(with_weights(lora).state_dict(), scale=lora.scale))
-    plain.rope_table = plain.new_rope_table(CPU)
+    plain = LLAMA.load_builder()(LLAMA, seq_len=SEQ_LEN).eval()
+    plain.load_state_dict(merge_adapters(with_weights(lora).state_dict(), scale=lora.scale))
+    plain.rope_table = plain.build_rope_cache(CPU)
     assert torch.allclose(plain(tokens()), with_weights(lora)(tokens()), rtol=1e-4, atol=1e-5)
 
 
@@ -174,8 +177,8 @@ def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_t
 def base(tmp_path: Path) -> Path:
     """The frozen weights as transformers reads them."""
     weights, _ = split_adapters(with_weights(LoraConfig()).state_dict())
-    config = huggingface.huggingface_config(LLAMA, "float32")
-    write_folder(tmp_path / "base", huggingface.to_huggingface(LLAMA, weights), config)
+    config = huggingface.to_huggingface_config(LLAMA, "float32")
+    write_hf_folder(tmp_path / "base", huggingface.to_huggingface(LLAMA, weights), config)
     return tmp_path / "base"
 
 
@@ -211,7 +214,7 @@ def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_other
     theirs.save_pretrained(tmp_path / "adapter")
     lora = LoraConfig(rank=2, alpha=8.0, target_modules=("wq", "wo"))
     model = with_weights(lora)
-    taken = adapted(lora)[1].taken
+    taken = adapted(lora)[1].converted
     model.load_state_dict(read_adapters(tmp_path / "adapter", lora, LLAMA, taken), strict=False)
     with torch.no_grad():
         assert torch.allclose(theirs.eval()(tokens()).logits, model(tokens()), rtol=1e-4, atol=1e-5)
@@ -222,11 +225,11 @@ def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_other
     for said, modules in others.items():
         with pytest.raises(ProblemsFound, match=said):
             read_adapters(tmp_path / "adapter", lora, LLAMA, modules)
-    with pytest.raises(ProblemsFound, match="says r: 2, and the run's adapters have 4"):
+    with pytest.raises(ProblemsFound, match="has r: 2, but the run's adapters have 4"):
         read_adapters(tmp_path / "adapter", LoraConfig(rank=4, alpha=8.0), LLAMA, taken)
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     (tmp_path / "adapter" / "adapter_config.json").write_text(
         json.dumps({**settings, "use_dora": True})
     )
-    with pytest.raises(ProblemsFound, match="says use_dora: true"):
+    with pytest.raises(ProblemsFound, match="has use_dora: true"):
         read_adapters(tmp_path / "adapter", lora, LLAMA, taken)

@@ -13,16 +13,18 @@ class ByteTokenizer:
     eos_id = 2
     fingerprint = "bytes"
 
-    def encode(self, text: str, *, bos: bool = True, eos: bool = True) -> list[int]:
-        return [self.bos_id] * bos + [byte + 3 for byte in text.encode()] + [self.eos_id] * eos
+    def encode(self, text: str, *, add_bos: bool = True, add_eos: bool = True) -> list[int]:
+        return (
+            [self.bos_id] * add_bos + [byte + 3 for byte in text.encode()] + [self.eos_id] * add_eos
+        )
 
     def encode_batch(
-        self, texts: Sequence[str], *, bos: bool = True, eos: bool = True
+        self, texts: Sequence[str], *, add_bos: bool = True, add_eos: bool = True
     ) -> list[list[int]]:
-        return [self.encode(text, bos=bos, eos=eos) for text in texts]
+        return [self.encode(text, add_bos=add_bos, add_eos=add_eos) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(id - 3 for id in ids if id >= 3).decode()
+        return bytes(token - 3 for token in ids if token >= 3).decode()
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.components.data.batch import TokenBatch
 from titanrun.components.data.config import TextDatasetConfig
-from titanrun.components.data.documents import marked_by_positions
-from titanrun.components.data.rows import Rows
-from titanrun.components.data.text import text_rows
+from titanrun.components.data.document_ids import document_ids_from_positions
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.text_dataset import build_text_dataset
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig
-from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.llama3.config import Llama3Config
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 TEXTS = ["x" * (number * 5 % 23) for number in range(30)]
 
@@ -29,15 +29,15 @@ def rows_of(
     row_length: int = 12,
     texts: list[str] = TEXTS,
     **options: Any,
-) -> Rows:
+) -> IndexedDataset:
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     config = TextDatasetConfig(path=str(folder / "a.jsonl"), **options)
-    return text_rows(
-        config, tokenizer=tokenizer, row_length=row_length, cache_folder=folder / "cache"
+    return build_text_dataset(
+        config, tokenizer=tokenizer, sample_length=row_length, cache_folder=folder / "cache"
     )
 
 
-def all_rows(rows: Rows) -> np.ndarray:
+def all_rows(rows: IndexedDataset) -> np.ndarray:
     return np.stack([rows[index] for index in range(len(rows))])
 
 
@@ -77,8 +77,9 @@ def test_packed_documents_are_whole_and_there_once(tmp_path: Path, tokenizer: To
     )
 
 
-def documents(rows: Rows) -> list[list[int]]:
-    """The ids of each document, found by positions; what fills a row counts nothing and begins with id 0."""
+def documents(rows: IndexedDataset) -> list[list[int]]:
+    """The ids of each document, found by positions; what fills a row counts nothing and begins with
+    id 0."""
     found = []
     for ids, _, positions in all_rows(rows):
         found += [
@@ -113,7 +114,10 @@ def test_what_is_too_long_is_treated_as_asked(
     assert documents(rows) == [
         tokenizer.encode(text)[:12] for text in TEXTS if too_long == "cut" or len(text) <= 10
     ]
-    assert len(rows) == count and "14 documents of 30 longer than a row of 12 tokens" in caplog.text
+    assert (
+        len(rows) == count
+        and "14 documents of 30 longer than a sequence of 12 tokens" in caplog.text
+    )
 
 
 def test_documents_that_are_too_long_can_be_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -136,15 +140,15 @@ def test_packed_and_unpacked_rows_have_the_same_loss(tmp_path: Path, tokenizer: 
     attention = {"mask": "block_causal", "documents": "positions"}
     sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "vocab_size": 259, "attention": attention}
     written = Llama3Config.model_validate(sizes)
-    config = Llama3Config.model_validate(spell_out(written))
-    model = config.builder()(config, seq_len=24)
+    config = Llama3Config.model_validate(resolve_model_sizes(written))
+    model = config.load_builder()(config, seq_len=24)
     model.init_weights(torch.Generator().manual_seed(0))
-    loss = CrossEntropyConfig().builder()(CrossEntropyConfig())
+    loss = CrossEntropyConfig().load_builder()(CrossEntropyConfig())
     found = {}
     for packing in (None, "best_fit"):
         rows = rows_of(tmp_path, tokenizer, row_length=25, packing=packing)
-        batch = marked_by_positions(TokenBatch.from_rows(all_rows(rows)))
-        logits = model(batch.tokens, batch.positions, batch.documents)
-        found[packing] = (float(loss(logits, batch).detach()), int(batch.valid_count()))
+        batch = document_ids_from_positions(TokenBatch.from_sequences(all_rows(rows)))
+        logits = model(batch.tokens, batch.positions, batch.document_ids)
+        found[packing] = (float(loss(logits, batch).detach()), int(batch.num_valid_tokens()))
     assert found[None][1] == found["best_fit"][1] == sum(len(text) + 1 for text in TEXTS)
     assert found["best_fit"][0] == pytest.approx(found[None][0], rel=1e-6)

@@ -1,4 +1,5 @@
-"""What is read of the records in files: columns, formats, filters, limits, and what is done about bad ones."""
+"""What is read of the records in files: columns, formats, filters, limits, and what is done about
+bad ones."""
 
 import gzip
 import hashlib
@@ -12,10 +13,10 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from titanrun.components.data.columns import columns_of
 from titanrun.components.data.config import TextDatasetConfig
-from titanrun.components.data.text import text_rows
-from titanrun.components.tokenizers.tokenizer import Tokenizer
+from titanrun.components.data.spec.file_columns import find_file_columns
+from titanrun.components.data.text_dataset import build_text_dataset
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
 
 RECORDS: list[dict[str, Any]] = [
@@ -37,19 +38,21 @@ def write_jsonl(path: Path, *records: object) -> Path:
 
 def ids_of(path: Path, tokenizer: Tokenizer, **options: Any) -> list[int]:
     config = TextDatasetConfig(path=str(path), **options)
-    rows = text_rows(config, tokenizer=tokenizer, row_length=1, cache_folder=path.parent / "cache")
+    rows = build_text_dataset(
+        config, tokenizer=tokenizer, sample_length=1, cache_folder=path.parent / "cache"
+    )
     return [int(rows[index][0]) for index in range(len(rows))]
 
 
 def expected(tokenizer: Tokenizer, *documents: str) -> list[int]:
-    return [id for document in documents for id in tokenizer.encode(document)]
+    return [token for document in documents for token in tokenizer.encode(document)]
 
 
 def problem_of(path: Path, tokenizer: Tokenizer, **options: Any) -> Problem:
     with pytest.raises(ProblemsFound) as caught:
         ids_of(path, tokenizer, **options)
     (problem,) = caught.value.problems
-    assert problem.code == "data" and problem.help
+    assert problem.code == "data" and problem.hint
     return problem
 
 
@@ -71,7 +74,7 @@ def test_csv_and_both_kinds_of_arrow_hold_the_same_documents(
     (saved,) = (tmp_path / "saved").glob("*.arrow")
     for file in (tmp_path / "a.csv", tmp_path / "b.arrow", saved):
         assert ids_of(file, tokenizer, column="body") == expected(tokenizer, *bodies), file
-        assert sorted(columns_of(file) or ()) == ["body", "n"], file
+        assert sorted(find_file_columns(file) or ()) == ["body", "n"], file
 
 
 def test_a_format_puts_columns_together(records: Path, tokenizer: Tokenizer) -> None:
@@ -114,10 +117,10 @@ def test_no_more_documents_are_read_than_wanted(records: Path, tokenizer: Tokeni
 def test_begin_and_end_tokens_are_as_wanted(records: Path, tokenizer: Tokenizer) -> None:
     whole = expected(tokenizer, *(record["body"] for record in RECORDS))
     assert ids_of(records, tokenizer, column="body", add_bos=False) == [
-        id for id in whole if id != tokenizer.bos_id
+        token for token in whole if token != tokenizer.bos_id
     ]
     assert ids_of(records, tokenizer, column="body", add_eos=False) == [
-        id for id in whole if id != tokenizer.eos_id
+        token for token in whole if token != tokenizer.eos_id
     ]
 
 
@@ -132,7 +135,7 @@ def test_bad_records_are_left_out_counted_and_told(
     with caplog.at_level(logging.WARNING):
         got = ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.1)
     assert got == expected(tokenizer, *(record["text"] for record in good))
-    assert f"left out: '{file}' line 10 column" in caplog.text and "line 11 has null" in caplog.text
+    assert f"skipped: '{file}' line 10 column" in caplog.text and "line 11 has null" in caplog.text
     caplog.clear()
     # what was left out is said again by a run that finds the data tokenised
     ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.1)
@@ -186,7 +189,7 @@ def test_a_torn_arrow_file_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None
     for content in (b"", b"no arrow file", whole[:60]):
         (tmp_path / "a.arrow").write_bytes(content)
         assert "cannot be read as Arrow" in problem_of(tmp_path / "a.arrow", tokenizer).message
-        assert columns_of(tmp_path / "a.arrow") is None
+        assert find_file_columns(tmp_path / "a.arrow") is None
 
 
 def test_json_holds_an_array_or_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -240,7 +243,7 @@ def test_compressed_text_is_read_as_it_would_be_unpacked(
         assert ids_of(tmp_path / (name + ending), tokenizer, column="body") == ids_of(
             plain, tokenizer, column="body"
         ), name
-        assert columns_of(tmp_path / (name + ending)) == columns_of(plain), name
+        assert find_file_columns(tmp_path / (name + ending)) == find_file_columns(plain), name
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
@@ -256,7 +259,7 @@ def test_a_damaged_compressed_file_is_told(
     whole = packed_by(ending, lines.encode())
     for content in (whole[: len(whole) // 2], b"", b"not compressed", whole[:-9] + b"somewhat!"):
         file.write_bytes(content)
-        assert columns_of(file) in (None, ["text"])
+        assert find_file_columns(file) in (None, ["text"])
         problem = problem_of(file, tokenizer, bad_records="skip")
         assert str(file) in problem.message, content[:20]
 

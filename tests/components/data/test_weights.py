@@ -11,23 +11,23 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import log_softmax
 
-from tests.components.data.test_chat import UNMARKED
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.chat import chat_rows
+from tests.components.data.test_chat_dataset import UNMARKED
+from titanrun.components.data.chat_dataset import build_chat_dataset
 from titanrun.components.data.config import (
     ChatDatasetConfig,
     MixtureDatasetConfig,
     TinyDatasetConfig,
 )
-from titanrun.components.data.looked_at import pieces
-from titanrun.components.data.mixture import mixture_rows
-from titanrun.components.data.rows import Rows
+from titanrun.components.data.data_inspection import label_text_segments
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.mixture_dataset import build_mixture_dataset
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig, LossConfig, MseConfig
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.components.tokenizers.huggingface import FolderTokenizer, tiny_tokenizer
+from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer, build_tiny_tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
 
-Open = Callable[..., Rows]
+Open = Callable[..., IndexedDataset]
 TALK = [
     {"role": "user", "content": "one"},
     {"role": "assistant", "content": "two", "weight": 0},
@@ -39,15 +39,17 @@ TALK = [
 
 
 @pytest.fixture(scope="module")
-def shipped() -> FolderTokenizer:
-    return tiny_tokenizer(TinyTokenizerConfig())
+def shipped() -> HuggingFaceTokenizer:
+    return build_tiny_tokenizer(TinyTokenizerConfig())
 
 
 @pytest.fixture
-def opened(tmp_path: Path, shipped: FolderTokenizer) -> Open:
+def opened(tmp_path: Path, shipped: HuggingFaceTokenizer) -> Open:
     """Writes conversations into a file and opens it."""
 
-    def open_rows(*conversations: Any, template: str | None = None, **options: Any) -> Rows:
+    def open_rows(
+        *conversations: Any, template: str | None = None, **options: Any
+    ) -> IndexedDataset:
         file = tmp_path / "chats.jsonl"
         key = "conversations" if options.get("layout") == "sharegpt" else "messages"
         file.write_text("".join(json.dumps({key: messages}) + "\n" for messages in conversations))
@@ -55,29 +57,32 @@ def opened(tmp_path: Path, shipped: FolderTokenizer) -> Open:
             (tmp_path / "template.jinja").write_text(template)
             options["template"] = str(tmp_path / "template.jinja")
         config = ChatDatasetConfig(path=str(file), **options)
-        return chat_rows(config, tokenizer=shipped, row_length=97, cache_folder=tmp_path / "cache")
+        return build_chat_dataset(
+            config, tokenizer=shipped, sample_length=97, cache_folder=tmp_path / "cache"
+        )
 
     return open_rows
 
 
-def weighed(row: np.ndarray, tokenizer: FolderTokenizer) -> list[tuple[str, float]]:
-    """The text of tokens that weigh the same, one after the other, with what they weigh; what counts nothing is left out."""
-    batch = TokenBatch.from_rows(row[None])
-    assert batch.weights is not None and torch.equal(batch.valid_mask(), batch.weights > 0)
+def weighed(row: np.ndarray, tokenizer: HuggingFaceTokenizer) -> list[tuple[str, float]]:
+    """The text of tokens that weigh the same, one after the other, with what they weigh; what
+    counts nothing is left out."""
+    batch = TokenBatch.from_sequences(row[None])
+    assert batch.weights is not None and torch.equal(batch.label_mask(), batch.weights > 0)
     found: list[tuple[list[int], float]] = []
     last = 0.0
-    for id, weight in zip(batch.labels[0].tolist(), batch.weights[0].tolist(), strict=True):
+    for token, weight in zip(batch.labels[0].tolist(), batch.weights[0].tolist(), strict=True):
         if weight and weight == last:
-            found[-1][0].append(id)
+            found[-1][0].append(token)
         elif weight:
-            found.append(([id], weight))
+            found.append(([token], weight))
         last = weight
     return [
         (tokenizer._library.decode(ids, skip_special_tokens=False), weight) for ids, weight in found
     ]
 
 
-def test_replies_weigh_what_their_message_says(opened: Open, shipped: FolderTokenizer) -> None:
+def test_replies_weigh_what_their_message_says(opened: Open, shipped: HuggingFaceTokenizer) -> None:
     expected = [(" four<|end_of_text|>", 0.25), (" six<|end_of_text|>", 1.0)]
     assert weighed(opened(TALK, turn_weights="weight")[0], shipped) == expected
     turns = [
@@ -97,7 +102,7 @@ def test_replies_weigh_what_their_message_says(opened: Open, shipped: FolderToke
     )
 
 
-def test_each_role_weighs_what_the_recipe_says(opened: Open, shipped: FolderTokenizer) -> None:
+def test_each_role_weighs_what_the_recipe_says(opened: Open, shipped: HuggingFaceTokenizer) -> None:
     said = [{"role": "system", "content": "be"}, *TALK[:2]]
     options = {"train_on": "roles", "template": UNMARKED}
     row = opened(said, **options, role_weights={"user": 0.5, "assistant": 2.0})[0]
@@ -110,7 +115,7 @@ def test_each_role_weighs_what_the_recipe_says(opened: Open, shipped: FolderToke
 
 
 def test_a_message_weighs_its_weight_times_that_of_its_role(
-    opened: Open, shipped: FolderTokenizer
+    opened: Open, shipped: HuggingFaceTokenizer
 ) -> None:
     row = opened(
         TALK,
@@ -123,7 +128,7 @@ def test_a_message_weighs_its_weight_times_that_of_its_role(
 
 
 def test_rows_of_a_mixture_without_weights_weigh_one(
-    opened: Open, shipped: FolderTokenizer, tmp_path: Path
+    opened: Open, shipped: HuggingFaceTokenizer, tmp_path: Path
 ) -> None:
     opened(TALK)
     heavy = {"name": "chat", "path": str(tmp_path / "chats.jsonl"), "turn_weights": "weight"}
@@ -133,9 +138,11 @@ def test_rows_of_a_mixture_without_weights_weigh_one(
         {"dataset": TinyDatasetConfig()},
     ]
     config = MixtureDatasetConfig.model_validate({"sources": sources})
-    rows = mixture_rows(config, tokenizer=shipped, row_length=97, cache_folder=tmp_path / "cache")
-    batch = TokenBatch.from_rows(np.stack([rows[index] for index in range(30)]))
-    of_source = torch.tensor([rows.source_of(index) for index in range(30)])
+    rows = build_mixture_dataset(
+        config, tokenizer=shipped, sample_length=97, cache_folder=tmp_path / "cache"
+    )
+    batch = TokenBatch.from_sequences(np.stack([rows[index] for index in range(30)]))
+    of_source = torch.tensor([rows.get_source_index(index) for index in range(30)])
     assert (
         batch.weights is not None
         and (batch.weights[of_source > 0][batch.loss_mask[of_source > 0]] == 1).all()
@@ -155,9 +162,9 @@ def test_a_loss_counts_a_token_as_often_as_it_weighs(config: LossConfig) -> None
     drawn = torch.Generator().manual_seed(1)
     logits = torch.randn(2, 6, 11, generator=drawn, dtype=torch.float64)
     rows = torch.randint(11, (2, 7), generator=drawn)
-    batch = TokenBatch.from_rows(rows)
+    batch = TokenBatch.from_sequences(rows)
     batch.loss_mask[0, :2] = False
-    loss = config.builder()(config)
+    loss = config.load_builder()(config)
     whole = TokenBatch(
         batch.tokens, batch.labels, None, batch.loss_mask, weights=torch.rand(2, 6, generator=drawn)
     )
@@ -172,7 +179,7 @@ def test_a_loss_counts_a_token_as_often_as_it_weighs(config: LossConfig) -> None
     assert loss(logits, whole).item() == pytest.approx(
         (alone * whole.weights).sum().item(), rel=1e-5
     )
-    assert whole.valid_count().item() == pytest.approx(
+    assert whole.num_valid_tokens().item() == pytest.approx(
         (whole.weights * batch.loss_mask).sum().item(), rel=1e-6
     )
     if config == CrossEntropyConfig():
@@ -184,8 +191,8 @@ def test_a_loss_counts_a_token_as_often_as_it_weighs(config: LossConfig) -> None
         assert loss(logits, whole).item() == pytest.approx(by_hand.sum().item(), rel=1e-6)
 
 
-def test_samples_say_what_tokens_weigh(opened: Open, shipped: FolderTokenizer) -> None:
-    found = pieces(opened(TALK, turn_weights="weight")[0], shipped)
+def test_samples_say_what_tokens_weigh(opened: Open, shipped: HuggingFaceTokenizer) -> None:
+    found = label_text_segments(opened(TALK, turn_weights="weight")[0], shipped)
     assert [text for kind, text in found if kind == "weight"] == ["0.25", "1"]
 
 
@@ -193,7 +200,7 @@ def problem_of(opened: Open, *conversations: Any, **options: Any) -> Problem:
     with pytest.raises(ProblemsFound) as caught:
         opened(*conversations, **options)
     (problem,) = caught.value.problems
-    assert problem.code == "data" and problem.help
+    assert problem.code == "data" and problem.hint
     return problem
 
 
@@ -201,15 +208,18 @@ def problem_of(opened: Open, *conversations: Any, **options: Any) -> Problem:
 def test_what_is_no_weight_is_told_with_its_message(weight: object, opened: Open) -> None:
     said = [TALK[0], {"role": "assistant", "content": "two", "weight": weight}]
     problem = problem_of(opened, TALK, said, turn_weights="weight")
-    assert "line 2, message 2," in problem.message and "no weight" in problem.message
+    assert "line 2, message 2," in problem.message and "not a weight" in problem.message
 
 
 def test_weights_without_an_effect_are_told(opened: Open) -> None:
     problem = problem_of(opened, TALK, turn_weights="wieght")
     assert problem.path == ("turn_weights",) and "no message has a 'wieght'" in problem.message
-    assert "nothing that weighs" in problem_of(opened, TALK[:2], turn_weights="weight").message
+    assert (
+        "no message with a nonzero loss weight"
+        in problem_of(opened, TALK[:2], turn_weights="weight").message
+    )
     once = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
-    assert "marks 1 parts" in problem_of(opened, TALK, turn_weights="weight", template=once).message
+    assert "marks 1 spans" in problem_of(opened, TALK, turn_weights="weight", template=once).message
 
 
 @pytest.mark.parametrize(

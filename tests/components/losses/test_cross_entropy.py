@@ -1,18 +1,18 @@
 import pytest
 import torch
 
-from titanrun.components.data.batch import IGNORE, TokenBatch
+from titanrun.components.data.token_batch import IGNORE_INDEX, TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig
-from titanrun.components.losses.cross_entropy import CrossEntropy
+from titanrun.components.losses.cross_entropy import CrossEntropyLoss
 
 VOCABULARY = 11
 
 
 def batch(*, ignored: bool = False, masked: bool = False) -> TokenBatch:
     rows = torch.randint(VOCABULARY, (3, 6), generator=torch.Generator().manual_seed(0))
-    made = TokenBatch.from_rows(rows)
+    made = TokenBatch.from_sequences(rows)
     if ignored:
-        made.labels[0, :2] = IGNORE
+        made.labels[0, :2] = IGNORE_INDEX
     if masked:
         made.loss_mask[2] = False
     return made
@@ -34,13 +34,13 @@ def test_the_loss_is_the_sum_over_valid_tokens_in_fp32(
     dtype: torch.dtype, holes: dict[str, bool]
 ) -> None:
     given, made = logits(dtype), batch(**holes)
-    loss = CrossEntropy(CrossEntropyConfig())(given, made)
+    loss = CrossEntropyLoss(CrossEntropyConfig())(given, made)
     logprobs = given.detach().double().log_softmax(-1)
     expected = -sum(
         logprobs[row, column, made.labels[row, column]]
         for row in range(3)
         for column in range(5)
-        if made.valid_mask()[row, column]
+        if made.label_mask()[row, column]
     )
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(float(expected), rel=1e-6)
@@ -48,16 +48,16 @@ def test_the_loss_is_the_sum_over_valid_tokens_in_fp32(
 
 def test_tokens_that_do_not_count_have_no_gradient() -> None:
     given = logits()
-    CrossEntropy(CrossEntropyConfig())(given, batch(ignored=True, masked=True)).backward()
+    CrossEntropyLoss(CrossEntropyConfig())(given, batch(ignored=True, masked=True)).backward()
     assert given.grad is not None
     touched = given.grad.abs().sum(-1) > 0
-    assert torch.equal(touched, batch(ignored=True, masked=True).valid_mask())
+    assert torch.equal(touched, batch(ignored=True, masked=True).label_mask())
 
 
 def test_a_batch_without_valid_tokens_sums_to_zero() -> None:
     made = batch()
     made.loss_mask[:] = False
-    loss = CrossEntropy(CrossEntropyConfig())(logits(), made)
+    loss = CrossEntropyLoss(CrossEntropyConfig())(logits(), made)
     loss.backward()
     assert loss.item() == 0.0
 
@@ -66,13 +66,15 @@ def test_a_batch_without_valid_tokens_sums_to_zero() -> None:
 @pytest.mark.parametrize("z_loss", [0.0, 1e-2])
 def test_smoothing_is_torchs_and_the_z_loss_palms(smoothing: float, z_loss: float) -> None:
     given, reference, made = logits(), logits(), batch(ignored=True)
-    valid = made.valid_mask()
+    valid = made.label_mask()
     plain = torch.nn.functional.cross_entropy(
         reference[valid].double(), made.labels[valid], reduction="sum", label_smoothing=smoothing
     )
     expected = plain + z_loss * torch.logsumexp(reference[valid].double(), -1).square().sum()
     expected.backward()
-    loss = CrossEntropy(CrossEntropyConfig(label_smoothing=smoothing, z_loss=z_loss))(given, made)
+    loss = CrossEntropyLoss(CrossEntropyConfig(label_smoothing=smoothing, z_loss=z_loss))(
+        given, made
+    )
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert given.grad is not None and reference.grad is not None

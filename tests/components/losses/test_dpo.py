@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from titanrun.components.data.batch import PairBatch
+from titanrun.components.data.token_batch import PairBatch
 from titanrun.components.losses.config import DpoConfig
-from titanrun.components.losses.dpo import REFERENCE, Dpo
+from titanrun.components.losses.dpo import REFERENCE_LOGPROBS, DPOLoss
 
 
 @pytest.mark.parametrize(("beta", "smoothing"), [(0.1, 0.0), (0.7, 0.0), (0.3, 0.2)])
@@ -20,10 +20,10 @@ def test_it_is_the_formula_of_the_paper(beta: float, smoothing: float) -> None:
     # the last row fills a batch up and is no pair
     counted[2] = False
     reference = -torch.rand(3, 12, generator=generator) * 4
-    batch = PairBatch(labels, labels, None, counted, {REFERENCE: reference}, documents)
-    assert int(batch.valid_count()) == 2
+    batch = PairBatch(labels, labels, None, counted, {REFERENCE_LOGPROBS: reference}, documents)
+    assert int(batch.num_valid_tokens()) == 2
 
-    found = Dpo(DpoConfig(beta=beta, label_smoothing=smoothing))(logits, batch)
+    found = DPOLoss(DpoConfig(beta=beta, label_smoothing=smoothing))(logits, batch)
     found.backward()
 
     exact = logits.detach().double().requires_grad_()

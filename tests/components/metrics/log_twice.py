@@ -1,19 +1,20 @@
-"""A run that stops and goes on, told to a tracker: `python log_twice.py TRACKER CONFIG` does so in the working directory."""
+"""A run that stops and goes on, told to a tracker: `python log_twice.py TRACKER CONFIG` does so in
+the working directory."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
 from titanrun.components.metrics.config import MlflowConfig, TrackioConfig, WandbConfig
-from titanrun.components.metrics.mlflow import MlflowTracker
-from titanrun.components.metrics.tracked import TrackedRun
-from titanrun.components.metrics.trackio import TrackioTracker
-from titanrun.components.metrics.wandb import WandbTracker
+from titanrun.components.metrics.mlflow_tracker import MlflowTracker
+from titanrun.components.metrics.run_info import RunInfo
+from titanrun.components.metrics.trackio_tracker import TrackioTracker
+from titanrun.components.metrics.wandb_tracker import WandbTracker
 
 RESOLVED = "name: first\nmodel:\n  dim: 32\n"
-TOLD = TrackedRun(
+TOLD = RunInfo(
     name="first",
-    resolved=RESOLVED,
+    resolved_yaml=RESOLVED,
     recipe_hash="ab" * 32,
     settings={"model": {"dim": 32, "name": "llama3"}, "converters": ["a", "b"]},
 )
@@ -27,11 +28,11 @@ REMOTE = {
 def log_twice(tracker: Any, folder: Path, config: Any, state: str = "finished") -> None:
     """Steps 1 to 4, then from step 3 on again, by two trackers one after the other."""
     for steps, loss in (((1, 2, 3, 4), 1.0), ((3, 4, 5), 2.0)):
-        receiver = tracker(config, run_dir=folder, tracked=TOLD)
+        receiver = tracker(config, run_dir=folder, run_info=TOLD)
         for step in steps:
             receiver.log(step, {"loss": loss, "validation/loss": float("nan")})
-        if hasattr(receiver, "ends_as"):
-            receiver.ends_as(state)
+        if hasattr(receiver, "set_end_state"):
+            receiver.set_end_state(state)
         receiver.close()
 
 

@@ -1,4 +1,5 @@
-"""One rank of the test of reduction over ranks: `python one_of_two_ranks.py RANK RENDEZVOUS_FILE` prints what it flushed."""
+"""One rank of the test of reduction over ranks: `python one_of_two_ranks.py RANK RENDEZVOUS_FILE`
+prints what it flushed."""
 
 import json
 import sys
@@ -6,7 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from titanrun.components.metrics.recorder import Recorder, record
+from titanrun.components.metrics.step_metrics import StepMetrics, record_metric
 
 
 def main(rank: int, rendezvous_file: str) -> None:
@@ -21,16 +22,16 @@ def main(rank: int, rendezvous_file: str) -> None:
         all_reduce(tensor, op, group=group)
 
     dist.all_reduce = counted
-    recorder = Recorder(torch.device("cpu"))
+    recorder = StepMetrics(torch.device("cpu"))
     with recorder.open():
         # ranks call in another order and another number of times
         for value in (range(3), range(10, 11))[rank]:
-            record("data/mean", value, "mean")
+            record_metric("data/mean", value, "mean")
         names = ["a/sum", "b/sum"] if rank == 0 else ["b/sum", "a/sum"]
         for name in names:
-            record(name, torch.tensor(rank + 1), "sum")
-        record("c/max", float(rank), "max")
-        record("c/min", torch.tensor(float(rank)), "min")
+            record_metric(name, torch.tensor(rank + 1), "sum")
+        record_metric("c/max", float(rank), "max")
+        record_metric("c/min", torch.tensor(float(rank)), "min")
     print(json.dumps({"values": recorder.flush(dist.group.WORLD), "collectives": len(calls)}))
     dist.destroy_process_group()
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from titanrun.components.metrics.peaks import peak_flops
+from titanrun.components.metrics.peak_flops import get_peak_flops
 from titanrun.components.metrics.throughput import Throughput
 
 
@@ -18,7 +18,7 @@ def throughput(clock: Clock, *, peak: float | None = None, ranks_per_row: int = 
         flops_per_token=1e9,
         peak_flops=peak,
         device=torch.device("cpu"),
-        ranks_per_row=ranks_per_row,
+        ranks_per_sequence=ranks_per_row,
         clock=clock,
     )
 
@@ -68,7 +68,7 @@ def test_time_before_the_start_is_left_out() -> None:
     clock = Clock()
     meter = throughput(clock)
     clock.now += 60
-    meter.start()
+    meter.start_interval()
     clock.now += 1
     meter.count_step(5)
     assert meter.flush()["tps"] == 5
@@ -78,7 +78,7 @@ def test_waiting_for_data_is_measured_a_step() -> None:
     clock = Clock()
     meter = throughput(clock)
     for _ in range(2):
-        with meter.loading():
+        with meter.time_data_loading():
             clock.now += 0.25
         clock.now += 1
         meter.count_step(1)
@@ -125,4 +125,4 @@ def test_an_interval_without_a_step_has_memory_only() -> None:
     ],
 )
 def test_peaks_are_found_by_the_devices_name(device_name: str, flops: float | None) -> None:
-    assert peak_flops(device_name) == flops
+    assert get_peak_flops(device_name) == flops

@@ -22,11 +22,11 @@ from titanrun.components.metrics.config import (
     TrackioConfig,
     WandbConfig,
 )
-from titanrun.components.metrics.csv_file import CsvTracker
-from titanrun.components.metrics.mlflow import MlflowTracker
-from titanrun.components.metrics.tensorboard import TensorBoardTracker
-from titanrun.components.metrics.trackio import TrackioTracker
-from titanrun.components.metrics.wandb import WandbTracker
+from titanrun.components.metrics.csv_tracker import CsvTracker
+from titanrun.components.metrics.mlflow_tracker import MlflowTracker
+from titanrun.components.metrics.tensorboard_tracker import TensorBoardTracker
+from titanrun.components.metrics.trackio_tracker import TrackioTracker
+from titanrun.components.metrics.wandb_tracker import WandbTracker
 from titanrun.config.problems import ProblemsFound
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -61,7 +61,7 @@ def test_tensorboard_curves_do_not_double_after_a_resume(tmp_path: Path) -> None
     ("tracker", "config"), [(TensorBoardTracker, TensorBoardConfig()), (CsvTracker, CsvConfig())]
 )
 def test_a_run_that_logs_nothing_leaves_no_file(tracker: Any, config: Any, tmp_path: Path) -> None:
-    tracker(config, run_dir=tmp_path, tracked=TOLD).close()
+    tracker(config, run_dir=tmp_path, run_info=TOLD).close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -87,22 +87,22 @@ def test_a_missing_package_is_a_problem_with_the_install_line(
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ProblemsFound) as error:
-        tracker(config, run_dir=tmp_path, tracked=TOLD)
+        tracker(config, run_dir=tmp_path, run_info=TOLD)
     (problem,) = error.value.problems
     assert (problem.code, problem.path) == ("usage", ("metrics", "trackers"))
     assert problem.message == f"the tracker {name} needs a package that is not installed: {name}"
-    assert problem.help == f'pip install "titanrun[{name}]"'
+    assert problem.hint == f'pip install "titanrun[{name}]"'
 
 
 def test_a_table_grows_columns_and_loses_the_steps_that_come_again(tmp_path: Path) -> None:
-    first = CsvTracker(CsvConfig(), run_dir=tmp_path, tracked=TOLD)
+    first = CsvTracker(CsvConfig(), run_dir=tmp_path, run_info=TOLD)
     first.log(1, {"loss": 0.1})
     first.log(2, {"loss": 1e-17, "a,b": float("nan")})
     first.log(3, {"loss": 3.0})
     file = tmp_path / "csv" / "metrics.csv"
     with file.open("a") as opened:
         opened.write(f"4,{TOLD.recipe_hash},0.")  # torn by a crash
-    second = CsvTracker(CsvConfig(), run_dir=tmp_path, tracked=TOLD)
+    second = CsvTracker(CsvConfig(), run_dir=tmp_path, run_info=TOLD)
     second.log(3, {"loss": 4.0})
     with file.open(newline="") as opened:
         rows = list(csv.DictReader(opened))
@@ -122,7 +122,8 @@ CANARY = "a-cAnArY-0123456789"
 def in_a_process(
     cwd: Path, tracker: str, state: str = "finished", **config: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Logs twice where the network is out of reach and a key is in the environment; both ends of the run are in that state."""
+    """Logs twice where the network is out of reach and a key is in the environment; both ends of
+    the run are in that state."""
     command = [
         sys.executable,
         str(Path(__file__).with_name("log_twice.py")),
@@ -152,7 +153,8 @@ def in_a_process(
 
 
 def records(file: Path) -> Iterator[Any]:
-    """The records of a file of Weights & Biases: 7 bytes of header, then blocks of 32 KiB as LevelDB's log has them."""
+    """The records of a file of Weights & Biases: 7 bytes of header, then blocks of 32 KiB as
+    LevelDB's log has them."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, whole = file.read_bytes(), 7, b""
@@ -225,7 +227,7 @@ def test_wandb_without_a_key_does_not_ask_for_one(
         return False
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(login=login))
-    tracker = WandbTracker(WandbConfig(), run_dir=tmp_path, tracked=TOLD)
+    tracker = WandbTracker(WandbConfig(), run_dir=tmp_path, run_info=TOLD)
     with pytest.raises(PermissionError, match="set WANDB_API_KEY"):
         tracker.log(1, {"loss": 1.0})
     assert asked == [{"prompt": False, "verify": False}]
@@ -243,7 +245,7 @@ def test_mlflow_gets_the_recipe_and_every_step(where: str, tmp_path: Path) -> No
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("e")
     (found,) = client.search_runs([experiment.experiment_id])
-    id = found.info.run_id
+    run_id = found.info.run_id
     assert (found.info.run_name, found.info.status) == ("first", "FINISHED")
     assert found.data.tags["recipe_hash"] == TOLD.recipe_hash
     assert found.data.params == {
@@ -251,7 +253,7 @@ def test_mlflow_gets_the_recipe_and_every_step(where: str, tmp_path: Path) -> No
         "model.name": "llama3",
         "converters": '["a", "b"]',
     }
-    history = client.get_metric_history(id, "loss")
+    history = client.get_metric_history(run_id, "loss")
     assert sorted((point.step, point.value) for point in history) == [
         (1, 1),
         (2, 1),
@@ -271,14 +273,14 @@ def test_mlflow_gets_the_recipe_and_every_step(where: str, tmp_path: Path) -> No
 def test_trackio_gets_the_recipe_and_every_step(tmp_path: Path) -> None:
     done = in_a_process(tmp_path, "trackio", project="p", group="g", folder="tio")
     assert done.stdout == ""
-    id = (tmp_path / "tio" / "run_id").read_text().strip()
+    run_id = (tmp_path / "tio" / "run_id").read_text().strip()
     (database,) = (tmp_path / ".cache" / "huggingface" / "trackio").glob("p*.db")
     with closing(sqlite3.connect(database)) as connection:
         logged = connection.execute(
             "select run_name, step, metrics from metrics order by id"
         ).fetchall()
         ((config,),) = connection.execute("select config from configs").fetchall()
-    assert {name for name, _, _ in logged} == {f"first-{id}"}
+    assert {name for name, _, _ in logged} == {f"first-{run_id}"}
     points = [(step, json.loads(metrics)["loss"]) for _, step, metrics in logged]
     assert points == [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (5, 2)]
     told = json.loads(config)
@@ -325,7 +327,7 @@ def test_trackio_is_asked_for_the_space_that_is_named(
         return SimpleNamespace(log=lambda values, step: None)
 
     monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, finish=lambda: None))
-    tracker = TrackioTracker(TrackioConfig(space_id="team/runs"), run_dir=tmp_path, tracked=TOLD)
+    tracker = TrackioTracker(TrackioConfig(space_id="team/runs"), run_dir=tmp_path, run_info=TOLD)
     tracker.log(1, {"loss": 1.0})
     tracker.close()
     assert (asked["space_id"], asked["resume"], asked["auto_log_gpu"]) == (

@@ -8,17 +8,17 @@ import schedulefree
 import torch
 from torch import nn
 
-from titanrun.components.checkpoints.optimizer_state import flatten
+from titanrun.components.checkpoints.optimizer_state import flatten_optimizer_state
 from titanrun.components.optimizers.config import (
     AdamConfig,
     AdamWConfig,
-    GroupedConfig,
     MuonConfig,
     ParamGroup,
     ScheduleFreeAdamWConfig,
     SgdConfig,
+    StandardOptimizerConfig,
 )
-from titanrun.components.optimizers.muon import orthogonalised
+from titanrun.components.optimizers.muon import orthogonalize
 
 STEPS = 20
 
@@ -39,8 +39,8 @@ class Tiny(nn.Module):
         return self.output(self.norm(self.layers["0"](self.tok_embeddings(tokens))))
 
 
-def built(config: GroupedConfig, model: nn.Module) -> torch.optim.Optimizer:
-    optimizer: torch.optim.Optimizer = config.builder()(
+def built(config: StandardOptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    optimizer: torch.optim.Optimizer = config.load_builder()(
         config, parameters=list(model.named_parameters())
     )
     return optimizer
@@ -128,9 +128,9 @@ def test_looking_at_the_averages_changes_no_bit_of_the_training() -> None:
     looked, left_alone = Tiny(), Tiny()
     optimizer: Any = built(ScheduleFreeAdamWConfig(lr=0.02), looked)
     before = train(looked, optimizer)
-    optimizer.show_averages()
+    optimizer.swap_in_averages()
     assert not torch.equal(looked.output.weight, before["output.weight"])
-    optimizer.show_training_weights()
+    optimizer.swap_out_averages()
     other = built(ScheduleFreeAdamWConfig(lr=0.02), left_alone)
     train(left_alone, other)
     after, expected = train(looked, optimizer), train(left_alone, other)
@@ -183,14 +183,14 @@ def test_muon_steps_matrices_as_torchs_muon_and_the_rest_as_adamw(
 
 def test_orthogonalising_keeps_the_singular_vectors_and_evens_out_the_values() -> None:
     matrix = torch.randn(3, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    result = orthogonalised(matrix, steps=10, dtype=torch.float64)
+    result = orthogonalize(matrix, steps=10, dtype=torch.float64)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     evened = left.mT @ result @ right.mT
     diagonal = evened.diagonal(dim1=-2, dim2=-1)
     assert (evened - torch.diag_embed(diagonal)).abs().max() < 1e-9
     assert (diagonal - 1).abs().max() < 0.4 < (values / values[..., :1] - 1).abs().max()
-    torch.testing.assert_close(orthogonalised(matrix.mT, steps=10, dtype=torch.float64), result.mT)
-    torch.testing.assert_close(orthogonalised(matrix[1], steps=10, dtype=torch.float64), result[1])
+    torch.testing.assert_close(orthogonalize(matrix.mT, steps=10, dtype=torch.float64), result.mT)
+    torch.testing.assert_close(orthogonalize(matrix[1], steps=10, dtype=torch.float64), result[1])
 
 
 def test_states_in_bf16_take_half_the_memory_and_follow_adamw() -> None:
@@ -204,7 +204,7 @@ def test_states_in_bf16_take_half_the_memory_and_follow_adamw() -> None:
     assert 2 * state_bytes(ours, optimizer) == state_bytes(theirs, whole)
 
 
-KEPT: list[tuple[GroupedConfig, int]] = [
+KEPT: list[tuple[StandardOptimizerConfig, int]] = [
     (AdamConfig(), 8),
     (AdamWConfig(), 8),
     (AdamWConfig(state_dtype="bfloat16"), 4),
@@ -217,7 +217,7 @@ KEPT: list[tuple[GroupedConfig, int]] = [
 
 @pytest.mark.parametrize(("config", "bytes_in_layer"), KEPT)
 def test_a_weight_of_a_layer_has_the_state_that_plans_count(
-    config: GroupedConfig, bytes_in_layer: int
+    config: StandardOptimizerConfig, bytes_in_layer: int
 ) -> None:
     model = Tiny().float()
     optimizer = built(config, model)
@@ -229,13 +229,15 @@ def test_a_weight_of_a_layer_has_the_state_that_plans_count(
         for tensor in kept.values()
         if tensor is not None and tensor.shape == weight.shape
     )
-    assert found / weight.numel() == bytes_in_layer == config.state_bytes(4, in_layer=True)
+    assert (
+        found / weight.numel() == bytes_in_layer == config.compute_state_bytes(4, is_in_layer=True)
+    )
 
 
 def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return sum(
         tensor.nbytes
-        for name, tensor in flatten(model, optimizer).items()
+        for name, tensor in flatten_optimizer_state(model, optimizer).items()
         if not name.endswith(".step")
     )
 
@@ -271,7 +273,7 @@ def test_each_parameter_has_the_settings_of_its_group() -> None:
 
 def test_claims_that_overlap_or_find_nothing_are_problems() -> None:
     groups = (ParamGroup(match=("layers.*",)), ParamGroup(match=("*.bias", "head.*")))
-    problems = AdamWConfig(param_groups=groups).claim_problems(
+    problems = AdamWConfig(param_groups=groups).find_param_group_problems(
         [name for name, _ in Tiny().named_parameters()]
     )
     assert [(problem.code, problem.path[2]) for problem in problems] == [

@@ -37,7 +37,8 @@ def bpe() -> str:
 
 @pytest.fixture
 def make_folder(tmp_path: Path, bpe: str) -> Callable[..., Path]:
-    """Writes a folder with tokenizer.json, its template adding what `template` names, and the tokenizer_config.json given."""
+    """Writes a folder with tokenizer.json, its template adding what `template` names, and the
+    tokenizer_config.json given."""
 
     def make(template: str | None = None, **config: Any) -> Path:
         tokenizer = Tokenizer.from_str(bpe)

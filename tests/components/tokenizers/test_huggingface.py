@@ -11,8 +11,11 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
-from titanrun.components.tokenizers.huggingface import FolderTokenizer, folder_tokenizer
-from titanrun.components.tokenizers.vocabulary import vocabulary_size
+from titanrun.components.tokenizers.huggingface import (
+    HuggingFaceTokenizer,
+    build_huggingface_tokenizer,
+)
+from titanrun.components.tokenizers.spec.tokenizer_files import get_vocab_size
 from titanrun.config.problems import Problem, ProblemsFound
 
 MakeFolder = Callable[..., Path]
@@ -30,15 +33,15 @@ TEXTS = [
 ]
 
 
-def opened(folder: Path) -> FolderTokenizer:
-    return folder_tokenizer(HuggingFaceTokenizerConfig(path=str(folder)))
+def opened(folder: Path) -> HuggingFaceTokenizer:
+    return build_huggingface_tokenizer(HuggingFaceTokenizerConfig(path=str(folder)))
 
 
 def problem_of(folder: Path) -> Problem:
     with pytest.raises(ProblemsFound) as caught:
         opened(folder)
     (problem,) = caught.value.problems
-    assert problem.code == "data" and problem.path == ("path",) and problem.help
+    assert problem.code == "data" and problem.path == ("path",) and problem.hint
     return problem
 
 
@@ -52,24 +55,26 @@ def test_bos_and_eos_stand_once_whatever_the_template_adds(
     for text in TEXTS:
         ids = oracle.encode(text, add_special_tokens=False)
         assert tokenizer.encode(text) == [BOS, *ids, EOS]
-        assert tokenizer.encode(text, bos=False) == [*ids, EOS]
-        assert tokenizer.encode(text, eos=False) == [BOS, *ids]
-        assert tokenizer.encode(text, bos=False, eos=False) == ids
+        assert tokenizer.encode(text, add_bos=False) == [*ids, EOS]
+        assert tokenizer.encode(text, add_eos=False) == [BOS, *ids]
+        assert tokenizer.encode(text, add_bos=False, add_eos=False) == ids
         adds = template or ""
-        assert tokenizer.encode(text, bos="<s>" in adds, eos="</s>" in adds) == oracle.encode(text)
+        assert tokenizer.encode(
+            text, add_bos="<s>" in adds, add_eos="</s>" in adds
+        ) == oracle.encode(text)
 
 
 def test_one_token_may_be_both_bos_and_eos(make_folder: MakeFolder) -> None:
     for template in (None, "<s> $A", "$A <s>", "<s> $A <s>"):
         tokenizer = opened(make_folder(template, eos_token="<s>"))
-        ids = tokenizer.encode("cat", bos=False, eos=False)
+        ids = tokenizer.encode("cat", add_bos=False, add_eos=False)
         assert tokenizer.encode("cat") == [BOS, *ids, BOS]
 
 
 def test_without_special_tokens_nothing_is_added(make_folder: MakeFolder) -> None:
     tokenizer = opened(make_folder(bos_token=None, eos_token=None))
     assert (tokenizer.bos_id, tokenizer.eos_id) == (None, None)
-    assert tokenizer.encode("cat") == tokenizer.encode("cat", bos=False, eos=False)
+    assert tokenizer.encode("cat") == tokenizer.encode("cat", add_bos=False, add_eos=False)
 
 
 def test_a_batch_is_the_texts_one_by_one(make_folder: MakeFolder) -> None:
@@ -110,8 +115,8 @@ def test_vocabulary_and_merges_are_byte_level_bpe(make_folder: MakeFolder, tmp_p
         unk_token=None,
     )
     for text in TEXTS:
-        assert tokenizer.encode(text, bos=False, eos=False) == oracle.encode(text)
-    assert tokenizer.encode("<|one|>  two", bos=False, eos=False) == [300, 301]
+        assert tokenizer.encode(text, add_bos=False, add_eos=False) == oracle.encode(text)
+    assert tokenizer.encode("<|one|>  two", add_bos=False, add_eos=False) == [300, 301]
     assert tokenizer.decode([300, *tokenizer.encode("cat"), 301]) == "cattwo"
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (BOS, EOS, 303)
 
@@ -126,7 +131,7 @@ def test_limits_that_a_model_was_saved_with_do_not_cut_documents(make_folder: Ma
     assert (
         tokenizer.decode(tokenizer.encode("The cat sat on the mat.")) == "The cat sat on the mat."
     )
-    assert tokenizer.encode("", bos=False, eos=False) == []
+    assert tokenizer.encode("", add_bos=False, add_eos=False) == []
 
 
 def test_older_folders_name_special_tokens_in_a_file_of_their_own(make_folder: MakeFolder) -> None:
@@ -178,8 +183,8 @@ def test_damaged_merges_are_a_problem(tmp_path: Path) -> None:
 
 def test_the_quick_size_of_the_vocabulary_is_the_tokenizers(make_folder: MakeFolder) -> None:
     added = {
-        str(id): {"__type": "AddedToken", "content": f"<{id}>", "special": id == 300}
-        for id in (300, 301)
+        str(token): {"__type": "AddedToken", "content": f"<{token}>", "special": token == 300}
+        for token in (300, 301)
     }
     for config in (
         {},
@@ -189,7 +194,7 @@ def test_the_quick_size_of_the_vocabulary_is_the_tokenizers(make_folder: MakeFol
     ):
         folder = make_folder(**config)
         assert (
-            vocabulary_size(folder)
+            get_vocab_size(folder)
             == opened(folder).vocab_size
             == len(AutoTokenizer.from_pretrained(folder))
         ), config

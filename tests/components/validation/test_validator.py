@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from titanrun.components.data.batch import IGNORE, TokenBatch
-from titanrun.components.data.config import DataLoaderConfig
+from titanrun.components.data.dataloader_config import DataLoaderConfig
+from titanrun.components.data.token_batch import IGNORE_INDEX, TokenBatch
 from titanrun.components.validation.config import ValidationConfig
-from titanrun.components.validation.validator import Validator, Validators
+from titanrun.components.validation.validator import Validator, ValidatorGroup
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Output:
 
 def mean_label(batch: TokenBatch) -> Output:
     """An evaluation whose loss of a token is its label."""
-    return Output((batch.labels * batch.valid_mask()).sum().float(), batch.valid_count())
+    return Output((batch.labels * batch.label_mask()).sum().float(), batch.num_valid_tokens())
 
 
 def validator(steps: int | None = None, rows: int = 7) -> Validator:
@@ -48,23 +48,23 @@ def validator(steps: int | None = None, rows: int = 7) -> Validator:
         ValidationConfig(
             enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, steps=steps
         ),
-        rows=FakeRows(rows),
+        dataset=FakeRows(rows),
     )
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(None, 7), (2, 4), (4, 7), (100, 7), (1, 2)])
 def test_the_first_batches_or_the_whole_set_are_read_once(steps: int | None, rows: int) -> None:
     expected = np.concatenate([FakeRows()[index][1:] for index in range(rows)]).mean()
-    assert validator(steps).measure(mean_label) == pytest.approx(expected)
+    assert validator(steps).validate(mean_label) == pytest.approx(expected)
 
 
 def test_every_token_weighs_the_same() -> None:
     def first_row_counts_one_token(batch: TokenBatch) -> Output:
-        batch.labels[(batch.labels < 100) & (batch.labels > 1)] = IGNORE
+        batch.labels[(batch.labels < 100) & (batch.labels > 1)] = IGNORE_INDEX
         return mean_label(batch)
 
     others = [label for row in range(1, 7) for label in FakeRows()[row][1:]]
-    assert validator().measure(first_row_counts_one_token) == pytest.approx(np.mean([1, *others]))
+    assert validator().validate(first_row_counts_one_token) == pytest.approx(np.mean([1, *others]))
 
 
 def test_a_second_validation_sees_the_same_batches() -> None:
@@ -75,7 +75,7 @@ def test_a_second_validation_sees_the_same_batches() -> None:
         seen.append(batch.tokens.tolist())
         return mean_label(batch)
 
-    assert measures.measure(noting) == measures.measure(noting)
+    assert measures.validate(noting) == measures.validate(noting)
     assert seen[:2] == seen[2:]
 
 
@@ -86,7 +86,7 @@ def test_a_request_to_stop_breaks_it_off() -> None:
         seen.append(batch)
         return mean_label(batch)
 
-    assert validator().measure(noting, stop=lambda: len(seen) == 2) is None
+    assert validator().validate(noting, should_stop=lambda: len(seen) == 2) is None
     assert len(seen) == 2
 
 
@@ -112,19 +112,23 @@ def test_processes_read_the_same_rows_as_asked(
     config = ValidationConfig(
         enable=True, dataset="auto", local_batch_size=2, seq_len=3, freq=5, dataloader=loading
     )
-    measured = Validator(config, rows=OpenedRows(fingerprint=str(tmp_path / "readers")))
-    assert [measured.measure(mean_label) for _ in range(2)] == [validator().measure(mean_label)] * 2
+    measured = Validator(config, dataset=OpenedRows(fingerprint=str(tmp_path / "readers")))
+    assert [measured.validate(mean_label) for _ in range(2)] == [
+        validator().validate(mean_label)
+    ] * 2
     measured.close()
     readers = set((tmp_path / "readers").read_text().split())
     assert len(readers) == processes and str(os.getpid()) not in readers
 
 
 def test_several_sets_have_a_loss_each() -> None:
-    both = Validators({"validation/loss": validator(), "validation/code/loss": validator(rows=2)})
-    assert both.measure(mean_label) == {
-        "validation/loss": validator().measure(mean_label),
+    both = ValidatorGroup(
+        {"validation/loss": validator(), "validation/code/loss": validator(rows=2)}
+    )
+    assert both.validate(mean_label) == {
+        "validation/loss": validator().validate(mean_label),
         "validation/code/loss": 52.0,
     }
     assert both.is_due(5, is_last=False) and not both.is_due(4, is_last=False)
-    assert both.measure(mean_label, stop=lambda: True) == {}
+    assert both.validate(mean_label, should_stop=lambda: True) == {}
     both.close()

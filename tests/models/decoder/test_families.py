@@ -1,4 +1,5 @@
-"""Decoders from ingredients are the families, bit for bit: as recipes, as Hugging Face models, and in what is known of them before."""
+"""Decoders from ingredients are the families, bit for bit: as recipes, as Hugging Face models, and
+in what is known of them before."""
 
 import json
 from pathlib import Path
@@ -9,12 +10,12 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.precision import precision_named
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token
-from titanrun.models.shared.family import family_module
-from titanrun.recipe import catalogue
-from titanrun.recipe.resolve import resolve
-from titanrun.worker.build_model import build_model, materialise
+from titanrun.distributed.precision import get_precision
+from titanrun.models.shared.spec.family import load_family_module
+from titanrun.models.shared.spec.flops import count_active_parameters, flops_per_token
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.build.build_model import build_model, materialize_and_init
 
 # the recipe of each pair that is not written as ingredients
 FAMILIES = {
@@ -22,7 +23,8 @@ FAMILIES = {
     for family in ("llama3", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3")
 }
 TINY = ("model.dim=64", "model.n_layers=2")
-# of a family's recipe, and of the ingredients': a pattern for two layers, and the norms that the class of transformers has
+# of a family's recipe, and of the ingredients': a pattern for two layers, and the norms that the
+# class of transformers has
 OWN = {"deepseek_v3": ("model.latent_norm_eps=1e-6",)}
 COMPOSED = {
     "deepseek_v3": ("model.hidden_pattern=[dense, experts]", "model.attention.latent.norm_eps=1e-6")
@@ -30,7 +32,11 @@ COMPOSED = {
 
 
 def recipe_named(name, *overrides):
-    return resolve(str(catalogue.find(name, suffix=".yaml").path), overrides, environment={}).run
+    return resolve_recipe(
+        str(shipped_recipes.get_shipped_recipe(name, suffix=".yaml").path),
+        overrides,
+        environment={},
+    ).run
 
 
 def pair(family, *overrides):
@@ -40,8 +46,8 @@ def pair(family, *overrides):
 
 
 def model_of(recipe):
-    model = build_model(recipe, precision_named("float32", "float32"))
-    materialise(model, device=torch.device("cpu"), seed=3)
+    model = build_model(recipe, get_precision("float32", "float32"))
+    materialize_and_init(model, device=torch.device("cpu"), seed=3)
     for name, parameter in model.named_parameters():
         if "norm" in name or parameter.dim() == 1:
             parameter.data.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(len(name)))
@@ -76,16 +82,16 @@ def test_what_is_known_before_a_model_is_built_is_the_familys(family):
     )
     assert composed.parameter_shapes() == own.parameter_shapes()
     assert composed.buffer_shapes() == own.buffer_shapes()
-    assert active_parameter_count(composed) == active_parameter_count(own)
+    assert count_active_parameters(composed) == count_active_parameters(own)
     assert flops_per_token(composed, 128) == flops_per_token(own, 128)
     for asked in (
-        "kept_widths",
-        "key_value_width",
-        "heads",
-        "hidden_widths",
+        "layer_activation_elements",
+        "kv_dim",
+        "head_counts",
+        "get_hidden_dims",
         "module_names",
-        "routed_experts",
-        "stream_width",
+        "count_routed_experts",
+        "model_dim",
     ):
         assert getattr(composed, asked)() == getattr(own, asked)(), asked
 
@@ -93,17 +99,17 @@ def test_what_is_known_before_a_model_is_built_is_the_familys(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_class_of_transformers_is_found_and_its_config_json_read_back(family, tmp_path):
     own, composed = (recipe.model for recipe in pair(family, *TINY))
-    theirs, ours = (family_module(type(config), "huggingface") for config in (own, composed))
+    theirs, ours = (load_family_module(type(config), "huggingface") for config in (own, composed))
     assert composed.export_problems() == []
-    written = ours.huggingface_config(composed, "float32")
-    assert written == theirs.huggingface_config(own, "float32")
+    written = ours.to_huggingface_config(composed, "float32")
+    assert written == theirs.to_huggingface_config(own, "float32")
     state = model_of(pair(family, *TINY)[1]).state_dict()
     exported, expected = ours.to_huggingface(composed, state), theirs.to_huggingface(own, state)
     assert exported.keys() == expected.keys()
     assert all(torch.equal(exported[name], expected[name]) for name in expected)
     back = ours.from_huggingface(composed, exported)
     assert all(torch.equal(back[name], state[name]) for name in back if "expert_bias" not in name)
-    sizes = type(composed).sizes_from_huggingface(written)
+    sizes = type(composed).read_huggingface_sizes(written)
     for field in ("dim", "n_kv_heads", "head_dim", "norm_eps", "tie_word_embeddings"):
         assert sizes[field] == getattr(composed, field), field
 
@@ -111,7 +117,9 @@ def test_the_class_of_transformers_is_found_and_its_config_json_read_back(family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
     composed = pair(family, "model.n_layers=2")[1].model
-    content = family_module(type(composed), "huggingface").huggingface_config(composed, "float32")
+    content = load_family_module(type(composed), "huggingface").to_huggingface_config(
+        composed, "float32"
+    )
     (tmp_path / "config.json").write_text(json.dumps(content))
     read = recipe_named(
         "llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}"
@@ -128,14 +136,14 @@ def test_flavor_auto_reads_the_ingredients_from_config_json(family, tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_opens_what_is_exported(family, tmp_path):
     composed = pair(family, *TINY)[1]
-    model, module = model_of(composed), family_module(type(composed.model), "huggingface")
+    model, module = model_of(composed), load_family_module(type(composed.model), "huggingface")
     save_file(
         module.to_huggingface(composed.model, model.state_dict()),
         tmp_path / "model.safetensors",
         metadata={"format": "pt"},
     )
     (tmp_path / "config.json").write_text(
-        json.dumps(module.huggingface_config(composed.model, "float32"))
+        json.dumps(module.to_huggingface_config(composed.model, "float32"))
     )
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = torch.randint(2048, (1, 40), generator=torch.Generator().manual_seed(1))
@@ -146,7 +154,7 @@ def test_transformers_opens_what_is_exported(family, tmp_path):
 def test_halves_of_a_llama_are_not_reordered():
     composed = recipe_named("decoder_llama3_debug", *TINY, "model.rope.pairs=halves")
     state = model_of(composed).state_dict()
-    module = family_module(type(composed.model), "huggingface")
+    module = load_family_module(type(composed.model), "huggingface")
     exported = module.to_huggingface(composed.model, state)
     assert torch.equal(
         exported["model.layers.0.self_attn.q_proj.weight"], state["layers.0.attention.wq.weight"]
@@ -166,16 +174,17 @@ def test_ingredients_that_no_class_has_are_named_and_not_exported():
         ("model", "logit_soft_cap"),
         ("model", "attention", "sinks"),
     ]
-    assert "Qwen3 is nearest, with logit_soft_cap null, and here it is 30.0" in problems[0].message
+    assert "Qwen3 is nearest, with logit_soft_cap null, but it is 30.0" in problems[0].message
     with pytest.raises(ProblemsFound):
-        family_module(type(composed.model), "huggingface").to_huggingface(composed.model, {})
+        load_family_module(type(composed.model), "huggingface").to_huggingface(composed.model, {})
 
 
 def test_a_config_json_that_no_family_reads_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(
         ProblemsFound,
-        match="model_type is 'gpt2', and a decoder is read from deepseek_v3, gpt_oss, llama, qwen3 or qwen3_moe",
+        match="model_type is 'gpt2', but model decoder reads deepseek_v3, gpt_oss, llama, "
+        "qwen3 or qwen3_moe",
     ):
         recipe_named(
             "llama3_debug", f"model={{name: decoder, flavor: auto, hf_assets_path: {tmp_path}}}"

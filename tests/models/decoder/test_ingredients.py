@@ -1,4 +1,5 @@
-"""Ingredients that no other family has: logits and gradients equal those of a class of transformers that has them, on random weights."""
+"""Ingredients that no other family has: logits and gradients equal those of a class of transformers
+that has them, on random weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,14 +21,14 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from titanrun.models.decoder.model import ComposedDecoder
+from titanrun.models.decoder.model import CustomDecoder
 from titanrun.models.shared.huggingface_weights import (
     ATTENTION_NAMES,
     FEED_FORWARD_NAMES,
-    NAMES,
+    MODEL_NAMES,
     NORM_NAMES,
 )
-from titanrun.models.shared.kv_cache import cached
+from titanrun.models.shared.kv_cache import use_kv_cache
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -73,8 +74,9 @@ class Class:
 
 
 def gemma_weight(name: str, weight: Tensor) -> Tensor:
-    """Gemma multiplies embeddings by the root of the width, and adds one to the weights of norms."""
-    if name == NAMES["tok_embeddings.weight"]:
+    """Gemma multiplies embeddings by the root of the width, and adds one to the weights of
+    norms."""
+    if name == MODEL_NAMES["tok_embeddings.weight"]:
         return weight * SIZES["hidden_size"] ** 0.5
     return weight + 1 if "norm" in name else weight
 
@@ -140,7 +142,7 @@ def test_logits_and_gradients_are_those_of_transformers(made, decoder):
         if "norm" in name or name.endswith("bias"):
             nn.init.uniform_(weight, -0.5, 0.5)
             weight.data += 1.0 if "norm" in name and "Gemma" not in type(theirs).__name__ else 0.0
-    model = ComposedDecoder(decoder(**{**OURS, **sections(made.fields)}), seq_len=64)
+    model = CustomDecoder(decoder(**{**OURS, **sections(made.fields)}), seq_len=64)
     model.init_weights(Generator().manual_seed(0))
     names = {name: name_in(made, name) for name in model.state_dict()}
     assert set(names.values()) == {name for name, _ in theirs.named_parameters()}
@@ -158,7 +160,7 @@ def test_logits_and_gradients_are_those_of_transformers(made, decoder):
         # what is changed on the way in has another gradient by the same factor
         factor = (
             SIZES["hidden_size"] ** 0.5
-            if made.change is gemma_weight and name == NAMES["tok_embeddings.weight"]
+            if made.change is gemma_weight and name == MODEL_NAMES["tok_embeddings.weight"]
             else 1.0
         )
         torch.testing.assert_close(
@@ -177,17 +179,17 @@ def sections(fields: dict[str, Any]) -> dict[str, Any]:
 
 def name_in(made: Class, name: str) -> str:
     """What the class calls a parameter."""
-    if name in NAMES:
-        return NAMES[name]
+    if name in MODEL_NAMES:
+        return MODEL_NAMES[name]
     _, layer, within = name.split(".", 2)
     return f"model.layers.{layer}.{({**LAYER_NAMES, **made.names})[within]}"
 
 
 def test_a_token_that_generates_sees_the_same_capped_scores(decoder):
-    model = ComposedDecoder(decoder(**{**OURS, **CAPS, "init": {"linear_std": 0.3}}), seq_len=64)
+    model = CustomDecoder(decoder(**{**OURS, **CAPS, "init": {"linear_std": 0.3}}), seq_len=64)
     model.init_weights(Generator().manual_seed(0))
     ids = torch.randint(96, (1, 12), generator=Generator().manual_seed(1))
-    with torch.no_grad(), cached(model, 16) as cache:
+    with torch.no_grad(), use_kv_cache(model, 16) as cache:
         model(ids[:, :-1])
         cache.first_B = torch.tensor([11])
         last = model(ids[:, -1:], torch.tensor([[11]]))

@@ -1,4 +1,5 @@
-"""Every ingredient reaches the model: with another value it says something else, or is made of other parts."""
+"""Every ingredient reaches the model: with another value it says something else, or is made of
+other parts."""
 
 from typing import Any
 
@@ -6,8 +7,8 @@ import pytest
 import torch
 from torch import Generator
 
-from titanrun.models.decoder.model import ComposedDecoder
-from titanrun.models.shared.flavors import overlaid
+from titanrun.models.decoder.model import CustomDecoder
+from titanrun.models.shared.spec.flavors import merge_sizes
 
 EXPERTS = {"num_experts": 8, "top_k": 3, "hidden_dim": 48}
 WITH_EXPERTS = {"moe": EXPERTS}
@@ -79,7 +80,7 @@ def test_another_value_gives_another_model(leaf, decoder):
     value, given = LEAVES[leaf]
     for step in reversed(leaf.split(".")):
         value = {step: value}
-    changed = overlaid(given, value)
+    changed = merge_sizes(given, value)
     before, after = (
         outcome(decoder(**standing_out(given))),
         outcome(decoder(**standing_out(changed))),
@@ -91,7 +92,7 @@ def test_the_product_that_runs_is_the_one_the_config_asks_for(decoder, monkeypat
     def refuse(*given: Any) -> None:
         raise AssertionError("a grouped product")
 
-    monkeypatch.setattr("titanrun.models.shared.grouped_experts.grouped_product", refuse)
+    monkeypatch.setattr("titanrun.models.shared.grouped_experts.kernel_grouped_mm", refuse)
     outcome(decoder(moe={**EXPERTS, "use_grouped_mm": False}))
     with pytest.raises(AssertionError, match="a grouped product"):
         outcome(decoder(moe=EXPERTS))
@@ -104,7 +105,7 @@ def standing_out(fields: dict[str, Any]) -> dict[str, Any]:
 
 def outcome(config: Any) -> dict[str, Any]:
     """Logits of a row, and the names in a checkpoint, which are those that the config tells."""
-    model, generator = ComposedDecoder(config, seq_len=32), Generator().manual_seed(0)
+    model, generator = CustomDecoder(config, seq_len=32), Generator().manual_seed(0)
     model.init_weights(generator)
     assert {
         name: tuple(weight.shape) for name, weight in model.named_parameters()

@@ -1,4 +1,5 @@
-"""Sizes of deepseek_v3: worked numbers, config.json of transformers, what is refused by name, and that every size reaches the model."""
+"""Sizes of deepseek_v3: worked numbers, config.json of transformers, what is refused by name, and
+that every size reaches the model."""
 
 import json
 
@@ -7,15 +8,19 @@ import torch
 from torch import Generator
 from transformers import DeepseekV3Config as TheirConfig
 
-from titanrun.config.base import dump
+from titanrun.config.base import dump_config
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
-from titanrun.models.deepseek_v3.huggingface import huggingface_config
+from titanrun.models.deepseek_v3.huggingface import to_huggingface_config
 from titanrun.models.deepseek_v3.model import DeepseekV3
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
-from titanrun.models.shared.flavors import flavors, spell_out
-from titanrun.models.shared.latent_config import score_scale
-from titanrun.recipe.resolve import resolve
+from titanrun.models.shared.latent_config import compute_attention_scale
+from titanrun.models.shared.spec.flavors import load_flavors, resolve_model_sizes
+from titanrun.models.shared.spec.flops import (
+    count_active_parameters,
+    count_parameters,
+    flops_per_token,
+)
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 # DeepSeek-V3 as it was released, for transformers 4
 RELEASED = {
@@ -87,12 +92,12 @@ RELEASED = {
 )
 def test_counts_equal_the_worked_numbers(deepseek_v3, flavor, seq_len, parameters, active, flops):
     config = deepseek_v3(flavor)
-    assert parameter_count(config) == parameters
-    assert active_parameter_count(config) == active
+    assert count_parameters(config) == parameters
+    assert count_active_parameters(config) == active
     assert flops_per_token(config, seq_len) == flops
 
 
-@pytest.mark.parametrize("flavor", flavors("deepseek_v3"))
+@pytest.mark.parametrize("flavor", load_flavors("deepseek_v3"))
 def test_the_shapes_are_those_of_the_model(deepseek_v3, flavor):
     config = deepseek_v3(flavor)
     with torch.device("meta"):
@@ -108,28 +113,31 @@ def test_the_shapes_are_those_of_the_model(deepseek_v3, flavor):
     assert buffers == config.buffer_shapes()
 
 
-@pytest.mark.parametrize("flavor", flavors("deepseek_v3"))
+@pytest.mark.parametrize("flavor", load_flavors("deepseek_v3"))
 def test_what_is_spelled_out_is_the_dump_of_a_config_and_stays_as_it_is(deepseek_v3, flavor):
-    sizes = spell_out(DeepseekV3Config(flavor=flavor), row_length=8192)
+    sizes = resolve_model_sizes(DeepseekV3Config(flavor=flavor), seq_len=8192)
     sizes["attention"]["documents"] = None
     config = DeepseekV3Config.model_validate(sizes)
-    assert dump(config) == sizes
-    assert spell_out(config, row_length=64) == sizes
+    assert dump_config(config) == sizes
+    assert resolve_model_sizes(config, seq_len=64) == sizes
 
 
 @pytest.mark.parametrize(("rows", "scaled"), [(4096, False), (4097, True)])
 def test_a_flavor_has_yarn_where_rows_outgrow_its_original_context(rows, scaled):
     assert (
-        spell_out(DeepseekV3Config(flavor="671B"), row_length=rows)["rope"]["scaling"] is not None
+        resolve_model_sizes(DeepseekV3Config(flavor="671B"), seq_len=rows)["rope"]["scaling"]
+        is not None
     ) == scaled
     written = DeepseekV3Config(flavor="671B", rope={"scaling": {"name": "yarn"}})
-    assert spell_out(written, row_length=rows)["rope"]["scaling"]["factor"] == 40.0
+    assert resolve_model_sizes(written, seq_len=rows)["rope"]["scaling"]["factor"] == 40.0
 
 
 def read(folder, written):
     (folder / "config.json").write_text(json.dumps(written))
     return DeepseekV3Config.model_validate(
-        spell_out(DeepseekV3Config(flavor="auto", hf_assets_path=str(folder)), row_length=128)
+        resolve_model_sizes(
+            DeepseekV3Config(flavor="auto", hf_assets_path=str(folder)), seq_len=128
+        )
     )
 
 
@@ -138,9 +146,9 @@ def test_the_released_config_json_gives_the_flavor_with_yarn(tmp_path, deepseek_
     assert released.parameter_shapes() == flavor.parameter_shapes()
     assert (released.moe, released.rope.theta) == (flavor.moe, flavor.rope.theta)
     assert (released.norm_eps, released.latent_norm_eps) == (1e-6, 1e-6)
-    assert released.rope.scaling.magnitude() == 1.0
+    assert released.rope.scaling.cos_sin_scale() == 1.0
     # (0.1 ln 40 + 1)^2 / sqrt(192)
-    assert score_scale(released, released.rope.scaling) == pytest.approx(
+    assert compute_attention_scale(released, released.rope.scaling) == pytest.approx(
         1.8738542070926265 / 13.856406460551018, rel=1e-12
     )
 
@@ -153,7 +161,7 @@ def test_the_released_config_json_gives_the_flavor_with_yarn(tmp_path, deepseek_
 def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
     theirs.save_pretrained(tmp_path)
     config = read(tmp_path, json.loads((tmp_path / "config.json").read_text()))
-    assert read(tmp_path, huggingface_config(config, "float32")) == config
+    assert read(tmp_path, to_huggingface_config(config, "float32")) == config
     assert (config.n_layers, config.n_dense_layers, config.q_lora_rank) == (
         61,
         3,
@@ -177,8 +185,8 @@ def test_what_config_json_leaves_unsaid_of_yarn_is_what_transformers_infers(
 ):
     yarn = {"rope_type": "yarn", "original_max_position_embeddings": 4096, **scaling}
     config = read(tmp_path, {**RELEASED, "rope_scaling": yarn})
-    assert config.rope.scaling.magnitude() == pytest.approx(magnitude, rel=1e-12)
-    assert config.rope.scaling.score_factor() == pytest.approx(score_factor, rel=1e-12)
+    assert config.rope.scaling.cos_sin_scale() == pytest.approx(magnitude, rel=1e-12)
+    assert config.rope.scaling.attention_score_scale() == pytest.approx(score_factor, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +194,11 @@ def test_what_config_json_leaves_unsaid_of_yarn_is_what_transformers_infers(
     [
         (
             {"scoring_func": "softmax"},
-            'scoring_func is "softmax", and deepseek_v3 has only "sigmoid"',
+            'scoring_func is "softmax", but deepseek_v3 supports only "sigmoid"',
         ),
         ({"topk_method": "greedy"}, 'topk_method is "greedy"'),
         ({"rope_interleave": False}, "rope_interleave is false"),
-        ({"num_key_value_heads": 8}, "num_key_value_heads is 8, and deepseek_v3 has only 128"),
+        ({"num_key_value_heads": 8}, "num_key_value_heads is 8, but deepseek_v3 supports only 128"),
         ({"moe_layer_freq": 2}, "moe_layer_freq is 2"),
         ({"attention_bias": True}, "attention_bias is true"),
         ({"model_type": "deepseek_v2"}, 'model_type is "deepseek_v2"'),
@@ -200,9 +208,9 @@ def test_what_config_json_leaves_unsaid_of_yarn_is_what_transformers_infers(
         ),
         (
             {"rope_scaling": {**RELEASED["rope_scaling"], "mscale": -1}},
-            "rope_scaling.mscale is -1, expected a number from zero on",
+            "rope_scaling.mscale is -1, expected a non-negative number",
         ),
-        ({"index_topk": 2048}, "index_topk is a switch that deepseek_v3 does not know"),
+        ({"index_topk": 2048}, "index_topk is not supported by deepseek_v3"),
     ],
     ids=str,
 )
@@ -232,13 +240,13 @@ def test_mathematics_that_deepseek_v3_does_not_have_is_refused_by_name(change, m
 )
 def test_sizes_that_exclude_each_other_are_named(change, path):
     with pytest.raises(ProblemsFound) as found:
-        spell_out(DeepseekV3Config.model_validate({"flavor": "debugmodel", **change}))
+        resolve_model_sizes(DeepseekV3Config.model_validate({"flavor": "debugmodel", **change}))
     assert [".".join(problem.path) for problem in found.value.problems] == [f"model.{path}"]
 
 
 def test_everything_that_is_wrong_is_said_at_once():
     with pytest.raises(ProblemsFound) as found:
-        spell_out(
+        resolve_model_sizes(
             DeepseekV3Config(
                 flavor="debugmodel", qk_rope_head_dim=7, n_dense_layers=7, moe={"top_k": 9}
             )
@@ -278,7 +286,7 @@ def resolved(folder, *overrides):
     recipe.write_text(
         "version: 1\nmodel: {name: deepseek_v3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
     )
-    return resolve(str(recipe), list(overrides), environment={}).run
+    return resolve_recipe(str(recipe), list(overrides), environment={}).run
 
 
 def test_rows_longer_than_the_context_are_refused(tmp_path):
@@ -294,7 +302,8 @@ YARN = {
     }
 }
 GROUPED = {"moe": {"num_expert_groups": 4, "num_limited_groups": 2}}
-# for each setting that moves the logits another value than `deepseek_v3` has, and what must be so for it to be read
+# for each setting that moves the logits another value than `deepseek_v3` has, and what must be so
+# for it to be read
 MOVES = {
     "vocab_size": ({"vocab_size": 100}, {}),
     "dim": ({"dim": 48}, {}),

@@ -1,4 +1,5 @@
-"""Multi-token prediction is that of the DeepSeek-V3 paper, section 2.2, computed with transformers' layers under the published names."""
+"""Multi-token prediction is that of the DeepSeek-V3 paper, section 2.2, computed with transformers'
+layers under the published names."""
 
 import pytest
 import torch
@@ -13,27 +14,31 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
     DeepseekV3RotaryEmbedding,
 )
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.further_tokens import further_tokens, with_further_tokens
+from titanrun.components.data.mtp_labels import attach_mtp_labels, stack_mtp_tokens
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig, MultiTokenCrossEntropyConfig
-from titanrun.components.losses.cross_entropy import CrossEntropy
-from titanrun.config.base import dump
-from titanrun.distributed.degrees import Degrees
+from titanrun.components.losses.cross_entropy import CrossEntropyLoss
+from titanrun.config.base import dump_config
 from titanrun.distributed.device import CPU
-from titanrun.distributed.precision import precision_named
+from titanrun.distributed.precision import get_precision
+from titanrun.distributed.spec.parallel_dims import ParallelDims
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.deepseek_v3.huggingface import (
     from_huggingface,
-    huggingface_config,
     to_huggingface,
+    to_huggingface_config,
 )
 from titanrun.models.deepseek_v3.model import DeepseekV3
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
-from titanrun.recipe.plan.layout import NOTHING, Layout
-from titanrun.recipe.plan.memory import logits as logits_of
-from titanrun.recipe.resolve import resolve
-from titanrun.training.further_passes import FurtherTokens
-from titanrun.training.passes import WholeModel
+from titanrun.models.shared.spec.flops import (
+    count_active_parameters,
+    count_parameters,
+    flops_per_token,
+)
+from titanrun.recipe.plan.memory_estimate import estimate_logits as logits_of
+from titanrun.recipe.plan.plan_layout import ZERO_SIZE, PlanLayout
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.runners.forward_backward import FullModelForwardBackward
+from titanrun.training.runners.mtp_forward_backward import MTPForwardBackward
 
 DEPTH, LENGTH, SCALE = 2, 24, 0.3
 EXPERTS = {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5}
@@ -63,7 +68,7 @@ def model(config):
 
 @pytest.fixture
 def batch(config):
-    return TokenBatch.from_rows(
+    return TokenBatch.from_sequences(
         torch.randint(config.vocab_size, (2, LENGTH + 1), generator=Generator().manual_seed(1))
     )
 
@@ -73,11 +78,13 @@ class Reference:
 
     def __init__(self, config, state):
         self.state, self.config = state, config
-        self.theirs = TheirConfig(**huggingface_config(config, "float32"))
-        self.theirs._attn_implementation = "eager"
+        self.to_hf_name = TheirConfig(**to_huggingface_config(config, "float32"))
+        self.to_hf_name._attn_implementation = "eager"
 
-    def layer(self, index, x_BTD):
-        layer = DeepseekV3DecoderLayer(self.theirs, min(index, self.config.n_layers - 1)).double()
+    def build_layer(self, index, x_BTD):
+        layer = DeepseekV3DecoderLayer(
+            self.to_hf_name, min(index, self.config.n_layers - 1)
+        ).double()
         own = {
             name.removeprefix(f"model.layers.{index}."): weight
             for name, weight in self.state.items()
@@ -88,7 +95,7 @@ class Reference:
         mask = torch.full((x_BTD.size(1),) * 2, float("-inf"), dtype=torch.float64).triu(1)[
             None, None
         ]
-        turned = DeepseekV3RotaryEmbedding(self.theirs)(x_BTD, positions)
+        turned = DeepseekV3RotaryEmbedding(self.to_hf_name)(x_BTD, positions)
         told = {"attention_mask": mask, "position_ids": positions, "position_embeddings": turned}
         return functional_call(layer, weights, x_BTD, told)
 
@@ -101,7 +108,7 @@ class Reference:
         inputs_BT = tokens_BT[:, :-1]
         h_BTD = self.state["model.embed_tokens.weight"][inputs_BT]
         for index in range(self.config.n_layers):
-            h_BTD = self.layer(index, h_BTD)
+            h_BTD = self.build_layer(index, h_BTD)
         h_BTD = self.norm("model.norm.weight", h_BTD)
         found = [self.cross_entropy("lm_head.weight", h_BTD, tokens_BT[:, 1:])]
         for depth in range(1, DEPTH + 1):
@@ -112,7 +119,9 @@ class Reference:
                 self.norm(f"{name}enorm.weight", embedded),
                 self.norm(f"{name}hnorm.weight", h_BTD[:, : LENGTH - depth]),
             ]
-            h_BTD = self.layer(index, torch.cat(both, -1) @ self.state[f"{name}eh_proj.weight"].T)
+            h_BTD = self.build_layer(
+                index, torch.cat(both, -1) @ self.state[f"{name}eh_proj.weight"].T
+            )
             h_BTD = self.norm(f"{name}shared_head.norm.weight", h_BTD)
             found.append(
                 self.cross_entropy(
@@ -128,7 +137,8 @@ class Reference:
 
 
 def stacked(wanted, own):
-    """Weights in transformers' layout of today, which stacks the experts that its files keep apart."""
+    """Weights in transformers' layout of today, which stacks the experts that its files keep
+    apart."""
     found = {name: own[name] for name in wanted if name in own}
     for name in wanted:
         if name.endswith("experts.gate_up_proj"):
@@ -145,12 +155,12 @@ def stacked(wanted, own):
 
 
 def passes(model, **options):
-    loss = CrossEntropy(MultiTokenCrossEntropyConfig(**options))
-    return FurtherTokens(model, loss, precision_named("float32", "float32"), CPU, DEPTH, SCALE)
+    loss = CrossEntropyLoss(MultiTokenCrossEntropyConfig(**options))
+    return MTPForwardBackward(model, loss, get_precision("float32", "float32"), CPU, DEPTH, SCALE)
 
 
 def test_losses_and_gradients_are_those_of_the_paper(config, model, batch):
-    total = passes(model).backward(with_further_tokens(batch, DEPTH), torch.tensor(1.0))
+    total = passes(model).forward_backward(attach_mtp_labels(batch, DEPTH), torch.tensor(1.0))
     ours = dict(model.named_parameters())
     state = {
         name: weight.detach().clone().requires_grad_()
@@ -166,10 +176,14 @@ def test_losses_and_gradients_are_those_of_the_paper(config, model, batch):
     wanted.backward()
     front = f"model.layers.{config.n_layers}."
     for name, theirs in (
-        ("layers.3.join", f"{front}eh_proj"), ("layers.3.embedding_norm", f"{front}enorm"), ("layers.3.stream_norm", f"{front}hnorm"),
-        ("layers.3.out_norm", f"{front}shared_head.norm"), ("layers.3.attention.wo", f"{front}self_attn.o_proj"),
-        ("layers.0.attention.wo", "model.layers.0.self_attn.o_proj"), ("norm", "model.norm"),
-    ):  # fmt: skip
+        ("layers.3.join", f"{front}eh_proj"),
+        ("layers.3.embedding_norm", f"{front}enorm"),
+        ("layers.3.stream_norm", f"{front}hnorm"),
+        ("layers.3.out_norm", f"{front}shared_head.norm"),
+        ("layers.3.attention.wo", f"{front}self_attn.o_proj"),
+        ("layers.0.attention.wo", "model.layers.0.self_attn.o_proj"),
+        ("norm", "model.norm"),
+    ):
         assert torch.allclose(
             ours[f"{name}.weight"].grad, state[f"{theirs}.weight"].grad, rtol=1e-5, atol=1e-6
         ), name
@@ -190,13 +204,13 @@ def test_the_next_token_is_predicted_as_without_further_layers(deepseek_v3, conf
             if int(number(name)) < config.n_layers
         }
     )
-    told = with_further_tokens(batch, DEPTH)
+    told = attach_mtp_labels(batch, DEPTH)
     assert torch.equal(model(batch.tokens), alone(batch.tokens))
-    plain = WholeModel(
-        alone, CrossEntropy(CrossEntropyConfig()), precision_named("float32", "float32"), CPU
+    plain = FullModelForwardBackward(
+        alone, CrossEntropyLoss(CrossEntropyConfig()), get_precision("float32", "float32"), CPU
     )
-    assert torch.equal(passes(model).loss_sum(told), plain.loss_sum(batch))
-    logits = model(batch.tokens, further_KBT=further_tokens(told, DEPTH))
+    assert torch.equal(passes(model).compute_loss_sum(told), plain.compute_loss_sum(batch))
+    logits = model(batch.tokens, mtp_tokens_KBT=stack_mtp_tokens(told, DEPTH))
     assert torch.allclose(logits[: len(batch.tokens)], alone(batch.tokens), atol=1e-12)
 
 
@@ -207,14 +221,17 @@ def test_a_plan_has_the_logits_of_all_depths(tmp_path):
     )
     further = ["loss=multi_token_cross_entropy", "model.num_mtp_layers=2"]
     plain, told = (
-        resolve(str(recipe), overrides, environment={}).run for overrides in ([], further)
+        resolve_recipe(str(recipe), overrides, environment={}).run for overrides in ([], further)
     )
-    plain, told = (logits_of(Layout(run, Degrees(), NOTHING, [], NOTHING)) for run in (plain, told))
+    plain, told = (
+        logits_of(PlanLayout(run, ParallelDims(), ZERO_SIZE, [], ZERO_SIZE))
+        for run in (plain, told)
+    )
     assert told.bytes == 3 * plain.bytes
 
 
 def without_them(config):
-    return DeepseekV3Config.model_validate({**dump(config), "num_mtp_layers": 0})
+    return DeepseekV3Config.model_validate({**dump_config(config), "num_mtp_layers": 0})
 
 
 def number(name):
@@ -239,15 +256,16 @@ def test_weights_come_back_from_the_published_names_also_without_further_layers(
 
 
 def test_counts_are_those_that_deepseek_publishes(deepseek_v3):
-    # README_WEIGHTS.md of the release: 11.5 B of its own, 2.4 B active with the shared 0.9 B embedding and 0.9 B head
+    # README_WEIGHTS.md of the release: 11.5 B of its own, 2.4 B active with the shared 0.9 B
+    # embedding and 0.9 B head
     without, config = deepseek_v3("671B"), deepseek_v3("671B", num_mtp_layers=1)
     # and without the matrix that joins, as it turns out
     ends, join = 2 * config.vocab_size * config.dim, 2 * config.dim**2
-    assert round((parameter_count(config) - parameter_count(without) - join) / 1e9, 1) == 11.5
-    active = active_parameter_count(config) - active_parameter_count(without)
+    assert round((count_parameters(config) - count_parameters(without) - join) / 1e9, 1) == 11.5
+    active = count_active_parameters(config) - count_active_parameters(without)
     assert round((active + ends - join) / 1e9, 1) == 2.4
     length = 128
-    attention = config.key_value_width() * length
+    attention = config.kv_dim() * length
     assert flops_per_token(config, length) - flops_per_token(without, length) == 6 * (
         active + ends // 2 + attention
     )

@@ -1,4 +1,5 @@
-"""Logits and gradients equal transformers' DeepseekV3ForCausalLM on random weights, in both directions of the mapping."""
+"""Logits and gradients equal transformers' DeepseekV3ForCausalLM on random weights, in both
+directions of the mapping."""
 
 import json
 from dataclasses import replace
@@ -10,17 +11,17 @@ from torch import Generator
 from transformers import AutoModelForCausalLM, DeepseekV3ForCausalLM
 from transformers import DeepseekV3Config as TheirConfig
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.documents import marked_by_positions
+from titanrun.components.data.document_ids import document_ids_from_positions
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.deepseek_v3.huggingface import (
     from_huggingface,
-    huggingface_config,
     to_huggingface,
+    to_huggingface_config,
 )
 from titanrun.models.deepseek_v3.model import DeepseekV3
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 YARN = {
     "name": "yarn",
@@ -79,7 +80,7 @@ def opened(config, model, folder):
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    (folder / "config.json").write_text(json.dumps(to_huggingface_config(config, "float32")))
     theirs, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert type(theirs) is DeepseekV3ForCausalLM
     assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
@@ -97,7 +98,10 @@ def difference(model, theirs, config):
         torch.arange(64)[None] * 31,
     ):
         with torch.no_grad():
-            ours, other = model(ids, positions), theirs(ids, mask, position_ids=positions).logits
+            ours, other = (
+                model(ids, positions),
+                theirs(ids, mask, position_ids=positions).logits,
+            )
         assert 0.5 < other.std() < 5
         largest = max(largest, (ours - other).abs().max().item())
     print(f"largest difference of logits: {largest:.1e}")
@@ -112,11 +116,11 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
     theirs = DeepseekV3ForCausalLM(
-        TheirConfig(**{**huggingface_config(config, "float32"), "initializer_range": 0.1})
+        TheirConfig(**{**to_huggingface_config(config, "float32"), "initializer_range": 0.1})
     )
     theirs.save_pretrained(tmp_path)
     read = DeepseekV3Config.model_validate(
-        spell_out(DeepseekV3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+        resolve_model_sizes(DeepseekV3Config(flavor="auto", hf_assets_path=str(tmp_path)))
     )
     model = DeepseekV3(read, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(read, load_file(tmp_path / "model.safetensors")))
@@ -162,7 +166,8 @@ def experts_apart(stacked):
 
 
 def distance(ours, theirs):
-    """Largest difference over the largest element; an expert that no token was sent to has no gradient."""
+    """Largest difference over the largest element; an expert that no token was sent to has no
+    gradient."""
     largest = theirs.abs().max()
     return (
         0.0 if largest == 0 and not ours.any() else ((ours - theirs).abs().max() / largest).item()
@@ -179,7 +184,7 @@ def test_packed_documents_have_the_logits_that_transformers_gives_them(deepseek_
         attention=attention,
     )
     model = random_model(config)
-    theirs = DeepseekV3ForCausalLM(TheirConfig(**huggingface_config(config, "float32")))
+    theirs = DeepseekV3ForCausalLM(TheirConfig(**to_huggingface_config(config, "float32")))
     theirs.load_state_dict(stacked(to_huggingface(config, model.state_dict())))
     positions = torch.stack(
         [
@@ -188,10 +193,12 @@ def test_packed_documents_have_the_logits_that_transformers_gives_them(deepseek_
         ]
     )
     rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
-    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
+    batch = document_ids_from_positions(
+        replace(TokenBatch.from_sequences(rows), positions=positions)
+    )
     with torch.no_grad():
         ours, across = (
-            model(batch.tokens, positions, batch.documents),
+            model(batch.tokens, positions, batch.document_ids),
             model(batch.tokens, positions),
         )
         # with a cache transformers does not look for documents
@@ -241,7 +248,7 @@ def test_weights_that_predict_more_tokens_are_left_where_they_are(deepseek_v3):
 def test_a_model_without_biases_takes_no_weights_that_have_some(deepseek_v3):
     config, unbiased = exportable(deepseek_v3), exportable(deepseek_v3, load_balance_coeff=None)
     exported = to_huggingface(config, random_model(config).state_dict())
-    with pytest.raises(ProblemsFound, match="choose experts by a bias"):
+    with pytest.raises(ProblemsFound, match="use an expert bias"):
         from_huggingface(unbiased, exported)
     state = random_model(unbiased).state_dict()
     again = to_huggingface(unbiased, state)

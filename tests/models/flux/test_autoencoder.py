@@ -10,25 +10,31 @@ from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from torch import Generator
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.flux.autoencoder import SCALE, SHIFT, Autoencoder, autoencoder_of
+from titanrun.models.flux.autoencoder import SCALE, SHIFT, FluxAutoencoder, build_autoencoder
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.encoders import TinyAutoencoder, packed, picture_coder, unpacked
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.flux.encoders import (
+    TinyAutoencoder,
+    build_image_autoencoder,
+    patchify_latents,
+    unpatchify_latents,
+)
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 WIDTHS = [32, 64, 64]
 
 
 @pytest.fixture
-def made() -> Autoencoder:
+def made() -> FluxAutoencoder:
     torch.manual_seed(0)
-    model = Autoencoder(WIDTHS, layers=2, latent_channels=4).requires_grad_(False)
+    model = FluxAutoencoder(WIDTHS, layers=2, latent_channels=4).requires_grad_(False)
     for parameter in model.parameters():
         parameter.add_(0.05 * torch.randn(parameter.shape))
     return model
 
 
-def theirs(model: Autoencoder) -> AutoencoderKL:
-    """diffusers' class with the same weights, under names that diffusers itself makes of those of the original."""
+def theirs(model: FluxAutoencoder) -> AutoencoderKL:
+    """diffusers' class with the same weights, under names that diffusers itself makes of those of
+    the original."""
     settings = {
         "down_block_types": ["DownEncoderBlock2D"] * 3,
         "up_block_types": ["UpDecoderBlock2D"] * 3,
@@ -43,7 +49,7 @@ def theirs(model: Autoencoder) -> AutoencoderKL:
     return other.requires_grad_(False)
 
 
-def test_latents_and_pictures_are_those_of_diffusers(made: Autoencoder) -> None:
+def test_latents_and_pictures_are_those_of_diffusers(made: FluxAutoencoder) -> None:
     other = theirs(made)
     generator = Generator().manual_seed(1)
     pictures, noise = (
@@ -61,7 +67,7 @@ def test_latents_and_pictures_are_those_of_diffusers(made: Autoencoder) -> None:
 
 
 def test_a_file_says_its_own_sizes_and_a_wrong_one_is_a_problem(
-    made: Autoencoder, tmp_path: Path
+    made: FluxAutoencoder, tmp_path: Path
 ) -> None:
     file = tmp_path / "ae.safetensors"
     safetensors.torch.save_file(made.state_dict(), file)
@@ -74,14 +80,14 @@ def test_a_file_says_its_own_sizes_and_a_wrong_one_is_a_problem(
             "max_t5_encoding_len": 4,
         }
         config = FluxConfig.model_validate({"flavor": "tiny", "encoder": encoder, **changes})
-        return picture_coder(
-            FluxConfig.model_validate(spell_out(config)),
+        return build_image_autoencoder(
+            FluxConfig.model_validate(resolve_model_sizes(config)),
             device=torch.device("cpu"),
             dtype=torch.float32,
         )
 
     opened = coder(in_channels=16)
-    assert isinstance(opened, Autoencoder)
+    assert isinstance(opened, FluxAutoencoder)
     assert all(
         torch.equal(tensor, made.state_dict()[name]) for name, tensor in opened.state_dict().items()
     )
@@ -93,13 +99,13 @@ def test_a_file_says_its_own_sizes_and_a_wrong_one_is_a_problem(
     with pytest.raises(ProblemsFound, match=r"decoder\.mid\.attn_1"):
         coder(in_channels=16)
     file.write_bytes(b"no weights")
-    with pytest.raises(ProblemsFound, match="cannot be read"):
+    with pytest.raises(ProblemsFound, match="cannot read"):
         coder(in_channels=16)
 
 
 def test_the_autoencoder_of_flux_has_its_published_size() -> None:
     with torch.device("meta"):
-        model = Autoencoder([128, 256, 512, 512], layers=2, latent_channels=16)
+        model = FluxAutoencoder([128, 256, 512, 512], layers=2, latent_channels=16)
         other = AutoencoderKL(
             down_block_types=["DownEncoderBlock2D"] * 4,
             up_block_types=["UpDecoderBlock2D"] * 4,
@@ -117,8 +123,8 @@ def test_the_autoencoder_of_flux_has_its_published_size() -> None:
 
 
 def test_weights_of_something_else_are_a_problem() -> None:
-    with pytest.raises(ProblemsFound, match="does not hold FLUX"):
-        autoencoder_of({"weight": torch.zeros(2)}, source="x.safetensors")
+    with pytest.raises(ProblemsFound, match="does not contain FLUX"):
+        build_autoencoder({"weight": torch.zeros(2)}, source="x.safetensors")
 
 
 def test_the_stand_in_keeps_low_frequencies() -> None:
@@ -137,5 +143,5 @@ def test_packing_is_that_of_diffusers_and_comes_back() -> None:
     latents = torch.randn(2, 4, 6, 8, generator=Generator().manual_seed(0))
     # FluxPipeline._pack_latents, which cannot be imported without a pipeline's other packages
     expected = latents.view(2, 4, 3, 2, 4, 2).permute(0, 2, 4, 1, 3, 5).reshape(2, 12, 16)
-    assert torch.equal(packed(latents), expected)
-    assert torch.equal(unpacked(packed(latents), (3, 4)), latents)
+    assert torch.equal(patchify_latents(latents), expected)
+    assert torch.equal(unpatchify_latents(patchify_latents(latents), (3, 4)), latents)

@@ -9,14 +9,14 @@ import torch
 from diffusers import FluxTransformer2DModel
 from torch import Generator, Tensor
 
-from titanrun.components.checkpoints.huggingface import write_folder
+from titanrun.components.checkpoints.huggingface import write_hf_folder
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.flux.config import FluxConfig
-from titanrun.models.flux.huggingface import from_huggingface, huggingface_config, to_huggingface
-from titanrun.models.flux.model import Flux, places_of, time_features
-from titanrun.models.shared.counting import flops_per_token, parameter_count
-from titanrun.models.shared.flavors import flavors, spell_out
-from titanrun.recipe.menu import open_menu
+from titanrun.models.flux.huggingface import from_huggingface, to_huggingface, to_huggingface_config
+from titanrun.models.flux.model import Flux, compute_timestep_features, get_image_positions
+from titanrun.models.shared.spec.flavors import load_flavors, resolve_model_sizes
+from titanrun.models.shared.spec.flops import count_parameters, flops_per_token
+from titanrun.recipe.builtins import register_builtins
 
 SMALL = {"flavor": "tiny", "encoder": {"max_t5_encoding_len": 5}}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -38,7 +38,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def config_of(**changes: Any) -> FluxConfig:
-    return FluxConfig.model_validate(spell_out(FluxConfig.model_validate(SMALL | changes)))
+    return FluxConfig.model_validate(
+        resolve_model_sizes(FluxConfig.model_validate(SMALL | changes))
+    )
 
 
 def built(config: FluxConfig) -> Flux:
@@ -73,7 +75,7 @@ def inputs(config: FluxConfig) -> dict[str, Tensor]:
 
 
 def theirs(config: FluxConfig, model: Flux) -> FluxTransformer2DModel:
-    made = FluxTransformer2DModel.from_config(huggingface_config(config, "float32"))
+    made = FluxTransformer2DModel.from_config(to_huggingface_config(config, "float32"))
     made.load_state_dict(to_huggingface(config, model.state_dict()))
     return made
 
@@ -93,13 +95,13 @@ def their_velocity(model: FluxTransformer2DModel, given: dict[str, Tensor]) -> T
 
 
 def our_velocity(model: Flux, given: dict[str, Tensor]) -> Tensor:
-    told = time_features(given["guidance"]) if "guidance" in given else None
+    told = compute_timestep_features(given["guidance"]) if "guidance" in given else None
     velocity: Tensor = model(
         given["latents"],
-        time_features(given["times"]),
+        compute_timestep_features(given["times"]),
         given["text"],
         given["pooled"],
-        places_of(2, 3),
+        get_image_positions(2, 3),
         told,
     )
     return velocity
@@ -166,7 +168,8 @@ def original_name(config: FluxConfig, name: str) -> str:
                 "query_norm": "norm.query_norm",
                 "key_norm": "norm.key_norm",
             }.get(rest[0], rest[0])
-            return f"single_blocks.{number - int(config.n_double_layers)}.{inner}.{'scale' if 'norm' in inner else kind}"
+            last = "scale" if "norm" in inner else kind
+            return f"single_blocks.{number - int(config.n_double_layers)}.{inner}.{last}"
         side, inner = rest[0], ".".join(rest[1:])
         holder = {"modulation": "mod.lin", "mlp.0": "mlp.0", "mlp.2": "mlp.2"}.get(
             inner
@@ -184,10 +187,10 @@ def test_diffusers_opens_an_export(tmp_path: Path) -> None:
     config = config_of()
     model, given = built(config), inputs(config)
     folder = tmp_path / "hf"
-    write_folder(
+    write_hf_folder(
         folder,
         to_huggingface(config, model.state_dict()),
-        huggingface_config(config, "float32"),
+        to_huggingface_config(config, "float32"),
         stem="diffusion_pytorch_model",
     )
     opened = FluxTransformer2DModel.from_pretrained(folder)
@@ -199,7 +202,7 @@ def test_diffusers_opens_an_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("double_blocks.9.img_mod.lin.weight", "no place"),
+        ("double_blocks.9.img_mod.lin.weight", "are not in the model"),
         ("double_blocks.0.img_mod.lin.weight", "missing"),
     ],
 )
@@ -221,21 +224,22 @@ def test_a_guidance_embedding_on_one_side_only_is_a_problem_that_says_what_to_se
     with pytest.raises(ProblemsFound) as found:
         from_huggingface(plain, to_huggingface(told, built(told).state_dict()))
     assert (
-        found.value.problems[0].help
+        found.value.problems[0].hint
         == "these have a guidance embedding: set model.guidance_embed, such as 3.5"
     )
     with pytest.raises(ProblemsFound) as found:
         from_huggingface(told, to_huggingface(plain, built(plain).state_dict()))
     assert (
-        found.value.problems[0].help
+        found.value.problems[0].hint
         == "these have no guidance embedding: remove model.guidance_embed"
     )
 
 
 def test_every_flavor_has_the_parameters_of_its_description() -> None:
-    open_menu()
-    # 11,891,178,560: diffusers' own count of the transformer of FLUX.1-schnell, which has no guidance embedding
-    found = {name: counted(name) for name in flavors("flux")}
+    register_builtins()
+    # 11,891,178,560: diffusers' own count of the transformer of FLUX.1-schnell, which has no
+    # guidance embedding
+    found = {name: counted(name) for name in load_flavors("flux")}
     # and of that of FLUX.1-dev
     assert counted("dev", guidance_embed=3.5) == 11901408320
     assert found == {
@@ -249,15 +253,15 @@ def test_every_flavor_has_the_parameters_of_its_description() -> None:
 def counted(flavor: str, **changes: Any) -> int:
     encoder = {"t5_encoder": "a", "clip_encoder": "b", "autoencoder_path": "c"}
     config = FluxConfig.model_validate(
-        spell_out(FluxConfig(flavor=flavor, encoder=encoder, **changes))
+        resolve_model_sizes(FluxConfig(flavor=flavor, encoder=encoder, **changes))
     )
-    count = parameter_count(config)
+    count = count_parameters(config)
     with torch.device("meta"):
         assert count == sum(
             parameter.numel() for parameter in Flux(config, seq_len=512).parameters()
         )
         if flavor == "schnell" or changes:
-            made = FluxTransformer2DModel.from_config(huggingface_config(config, "float32"))
+            made = FluxTransformer2DModel.from_config(to_huggingface_config(config, "float32"))
             assert count == sum(parameter.numel() for parameter in made.parameters())
     return count
 

@@ -1,19 +1,28 @@
-"""Sizes, counts and layers of gpt-oss; what a config.json of OpenAI's says; and what contradicts itself."""
+"""Sizes, counts and layers of gpt-oss; what a config.json of OpenAI's says; and what contradicts
+itself."""
 
 import json
 
 import pytest
 import torch
 
-from titanrun.config.base import dump
+from titanrun.config.base import dump_config
 from titanrun.config.problems import ProblemsFound
+from titanrun.models.gpt_oss.clamped_experts import (
+    ClampedExperts,
+    compute_slot_experts,
+    scale_summed_bias,
+)
 from titanrun.models.gpt_oss.config import GptOssConfig
-from titanrun.models.gpt_oss.experts import ClampedExperts, expert_of_slots, part_of_sum
-from titanrun.models.gpt_oss.huggingface import huggingface_config
+from titanrun.models.gpt_oss.huggingface import to_huggingface_config
 from titanrun.models.gpt_oss.model import GptOss
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
-from titanrun.models.shared.flavors import overlaid, spell_out
-from titanrun.recipe.resolve import resolve
+from titanrun.models.shared.spec.flavors import merge_sizes, resolve_model_sizes
+from titanrun.models.shared.spec.flops import (
+    count_active_parameters,
+    count_parameters,
+    flops_per_token,
+)
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 # config.json of openai/gpt-oss-20b
 PUBLISHED = {
@@ -71,8 +80,8 @@ def test_counts_equal_the_worked_numbers_and_the_model(
     gpt_oss, flavor, parameters, active, seq_len, flops
 ):
     config = gpt_oss(flavor)
-    assert parameter_count(config) == parameters
-    assert active_parameter_count(config) == active
+    assert count_parameters(config) == parameters
+    assert count_active_parameters(config) == active
     assert flops_per_token(config, seq_len) == flops
     with torch.device("meta"):
         model = GptOss(config, seq_len=16)
@@ -81,8 +90,8 @@ def test_counts_equal_the_worked_numbers_and_the_model(
 
 
 def test_the_sizes_of_the_published_model_are_those_of_its_flavor(gpt_oss):
-    flavor = dump(gpt_oss("20b"))
-    assert overlaid(flavor, GptOssConfig.sizes_from_huggingface(PUBLISHED)) == flavor
+    flavor = dump_config(gpt_oss("20b"))
+    assert merge_sizes(flavor, GptOssConfig.read_huggingface_sizes(PUBLISHED)) == flavor
 
 
 @pytest.mark.parametrize(
@@ -95,13 +104,13 @@ def test_the_sizes_of_the_published_model_are_those_of_its_flavor(gpt_oss):
 )
 def test_the_sizes_of_an_export_are_read_back(gpt_oss, fields):
     config = gpt_oss(**fields)
-    read = GptOssConfig.sizes_from_huggingface(
-        json.loads(json.dumps(huggingface_config(config, "float32")))
+    read = GptOssConfig.read_huggingface_sizes(
+        json.loads(json.dumps(to_huggingface_config(config, "float32")))
     )
-    expected = {name: value for name, value in dump(config).items() if name in read}
+    expected = {name: value for name, value in dump_config(config).items() if name in read}
     if expected["rope"]["scaling"] is not None:
         assert read["rope"]["scaling"].pop("attention_factor") == pytest.approx(
-            config.rope.scaling.magnitude()
+            config.rope.scaling.cos_sin_scale()
         )
         del expected["rope"]["scaling"]["attention_factor"]
     del expected["moe"]["use_grouped_mm"]
@@ -122,12 +131,14 @@ def test_the_sizes_of_an_export_are_read_back(gpt_oss, fields):
 )
 def test_a_config_json_of_another_model_is_refused(key, value):
     with pytest.raises(ProblemsFound, match=key):
-        GptOssConfig.sizes_from_huggingface({**PUBLISHED, key: value})
+        GptOssConfig.read_huggingface_sizes({**PUBLISHED, key: value})
 
 
 def test_sizes_that_contradict_each_other_are_all_found():
     with pytest.raises(ProblemsFound) as found:
-        spell_out(GptOssConfig(flavor="debugmodel", n_heads=9, head_dim=15, moe={"top_k": 65}))
+        resolve_model_sizes(
+            GptOssConfig(flavor="debugmodel", n_heads=9, head_dim=15, moe={"top_k": 65})
+        )
     assert [problem.path for problem in found.value.problems] == [
         ("model", "head_dim"),
         ("model", "n_kv_heads"),
@@ -147,7 +158,7 @@ def test_sizes_that_contradict_each_other_are_all_found():
 )
 def test_a_ramp_that_cannot_be_is_refused(rope, field):
     with pytest.raises(ProblemsFound) as found:
-        spell_out(GptOssConfig(flavor="debugmodel", rope=rope))
+        resolve_model_sizes(GptOssConfig(flavor="debugmodel", rope=rope))
     assert [problem.path for problem in found.value.problems] == [("model", *field.split("."))]
 
 
@@ -188,12 +199,12 @@ def test_experts_equal_the_formula_in_float64(gpt_oss):
 
 
 def test_slots_know_their_expert_and_padding_counts_as_the_last_ones():
-    assert expert_of_slots(torch.tensor([2, 0, 1]), 5).tolist() == [0, 0, 2, 2, 2]
+    assert compute_slot_experts(torch.tensor([2, 0, 1]), 5).tolist() == [0, 0, 2, 2, 2]
 
 
 def test_ranks_that_share_a_bias_add_it_up_once_and_have_its_whole_gradient():
     bias = torch.tensor([1.0, 2.0], requires_grad=True)
-    parts = [part_of_sum(bias, 0.25) for _ in range(4)]
+    parts = [scale_summed_bias(bias, 0.25) for _ in range(4)]
     assert torch.equal(sum(parts), bias)
     assert torch.autograd.grad(parts[0].sum(), bias)[0].tolist() == [1.0, 1.0]
 
@@ -223,9 +234,9 @@ def test_varlen_attention_has_no_sinks(tmp_path):
 
 def test_flavor_auto_reads_the_folder_that_the_recipe_names(tmp_path, gpt_oss):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
-    read = spell_out(GptOssConfig(flavor="auto", hf_assets_path=str(tmp_path)))
-    assert dump(GptOssConfig.model_validate(read)) == {
-        **dump(gpt_oss("20b")),
+    read = resolve_model_sizes(GptOssConfig(flavor="auto", hf_assets_path=str(tmp_path)))
+    assert dump_config(GptOssConfig.model_validate(read)) == {
+        **dump_config(gpt_oss("20b")),
         "flavor": None,
         "hf_assets_path": str(tmp_path),
     }
@@ -243,5 +254,5 @@ def problems_of(folder, *overrides):
         "version: 1\nmodel: {name: gpt_oss, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
     )
     with pytest.raises(ProblemsFound) as found:
-        resolve(str(recipe), list(overrides), environment={})
+        resolve_recipe(str(recipe), list(overrides), environment={})
     return found.value.problems

@@ -1,4 +1,5 @@
-"""Logits and gradients equal transformers' GptOssForCausalLM on random weights, in both directions of the mapping."""
+"""Logits and gradients equal transformers' GptOssForCausalLM on random weights, in both directions
+of the mapping."""
 
 import json
 from dataclasses import replace
@@ -10,12 +11,16 @@ from torch import Generator
 from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from titanrun.components.checkpoints.dequantize import expanded
-from titanrun.components.checkpoints.quantization import Quantization
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.documents import marked_by_positions
+from titanrun.components.checkpoints.dequantize import dequantize_weights
+from titanrun.components.checkpoints.spec.hf_quantization import HFQuantization
+from titanrun.components.data.document_ids import document_ids_from_positions
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.gpt_oss.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.gpt_oss.huggingface import (
+    from_huggingface,
+    to_huggingface,
+    to_huggingface_config,
+)
 from titanrun.models.gpt_oss.model import GptOss
 
 # original context 64: at 40 to 2000 positions the whole ramp is in use
@@ -50,7 +55,8 @@ def config(request, gpt_oss):
 
 
 def made(gpt_oss, fields):
-    """A config whose weights let attention and experts decide the logits: at the usual std of 0.02 the embedding does."""
+    """A config whose weights let attention and experts decide the logits: at the usual std of 0.02
+    the embedding does."""
     return gpt_oss(**fields, init={"linear_std": 0.3})
 
 
@@ -66,13 +72,14 @@ def random_model(config, seed=0):
 
 
 def exported(model, folder):
-    """What transformers makes of the model's export; eagerly, since its other kernels have no sinks on a CPU."""
+    """What transformers makes of the model's export; eagerly, since its other kernels have no sinks
+    on a CPU."""
     save_file(
         to_huggingface(model.config, model.state_dict()),
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(huggingface_config(model.config, "float32")))
+    (folder / "config.json").write_text(json.dumps(to_huggingface_config(model.config, "float32")))
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
 
@@ -107,7 +114,7 @@ def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
     theirs = GptOssForCausalLM(
         GptOssConfig(
-            **huggingface_config(config, "float32"),
+            **to_huggingface_config(config, "float32"),
             initializer_range=0.1,
             attn_implementation="eager",
         )
@@ -142,10 +149,12 @@ def test_packed_documents_do_not_see_each_other(gpt_oss, backend, tmp_path):
             for lengths in ((20, 1, 43), (64,))
         ]
     )
-    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
-    ours = model(batch.tokens, positions, batch.documents)
+    batch = document_ids_from_positions(
+        replace(TokenBatch.from_sequences(rows), positions=positions)
+    )
+    ours = model(batch.tokens, positions, batch.document_ids)
     expected = theirs(
-        batch.tokens, masks(batch.documents, config.sliding_window), position_ids=positions
+        batch.tokens, masks(batch.document_ids, config.sliding_window), position_ids=positions
     ).logits
     assert (ours - expected).abs().max() < 1e-5
     assert (ours - model(batch.tokens, positions)).abs().max() > 0.01
@@ -155,7 +164,8 @@ def test_packed_documents_do_not_see_each_other(gpt_oss, backend, tmp_path):
 
 
 def masks(documents, window):
-    """What transformers adds to the scores of each kind of layer, which this class does not make of positions itself."""
+    """What transformers adds to the scores of each kind of layer, which this class does not make of
+    positions itself."""
     place = torch.arange(documents.size(1))
     ahead = place[:, None] - place[None, :]
     own = documents[:, :, None] == documents[:, None, :]
@@ -215,7 +225,7 @@ def test_the_weights_that_openai_published_in_mxfp4_are_those_that_transformers_
         )
         state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         wanted[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
-    weights = from_huggingface(config, expanded(state, Quantization("mxfp4")))
+    weights = from_huggingface(config, dequantize_weights(state, HFQuantization("mxfp4")))
     for layer in range(2):
         theirs = f"model.layers.{layer}.mlp.experts"
         for ours, name in (("mlp1_weight", "gate_up_proj"), ("mlp2_weight", "down_proj")):

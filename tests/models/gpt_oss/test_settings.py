@@ -1,4 +1,5 @@
-"""Every setting of gpt-oss reaches the model: with another value it says something else, or is made of other parts."""
+"""Every setting of gpt-oss reaches the model: with another value it says something else, or is made
+of other parts."""
 
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_the_product_that_runs_is_the_one_the_config_asks_for(gpt_oss, monkeypat
     def refuse(*given: Any) -> None:
         raise AssertionError("a grouped product")
 
-    monkeypatch.setattr("titanrun.models.shared.grouped_experts.grouped_product", refuse)
+    monkeypatch.setattr("titanrun.models.shared.grouped_experts.kernel_grouped_mm", refuse)
     outcome(gpt_oss(moe={"use_grouped_mm": False}))
     with pytest.raises(AssertionError, match="a grouped product"):
         outcome(gpt_oss())

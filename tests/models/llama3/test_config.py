@@ -7,8 +7,8 @@ from transformers import LlamaConfig
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.llama3.config import Llama3Config
-from titanrun.models.llama3.huggingface import huggingface_config
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.llama3.huggingface import to_huggingface_config
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 # Llama 3.2 1B as transformers 4 wrote it
 VERSION_4 = {
@@ -52,7 +52,7 @@ VERSION_5 = {
 
 def spelled(folder, written, **fields):
     (folder / "config.json").write_text(json.dumps(written))
-    return spell_out(
+    return resolve_model_sizes(
         Llama3Config.model_validate({"flavor": "auto", "hf_assets_path": str(folder), **fields})
     )
 
@@ -71,7 +71,7 @@ def problems_of(folder, written):
 )
 def test_both_spellings_give_the_same_sizes(tmp_path, written):
     sizes = spelled(tmp_path, written)
-    known = spell_out(Llama3Config.model_validate({"flavor": "1B"}))
+    known = resolve_model_sizes(Llama3Config.model_validate({"flavor": "1B"}))
     known["rope"]["scaling"]["factor"] = 32.0
     # the width is a number of the file: the rule is not asked
     known["feed_forward"] = {"hidden_dim": 8192, "multiple_of": 256, "ffn_dim_multiplier": None}
@@ -134,7 +134,7 @@ def test_what_is_exported_is_read_back(tmp_path, llama3):
     config = llama3(
         n_kv_heads=2, head_dim=24, tie_word_embeddings=True, feed_forward={"hidden_dim": 100}
     )
-    sizes = spelled(tmp_path, huggingface_config(config, "float32"))
+    sizes = spelled(tmp_path, to_huggingface_config(config, "float32"))
     assert Llama3Config.model_validate({**sizes, "hf_assets_path": None}) == config
 
 
@@ -153,7 +153,7 @@ def test_what_is_exported_is_read_back(tmp_path, llama3):
         ),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 'rope_scaling.rope_type is "linear"'),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-        ({"logit_scale": 2.0}, "logit_scale is a switch that llama3 does not know"),
+        ({"logit_scale": 2.0}, "logit_scale is not supported by llama3"),
         ({"hidden_size": "2048"}, 'hidden_size is "2048", expected a positive whole number'),
         ({"num_attention_heads": None}, "num_attention_heads is missing"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1, expected a positive number"),
@@ -177,14 +177,14 @@ def test_a_missing_or_broken_file_is_one_problem(tmp_path):
         if content is not None:
             (tmp_path / "config.json").write_bytes(content.encode("utf-8", "surrogatepass"))
         with pytest.raises(ProblemsFound) as found:
-            spell_out(config)
+            resolve_model_sizes(config)
         (problem,) = found.value.problems
         assert (problem.code, problem.path) == ("file", ("model", "hf_assets_path"))
 
 
 def test_flavor_auto_without_a_folder_is_a_problem():
     with pytest.raises(ProblemsFound) as found:
-        spell_out(Llama3Config.model_validate({"flavor": "auto"}))
+        resolve_model_sizes(Llama3Config.model_validate({"flavor": "auto"}))
     assert [(problem.code, problem.path) for problem in found.value.problems] == [
         ("missing-key", ("model", "hf_assets_path"))
     ]

@@ -1,4 +1,5 @@
-"""Logits equal transformers' LlamaForCausalLM on random weights, in both directions of the mapping."""
+"""Logits equal transformers' LlamaForCausalLM on random weights, in both directions of the
+mapping."""
 
 import json
 from dataclasses import replace
@@ -9,10 +10,14 @@ from safetensors.torch import save_file
 from torch import Generator
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.documents import marked_by_positions
+from titanrun.components.data.document_ids import document_ids_from_positions
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.llama3.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.llama3.huggingface import (
+    from_huggingface,
+    to_huggingface,
+    to_huggingface_config,
+)
 from titanrun.models.llama3.model import Llama3
 
 # original context 256: at 40 to 2000 positions all three bands of the scaling are in use
@@ -81,7 +86,7 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
         tmp_path / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (tmp_path / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    (tmp_path / "config.json").write_text(json.dumps(to_huggingface_config(config, "float32")))
     theirs = LlamaForCausalLM.from_pretrained(tmp_path)
     assert theirs.dtype == torch.float32
     assert difference(model, theirs, config) < 1e-5
@@ -90,7 +95,7 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 def test_weights_of_transformers_give_its_logits_here(config):
     torch.manual_seed(2)
     theirs = LlamaForCausalLM(
-        LlamaConfig(**huggingface_config(config, "float32"), initializer_range=0.1)
+        LlamaConfig(**to_huggingface_config(config, "float32"), initializer_range=0.1)
     )
     model = Llama3(config, seq_len=SEQ_LEN)
     model.load_state_dict(from_huggingface(config, theirs.state_dict()))
@@ -99,7 +104,7 @@ def test_weights_of_transformers_give_its_logits_here(config):
 
 def test_gradients_are_those_of_transformers(config):
     model = random_model(config)
-    theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32")))
+    theirs = LlamaForCausalLM(LlamaConfig(**to_huggingface_config(config, "float32")))
     theirs.load_state_dict(
         to_huggingface(config, model.state_dict()), strict=not config.tie_word_embeddings
     )
@@ -129,7 +134,7 @@ def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_
         attention={"backend": backend, "mask": "block_causal", "documents": "positions"},
     )
     model = random_model(config)
-    theirs = LlamaForCausalLM(LlamaConfig(**huggingface_config(config, "float32")))
+    theirs = LlamaForCausalLM(LlamaConfig(**to_huggingface_config(config, "float32")))
     theirs.load_state_dict(to_huggingface(config, model.state_dict()))
     rows = torch.randint(config.vocab_size, (2, 65), generator=Generator().manual_seed(1))
     positions = torch.stack(
@@ -138,10 +143,12 @@ def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_
             for lengths in ((20, 1, 43), (64,))
         ]
     )
-    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
+    batch = document_ids_from_positions(
+        replace(TokenBatch.from_sequences(rows), positions=positions)
+    )
     # with a cache transformers does not look for documents
     ours, expected = (
-        model(batch.tokens, positions, batch.documents),
+        model(batch.tokens, positions, batch.document_ids),
         theirs(batch.tokens, position_ids=positions, use_cache=False).logits,
     )
     assert (ours - expected).abs().max() < 1e-5
@@ -197,7 +204,7 @@ def test_weights_of_another_model_are_named(llama3):
     assert [problem.message for problem in found.value.problems] == [
         "weights the model needs are missing: model.norm.weight",
         "weights the model does not have: model.layers.0.self_attn.q_proj.bias",
-        "weights of other sizes than the model's: lm_head.weight is 7 x 64, not 96 x 64",
+        "weights with other shapes than the model's: lm_head.weight is 7 x 64, not 96 x 64",
     ]
     with pytest.raises(ProblemsFound):
         to_huggingface(config, {"output.weight": torch.zeros(96, 64)})

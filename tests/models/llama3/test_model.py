@@ -1,4 +1,5 @@
-"""The Llama 3 model: construction, initial weights, positions, tying, and the recorded reference."""
+"""The Llama 3 model: construction, initial weights, positions, tying, and the recorded
+reference."""
 
 import json
 import math
@@ -13,7 +14,7 @@ from torch import Generator
 from titanrun.models.llama3.config import Llama3Config
 from titanrun.models.llama3.huggingface import from_huggingface
 from titanrun.models.llama3.model import Llama3
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 REFERENCE = Path(__file__).parents[4] / "shared" / "reference" / "llama3_debug_fp32"
 
@@ -166,7 +167,7 @@ def test_gradients_reach_every_parameter(llama3):
 @pytest.mark.skipif(not REFERENCE.exists(), reason="the recorded run is not beside the repository")
 def test_recorded_weights_give_the_recorded_loss_and_gradient_norm():
     config = Llama3Config.model_validate(
-        spell_out(Llama3Config(flavor="auto", hf_assets_path=str(REFERENCE)))
+        resolve_model_sizes(Llama3Config(flavor="auto", hf_assets_path=str(REFERENCE)))
     )
     model = built(config, seq_len=256)
     model.load_state_dict(from_huggingface(config, load_file(REFERENCE / "model.safetensors")))

@@ -1,4 +1,5 @@
-"""Sizes, counts and layers of Llama 4; what a config.json of Meta's says; and what contradicts itself."""
+"""Sizes, counts and layers of Llama 4; what a config.json of Meta's says; and what contradicts
+itself."""
 
 import json
 
@@ -6,14 +7,18 @@ import pytest
 import torch
 from transformers import Llama4TextConfig
 
-from titanrun.config.base import dump
+from titanrun.config.base import dump_config
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.llama4.config import Llama4Config
-from titanrun.models.llama4.huggingface import huggingface_config
+from titanrun.models.llama4.huggingface import to_huggingface_config
 from titanrun.models.llama4.model import Llama4
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
-from titanrun.models.shared.flavors import spell_out
-from titanrun.recipe.resolve import resolve
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.models.shared.spec.flops import (
+    count_active_parameters,
+    count_parameters,
+    flops_per_token,
+)
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 STRETCHED = {
     "factor": 8.0,
@@ -95,8 +100,8 @@ def test_counts_equal_the_worked_numbers_and_the_model(
     llama4, flavor, parameters, active, seq_len, flops
 ):
     config = llama4(flavor)
-    assert parameter_count(config) == parameters
-    assert active_parameter_count(config) == active
+    assert count_parameters(config) == parameters
+    assert count_active_parameters(config) == active
     assert flops_per_token(config, seq_len) == flops
     with torch.device("meta"):
         model = Llama4(config, seq_len=16)
@@ -125,19 +130,19 @@ def test_layers_of_a_torchtitan_flavor(llama4):
         None,
         256,
     ]
-    assert all(layer.attention.backend.mask.documents for layer in layers)
+    assert all(layer.attention.backend.mask.separates_documents for layer in layers)
 
 
 @pytest.mark.parametrize("written", [RELEASED, WHOLE], ids=["text model", "model that sees"])
 def test_flavor_auto_reads_the_folder_that_the_recipe_names(written, tmp_path, llama4):
     (tmp_path / "config.json").write_text(json.dumps(written))
-    read = spell_out(Llama4Config(flavor="auto", hf_assets_path=str(tmp_path)))
+    read = resolve_model_sizes(Llama4Config(flavor="auto", hf_assets_path=str(tmp_path)))
     widths = {"hidden_dim": 16384, "multiple_of": 256, "ffn_dim_multiplier": None}
     rope = {"scaling": {"name": "llama3", **STRETCHED}}
     expected = llama4(
         "17bx16e", **OF_META, feed_forward=widths, moe={"hidden_dim": 8192}, rope=rope
     )
-    assert read == {**dump(expected), "flavor": None, "hf_assets_path": str(tmp_path)}
+    assert read == {**dump_config(expected), "flavor": None, "hf_assets_path": str(tmp_path)}
 
 
 def test_absent_keys_have_the_defaults_of_transformers():
@@ -152,7 +157,7 @@ def test_absent_keys_have_the_defaults_of_transformers():
             "num_attention_heads",
         )
     }
-    assert Llama4Config.sizes_from_huggingface(silent) == Llama4Config.sizes_from_huggingface(said)
+    assert Llama4Config.read_huggingface_sizes(silent) == Llama4Config.read_huggingface_sizes(said)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +188,10 @@ def test_absent_keys_have_the_defaults_of_transformers():
 )
 def test_the_sizes_of_an_export_are_read_back(llama4, fields):
     config = llama4(**fields)
-    read = Llama4Config.sizes_from_huggingface(
-        json.loads(json.dumps(huggingface_config(config, "float32")))
+    read = Llama4Config.read_huggingface_sizes(
+        json.loads(json.dumps(to_huggingface_config(config, "float32")))
     )
-    expected = {name: value for name, value in dump(config).items() if name in read}
+    expected = {name: value for name, value in dump_config(config).items() if name in read}
     del (
         expected["moe"]["use_grouped_mm"],
         expected["feed_forward"]["multiple_of"],
@@ -220,14 +225,14 @@ def test_the_sizes_of_an_export_are_read_back(llama4, fields):
 def test_a_config_json_of_another_model_is_refused(key, value):
     other = {**RELEASED, "no_rope_layers": [], key: value}
     with pytest.raises(ProblemsFound, match=key):
-        Llama4Config.sizes_from_huggingface(other)
+        Llama4Config.read_huggingface_sizes(other)
     with pytest.raises(ProblemsFound, match=rf"text_config\.{key}"):
-        Llama4Config.sizes_from_huggingface({**WHOLE, "text_config": other})
+        Llama4Config.read_huggingface_sizes({**WHOLE, "text_config": other})
 
 
 def test_experts_are_in_the_layers_that_the_list_names():
     listed = {**RELEASED, "moe_layers": list(range(1, 48, 2)), "interleave_moe_layer_step": 1}
-    assert Llama4Config.sizes_from_huggingface(listed)["interleave_moe_layer_step"] == 2
+    assert Llama4Config.read_huggingface_sizes(listed)["interleave_moe_layer_step"] == 2
 
 
 @pytest.mark.parametrize(
@@ -255,7 +260,7 @@ def test_experts_are_in_the_layers_that_the_list_names():
 )
 def test_sizes_that_contradict_each_other_are_found(fields, paths):
     with pytest.raises(ProblemsFound) as found:
-        spell_out(Llama4Config(flavor="debugmodel", **fields))
+        resolve_model_sizes(Llama4Config(flavor="debugmodel", **fields))
     assert [problem.path for problem in found.value.problems] == [
         ("model", *path.split(".")) for path in paths
     ]
@@ -324,5 +329,5 @@ def problems_of(folder, *overrides):
         "version: 1\nmodel: {name: llama4, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
     )
     with pytest.raises(ProblemsFound) as found:
-        resolve(str(recipe), list(overrides), environment={})
+        resolve_recipe(str(recipe), list(overrides), environment={})
     return found.value.problems

@@ -1,4 +1,5 @@
-"""Logits and gradients equal transformers' Llama4ForCausalLM on random weights, in both directions of the mapping."""
+"""Logits and gradients equal transformers' Llama4ForCausalLM on random weights, in both directions
+of the mapping."""
 
 import json
 from dataclasses import replace
@@ -9,13 +10,17 @@ from safetensors.torch import load_file, save_file
 from torch import Generator
 from transformers import AutoModelForCausalLM, Llama4ForCausalLM, Llama4TextConfig
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.documents import marked_by_positions
+from titanrun.components.data.document_ids import document_ids_from_positions
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.llama4.config import Llama4Config
-from titanrun.models.llama4.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.llama4.huggingface import (
+    from_huggingface,
+    to_huggingface,
+    to_huggingface_config,
+)
 from titanrun.models.llama4.model import Llama4
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 # original context 64: at the positions below frequencies of all three bands are in use
 STRETCHED = {
@@ -67,7 +72,8 @@ def config(request, llama4):
 
 
 def made(llama4, fields):
-    """A config whose weights let attention and experts decide the logits: at the usual std of 0.02 the embedding does."""
+    """A config whose weights let attention and experts decide the logits: at the usual std of 0.02
+    the embedding does."""
     return llama4(**fields, init={"linear_std": 0.2})
 
 
@@ -87,7 +93,7 @@ def exported(model, folder):
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(huggingface_config(model.config, "float32")))
+    (folder / "config.json").write_text(json.dumps(to_huggingface_config(model.config, "float32")))
     return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
 
@@ -115,12 +121,12 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
-    written = huggingface_config(config, "float32")
+    written = to_huggingface_config(config, "float32")
     theirs = Llama4ForCausalLM(
         Llama4TextConfig(**written, initializer_range=0.1, attn_implementation="eager")
     )
     theirs.save_pretrained(tmp_path)
-    read = spell_out(Llama4Config(flavor="auto", hf_assets_path=str(tmp_path)))
+    read = resolve_model_sizes(Llama4Config(flavor="auto", hf_assets_path=str(tmp_path)))
     model = Llama4(Llama4Config.model_validate(read), seq_len=SEQ_LEN)
     state = from_huggingface(model.config, load_file(tmp_path / "model.safetensors"))
     model.load_state_dict(state)
@@ -138,7 +144,8 @@ def test_gradients_are_those_of_transformers(config, tmp_path):
 
 @pytest.mark.parametrize("backend", ["sdpa", "flex"])
 def test_packed_documents_do_not_see_each_other(llama4, backend, tmp_path):
-    """Without sharpening, which transformers counts along the row, also where documents begin anew."""
+    """Without sharpening, which transformers counts along the row, also where documents begin
+    anew."""
     fields = {
         "attention": {"backend": backend, "mask": "block_causal", "documents": "positions"},
         "attn_scale": 0.0,
@@ -152,11 +159,13 @@ def test_packed_documents_do_not_see_each_other(llama4, backend, tmp_path):
             for lengths in ((20, 1, 43), (64,))
         ]
     )
-    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
-    ours = model(batch.tokens, positions, batch.documents)
+    batch = document_ids_from_positions(
+        replace(TokenBatch.from_sequences(rows), positions=positions)
+    )
+    ours = model(batch.tokens, positions, batch.document_ids)
     expected = theirs(
         batch.tokens,
-        masks(batch.documents, model.config.fixed_attn_block_size),
+        masks(batch.document_ids, model.config.fixed_attn_block_size),
         position_ids=positions,
     ).logits
     assert (ours - expected).abs().max() < 1e-5

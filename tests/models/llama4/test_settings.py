@@ -1,4 +1,5 @@
-"""Every setting of Llama 4 reaches the model: with another value it says something else, or is made of other parts."""
+"""Every setting of Llama 4 reaches the model: with another value it says something else, or is made
+of other parts."""
 
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_the_product_that_runs_is_the_one_the_config_asks_for(llama4, monkeypatc
     def refuse(*given: Any) -> None:
         raise AssertionError("a grouped product")
 
-    monkeypatch.setattr("titanrun.models.shared.grouped_experts.grouped_product", refuse)
+    monkeypatch.setattr("titanrun.models.shared.grouped_experts.kernel_grouped_mm", refuse)
     outcome(llama4(moe={"use_grouped_mm": False}))
     with pytest.raises(AssertionError, match="a grouped product"):
         outcome(llama4())

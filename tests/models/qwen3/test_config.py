@@ -9,11 +9,15 @@ from transformers import Qwen3MoeConfig as TheirMoe
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.qwen3.config import Qwen3Config
-from titanrun.models.qwen3.huggingface import huggingface_config
+from titanrun.models.qwen3.huggingface import to_huggingface_config
 from titanrun.models.qwen3.model import Qwen3
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
-from titanrun.models.shared.flavors import spell_out
-from titanrun.recipe.resolve import resolve
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.models.shared.spec.flops import (
+    count_active_parameters,
+    count_parameters,
+    flops_per_token,
+)
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 
 @pytest.mark.parametrize(
@@ -33,8 +37,8 @@ from titanrun.recipe.resolve import resolve
 )
 def test_counts_equal_the_worked_numbers(qwen3, flavor, parameters, active, flops):
     config = qwen3(flavor)
-    assert parameter_count(config) == parameters
-    assert active_parameter_count(config) == (active or parameters)
+    assert count_parameters(config) == parameters
+    assert count_active_parameters(config) == (active or parameters)
     # the worked numbers leave a tied head out, which is multiplied by all the same
     assert flops is None or flops_per_token(config, 4096) == flops
 
@@ -53,11 +57,11 @@ def test_the_shapes_are_those_of_the_model(qwen3, flavor):
 def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
     theirs.save_pretrained(tmp_path)
     config = Qwen3Config.model_validate(
-        spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+        resolve_model_sizes(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
     )
-    (tmp_path / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    (tmp_path / "config.json").write_text(json.dumps(to_huggingface_config(config, "float32")))
     again = Qwen3Config.model_validate(
-        spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+        resolve_model_sizes(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
     )
     assert again == config
     assert config.n_layers == theirs.num_hidden_layers
@@ -66,28 +70,30 @@ def test_config_json_of_transformers_is_read_and_written_back(theirs, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"attention_bias": True}, "attention_bias is true, and qwen3 has only false"),
+        ({"attention_bias": True}, "attention_bias is true, but qwen3 supports only false"),
         (
             {"mlp_only_layers": [0], "model_type": "qwen3_moe"},
-            "mlp_only_layers is [0], and qwen3 has only []",
+            "mlp_only_layers is [0], but qwen3 supports only []",
         ),
         ({"use_sliding_window": True}, "use_sliding_window is true"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
-        ({"hidden_flavour": 1}, "hidden_flavour is a switch that qwen3 does not know"),
+        ({"hidden_flavour": 1}, "hidden_flavour is not supported by qwen3"),
     ],
     ids=str,
 )
 def test_mathematics_that_qwen3_does_not_have_is_refused_by_name(change, message, tmp_path, qwen3):
-    written = huggingface_config(qwen3(), "float32") | change
+    written = to_huggingface_config(qwen3(), "float32") | change
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises(ProblemsFound) as found:
-        spell_out(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
+        resolve_model_sizes(Qwen3Config(flavor="auto", hf_assets_path=str(tmp_path)))
     assert any(message in problem.message for problem in found.value.problems)
 
 
 def test_sizes_that_exclude_each_other_are_named():
     with pytest.raises(ProblemsFound) as found:
-        spell_out(Qwen3Config(flavor="debugmodel_moe", n_heads=9, head_dim=15, moe={"top_k": 65}))
+        resolve_model_sizes(
+            Qwen3Config(flavor="debugmodel_moe", n_heads=9, head_dim=15, moe={"top_k": 65})
+        )
     assert [problem.path for problem in found.value.problems] == [
         ("model", "head_dim"),
         ("model", "n_kv_heads"),
@@ -97,7 +103,7 @@ def test_sizes_that_exclude_each_other_are_named():
 
 def test_experts_of_a_dense_flavor_must_be_written_whole():
     with pytest.raises(ProblemsFound) as found:
-        spell_out(Qwen3Config(flavor="0.6B", moe={"top_k": 2}))
+        resolve_model_sizes(Qwen3Config(flavor="0.6B", moe={"top_k": 2}))
     assert ("model", "moe", "num_experts") in {problem.path for problem in found.value.problems}
 
 
@@ -135,5 +141,5 @@ def problems_of(folder, *overrides):
         "version: 1\nmodel: {name: qwen3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
     )
     with pytest.raises(ProblemsFound) as found:
-        resolve(str(recipe), list(overrides), environment={})
+        resolve_recipe(str(recipe), list(overrides), environment={})
     return found.value.problems

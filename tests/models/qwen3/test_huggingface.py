@@ -1,4 +1,5 @@
-"""Logits equal transformers' Qwen3ForCausalLM and Qwen3MoeForCausalLM on random weights, in both directions of the mapping."""
+"""Logits equal transformers' Qwen3ForCausalLM and Qwen3MoeForCausalLM on random weights, in both
+directions of the mapping."""
 
 import json
 from dataclasses import replace
@@ -15,10 +16,14 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from titanrun.components.data.batch import TokenBatch
-from titanrun.components.data.documents import marked_by_positions
+from titanrun.components.data.document_ids import document_ids_from_positions
+from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.qwen3.huggingface import from_huggingface, huggingface_config, to_huggingface
+from titanrun.models.qwen3.huggingface import (
+    from_huggingface,
+    to_huggingface,
+    to_huggingface_config,
+)
 from titanrun.models.qwen3.model import Qwen3
 
 EXPERTS = {
@@ -72,7 +77,10 @@ def difference(model, theirs, config):
         torch.arange(64)[None] * 31,
     ):
         with torch.no_grad():
-            ours, other = model(ids, positions), theirs(ids, mask, position_ids=positions).logits
+            ours, other = (
+                model(ids, positions),
+                theirs(ids, mask, position_ids=positions).logits,
+            )
         assert 0.5 < other.std() < 5
         largest = max(largest, (ours - other).abs().max().item())
     print(f"largest difference of logits: {largest:.1e}")
@@ -88,7 +96,7 @@ def test_transformers_opens_what_is_exported_and_gives_the_same_logits(config, t
 
 def test_weights_of_transformers_give_its_logits_here(config, tmp_path):
     torch.manual_seed(2)
-    written = {**huggingface_config(config, "float32"), "initializer_range": 0.1}
+    written = {**to_huggingface_config(config, "float32"), "initializer_range": 0.1}
     theirs = (
         Qwen3ForCausalLM(Qwen3Config(**written))
         if config.moe is None
@@ -107,12 +115,13 @@ def opened(config, model, folder):
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    (folder / "config.json").write_text(json.dumps(to_huggingface_config(config, "float32")))
     return AutoModelForCausalLM.from_pretrained(folder)
 
 
 def gradients_agree(config, model, theirs, folder):
-    """Fails where a gradient is further from the class's than a share of its largest number; tells the largest distance."""
+    """Fails where a gradient is further from the class's than a share of its largest number; tells
+    the largest distance."""
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(
@@ -153,10 +162,12 @@ def test_packed_documents_have_the_logits_and_gradients_that_transformers_gives_
             for lengths in ((20, 1, 43), (64,))
         ]
     )
-    batch = marked_by_positions(replace(TokenBatch.from_rows(rows), positions=positions))
+    batch = document_ids_from_positions(
+        replace(TokenBatch.from_sequences(rows), positions=positions)
+    )
     # with a cache transformers does not look for documents
     ours, expected = (
-        model(batch.tokens, positions, batch.documents),
+        model(batch.tokens, positions, batch.document_ids),
         theirs(batch.tokens, position_ids=positions, use_cache=False).logits,
     )
     assert (ours - expected).abs().max() < 1e-5

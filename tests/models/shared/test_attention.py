@@ -1,4 +1,5 @@
-"""Attention back ends: every mask, with and without sinks, against the formula in float64, which loops over queries and keys."""
+"""Attention back ends: every mask, with and without sinks, against the formula in float64, which
+loops over queries and keys."""
 
 import itertools
 import warnings
@@ -12,23 +13,23 @@ from titanrun.models.shared.attention import (
     FlexAttention,
     SdpaAttention,
     VarlenAttention,
-    attention_backend,
-    block_mask,
+    build_attention_backend,
+    build_block_mask,
 )
+from titanrun.models.shared.attention_masks import CausalMask
 from titanrun.models.shared.config import AttentionConfig
-from titanrun.models.shared.masks import Mask
 
 TOKENS = 11
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 5 + [2] * 2, [0] * 11])
 MASKS = {
-    "causal": Mask(),
-    "documents": Mask(documents=True),
-    "window": Mask(window=3),
-    "window of one": Mask(window=1),
-    "blocks": Mask(block=4),
-    "documents and window": Mask(documents=True, window=3),
-    "documents and blocks": Mask(documents=True, block=4),
-    "limits beyond the row": Mask(window=TOKENS, block=TOKENS),
+    "causal": CausalMask(),
+    "documents": CausalMask(separates_documents=True),
+    "window": CausalMask(window=3),
+    "window of one": CausalMask(window=1),
+    "blocks": CausalMask(block=4),
+    "documents and window": CausalMask(separates_documents=True, window=3),
+    "documents and blocks": CausalMask(separates_documents=True, block=4),
+    "limits beyond the row": CausalMask(window=TOKENS, block=TOKENS),
 }
 
 
@@ -36,7 +37,7 @@ def sees(mask, row, query, key):
     """The mask in the words of its definition."""
     return (
         key <= query
-        and (not mask.documents or DOCUMENTS[row, query] == DOCUMENTS[row, key])
+        and (not mask.separates_documents or DOCUMENTS[row, query] == DOCUMENTS[row, key])
         and (mask.window is None or query - key + 1 <= mask.window)
         and (mask.block is None or query // mask.block == key // mask.block)
     )
@@ -78,7 +79,7 @@ def test_outputs_and_gradients_are_those_of_the_formula(backend, mask, kv_heads,
     q, k, v, sinks = inputs(kv_heads)
     given = [q, k, v, sinks][: 4 if has_sinks else 3]
     attention = BACKENDS[backend](mask, scale=0.3)
-    seen = attention.seen(TOKENS, DOCUMENTS, device=q.device)
+    seen = attention.build_mask(TOKENS, DOCUMENTS, device=q.device)
     out = attention(q, k, v, seen, sinks if has_sinks else None)
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     expected = by_formula(*exact[:3], mask, exact[3] if has_sinks else None, scale=0.3)
@@ -97,8 +98,8 @@ def test_outputs_and_gradients_are_those_of_the_formula(backend, mask, kv_heads,
 def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(mask, queries, backend):
     q, k, v, sinks = inputs()
     attention = BACKENDS[backend](mask)
-    whole = attention(q, k, v, attention.seen(TOKENS, DOCUMENTS, device=q.device), sinks)
-    seen = attention.seen(queries, DOCUMENTS, device=q.device, keys=TOKENS)
+    whole = attention(q, k, v, attention.build_mask(TOKENS, DOCUMENTS, device=q.device), sinks)
+    seen = attention.build_mask(queries, DOCUMENTS, device=q.device, num_keys=TOKENS)
     torch.testing.assert_close(
         attention(q[:, :, -queries:], k, v, seen, sinks),
         whole[:, :, -queries:],
@@ -109,18 +110,22 @@ def test_the_queries_of_a_rows_end_see_what_they_see_in_the_whole_row(mask, quer
 
 def test_scores_are_scaled_by_the_width_of_a_head_where_nothing_else_is_said():
     q, k, v, _ = inputs(width=16)
-    expected = by_formula(q.double(), k.double(), v.double(), Mask())
+    expected = by_formula(q.double(), k.double(), v.double(), CausalMask())
     torch.testing.assert_close(
-        SdpaAttention(Mask())(q, k, v).double(), expected, atol=1e-6, rtol=1e-5
+        SdpaAttention(CausalMask())(q, k, v).double(), expected, atol=1e-6, rtol=1e-5
     )
 
 
 def test_what_is_causal_alone_needs_no_mask_written_out():
     cpu = torch.device("cpu")
-    assert SdpaAttention(Mask(documents=True)).seen(8, None, device=cpu) is None
-    assert FlexAttention(Mask(window=8)).seen(8, DOCUMENTS, device=cpu) is None
-    assert SdpaAttention(Mask(window=7)).seen(8, None, device=cpu).shape == (1, 1, 8, 8)
-    assert VarlenAttention(Mask(documents=True)).seen(11, DOCUMENTS, device=cpu).shape == (
+    assert (
+        SdpaAttention(CausalMask(separates_documents=True)).build_mask(8, None, device=cpu) is None
+    )
+    assert FlexAttention(CausalMask(window=8)).build_mask(8, DOCUMENTS, device=cpu) is None
+    assert SdpaAttention(CausalMask(window=7)).build_mask(8, None, device=cpu).shape == (1, 1, 8, 8)
+    assert VarlenAttention(CausalMask(separates_documents=True)).build_mask(
+        11, DOCUMENTS, device=cpu
+    ).shape == (
         2,
         1,
         11,
@@ -130,8 +135,8 @@ def test_what_is_causal_alone_needs_no_mask_written_out():
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_segments_are_the_stretches_that_see_nothing_before_them(mask):
-    first = mask.segments(2, TOKENS, DOCUMENTS, device=DOCUMENTS.device)
-    alone = Mask(documents=mask.documents, block=mask.block)
+    first = mask.compute_segment_starts(2, TOKENS, DOCUMENTS, device=DOCUMENTS.device)
+    alone = CausalMask(separates_documents=mask.separates_documents, block=mask.block)
     expected = [
         [not any(sees(alone, row, query, key) for key in range(query)) for query in range(TOKENS)]
         for row in range(2)
@@ -141,11 +146,13 @@ def test_segments_are_the_stretches_that_see_nothing_before_them(mask):
 
 def test_the_config_names_back_end_and_mask():
     for backend, mask in itertools.product(BACKENDS, ("causal", "block_causal")):
-        built = attention_backend(
+        built = build_attention_backend(
             AttentionConfig(backend=backend, mask=mask), window=5, block=6, scale=0.5
         )
         assert type(built) is BACKENDS[backend]
-        assert built.mask == Mask(documents=mask == "block_causal", window=5, block=6)
+        assert built.mask == CausalMask(
+            separates_documents=mask == "block_causal", window=5, block=6
+        )
         assert built.scale == 0.5
 
 
@@ -159,7 +166,7 @@ def test_flex_attention_is_told_the_mask_that_is_written_out_elsewhere(mask, que
     module = torch.nn.attention.flex_attention
     seen = (
         module.flex_attention,
-        block_mask(module.create_block_mask, mask, queries, TOKENS, DOCUMENTS, q.device),
+        build_block_mask(module.create_block_mask, mask, queries, TOKENS, DOCUMENTS, q.device),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -182,7 +189,7 @@ def test_an_accelerator_computes_what_the_formula_says(backend, mask, has_sinks)
         : 4 if has_sinks else 3
     ]
     attention = BACKENDS[backend](mask)
-    seen = attention.seen(TOKENS, DOCUMENTS.cuda(), device=given[0].device)
+    seen = attention.build_mask(TOKENS, DOCUMENTS.cuda(), device=given[0].device)
     exact = [tensor.detach().cpu().double().requires_grad_() for tensor in given]
     out, expected = (
         attention(*given[:3], seen, *given[3:]),
@@ -203,7 +210,7 @@ def test_an_accelerator_sees_what_the_cpu_sees_of_a_rows_end(dtype):
     q, k, v = (
         torch.randn(2, heads, length, 64) for heads, length in ((8, 128), (2, 512), (2, 512))
     )
-    attention = attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
+    attention = build_attention_backend(AttentionConfig(backend="sdpa", mask="causal"))
     places = ((torch.device("cpu"), torch.float32), (torch.device("cuda"), dtype))
     inputs = [
         [tensor.to(*place).requires_grad_() for tensor in (q.clone(), k.clone(), v.clone())]

@@ -1,15 +1,16 @@
-"""The mixture-of-experts layer against a plain loop over tokens in float64, and the bias that balances it."""
+"""The mixture-of-experts layer against a plain loop over tokens in float64, and the bias that
+balances it."""
 
 import pytest
 import torch
 from torch import Generator
 from torch.nn.functional import silu
 
-from titanrun.distributed.activation_checkpoint import recompute_all
+from titanrun.distributed.activation_checkpoint import apply_full_ac
 from titanrun.distributed.config import FullActivationCheckpointConfig
-from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, moe_conflicts
+from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, find_moe_problems
 from titanrun.models.shared.moe import Moe
-from titanrun.models.shared.moe_balance import ExpertBalance, moe_layers
+from titanrun.models.shared.moe_load_balance import LoadBalancer, get_moe_layers
 
 PLAIN = {
     "num_experts": 8,
@@ -43,7 +44,7 @@ DIM = 16
 def layer(seed=0, **fields):
     moe = Moe(MoeConfig(**{**PLAIN, **fields}), dim=DIM)
     generator = Generator().manual_seed(seed)
-    moe.init_weights(DecoderInitConfig(linear_std=0.3), into_stream_std=0.3, generator=generator)
+    moe.init_weights(DecoderInitConfig(linear_std=0.3), residual_std=0.3, generator=generator)
     for parameter in moe.parameters():
         if parameter.dim() == 1:
             parameter.data.normal_(generator=generator)
@@ -127,7 +128,7 @@ def test_an_expert_without_tokens_gets_a_gradient_of_zeros():
 
 def test_forced_balance_deals_experts_out_in_turn():
     moe = layer()
-    moe.deals_in_turn = True
+    moe.forces_load_balance = True
     moe(torch.randn(1, 12, DIM))
     assert moe.tokens_per_expert.tolist() == [3.0] * 8
 
@@ -138,11 +139,11 @@ def test_tokens_are_counted_once_though_layers_are_computed_again():
         model = torch.nn.Module()
         model.layers = torch.nn.ModuleDict({"0": layer()})
         if wraps:
-            recompute_all(FullActivationCheckpointConfig(), model=model)
+            apply_full_ac(FullActivationCheckpointConfig(), model=model)
         model.layers["0"](
             torch.randn(2, 20, DIM, generator=Generator().manual_seed(1), requires_grad=True)
         ).sum().backward()
-        counts.append(moe_layers(model)[0].tokens_per_expert)
+        counts.append(get_moe_layers(model)[0].tokens_per_expert)
     assert counts[0].sum() == 2 * 20 * 2
     assert torch.equal(*counts)
 
@@ -159,19 +160,19 @@ def test_the_bias_moves_towards_idle_experts_by_the_worked_numbers():
     moe = layer(num_experts=4, load_balance_coeff=0.001)
     moe.expert_bias.zero_()
     moe.tokens_per_expert.copy_(torch.tensor([8.0, 4, 2, 2]))
-    balance = ExpertBalance([moe])
+    balance = LoadBalancer([moe])
     balance.update()
     torch.testing.assert_close(
         moe.expert_bias, torch.tensor([-0.00125, -0.00025, 0.00075, 0.00075])
     )
     assert moe.tokens_per_expert.sum() == 0
-    assert balance.readings()["moe/imbalance"] == 2
+    assert balance.get_metrics()["moe/imbalance"] == 2
 
 
 def test_the_bias_is_moved_before_each_step_of_the_optimizer_and_told():
     moe, told = layer(), {}
     optimizer = torch.optim.SGD(moe.parameters(), lr=0.0)
-    ExpertBalance([moe]).watch(
+    LoadBalancer([moe]).register_step_hook(
         optimizer, lambda name, value, reduce: told.update({name: value.item()})
     )
     before = moe.expert_bias.clone()
@@ -188,24 +189,24 @@ def test_the_bias_is_moved_before_each_step_of_the_optimizer_and_told():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"top_k": 9}, "a token cannot go to 9 of 8 experts"),
+        ({"top_k": 9}, "top_k 9 exceeds num_experts 8"),
         (
             {"num_expert_groups": 2},
             "expert groups need both num_expert_groups and num_limited_groups",
         ),
         (
             {"num_expert_groups": 3, "num_limited_groups": 1},
-            "8 experts cannot be dealt to 3 groups of at least two",
+            "8 experts cannot be split into 3 groups of at least two",
         ),
         (
             {"num_expert_groups": 4, "num_limited_groups": 5},
-            "5 groups of 2 experts do not hold the 2 experts of a token",
+            "5 groups of 2 experts contain fewer than the 2 experts of a token",
         ),
     ],
     ids=str,
 )
 def test_sizes_that_exclude_each_other_are_named(sizes, message):
-    assert [problem.message for problem in moe_conflicts({**PLAIN, **sizes})] == [message]
+    assert [problem.message for problem in find_moe_problems({**PLAIN, **sizes})] == [message]
 
 
 @pytest.mark.parametrize("use_grouped_mm", [True, False])

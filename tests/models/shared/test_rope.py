@@ -4,14 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.models.shared.config import Llama3RopeScalingConfig, RopeConfig, YarnRopeScalingConfig
 from titanrun.models.shared.rope import (
-    cos_sin_table,
-    llama3_scaling,
-    rope_rows,
-    rope_table,
-    rotate,
-    yarn_scaling,
+    apply_llama3_scaling,
+    apply_rotary_emb_complex,
+    apply_yarn_scaling,
+    build_complex_rope_cache,
+    build_cos_sin_rope_cache,
+    select_rope_positions,
+)
+from titanrun.models.shared.rope_config import (
+    Llama3RopeScalingConfig,
+    RopeConfig,
+    YarnRopeScalingConfig,
 )
 
 SCALING = Llama3RopeScalingConfig()
@@ -45,7 +49,9 @@ def frequencies_float64(theta, head_dim, scaling):
     [None, SCALING, Llama3RopeScalingConfig(factor=32.0, original_max_position_embeddings=256)],
 )
 def test_the_table_equals_float64_within_the_rounding_of_its_angles(theta, scaling):
-    table = rope_table(RopeConfig(theta=theta, scaling=scaling), head_dim=64, seq_len=16384)
+    table = build_complex_rope_cache(
+        RopeConfig(theta=theta, scaling=scaling), head_dim=64, seq_len=16384
+    )
     angles = np.outer(np.arange(16384), frequencies_float64(theta, 64, scaling))
     error = np.abs(table.numpy() - np.exp(1j * angles))
     # a dozen fp32 roundings of frequency and angle at most, and those of sine and cosine
@@ -55,7 +61,7 @@ def test_the_table_equals_float64_within_the_rounding_of_its_angles(theta, scali
 
 def test_the_ramp_has_frequencies_in_all_three_bands():
     frequencies = torch.tensor(frequencies_float64(500000.0, 128, None), dtype=torch.float32)
-    ratio = llama3_scaling(SCALING, frequencies=frequencies, theta=500000.0) / frequencies
+    ratio = apply_llama3_scaling(SCALING, frequencies=frequencies, theta=500000.0) / frequencies
     assert (ratio == 1).any() and (ratio == 1 / 8).any() and ((ratio > 0.13) & (ratio < 0.99)).any()
 
 
@@ -63,7 +69,7 @@ def test_equal_band_edges_leave_no_ramp():
     scaling = Llama3RopeScalingConfig(
         low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64
     )
-    ratio = llama3_scaling(
+    ratio = apply_llama3_scaling(
         scaling, frequencies=torch.tensor([1.0, 0.01]), theta=10000.0
     ) / torch.tensor([1.0, 0.01])
     assert ratio.tolist() == [1.0, 0.125]
@@ -73,7 +79,8 @@ YARN = YarnRopeScalingConfig(factor=40.0)
 
 
 def yarn_float64(theta, head_dim, scaling):
-    """As in the paper: a pair turns L f / 2 pi times in L tokens; below beta_slow it is slowed down, above beta_fast it is not. The ramp
+    """As in the paper: a pair turns L f / 2 pi times in L tokens; below beta_slow it is slowed
+    down, above beta_fast it is not. The ramp
     between is over pairs, from whole pair to whole pair, as in the authors' code (https://github.com/jquesnelle/yarn)."""
     frequencies = theta ** (-2.0 * np.arange(head_dim // 2) / head_dim)
     turns = scaling.original_max_position_embeddings * frequencies / (2 * np.pi)
@@ -89,7 +96,7 @@ def yarn_float64(theta, head_dim, scaling):
 )
 def test_yarn_slows_pairs_down_by_how_often_they_turn(scaling):
     plain = torch.tensor(frequencies_float64(10000.0, 64, None), dtype=torch.float32)
-    slowed = yarn_scaling(scaling, frequencies=plain, theta=10000.0)
+    slowed = apply_yarn_scaling(scaling, frequencies=plain, theta=10000.0)
     np.testing.assert_allclose(slowed.double(), yarn_float64(10000.0, 64, scaling), rtol=1e-6)
     ratio = slowed / plain
     assert (
@@ -101,28 +108,32 @@ def test_yarn_slows_pairs_down_by_how_often_they_turn(scaling):
 
 def test_yarn_makes_cosines_and_sines_grow():
     scaling = YarnRopeScalingConfig(factor=np.e**2, mscale=1.0, mscale_all_dim=0.5)
-    assert scaling.magnitude() == pytest.approx(1.2 / 1.1)
-    assert scaling.score_factor() == pytest.approx(1.1**2)
-    table = rope_table(RopeConfig(theta=10000.0, scaling=scaling), head_dim=16, seq_len=4)
+    assert scaling.cos_sin_scale() == pytest.approx(1.2 / 1.1)
+    assert scaling.attention_score_scale() == pytest.approx(1.1**2)
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=scaling), head_dim=16, seq_len=4
+    )
     assert table.abs().numpy() == pytest.approx(1.2 / 1.1)
-    halves = cos_sin_table(10000.0, head_dim=16, seq_len=4, scaling=scaling)
+    halves = build_cos_sin_rope_cache(10000.0, head_dim=16, seq_len=4, scaling=scaling)
     np.testing.assert_allclose(halves[:, :8], table.real, rtol=1e-6)
     np.testing.assert_allclose(halves[:, 16:24], table.imag, rtol=1e-6)
 
 
 def test_yarn_with_a_factor_of_one_changes_nothing():
     scaling = YarnRopeScalingConfig(factor=1.0, mscale_all_dim=1.0)
-    assert (scaling.magnitude(), scaling.score_factor()) == (1.0, 1.0)
+    assert (scaling.cos_sin_scale(), scaling.attention_score_scale()) == (1.0, 1.0)
     plain = torch.tensor(frequencies_float64(10000.0, 64, None), dtype=torch.float32)
     torch.testing.assert_close(
-        yarn_scaling(scaling, frequencies=plain, theta=10000.0), plain, rtol=1e-6, atol=0
+        apply_yarn_scaling(scaling, frequencies=plain, theta=10000.0), plain, rtol=1e-6, atol=0
     )
 
 
 def test_pairs_are_neighbours_and_turn_by_their_angle():
-    table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=4, seq_len=8)
+    table = build_complex_rope_cache(RopeConfig(theta=10000.0, scaling=None), head_dim=4, seq_len=8)
     x_BTNH = torch.tensor([1.0, 0.0, 0.0, 1.0]).expand(1, 8, 1, 4)
-    turned = rotate(x_BTNH, rope_rows(table, 8, None))[0, :, 0].double()
+    turned = apply_rotary_emb_complex(x_BTNH, select_rope_positions(table, 8, None))[
+        0, :, 0
+    ].double()
     angles = torch.outer(
         torch.arange(8, dtype=torch.float64), torch.tensor([1.0, 0.01], dtype=torch.float64)
     )
@@ -133,25 +144,41 @@ def test_pairs_are_neighbours_and_turn_by_their_angle():
 
 
 def test_scores_depend_on_distance_alone():
-    table = rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=32, seq_len=4096)
+    table = build_complex_rope_cache(
+        RopeConfig(theta=500000.0, scaling=SCALING), head_dim=32, seq_len=4096
+    )
     q, k = torch.randn(2, 1, 1, 1, 32)
-    near = rotate(q, table[7].view(1, 1, 1, -1)) @ rotate(k, table[4].view(1, 1, 1, -1)).mT
-    far = rotate(q, table[4007].view(1, 1, 1, -1)) @ rotate(k, table[4004].view(1, 1, 1, -1)).mT
+    near = (
+        apply_rotary_emb_complex(q, table[7].view(1, 1, 1, -1))
+        @ apply_rotary_emb_complex(k, table[4].view(1, 1, 1, -1)).mT
+    )
+    far = (
+        apply_rotary_emb_complex(q, table[4007].view(1, 1, 1, -1))
+        @ apply_rotary_emb_complex(k, table[4004].view(1, 1, 1, -1)).mT
+    )
     assert torch.allclose(near, far, atol=1e-2)
 
 
 def test_rotation_is_computed_in_fp32_and_returns_the_dtype_it_got():
-    table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16)
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16
+    )
     x = torch.randn(2, 16, 3, 8).bfloat16()
-    rows = rope_rows(table, 16, None)
-    assert torch.equal(rotate(x, rows), rotate(x.float(), rows).bfloat16())
+    rows = select_rope_positions(table, 16, None)
+    assert torch.equal(
+        apply_rotary_emb_complex(x, rows), apply_rotary_emb_complex(x.float(), rows).bfloat16()
+    )
 
 
 def test_positions_pick_rows_for_all_or_for_each_row():
-    table = rope_table(RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16)
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16
+    )
     counted = torch.arange(6)
-    assert torch.equal(rope_rows(table, 6, None), rope_rows(table, 6, counted[None]))
-    own = rope_rows(table, 6, torch.stack([counted, counted + 5]))
+    assert torch.equal(
+        select_rope_positions(table, 6, None), select_rope_positions(table, 6, counted[None])
+    )
+    own = select_rope_positions(table, 6, torch.stack([counted, counted + 5]))
     assert own.shape == (2, 6, 1, 4)
     assert torch.equal(own[1, :, 0], table[5:11])
 
@@ -159,9 +186,14 @@ def test_positions_pick_rows_for_all_or_for_each_row():
 def test_the_table_does_not_follow_the_default_dtype():
     try:
         torch.set_default_dtype(torch.bfloat16)
-        table = rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300)
+        table = build_complex_rope_cache(
+            RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300
+        )
     finally:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(
-        table, rope_table(RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300)
+        table,
+        build_complex_rope_cache(
+            RopeConfig(theta=500000.0, scaling=SCALING), head_dim=16, seq_len=300
+        ),
     )

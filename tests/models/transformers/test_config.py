@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.models.shared.flavors import spell_out
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 from titanrun.models.transformers.config import TransformersConfig
 
 FILE = Path(__file__).with_name("mistral.json")
@@ -16,7 +16,7 @@ WRITTEN = json.loads(FILE.read_text())
 
 
 def spelled(**written: object) -> dict[str, object]:
-    return spell_out(TransformersConfig.model_validate(written))
+    return resolve_model_sizes(TransformersConfig.model_validate(written))
 
 
 def test_the_architecture_is_read_from_a_file_a_folder_or_the_recipe(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_architecture_is_read_from_a_file_a_folder_or_the_recipe(tmp_path: P
 def test_a_flavor_is_an_architecture_to_begin_with() -> None:
     sizes = spelled(flavor="debugmodel")
     assert (
-        TransformersConfig.sizes_from_huggingface(json.loads(str(sizes["config_json"]))).keys()
+        TransformersConfig.read_huggingface_sizes(json.loads(str(sizes["config_json"]))).keys()
         <= sizes.keys()
     )
     assert (sizes["vocab_size"], sizes["max_seq_len"], sizes["flavor"]) == (
@@ -58,11 +58,11 @@ def test_what_is_resolved_needs_the_file_no_more(tmp_path: Path) -> None:
     ("written", "words"),
     [
         ({}, "needs path"),
-        ({"flavor": "debugmodel", "path": str(FILE)}, "names an architecture, and path another"),
+        ({"flavor": "debugmodel", "path": str(FILE)}, "path name different architectures"),
         ({"flavor": "7B"}, "transformers has no flavor '7B'"),
-        ({"path": "nowhere"}, "no file nowhere"),
+        ({"path": "nowhere"}, "file not found: nowhere"),
         ({"config_json": "{"}, "is not JSON"),
-        ({"config_json": "[]"}, "holds no mapping"),
+        ({"config_json": "[]"}, "does not contain a mapping"),
         ({"config_json": "{}"}, "model_type is missing"),
         ({"config_json": '{"model_type": "t5", "is_encoder_decoder": true}'}, "with an encoder"),
         ({"config_json": '{"model_type": "gemma3", "text_config": {}}'}, "nested in text_config"),
@@ -80,11 +80,12 @@ def test_a_file_that_describes_no_model_is_a_problem(
 @pytest.mark.slow
 def test_who_has_no_torch_asks_a_process_of_its_own() -> None:
     code = (
-        "import json, sys; from titanrun.models.shared.flavors import spell_out; "
-        "from titanrun.models.shared.counting import parameter_count; "
+        "import json, sys; from titanrun.models.shared.spec.flavors import resolve_model_sizes; "
+        "from titanrun.models.shared.spec.flops import count_parameters; "
         "from titanrun.models.transformers.config import TransformersConfig as C; "
-        f"config = C.model_validate(spell_out(C.model_validate({{'path': {str(FILE)!r}}}))); "
-        "print(parameter_count(config), 'torch' in sys.modules)"
+        f"config = "
+        f"C.model_validate(resolve_model_sizes(C.model_validate({{'path': {str(FILE)!r}}}))); "
+        "print(count_parameters(config), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["146592", "False"]

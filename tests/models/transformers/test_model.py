@@ -1,4 +1,5 @@
-"""A class of transformers within titanrun against the same class called by hand, on random weights."""
+"""A class of transformers within titanrun against the same class called by hand, on random
+weights."""
 
 import json
 import sys
@@ -11,15 +12,19 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.meta_device import allocate, on_meta_device
-from titanrun.distributed.seeds import WeightGenerator
-from titanrun.models.shared.counting import active_parameter_count, flops_per_token, parameter_count
-from titanrun.models.shared.flavors import spell_out
+from titanrun.distributed.determinism import WeightInitRng
+from titanrun.distributed.meta_device import allocate_model, init_on_meta_device
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.models.shared.spec.flops import (
+    count_active_parameters,
+    count_parameters,
+    flops_per_token,
+)
 from titanrun.models.transformers.config import TransformersConfig
 from titanrun.models.transformers.huggingface import (
     from_huggingface,
-    huggingface_config,
     to_huggingface,
+    to_huggingface_config,
 )
 from titanrun.models.transformers.model import TransformersModel
 
@@ -35,14 +40,16 @@ BERT = {
 
 
 def config_of(**written: object) -> TransformersConfig:
-    return TransformersConfig.model_validate(spell_out(TransformersConfig.model_validate(written)))
+    return TransformersConfig.model_validate(
+        resolve_model_sizes(TransformersConfig.model_validate(written))
+    )
 
 
 def model_of(config: TransformersConfig, *, seed: int = 0) -> TransformersModel:
-    with on_meta_device():
+    with init_on_meta_device():
         model = TransformersModel(config, seq_len=64)
-    allocate(model, CPU)
-    model.init_weights(WeightGenerator(seed, CPU, model))
+    allocate_model(model, CPU)
+    model.init_weights(WeightInitRng(seed, CPU, model))
     return model.train()
 
 
@@ -52,7 +59,7 @@ def saved(config: TransformersConfig, model: TransformersModel, folder: Path) ->
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
-    (folder / "config.json").write_text(json.dumps(huggingface_config(config, "float32")))
+    (folder / "config.json").write_text(json.dumps(to_huggingface_config(config, "float32")))
     return folder
 
 
@@ -80,13 +87,13 @@ def test_loss_gradients_and_counts_are_those_of_the_class_called_by_hand(
     for name, gradient in to_huggingface_gradients(model).items():
         torch.testing.assert_close(gradient, back[name], atol=1e-6, rtol=1e-5)
     count = sum(weight.numel() for weight in opened.parameters())
-    assert (parameter_count(config), active_parameter_count(config)) == (count, count - idle)
+    assert (count_parameters(config), count_active_parameters(config)) == (count, count - idle)
     looked_up = 0 if model.is_tied else 2048 * 32
     assert flops_per_token(config, 64) == 6 * (count - idle - looked_up) + 6 * 2 * 2 * 32 * 64
 
 
 def to_huggingface_gradients(model: TransformersModel) -> dict[str, torch.Tensor]:
-    names = {id(weight): name for name, weight in model.huggingface.named_parameters()}
+    names = {id(weight): name for name, weight in model.huggingface_model.named_parameters()}
     assert len(names) == len(list(model.parameters()))
     return {
         names[id(weight)]: weight.grad for weight in model.parameters() if weight.grad is not None
@@ -119,7 +126,7 @@ def test_first_weights_follow_the_seed_and_the_rule_of_the_class() -> None:
 def test_a_recipe_says_what_computes_attention() -> None:
     for wanted in ("sdpa", "eager"):
         model = model_of(config_of(path=str(HERE / "mistral.json"), attn_implementation=wanted))
-        assert model.huggingface.config._attn_implementation == wanted
+        assert model.huggingface_model.config._attn_implementation == wanted
 
 
 def test_sizes_of_the_recipe_stand_above_those_of_the_file() -> None:
@@ -132,7 +139,7 @@ def test_sizes_of_the_recipe_stand_above_those_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (BERT, "sees the tokens that it has to predict"),
+        (BERT, "attends to the tokens that it has to predict"),
         (
             {
                 **BERT,
@@ -156,10 +163,10 @@ def test_what_is_no_causal_model_of_transformers_is_a_problem(
 
 def test_data_with_positions_needs_a_class_that_takes_them() -> None:
     model = model_of(config_of(path=str(HERE / "mistral.json")))
-    model.takes_positions = False
+    model.accepts_positions = False
     tokens = torch.zeros(1, 4, dtype=torch.long)
     model(tokens)
-    with pytest.raises(ProblemsFound, match="takes no positions"):
+    with pytest.raises(ProblemsFound, match="does not accept positions"):
         model(tokens, torch.arange(4)[None])
 
 
@@ -170,4 +177,4 @@ def test_a_missing_package_is_a_problem_that_names_the_extra(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ProblemsFound) as caught:
         config.parameter_shapes()
-    assert caught.value.problems[0].help == 'pip install "titanrun[transformers]"'
+    assert caught.value.problems[0].hint == 'pip install "titanrun[transformers]"'

@@ -11,8 +11,8 @@ import pytest
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.transformers.config import TransformersConfig
-from titanrun.models.transformers.remote_code import remote_class
-from titanrun.recipe.resolve import resolve
+from titanrun.models.transformers.remote_code import find_remote_class
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 HERE = Path(__file__).parent / "with_code"
 RECIPE = "recipes/qwen3_debug.yaml"
@@ -39,10 +39,10 @@ def test_only_the_word_of_the_command_line_lets_it_run(folder, monkeypatch):
     config = TransformersConfig(path=str(folder))
     written = json.loads((folder / "config.json").read_text())
     monkeypatch.delenv("TITANRUN_TRUST_REMOTE_CODE", raising=False)
-    assert remote_class(config, written, "AutoConfig") is None
+    assert find_remote_class(config, written, "AutoConfig") is None
     monkeypatch.setenv("TITANRUN_TRUST_REMOTE_CODE", "1")
-    with pytest.raises(ProblemsFound, match="only code in the folder itself is run"):
-        remote_class(config, {"auto_map": {"AutoConfig": "a/b--c.D"}}, "AutoConfig")
+    with pytest.raises(ProblemsFound, match="only code in the folder itself can run"):
+        find_remote_class(config, {"auto_map": {"AutoConfig": "a/b--c.D"}}, "AutoConfig")
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_without_the_flag_nothing_of_it_runs_whatever_the_environment_says(tmp_p
         )
         assert done.returncode == 2, done.stderr
         assert "has no architecture 'of_others'" in done.stderr
-        assert "read that code, then start the command with --trust-remote-code" in done.stderr
+        assert "review that code, then run the command with --trust-remote-code" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 
@@ -80,10 +80,12 @@ def test_with_the_flag_it_trains_and_run_json_says_so(tmp_path, folder):
 def test_the_class_that_comes_with_the_weights_is_the_one_that_computes(tmp_path, folder):
     program = (
         "import sys;"
-        "from titanrun.launch.environment import trust_remote_code; trust_remote_code(True);"
-        "from titanrun.models.transformers.config import TransformersConfig as C; from titanrun.models.shared.flavors import spell_out;"
-        "from titanrun.models.transformers.architecture import skeleton;"
-        "print(type(skeleton(C.model_validate(spell_out(C.model_validate({'path': sys.argv[1]}))))).__name__)"
+        "from titanrun.launch.launch_env import set_trust_remote_code; set_trust_remote_code(True);"
+        "from titanrun.models.transformers.config import TransformersConfig as C; from "
+        "titanrun.models.shared.spec.flavors import resolve_model_sizes;"
+        "from titanrun.models.transformers.architecture import build_transformers_skeleton;"
+        "print(type(build_transformers_skeleton(C.model_validate(resolve_model_sizes("
+        "C.model_validate({'path': sys.argv[1]}))))).__name__)"
     )
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
     command = [sys.executable, "-c", program, str(folder)]
@@ -98,13 +100,13 @@ def test_the_class_that_comes_with_the_weights_is_the_one_that_computes(tmp_path
         json.dumps({**written, "auto_map": {"AutoConfig": "a/b--c.D"}})
     )
     elsewhere = titanrun(tmp_path, "plan", "--trust-remote-code", RECIPE, model(folder))
-    assert "only code in the folder itself is run" in elsewhere.stderr
+    assert "only code in the folder itself can run" in elsewhere.stderr
 
 
 @pytest.mark.parametrize("place", ["trust_remote_code", "model.trust_remote_code"])
 def test_a_recipe_that_trusts_code_is_told_of_the_flag(place):
     with pytest.raises(ProblemsFound) as found:
-        resolve(RECIPE, [f"{place}=true"], environment={})
+        resolve_recipe(RECIPE, [f"{place}=true"], environment={})
     (problem,) = found.value.problems
     assert problem.code == "unknown-key"
-    assert "start with --trust-remote-code" in problem.help
+    assert "start with --trust-remote-code" in problem.hint

@@ -1,4 +1,5 @@
-"""What the plug-in `pebble` adds to recipes. Nothing here imports torch: `titanrun validate` reads this file."""
+"""What the plug-in `pebble` adds to recipes. Nothing here imports torch: `titanrun validate` reads
+this file."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -8,14 +9,14 @@ from titanrun.components.data.config import DatasetConfig
 from titanrun.components.losses.config import LossConfig
 from titanrun.components.modules.config import ModuleConfig
 from titanrun.components.optimizers.config import OptimizerConfig
-from titanrun.config.added import AddedFields
 from titanrun.config.base import Config
+from titanrun.config.extension_fields import ExtensionFields
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.types import NonNegativeFloat, PositiveFloat, PositiveInt, Text
 from titanrun.models.shared.config import ModelConfig
-from titanrun.recipe.kinds import TrainerKind
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.recipe.trainer_kinds import TrainerKind
 
 PLUGIN_API = 1
 
@@ -42,7 +43,7 @@ class FreezeConfig(ConverterConfig):
     """Texts in the names of the modules."""
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
         """A text that is in no name is a problem."""
         return {"modules": self.modules}
 
@@ -71,7 +72,7 @@ class MixerConfig(ModelConfig):
 
     name: Literal["mixer"] = bookkeeping("mixer")
     builds: ClassVar = "pebble.model:Mixer"
-    lacks: ClassVar = frozenset(
+    unsupported_features: ClassVar = frozenset(
         {"tensor parallelism", "pipeline parallelism", "context parallelism", "text generation"}
     )
     dim: PositiveInt = numerics(32)
@@ -94,15 +95,15 @@ class MixerConfig(ModelConfig):
             "output.weight": vocabulary,
         }
 
-    def attention_width(self) -> int:
+    def attention_dim(self) -> int:
         """There is no attention, and no products of queries and keys to be counted."""
         return 0
 
-    def stream_width(self) -> int:
+    def model_dim(self) -> int:
         """Width of the residual stream."""
         return self.dim
 
-    def kept_widths(self) -> tuple[int, int]:
+    def layer_activation_elements(self) -> tuple[int, int]:
         """The stream, its mean, and both products."""
         return 4 * self.dim, 0
 
@@ -114,7 +115,7 @@ class SquaredConfig(ModuleConfig):
     builds: ClassVar = "pebble.squared:Squared"
 
 
-class TargetFields(AddedFields):
+class TargetFields(ExtensionFields):
     """When the kind `until_target` is through."""
 
     adds_to: ClassVar = "training"
@@ -129,7 +130,7 @@ class PatienceConfig(Config):
     """Steps in a row whose loss must be at the target or below."""
 
 
-class PebbleFields(AddedFields):
+class PebbleFields(ExtensionFields):
     """What stands at the top level of a recipe."""
 
     owner: Text | None = bookkeeping(None, examples=["the tide group"])
@@ -145,14 +146,15 @@ class UntilTarget(TrainerKind):
 
 
 @rule("target-needs-its-kind")
-def target_needs_its_kind(run: Recipe) -> Iterator[Finding]:
-    """training.target_loss ends runs of the kind until_target only. Set kind: until_target, or take it out."""
+def target_needs_its_kind(run: Recipe) -> Iterator[RuleViolation]:
+    """training.target_loss ends runs of the kind until_target only. Set kind: until_target, or take
+    it out."""
     if run.training.target_loss is not None and run.kind != "until_target":
         message = "a run of the kind pretrain does not stop at training.target_loss"
-        yield Finding(
+        yield RuleViolation(
             message,
             (("training", "target_loss"),),
-            help="set kind: until_target",
+            hint="set kind: until_target",
             code="no-effect",
             severity="warning",
         )

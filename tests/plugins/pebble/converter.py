@@ -3,10 +3,10 @@
 from torch import nn
 
 from pebble.configs import FreezeConfig
-from titanrun.components.converters.conversion import Conversion
+from titanrun.components.converters.conversion_report import ConversionReport
 
 
-def freeze(config: FreezeConfig, *, model: nn.Module, shards: int) -> Conversion:
+def freeze(config: FreezeConfig, *, model: nn.Module, shards: int) -> ConversionReport:
     """Lets no optimizer have the weights of the modules that are named."""
     found = {
         name: module
@@ -15,4 +15,4 @@ def freeze(config: FreezeConfig, *, model: nn.Module, shards: int) -> Conversion
     }
     for module in found.values():
         module.requires_grad_(False)
-    return Conversion(taken=tuple(found), kind="frozen")
+    return ConversionReport(converted=tuple(found), kind="frozen")

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from pebble.configs import FocalConfig
-from titanrun.components.data.batch import TokenBatch
+from titanrun.components.data.token_batch import TokenBatch
 
 
 class Focal:
@@ -14,7 +14,7 @@ class Focal:
 
     def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         """One number. The engine divides it by the valid tokens of the whole step."""
-        valid_BT = batch.valid_mask()
+        valid_BT = batch.label_mask()
         labels_BT1 = batch.labels.masked_fill(~valid_BT, 0).unsqueeze(-1)
         logprobs_BT = logits_BTV.float().log_softmax(-1).gather(-1, labels_BT1).squeeze(-1)
         losses_BT = (1 - logprobs_BT.exp()) ** self.gamma * -logprobs_BT

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from pebble.configs import MixerConfig
-from titanrun.models.shared.initialization import normal_
+from titanrun.models.shared.weight_init import normal_
 
 
 class MixerLayer(nn.Module):

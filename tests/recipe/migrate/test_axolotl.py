@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titanrun.config.emit import emit
 from titanrun.config.problems import SourceText
-from titanrun.config.source import read_source, read_text
-from titanrun.config.tree import plain
+from titanrun.config.read_source import read_source, read_source_text
+from titanrun.config.serialize import to_yaml
+from titanrun.config.tree import to_plain_data
 from titanrun.recipe.migrate.axolotl import AXOLOTL, KEYS
-from titanrun.recipe.migrate.migration import Migration, migrate
-from titanrun.recipe.migrate.report import report
-from titanrun.recipe.migrate.yaml_file import values_of
+from titanrun.recipe.migrate.migration import Migration, migrate_file
+from titanrun.recipe.migrate.migration_report import format_migration_report
+from titanrun.recipe.migrate.yaml_entries import iter_values
 
 FILES = sorted((Path(__file__).parent / "axolotl").glob("*.yaml"))
-# the fields of axolotl 0.19's schemas at the top of a file, and those of Liger's and Cut Cross Entropy's plug-ins
+# the fields of axolotl 0.19's schemas at the top of a file, and those of Liger's and Cut Cross
+# Entropy's plug-ins
 FIELDS = (Path(__file__).parent / "axolotl" / "keys.txt").read_text(encoding="utf-8").split()
 SMALL: dict[str, Any] = {
     "base_model": "meta-llama/Llama-3.1-8B",
@@ -35,8 +36,8 @@ SMALL: dict[str, Any] = {
 
 def migrated(data: dict[str, Any], folder: Path) -> Migration:
     file = folder / "config.yaml"
-    file.write_text(emit({**data, "datasets": [data["datasets"]]}), encoding="utf-8")
-    return migrate(str(file), AXOLOTL, recipe="recipe.yaml", head=())
+    file.write_text(to_yaml({**data, "datasets": [data["datasets"]]}), encoding="utf-8")
+    return migrate_file(str(file), AXOLOTL, recipe_name="recipe.yaml", header_lines=())
 
 
 def small(datasets: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
@@ -44,11 +45,15 @@ def small(datasets: dict[str, Any] | None = None, **changed: Any) -> dict[str, A
 
 
 def recipe(migration: Migration) -> Any:
-    return plain(read_text(SourceText("recipe.yaml", migration.text), "yaml"))
+    return to_plain_data(read_source_text(SourceText("recipe.yaml", migration.text), "yaml"))
 
 
 def fates(migration: Migration) -> dict[str, tuple[str, str]]:
-    return {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
+    return {
+        item.entry.written_path: (item.outcome, item.words)
+        for item in migration.items
+        if item.entry
+    }
 
 
 def test_the_table_has_every_field_of_the_schemas_once() -> None:
@@ -60,10 +65,10 @@ def test_the_table_has_every_field_of_the_schemas_once() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_nothing_is_dropped_silently(file: Path) -> None:
-    migration = migrate(str(file), AXOLOTL, recipe="recipe.yaml", head=())
-    written = [name for name, _, _ in values_of(read_source(str(file)), (), KEYS)]
+    migration = migrate_file(str(file), AXOLOTL, recipe_name="recipe.yaml", header_lines=())
+    written = [name for name, _, _ in iter_values(read_source(str(file)), (), KEYS)]
     assert sorted(fates(migration)) == sorted(written)
-    shown = report(migration, str(file))
+    shown = format_migration_report(migration, str(file))
     assert all(f": {key}: " in shown for key in written)
     assert migration.exit_code == 0
 
@@ -79,12 +84,12 @@ def test_every_key_is_carried_over_or_told_why_not(tmp_path: Path) -> None:
             holder.setdefault(name, "something")
         migration = migrated(data, tmp_path)
         told = {item.path: item for item in migration.items if item.entry}
-        shown = report(migration, "config.yaml")
+        shown = format_migration_report(migration, "config.yaml")
         for path in chosen:
             item = told[path]
             assert "no such key" not in item.words
-            assert item.targets if item.fate in ("mapped", "changed") else item.words, path
-            assert f": {item.entry.written}: " in shown  # type: ignore[union-attr]
+            assert item.targets if item.outcome in ("mapped", "changed") else item.words, path
+            assert f": {item.entry.written_path}: " in shown  # type: ignore[union-attr]
 
 
 def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
@@ -200,8 +205,8 @@ def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
         "rl": ("kto", "only dpo"),
         "plugins": (["axolotl.integrations.liger.LigerPlugin"], "recipes import nothing"),
         "fp16": (True, "fp32 or bf16"),
-        "warmup_ratio": (0.1, "known from the data"),
-        "optimizer": ("lion_8bit", "no optimizer"),
+        "warmup_ratio": (0.1, "depend on the data"),
+        "optimizer": ("lion_8bit", "no such optimizer"),
         "num_epochs": (1.5, "whole"),
         "deepspeed": ("zero3.json", "FSDP2"),
     }
@@ -229,4 +234,4 @@ def test_any_value_gives_a_recipe_and_a_report(
         holder[name] = value
     migration = migrated(data, tmp_path_factory.mktemp("any"))
     assert isinstance(recipe(migration), dict)
-    assert report(migration, "config.yaml")
+    assert format_migration_report(migration, "config.yaml")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.migrate.migration import Migration, migrate
-from titanrun.recipe.migrate.plan import SAME
-from titanrun.recipe.migrate.report import report
-from titanrun.recipe.migrate.table import CORE
+from titanrun.recipe.migrate.migration import Migration, migrate_file
+from titanrun.recipe.migrate.migration_plan import SAME
+from titanrun.recipe.migrate.migration_report import format_migration_report
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
+from titanrun.recipe.migrate.torchtitan_table import TORCHTITAN_KEYS
 
 DUMPS = Path(__file__).parent / "dumps"
 
@@ -19,11 +19,15 @@ DUMPS = Path(__file__).parent / "dumps"
 def migrated(data: Any, folder: Path) -> Migration:
     file = folder / "config.json"
     file.write_text(data if isinstance(data, str) else json.dumps(data, indent=2), encoding="utf-8")
-    return migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
+    return migrate_file(str(file), TORCHTITAN, recipe_name="recipe.yaml", header_lines=())
 
 
 def fates(migration: Migration) -> dict[str, tuple[str, str]]:
-    return {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
+    return {
+        item.entry.written_path: (item.outcome, item.words)
+        for item in migration.items
+        if item.entry
+    }
 
 
 def lines(migration: Migration) -> set[str]:
@@ -32,7 +36,7 @@ def lines(migration: Migration) -> set[str]:
 
 def test_a_dump_of_the_release_is_what_its_defaults_are(tmp_path: Path) -> None:
     nested: dict[str, Any] = {}
-    for key in CORE:
+    for key in TORCHTITAN_KEYS:
         holder = nested
         *sections, last = key.path.split(".")
         for section in sections:
@@ -40,22 +44,26 @@ def test_a_dump_of_the_release_is_what_its_defaults_are(tmp_path: Path) -> None:
         holder[last] = key.default
     dumped = migrated(nested, tmp_path)
     (tmp_path / "empty.toml").write_text("", encoding="utf-8")
-    empty = migrate(str(tmp_path / "empty.toml"), TORCHTITAN, recipe="recipe.yaml", head=())
+    empty = migrate_file(
+        str(tmp_path / "empty.toml"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    )
     values = [line for line in dumped.text.splitlines() if line and "#" not in line]
     assert values == [line for line in empty.text.splitlines() if line]
-    assert len(fates(dumped)) == len(CORE)
+    assert len(fates(dumped)) == len(TORCHTITAN_KEYS)
 
 
 def test_a_dump_of_the_dataclasses_is_brought_back_to_the_release() -> None:
-    migration = migrate(str(DUMPS / "dataclasses.json"), TORCHTITAN, recipe="recipe.yaml", head=())
+    migration = migrate_file(
+        str(DUMPS / "dataclasses.json"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    )
     found = fates(migration)
     assert found["model_spec"] == (
         "refused",
-        "this dump does not say which model it trained: add model.name and model.flavor",
+        "this dump does not name the model: add model.name and model.flavor",
     )
     assert found["model_converters.converters[1]"] == (
         "refused",
-        "the dump does not say which converter this is",
+        "the dump does not name this converter",
     )
     assert found["model_converters.converters"][1] in (
         "",
@@ -73,13 +81,15 @@ def test_a_dump_of_the_dataclasses_is_brought_back_to_the_release() -> None:
     }
     assert {line.replace('"', "") for line in lines(migration)} >= wanted
     assert "tensor_parallel_degree" not in migration.text
-    assert "keys with the value that titanrun has by default" in report(
+    assert "keys with titanrun's default value" in format_migration_report(
         migration, "dataclasses.json"
     )
 
 
 def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
-    migration = migrate(str(DUMPS / "head.json"), TORCHTITAN, recipe="recipe.yaml", head=())
+    migration = migrate_file(
+        str(DUMPS / "head.json"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    )
     found = fates(migration)
     wanted = {
         "  flavor: debugmodel",
@@ -94,11 +104,14 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
         "  global_batch_size: 16",
         "  steps: 20",
     }
-    assert found["model_spec.model"] == ("unread", "left out: the flavor stands for all sizes")
+    assert found["model_spec.model"] == ("unread", "left out: the flavor determines all sizes")
     tokens = found["training.num_tokens_per_microbatch_per_dp_rank"]
-    assert tokens == ("changed", "4096 tokens are 4 rows of 1024, no longer packed across rows")
+    assert tokens == (
+        "changed",
+        "4096 tokens are 4 sequences of 1024 tokens, no longer packed across sequences",
+    )
     assert found["dataloader.seed"][0] == "unread"
-    shown = report(migration, "head.json")
+    shown = format_migration_report(migration, "head.json")
     assert "training.num_tokens_per_train_step = 16384 -> training.global_batch_size: 16\n" in shown
     assert 'model_spec.name = "llama3" -> model.name: llama3\n' in shown
     assert "#parallelism" not in migration.text
@@ -117,12 +130,12 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
                 }
             },
             "training.num",
-            "no whole number of rows",
+            "not a whole number of sequences",
         ),
         (
             {"optimizer": {"param_groups": [{"pattern": "a"}, {"pattern": ".*"}]}},
             "optimizer.param_groups",
-            "groups of parameters",
+            "parameter groups",
         ),
         (
             {"activation_checkpoint": {"preserve_rng_state": True}},
@@ -130,11 +143,11 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
             "full or none",
         ),
         ({"loss": {"mtp_scale": 0.3}}, "loss", "multi-token prediction"),
-        ({"debug": {"batch_invariant": True}}, "debug.batch_invariant", "refuses it"),
+        ({"debug": {"batch_invariant": True}}, "debug.batch_invariant", "rejects it"),
         (
             {"model_converters": {"converters": [{"wheels": 4}]}},
             "model_converters.converters[0]",
-            "which converter",
+            "does not name this converter",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """Files of torchtitan as people have them, and what becomes of them.
 
-The whole output for each setting in torchtitan/ lies beside it, written by tools/write_reference.py: read the diff when it changes, as
+The whole output for each setting in torchtitan/ lies beside it, written by
+tools/write_reference.py: read the diff when it changes, as
 it does where something that was "not built" is built.
 """
 
@@ -10,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titanrun.config.base import dump
-from titanrun.config.emit import emit_toml
+from titanrun.config.base import dump_config
 from titanrun.config.problems import ProblemsFound, SourceText
-from titanrun.config.shape import value_at
-from titanrun.config.source import read_text
-from titanrun.config.tree import plain
-from titanrun.recipe.migrate.migration import Migration, migrate
-from titanrun.recipe.migrate.places import target_steps
-from titanrun.recipe.migrate.report import report
-from titanrun.recipe.migrate.table import CORE
+from titanrun.config.read_source import read_source_text
+from titanrun.config.serialize import to_toml
+from titanrun.config.tree import to_plain_data
+from titanrun.config.type_introspection import find_value
+from titanrun.recipe.migrate.migration import Migration, migrate_file
+from titanrun.recipe.migrate.migration_report import format_migration_report
+from titanrun.recipe.migrate.target_paths import parse_target
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.migrate.torchtitan_table import TORCHTITAN_KEYS
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 FILES = sorted((Path(__file__).parent / "torchtitan").glob("*.toml"))
 
@@ -29,7 +30,7 @@ FILES = sorted((Path(__file__).parent / "torchtitan").glob("*.toml"))
 def migrated(text: str, folder: Path, suffix: str = ".toml") -> Migration:
     file = folder / f"config{suffix}"
     file.write_text(text, encoding="utf-8")
-    return migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
+    return migrate_file(str(file), TORCHTITAN, recipe_name="recipe.yaml", header_lines=())
 
 
 def lines(migration: Migration) -> list[str]:
@@ -38,12 +39,12 @@ def lines(migration: Migration) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_nothing_is_dropped_silently(file: Path) -> None:
-    migration = migrate(str(file), TORCHTITAN, recipe="recipe.yaml", head=())
-    keys = [item.entry.written for item in migration.items if item.entry]
+    migration = migrate_file(str(file), TORCHTITAN, recipe_name="recipe.yaml", header_lines=())
+    keys = [item.entry.written_path for item in migration.items if item.entry]
     text = file.read_text(encoding="utf-8")
     written = sum("=" in line and not line.startswith("#") for line in text.splitlines())
     assert len(keys) == len(set(keys)) == written
-    shown = report(migration, str(file))
+    shown = format_migration_report(migration, str(file))
     assert all(f"{key} = " in shown for key in keys)
     assert all(
         comment.strip() in migration.text
@@ -56,15 +57,19 @@ def test_nothing_is_dropped_silently(file: Path) -> None:
 def test_an_empty_file_is_the_release_with_its_defaults(tmp_path: Path) -> None:
     migration = migrated('training.dataset = "tiny"\n', tmp_path)
     (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
-    run = dump(resolve(str(tmp_path / "recipe.yaml"), environment={}).recipe)
-    values = {key.path: key.default for key in CORE} | {"training.dataset": "tiny"}
+    run = dump_config(resolve_recipe(str(tmp_path / "recipe.yaml"), environment={}).recipe)
+    values = {key.path: key.default for key in TORCHTITAN_KEYS} | {"training.dataset": "tiny"}
     differing = []
-    for key in CORE:
-        for target, value in key.converted(values[key.path], values).targets.items():
-            steps = target_steps(target)
-            if value is not None and not key.unread(values) and value_at(run, steps) != value:
-                differing.append((key.path, value, value_at(run, steps)))
-    refused = [item.path for item in migration.items if item.fate == "refused"]
+    for key in TORCHTITAN_KEYS:
+        for target, value in key.convert_value(values[key.path], values).targets.items():
+            steps = parse_target(target)
+            if (
+                value is not None
+                and not key.format_unmet_condition(values)
+                and find_value(run, steps) != value
+            ):
+                differing.append((key.path, value, find_value(run, steps)))
+    refused = [item.path for item in migration.items if item.outcome == "refused"]
     assert differing == []
     assert refused == []
     assert run["activation_checkpoint"]["selective_ac_option"] == "2"
@@ -103,7 +108,10 @@ seed = 3
     assert "  global_batch_size: 16" in found
     assert "  seed: 3" in found
     (warmup,) = [item for item in migration.items if item.path == "lr_scheduler.warmup_steps"]
-    assert (warmup.fate, warmup.words.startswith("cut to the 100 steps")) == ("changed", True)
+    assert (warmup.outcome, warmup.words.startswith("reduced to the 100 steps")) == (
+        "changed",
+        True,
+    )
 
 
 def test_comments_stay_with_their_keys_and_sections(tmp_path: Path) -> None:
@@ -152,7 +160,11 @@ deterministic = true
 seed = 2
 """
     migration = migrated(text, tmp_path)
-    fates = {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
+    fates = {
+        item.entry.written_path: (item.outcome, item.words)
+        for item in migration.items
+        if item.entry
+    }
     assert fates["training.seed"] == ("unread", "left out: 'debug.seed' is written too")
     assert fates["training.deterministic"][0] == "mapped"
     assert {"  seed: 2", "  deterministic: true", "  hf_assets_path: assets/tokenizer"} <= set(
@@ -166,7 +178,8 @@ seed = 2
 
 def test_a_value_of_a_wrong_type_is_kept_and_told(tmp_path: Path) -> None:
     migration = migrated(
-        '[training]\ndataset = "tiny"\n[optimizer]\nlr = "3e-4"\n[activation_checkpoint]\nmode="none"\n',
+        '[training]\ndataset = "tiny"\n[optimizer]\nlr = '
+        '"3e-4"\n[activation_checkpoint]\nmode="none"\n',
         tmp_path,
     )
     (problem,) = migration.problems
@@ -184,7 +197,7 @@ def test_text_that_looks_like_a_reference_stays_text(tmp_path: Path) -> None:
     )
     (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
     assert (
-        resolve(str(tmp_path / "recipe.yaml"), environment={}).recipe.description
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={}).recipe.description
         == "${env:HOME} ${training.steps}"
     )
 
@@ -209,9 +222,13 @@ def test_a_file_that_is_no_toml_is_a_located_problem(
 
 def test_what_nobody_can_see_is_escaped_in_comments_and_report(tmp_path: Path) -> None:
     migration = migrated('"a\\nb" = "x\\r"\nmodel.converters = "c\\u001f\\n"\n', tmp_path)
-    assert isinstance(plain(read_text(SourceText("recipe.yaml", migration.text), "yaml")), dict)
+    assert isinstance(
+        to_plain_data(read_source_text(SourceText("recipe.yaml", migration.text), "yaml")), dict
+    )
     assert '# a\\u000ab = "x\\r"' in migration.text
-    assert all(line.isprintable() for line in report(migration, "config.toml").split("\n"))
+    assert all(
+        line.isprintable() for line in format_migration_report(migration, "config.toml").split("\n")
+    )
 
 
 ANY = st.one_of(
@@ -224,7 +241,7 @@ ANY = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(st.sampled_from([key.path for key in CORE]), ANY, max_size=6))
+@given(st.dictionaries(st.sampled_from([key.path for key in TORCHTITAN_KEYS]), ANY, max_size=6))
 def test_any_value_of_any_key_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, chosen: dict[str, object]
 ) -> None:
@@ -235,10 +252,12 @@ def test_any_value_of_any_key_is_accounted_for(
         for section in sections:
             holder = holder.setdefault(section, {})  # type: ignore[assignment]
         holder[last] = value
-    migration = migrated(emit_toml(nested), tmp_path_factory.mktemp("any"))
+    migration = migrated(to_toml(nested), tmp_path_factory.mktemp("any"))
     assert sorted(item.path for item in migration.items if item.entry) == sorted(chosen)
-    assert isinstance(plain(read_text(SourceText("recipe.yaml", migration.text), "yaml")), dict)
-    assert report(migration, "config.toml")
+    assert isinstance(
+        to_plain_data(read_source_text(SourceText("recipe.yaml", migration.text), "yaml")), dict
+    )
+    assert format_migration_report(migration, "config.toml")
 
 
 def test_kernels_with_states_in_bf16_are_a_type_of_states_here(tmp_path: Path) -> None:
@@ -249,16 +268,19 @@ def test_kernels_with_states_in_bf16_are_a_type_of_states_here(tmp_path: Path) -
     assert "implementation" not in migration.text
 
 
-FLUX = '[model]\nname = "flux"\nflavor = "flux-schnell"\n[encoder]\nt5_encoder = "a"\nclip_encoder = "b"\nautoencoder_path = "c"\n'
+FLUX = (
+    '[model]\nname = "flux"\nflavor = "flux-schnell"\n[encoder]\nt5_encoder = "a"\nclip_encoder '
+    '= "b"\nautoencoder_path = "c"\n'
+)
 
 
 def test_rows_of_flux_are_a_text_and_a_picture_from_tar_files(tmp_path: Path) -> None:
     text = (
-        FLUX
-        + 'max_t5_encoding_len = 512\n[training]\ndataset = "cc12m-wds"\ndataset_path = "mine/*.tar"\nimg_size = 512\nseq_len = 4096\n'
+        FLUX + 'max_t5_encoding_len = 512\n[training]\ndataset = "cc12m-wds"\ndataset_path = '
+        '"mine/*.tar"\nimg_size = 512\nseq_len = 4096\n'
     )
     migration = migrated(text, tmp_path)
-    run = plain(read_text(SourceText("recipe.yaml", migration.text), "yaml"))
+    run = to_plain_data(read_source_text(SourceText("recipe.yaml", migration.text), "yaml"))
     assert migration.exit_code == 0
     assert run["loss"] == "flow_matching"
     assert run["training"]["seq_len"] == 512 + 32 * 32
@@ -271,8 +293,8 @@ def test_rows_of_flux_are_a_text_and_a_picture_from_tar_files(tmp_path: Path) ->
 
 
 def test_tar_files_of_flux_have_a_place_where_none_is_named(tmp_path: Path) -> None:
-    run = plain(
-        read_text(
+    run = to_plain_data(
+        read_source_text(
             SourceText(
                 "recipe.yaml", migrated(FLUX + '[training]\ndataset = "cc12m-wds"\n', tmp_path).text
             ),
@@ -286,4 +308,6 @@ def test_tar_files_of_flux_have_a_place_where_none_is_named(tmp_path: Path) -> N
 def test_data_without_pictures_is_refused_for_flux(dataset: str, tmp_path: Path) -> None:
     migration = migrated(FLUX + f'[training]\ndataset = "{dataset}"\n', tmp_path)
     assert migration.exit_code == 1
-    assert [item.path for item in migration.items if item.fate == "refused"] == ["training.dataset"]
+    assert [item.path for item in migration.items if item.outcome == "refused"] == [
+        "training.dataset"
+    ]

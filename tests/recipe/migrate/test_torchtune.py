@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titanrun.config.emit import emit
 from titanrun.config.problems import ProblemsFound, SourceText
-from titanrun.config.source import read_source, read_text
-from titanrun.config.tree import plain
-from titanrun.recipe.migrate.keys import Key
-from titanrun.recipe.migrate.migration import Migration, migrate
-from titanrun.recipe.migrate.report import report
+from titanrun.config.read_source import read_source, read_source_text
+from titanrun.config.serialize import to_yaml
+from titanrun.config.tree import to_plain_data
+from titanrun.recipe.migrate.key_mapping import SourceKey
+from titanrun.recipe.migrate.migration import Migration, migrate_file
+from titanrun.recipe.migrate.migration_report import format_migration_report
 from titanrun.recipe.migrate.torchtune import TORCHTUNE
-from titanrun.recipe.migrate.tune_table import TUNE, WHOLE
-from titanrun.recipe.migrate.yaml_file import values_of
+from titanrun.recipe.migrate.torchtune_table import TORCHTUNE_KEYS, WHOLE_VALUE_KEYS
+from titanrun.recipe.migrate.yaml_entries import iter_values
 
 FILES = sorted((Path(__file__).parent / "torchtune").glob("*.yaml"))
 SMALL: dict[str, Any] = {
@@ -41,14 +41,15 @@ SMALL: dict[str, Any] = {
     "seed": 1,
     "dtype": "bf16",
 }
-# the keys of the configurations that torchtune 0.6.1 ships for full and LoRA fine-tuning, QAT, distillation and DPO of text models
+# the keys of the configurations that torchtune 0.6.1 ships for full and LoRA fine-tuning, QAT,
+# distillation and DPO of text models
 SHIPPED = (Path(__file__).parent / "torchtune" / "keys.txt").read_text(encoding="utf-8").split()
 
 
 def migrated(data: dict[str, Any], folder: Path) -> Migration:
     file = folder / "config.yaml"
-    file.write_text(emit(data), encoding="utf-8")
-    return migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=())
+    file.write_text(to_yaml(data), encoding="utf-8")
+    return migrate_file(str(file), TORCHTUNE, recipe_name="recipe.yaml", header_lines=())
 
 
 def small(**changed: Any) -> dict[str, Any]:
@@ -63,30 +64,34 @@ def small(**changed: Any) -> dict[str, Any]:
 
 
 def recipe(migration: Migration) -> Any:
-    return plain(read_text(SourceText("recipe.yaml", migration.text), "yaml"))
+    return to_plain_data(read_source_text(SourceText("recipe.yaml", migration.text), "yaml"))
 
 
 def fates(migration: Migration) -> dict[str, tuple[str, str]]:
-    return {item.entry.written: (item.fate, item.words) for item in migration.items if item.entry}
+    return {
+        item.entry.written_path: (item.outcome, item.words)
+        for item in migration.items
+        if item.entry
+    }
 
 
 def test_the_table_has_the_keys_of_the_shipped_configurations() -> None:
     assert set(SHIPPED) <= set(TORCHTUNE.keys)
-    assert len(TUNE) == len(TORCHTUNE.keys)
+    assert len(TORCHTUNE_KEYS) == len(TORCHTUNE.keys)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_nothing_is_dropped_silently(file: Path) -> None:
-    migration = migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=())
-    written = [name for name, _, _ in values_of(read_source(str(file)), (), WHOLE)]
+    migration = migrate_file(str(file), TORCHTUNE, recipe_name="recipe.yaml", header_lines=())
+    written = [name for name, _, _ in iter_values(read_source(str(file)), (), WHOLE_VALUE_KEYS)]
     assert sorted(fates(migration)) == sorted(written)
-    shown = report(migration, str(file))
+    shown = format_migration_report(migration, str(file))
     assert all(f": {key}: " in shown for key in written)
     assert migration.exit_code == 0
 
 
-@pytest.mark.parametrize("key", TUNE, ids=lambda key: key.path)
-def test_a_key_is_carried_over_or_told_why_not(key: Key, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", TORCHTUNE_KEYS, ids=lambda key: key.path)
+def test_a_key_is_carried_over_or_told_why_not(key: SourceKey, tmp_path: Path) -> None:
     data = small()
     holder = data
     *sections, last = key.path.split(".")
@@ -100,8 +105,8 @@ def test_a_key_is_carried_over_or_told_why_not(key: Key, tmp_path: Path) -> None
         return
     item = told[key.path]
     assert "no such key" not in item.words
-    assert item.targets if item.fate in ("mapped", "changed") else item.words
-    assert f": {key.path}: " in report(migration, "config.yaml")
+    assert item.targets if item.outcome in ("mapped", "changed") else item.words
+    assert f": {key.path}: " in format_migration_report(migration, "config.yaml")
 
 
 ANY = st.sampled_from(
@@ -112,7 +117,9 @@ ANY = st.sampled_from(
 @settings(max_examples=40)
 @given(
     chosen=st.dictionaries(
-        st.sampled_from([key.path for key in TUNE if key.path != "dataset"]), ANY, max_size=8
+        st.sampled_from([key.path for key in TORCHTUNE_KEYS if key.path != "dataset"]),
+        ANY,
+        max_size=8,
     )
 )
 def test_any_value_gives_a_recipe_and_a_report(
@@ -131,7 +138,7 @@ def test_any_value_gives_a_recipe_and_a_report(
         holder[last] = value
     migration = migrated(data, tmp_path_factory.mktemp("any"))
     assert isinstance(recipe(migration), dict)
-    assert report(migration, "config.yaml")
+    assert format_migration_report(migration, "config.yaml")
 
 
 def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
@@ -246,14 +253,15 @@ def test_steps_and_rows_are_counted_and_data_of_the_hub_have_a_place(tmp_path: P
 def test_references_are_put_in_and_a_circle_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
-        "output_dir: ${base}/one\nbase: runs\nseed: ${batch_size}\nbatch_size: 4\ndevice: ${nowhere}\n",
+        "output_dir: ${base}/one\nbase: runs\nseed: ${batch_size}\nbatch_size: 4\ndevice: "
+        "${nowhere}\n",
         encoding="utf-8",
     )
-    run = recipe(migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=()))
+    run = recipe(migrate_file(str(file), TORCHTUNE, recipe_name="recipe.yaml", header_lines=()))
     assert (run["dump_folder"], run["debug"]["seed"]) == ("runs/one", 4)
     file.write_text("output_dir: ${base}\nbase: ${output_dir}\n", encoding="utf-8")
-    with pytest.raises(ProblemsFound, match="leads to itself"):
-        migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=())
+    with pytest.raises(ProblemsFound, match="refers to itself"):
+        migrate_file(str(file), TORCHTUNE, recipe_name="recipe.yaml", header_lines=())
 
 
 def test_a_section_that_is_null_is_none(tmp_path: Path) -> None:
@@ -268,7 +276,7 @@ def test_of_several_data_sets_the_first_is_carried_over(tmp_path: Path) -> None:
     }
     migration = migrated(data, tmp_path)
     fate, words = fates(migration)["dataset[1]._component_"]
-    assert (fate, "of several data sets the first" in words, migration.exit_code) == (
+    assert (fate, "of several datasets the first" in words, migration.exit_code) == (
         "refused",
         True,
         1,
@@ -279,9 +287,10 @@ def test_of_several_data_sets_the_first_is_carried_over(tmp_path: Path) -> None:
 def test_comments_come_along(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
-        "# whose it is\n\n# all of it\noptimizer:\n  # slow\n  lr: 1e-5  # fast\nseed: 3\n# the end\n",
+        "# whose it is\n\n# all of it\noptimizer:\n  # slow\n  lr: 1e-5  # fast\nseed: 3\n# "
+        "the end\n",
         encoding="utf-8",
     )
-    text = migrate(str(file), TORCHTUNE, recipe="recipe.yaml", head=()).text
+    text = migrate_file(str(file), TORCHTUNE, recipe_name="recipe.yaml", header_lines=()).text
     assert text.startswith("# whose it is\n# the end\nversion: 1\n")
     assert "  # all of it\n  # slow\n  lr: 1e-05  # fast\n" in text

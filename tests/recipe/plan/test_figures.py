@@ -2,17 +2,17 @@
 
 import pytest
 
-from titanrun.distributed.degrees import Degrees
-from titanrun.recipe.plan.activations import microbatches_kept
+from titanrun.distributed.spec.parallel_dims import ParallelDims
+from titanrun.recipe.plan.activations import count_live_microbatches
+from titanrun.recipe.plan.communication import estimate_pipeline_bubble, estimate_traffic
 from titanrun.recipe.plan.devices import DEVICES
-from titanrun.recipe.plan.layout import Layout, Part
-from titanrun.recipe.plan.memory import checkpoint_bytes, memory
-from titanrun.recipe.plan.report import as_data, as_text
-from titanrun.recipe.plan.traffic import bubble, traffic
-from titanrun.recipe.resolve import resolve
+from titanrun.recipe.plan.memory_estimate import compute_checkpoint_bytes, estimate_memory
+from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
+from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 DIM, VOCABULARY, LAYERS = 64, 96, 4
-LAYER = Part(whole=1000, kept=250, gathered=500, whole_trained=1000, trained=250)
+LAYER = ModuleSize(total=1000, local=250, gathered=500, total_trainable=1000, local_trainable=250)
 
 
 @pytest.fixture
@@ -21,24 +21,27 @@ def laid_out(tmp_path):
 
     def make(*overrides, ranks, **degrees):
         recipe = tmp_path / "recipe.yaml"
-        model = f"{{name: llama3, vocab_size: {VOCABULARY}, dim: {DIM}, n_layers: {LAYERS}, n_heads: 4, n_kv_heads: 2}}"
+        model = (
+            f"{{name: llama3, vocab_size: {VOCABULARY}, dim: {DIM}, n_layers: {LAYERS}, "
+            f"n_heads: 4, n_kv_heads: 2}}"
+        )
         training = (
             "{dataset: {name: tokens, path: x.npy}, local_batch_size: 4, seq_len: 32, steps: 100}"
         )
         recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
-        run = resolve(str(recipe), list(overrides), environment={}, ranks=ranks).run
-        embedding, head = Part(800, 200, 400, 800, 200), Part(900, 225, 450, 900, 225)
-        return Layout(run, Degrees(**degrees), embedding, [LAYER] * LAYERS, head)
+        run = resolve_recipe(str(recipe), list(overrides), environment={}, ranks=ranks).run
+        embedding, head = ModuleSize(800, 200, 400, 800, 200), ModuleSize(900, 225, 450, 900, 225)
+        return PlanLayout(run, ParallelDims(**degrees), embedding, [LAYER] * LAYERS, head)
 
     return make
 
 
 def bytes_of(layout):
-    return {item.name: item.bytes for item in memory(layout)}
+    return {item.name: item.bytes for item in estimate_memory(layout)}
 
 
 def test_memory_is_what_a_rank_keeps_times_the_size_of_its_numbers(laid_out):
-    found = bytes_of(laid_out(ranks=4, shard=4))
+    found = bytes_of(laid_out(ranks=4, dp_shard=4))
     kept = 200 + 4 * 250 + 225
     assert found["weights"] == found["gradients"] == kept * 4
     assert found["optimizer states"] == kept * 8
@@ -51,7 +54,7 @@ def test_memory_is_what_a_rank_keeps_times_the_size_of_its_numbers(laid_out):
 
 
 def test_recomputed_layers_keep_their_input_and_one_of_them_everything(laid_out):
-    found = bytes_of(laid_out("activation_checkpoint=full", ranks=4, shard=4))
+    found = bytes_of(laid_out("activation_checkpoint=full", ranks=4, dp_shard=4))
     assert found["activations"] == 128 * (4 * DIM + 256 + 192 + 64 + 1024) * 2
 
 
@@ -61,7 +64,7 @@ WHOLE = 256 + 192 + 64 + 1024
 def test_every_other_layer_keeps_its_input(laid_out):
     found = bytes_of(
         laid_out(
-            "activation_checkpoint={name: selective, selective_ac_option: '2'}", ranks=4, shard=4
+            "activation_checkpoint={name: selective, selective_ac_option: '2'}", ranks=4, dp_shard=4
         )
     )
     assert found["activations"] == 128 * (2 * DIM + 2 * WHOLE + WHOLE) * 2
@@ -72,12 +75,13 @@ def test_by_operation_every_second_product_stays(laid_out):
     # the input, queries, values, what attention gives, gates, and what goes back into the stream
     products = DIM + 64 + 32 + 64 + 256
     assert (
-        bytes_of(laid_out(by_operation, ranks=4, shard=4))["activations"]
+        bytes_of(laid_out(by_operation, ranks=4, dp_shard=4))["activations"]
         == 128 * (4 * (products + DIM) + WHOLE) * 2
     )
-    # two ranks that share heads and hidden widths: the last product is as wide as the stream, and kept once more as their sum's part
+    # two ranks that share heads and hidden widths: the last product is as wide as the stream, and
+    # kept once more as their sum's part
     split = (DIM + 64 + 32 + 64 + 256 + 2 * DIM) // 2 + DIM
-    both = laid_out(by_operation, "parallelism.tensor_parallel_degree=2", ranks=2, tensor=2)
+    both = laid_out(by_operation, "parallelism.tensor_parallel_degree=2", ranks=2, tp=2)
     assert bytes_of(both)["activations"] == 128 * (4 * split + WHOLE // 2) * 2
 
 
@@ -86,7 +90,7 @@ def test_a_budget_keeps_its_share(laid_out):
         "activation_checkpoint={name: memory_budget, memory_budget: 0.25}",
         "compile={enable: true, backend: aot_eager}",
     ]
-    found = bytes_of(laid_out(*budget, ranks=4, shard=4))
+    found = bytes_of(laid_out(*budget, ranks=4, dp_shard=4))
     assert found["activations"] == 128 * (4 * (DIM + (WHOLE - DIM) // 4) + WHOLE) * 2
 
 
@@ -106,8 +110,8 @@ def test_a_pipeline_keeps_the_microbatches_that_are_under_way(schedule, microbat
         f"parallelism.pipeline_parallel_schedule={schedule}",
         "parallelism.pipeline_parallel_degree=2",
     ]
-    layout = laid_out(*asked, "training.local_batch_size=8", ranks=2, pipeline=2)
-    assert microbatches_kept(layout, rank=0) == microbatches
+    layout = laid_out(*asked, "training.local_batch_size=8", ranks=2, pp=2)
+    assert count_live_microbatches(layout, rank=0) == microbatches
 
 
 def test_a_stage_has_the_modules_that_the_recipe_names(laid_out):
@@ -116,19 +120,19 @@ def test_a_stage_has_the_modules_that_the_recipe_names(laid_out):
         "parallelism.pipeline_parallel_degree=2",
         f"parallelism.module_fqns_per_model_part={stages}",
     ]
-    layout = laid_out(*asked, ranks=2, pipeline=2)
-    assert layout.stages() == [[layout.embedding, LAYER], [LAYER] * 3 + [layout.head]]
+    layout = laid_out(*asked, ranks=2, pp=2)
+    assert layout.get_sizes_per_rank() == [[layout.embedding, LAYER], [LAYER] * 3 + [layout.head]]
 
 
 def test_the_ends_of_a_pipeline_both_keep_a_matrix_they_share(laid_out):
     asked = ["parallelism.pipeline_parallel_degree=2", "model.tie_word_embeddings=true"]
-    tied, untied = laid_out(*asked, ranks=2, pipeline=2), laid_out(*asked[:1], ranks=2, pipeline=2)
-    assert tied.stages() == [
+    tied, untied = laid_out(*asked, ranks=2, pp=2), laid_out(*asked[:1], ranks=2, pp=2)
+    assert tied.get_sizes_per_rank() == [
         [tied.embedding, LAYER, LAYER],
         [tied.embedding, LAYER, LAYER, tied.head],
     ]
     sent = [
-        next(entry.bytes for entry in traffic(layout) if entry.axis == "pp")
+        next(entry.bytes for entry in estimate_traffic(layout) if entry.axis == "pp")
         for layout in (tied, untied)
     ]
     assert sent[0] - sent[1] == 200 * 4
@@ -137,24 +141,26 @@ def test_the_ends_of_a_pipeline_both_keep_a_matrix_they_share(laid_out):
 def test_one_process_gathers_nothing_and_sends_nothing(laid_out):
     layout = laid_out(ranks=1)
     assert "gathered weights" not in bytes_of(layout)
-    assert traffic(layout) == []
-    assert "sent by a rank" not in as_text(layout, DEVICES["h100"])
+    assert estimate_traffic(layout) == []
+    assert "sent by a rank" not in format_plan(layout, DEVICES["h100"])
 
 
 def test_shards_gather_twice_and_scatter_once(laid_out):
-    (entry,) = traffic(laid_out(ranks=4, shard=4))
+    (entry,) = estimate_traffic(laid_out(ranks=4, dp_shard=4))
     gathered = 400 + 4 * 500 + 450
     assert (entry.axis, entry.bytes) == ("fsdp", gathered * (2 * 2 + 4) * 3 // 4)
 
 
 def test_weights_that_stay_are_gathered_once(laid_out):
-    (entry,) = traffic(laid_out("parallelism.fsdp_reshard_after_forward=never", ranks=4, shard=4))
+    (entry,) = estimate_traffic(
+        laid_out("parallelism.fsdp_reshard_after_forward=never", ranks=4, dp_shard=4)
+    )
     assert entry.bytes == (400 + 4 * 500 + 450) * (2 + 4) * 3 // 4
 
 
 def test_copies_sum_their_gradients(laid_out):
-    (entry,) = traffic(
-        laid_out("parallelism.data_parallel_replicate_degree=2", ranks=2, replicate=2)
+    (entry,) = estimate_traffic(
+        laid_out("parallelism.data_parallel_replicate_degree=2", ranks=2, dp_replicate=2)
     )
     assert (entry.axis, entry.bytes) == ("dp_replicate", 2 * (200 + 4 * 250 + 225) * 4 // 2)
 
@@ -178,33 +184,35 @@ def test_a_pipeline_waits_as_the_papers_say(schedule, ranks, rows, share, laid_o
         f"training.local_batch_size={rows}",
         "model.n_layers=8",
         ranks=ranks,
-        pipeline=ranks,
+        pp=ranks,
     )
-    assert bubble(layout) == pytest.approx(share)
+    assert estimate_pipeline_bubble(layout) == pytest.approx(share)
 
 
 def test_a_checkpoint_holds_weights_and_states_of_all_ranks(laid_out):
-    assert checkpoint_bytes(laid_out(ranks=4, shard=4)) == (800 + 4 * 1000 + 900) * 12
+    assert compute_checkpoint_bytes(laid_out(ranks=4, dp_shard=4)) == (800 + 4 * 1000 + 900) * 12
 
 
 def test_what_does_not_fit_is_said_with_a_way_out(laid_out):
     layout = laid_out(ranks=1)
     tiny = type(DEVICES["h100"])("toy", 1e-4, 1e12)
-    (warning,) = as_data(layout, tiny)["warnings"]
+    (warning,) = plan_to_dict(layout, tiny)["warnings"]
     assert warning.startswith("does not fit: ")
     assert "activation_checkpoint: full" in warning
 
 
 def test_epochs_wait_for_the_data(laid_out):
     layout = laid_out("training.epochs=3", ranks=1)
-    assert "3 epochs; the data says how many steps that is" in as_text(layout, DEVICES["h100"])
+    assert "3 epochs; the number of steps depends on the data" in format_plan(
+        layout, DEVICES["h100"]
+    )
 
 
 def test_checkpoints_are_counted_as_they_stay(laid_out):
     asked = ["checkpoint.enable=true", "checkpoint.interval=20"]
-    assert as_data(laid_out(*asked, ranks=1), DEVICES["h100"])["checkpoints"] == 5
+    assert plan_to_dict(laid_out(*asked, ranks=1), DEVICES["h100"])["checkpoints"] == 5
     assert (
-        as_data(laid_out(*asked, "checkpoint.keep_latest_k=2", ranks=1), DEVICES["h100"])[
+        plan_to_dict(laid_out(*asked, "checkpoint.keep_latest_k=2", ranks=1), DEVICES["h100"])[
             "checkpoints"
         ]
         == 2

@@ -1,14 +1,14 @@
-"""The picture of svg.py as a PNG file, for where SVG cannot go. Needs Pillow."""
+"""The plot of svg.py as a PNG file, for places that do not accept SVG. Needs Pillow."""
 
 from collections.abc import Sequence
 from io import BytesIO
 
 from PIL import Image, ImageDraw, ImageFont
 
-from titanrun.cli.plots.axes import Axis, Curve, Scale, axes_of, label
+from titanrun.cli.plots.axes import Axis, PlotCurve, Scale, build_axes, format_tick
 from titanrun.cli.plots.svg import (
     BOTTOM,
-    COLOURS,
+    COLORS,
     HEIGHT,
     LEFT,
     RIGHT,
@@ -16,90 +16,103 @@ from titanrun.cli.plots.svg import (
     TOP,
     WIDTH,
     Point,
-    outlines,
-    pieces,
-    place_x,
-    place_y,
+    compute_band_outlines,
+    split_at_gaps,
+    to_pixel_x,
+    to_pixel_y,
 )
 
-# pixels of the file for one of the drawing
+# pixels of the file per unit of the drawing
 SCALE = 2
 SIZE, TITLE_SIZE = 13, 15
-# of 255, as in the SVG file
+# opacity out of 255, as in the SVG file
 BAND_OPACITY = 51
 
 
-def plot(
-    curves: Sequence[Curve],
+def plot_png(
+    curves: Sequence[PlotCurve],
     *,
     title: str,
     x_label: str,
     x_scale: Scale = "linear",
     y_scale: Scale = "linear",
 ) -> bytes:
-    """The file's bytes: grid, numbers, curves, and their names where there are several."""
-    across, up = axes_of(curves, x_scale, y_scale)
+    """Return the bytes of a PNG file: grid, ticks, curves, and names of several curves."""
+    across, up = build_axes(curves, x_scale, y_scale)
     picture = Image.new("RGBA", (WIDTH * SCALE, HEIGHT * SCALE), "white")
     bands = Image.new("RGBA", picture.size)
     for index, curve in enumerate(curves):
-        for outline in outlines(curve, across, up):
+        for outline in compute_band_outlines(curve, across, up):
             ImageDraw.Draw(bands).polygon(
-                scaled(outline), fill=colour_of(index) + f"{BAND_OPACITY:02x}"
+                scale_points(outline), fill=get_curve_color(index) + f"{BAND_OPACITY:02x}"
             )
     picture.alpha_composite(bands)
     draw = ImageDraw.Draw(picture)
-    grid(draw, across, up)
-    write(draw, (LEFT, 20), title, anchor="ls", size=TITLE_SIZE)
-    write(draw, ((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8), x_label, anchor="ms")
+    draw_png_grid(draw, across, up)
+    draw_png_text(draw, (LEFT, 20), title, anchor="ls", size=TITLE_SIZE)
+    draw_png_text(draw, ((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8), x_label, anchor="ms")
     for index, curve in enumerate(curves):
-        for piece in pieces(curve, across, up):
-            draw.line(scaled(piece), fill=colour_of(index), width=round(1.5 * SCALE), joint="curve")
+        for piece in split_at_gaps(curve, across, up):
+            draw.line(
+                scale_points(piece),
+                fill=get_curve_color(index),
+                width=round(1.5 * SCALE),
+                joint="curve",
+            )
         if len(curves) > 1:
-            write(
+            draw_png_text(
                 draw,
                 (WIDTH - RIGHT, TOP + 14 + 16 * index),
                 curve.name,
                 anchor="rs",
-                colour=colour_of(index),
+                color=get_curve_color(index),
             )
     file = BytesIO()
     picture.convert("RGB").save(file, "PNG")
     return file.getvalue()
 
 
-def grid(draw: ImageDraw.ImageDraw, across: Axis, up: Axis) -> None:
-    """A line and a number at each tick, and the frame."""
-    for tick in up.ticks(TICKS):
-        y = place_y(up, tick)
-        draw.line(scaled([(LEFT, y), (WIDTH - RIGHT, y)]), fill="#dddddd", width=SCALE)
-        write(draw, (LEFT - 8, y + 4), label(tick), anchor="rs")
-    for tick in across.ticks(TICKS):
-        write(draw, (place_x(across, tick), HEIGHT - BOTTOM + 18), label(tick), anchor="ms")
+def draw_png_grid(draw: ImageDraw.ImageDraw, across: Axis, up: Axis) -> None:
+    """Draw a line and a number at each tick, and the frame."""
+    for tick in up.compute_ticks(TICKS):
+        y = to_pixel_y(up, tick)
+        draw.line(scale_points([(LEFT, y), (WIDTH - RIGHT, y)]), fill="#dddddd", width=SCALE)
+        draw_png_text(draw, (LEFT - 8, y + 4), format_tick(tick), anchor="rs")
+    for tick in across.compute_ticks(TICKS):
+        draw_png_text(
+            draw, (to_pixel_x(across, tick), HEIGHT - BOTTOM + 18), format_tick(tick), anchor="ms"
+        )
     draw.rectangle(
-        scaled([(LEFT, TOP), (WIDTH - RIGHT, HEIGHT - BOTTOM)]), outline="#888888", width=SCALE
+        scale_points([(LEFT, TOP), (WIDTH - RIGHT, HEIGHT - BOTTOM)]),
+        outline="#888888",
+        width=SCALE,
     )
 
 
-def write(
+def draw_png_text(
     draw: ImageDraw.ImageDraw,
-    at: Point,
+    point: Point,
     text: str,
     *,
     anchor: str,
     size: int = SIZE,
-    colour: str = "black",
+    color: str = "black",
 ) -> None:
-    """Text at a place of the drawing; `anchor` says which of its ends is there, in Pillow's letters."""
+    """Draw text at a point; `anchor` is its alignment in Pillow's letters."""
     draw.text(
-        scaled([at])[0], text, fill=colour, anchor=anchor, font=ImageFont.load_default(size * SCALE)
+        scale_points([point])[0],
+        text,
+        fill=color,
+        anchor=anchor,
+        font=ImageFont.load_default(size * SCALE),
     )
 
 
-def scaled(points: Sequence[Point]) -> list[Point]:
-    """Places of the drawing in pixels of the file."""
+def scale_points(points: Sequence[Point]) -> list[Point]:
+    """Convert points of the drawing to pixels of the file."""
     return [(x * SCALE, y * SCALE) for x, y in points]
 
 
-def colour_of(index: int) -> str:
-    """The colour of a curve, as in the SVG file."""
-    return COLOURS[index % len(COLOURS)]
+def get_curve_color(index: int) -> str:
+    """Return the color of a curve, as in the SVG file."""
+    return COLORS[index % len(COLORS)]

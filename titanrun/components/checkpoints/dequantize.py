@@ -1,6 +1,7 @@
-"""Expands the quantised weights of a Hugging Face folder, under the names that the plain weights have there: for every model family.
+"""Dequantization of the weights of a Hugging Face folder.
 
-Shape letters: E experts, N rows of a matrix, K columns, G groups of 32 values, B bytes of a group (two values each).
+Works for every model family: names stay those of the plain weights there. Shape letters: E experts,
+N rows of a matrix, K columns, G groups of 32 values, B bytes of a group (two values each).
 """
 
 from collections.abc import Mapping
@@ -8,12 +9,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from titanrun.components.checkpoints.quantization import Quantization
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.components.checkpoints.spec.hf_quantization import HFQuantization
+from titanrun.config.problems import ProblemsFound, problem_error
 
 FP8_SCALE = "_scale_inv"
 MXFP4_BLOCKS, MXFP4_SCALES = "_blocks", "_scales"
-# the 16 values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5), and the offset of E8M0, the exponent they share
+# the 16 values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5), and the bias of E8M0, the
+# exponent that they share
 FP4_VALUES = (
     0.0,
     0.5,
@@ -35,32 +37,43 @@ FP4_VALUES = (
 E8M0_BIAS = 127
 
 
-def expanded(tensors: Mapping[str, Tensor], quantization: Quantization) -> dict[str, Tensor]:
-    """The plain weights: packed ones in fp32, their scales gone, the others as they are.
+def dequantize_weights(
+    tensors: Mapping[str, Tensor], quantization: HFQuantization
+) -> dict[str, Tensor]:
+    """Return the plain weights: quantized ones in fp32, without scales, the others unchanged.
 
-    Raises a problem `checkpoint` where a scale or a packed tensor is alone, or their shapes do not fit.
+    Raises:
+        ProblemsFound: A problem `checkpoint` if a scale or a quantized tensor is unpaired, or their
+            shapes do not match.
     """
     rest = dict(tensors)
-    expand = _expand_fp8 if quantization.method == "fp8" else _expand_mxfp4
+    expand = _dequantize_fp8_pair if quantization.method == "fp8" else _dequantize_mxfp4_pair
     found = {
         name: tensor
-        for packed in list(rest)
-        for name, tensor in expand(packed, rest, quantization.block)
+        for quantized in list(rest)
+        for name, tensor in expand(quantized, rest, quantization.block)
     }
-    _refuse_packed(rest)
+    _check_none_quantized(rest)
     return rest | found
 
 
-def fp8_weight(weight: Tensor, scale: Tensor, block: tuple[int, int]) -> Tensor:
-    """weight_NK times the scale of its block, in fp32; the last blocks may be cut off. Leading dims are those of both."""
+def dequantize_fp8(weight: Tensor, scale: Tensor, block: tuple[int, int]) -> Tensor:
+    """Multiply weight_NK by the scale of its block, in fp32.
+
+    The last blocks may be partial. Weight and scale share leading dimensions.
+    """
     rows, columns = weight.shape[-2:]
     spread = scale.to(torch.float32).repeat_interleave(block[0], dim=-2)[..., :rows, :]
     spread = spread.repeat_interleave(block[1], dim=-1)[..., :columns]
     return weight.to(torch.float32).mul_(spread)
 
 
-def mxfp4_weight(blocks_ENGB: Tensor, scales_ENG: Tensor) -> Tensor:
-    """weight_EKN in fp32, exact: of two values in a byte the low half comes first, and transformers keeps experts' matrices as K x N."""
+def dequantize_mxfp4(blocks_ENGB: Tensor, scales_ENG: Tensor) -> Tensor:
+    """Return weight_EKN in fp32, exactly.
+
+    Of two values in a byte, the low half comes first. transformers stores experts' matrices as K x
+    N.
+    """
     values = torch.tensor(FP4_VALUES, dtype=torch.float32, device=blocks_ENGB.device)
     low, high = values[(blocks_ENGB & 0x0F).long()], values[(blocks_ENGB >> 4).long()]
     pairs = torch.stack((low, high), dim=-1).flatten(-2)
@@ -68,7 +81,7 @@ def mxfp4_weight(blocks_ENGB: Tensor, scales_ENG: Tensor) -> Tensor:
     return torch.ldexp(pairs, exponent).flatten(-2).transpose(-1, -2).contiguous()
 
 
-def _expand_fp8(
+def _dequantize_fp8_pair(
     name: str, rest: dict[str, Tensor], block: tuple[int, int]
 ) -> list[tuple[str, Tensor]]:
     if name + FP8_SCALE not in rest:
@@ -79,14 +92,15 @@ def _expand_fp8(
         *(-(-size // step) for size, step in zip(weight.shape[-2:], block, strict=True)),
     )
     if tuple(scale.shape) != expected or weight.dtype != torch.float8_e4m3fn:
-        raise _unfit(
+        raise _dequantize_error(
             name,
-            f"{_of(weight)} in blocks of {block[0]} x {block[1]} does not go with scales {_of(scale)}",
+            f"{_format_tensor_type(weight)} in blocks of {block[0]} x {block[1]} does not match "
+            f"scales {_format_tensor_type(scale)}",
         )
-    return [(name, fp8_weight(weight, scale, block))]
+    return [(name, dequantize_fp8(weight, scale, block))]
 
 
-def _expand_mxfp4(
+def _dequantize_mxfp4_pair(
     name: str, rest: dict[str, Tensor], _: tuple[int, int]
 ) -> list[tuple[str, Tensor]]:
     plain = name.removesuffix(MXFP4_BLOCKS)
@@ -99,30 +113,34 @@ def _expand_mxfp4(
         or scales.dtype != torch.uint8
         or blocks.dim() != 4
     ):
-        raise _unfit(plain, f"blocks {_of(blocks)} do not go with scales {_of(scales)}")
-    return [(plain, mxfp4_weight(blocks, scales))]
+        raise _dequantize_error(
+            plain,
+            f"blocks {_format_tensor_type(blocks)} do not match "
+            f"scales {_format_tensor_type(scales)}",
+        )
+    return [(plain, dequantize_mxfp4(blocks, scales))]
 
 
-def _refuse_packed(rest: Mapping[str, Tensor]) -> None:
-    """Raises where something is left that only makes sense as a pair."""
+def _check_none_quantized(rest: Mapping[str, Tensor]) -> None:
+    """Raise if an unpaired half is left."""
     halves = (FP8_SCALE, MXFP4_BLOCKS, MXFP4_SCALES)
-    alone = [
+    unpaired = [
         name
         for name, tensor in rest.items()
         if name.endswith(halves) or (tensor.itemsize == 1 and tensor.dtype != torch.bool)
     ]
-    if alone:
-        more = f", and {len(alone) - 1} more are so" if len(alone) > 1 else ""
-        raise _unfit(alone[0], f"its other half is missing{more}")
+    if unpaired:
+        more = f", as for {len(unpaired) - 1} more" if len(unpaired) > 1 else ""
+        raise _dequantize_error(unpaired[0], f"its other half is missing{more}")
 
 
-def _unfit(name: str, reason: str) -> ProblemsFound:
-    return fail(
+def _dequantize_error(name: str, reason: str) -> ProblemsFound:
+    return problem_error(
         "checkpoint",
-        f"the quantised weight {name} cannot be expanded: {reason}",
-        help="check that the folder holds all files",
+        f"the quantized weight {name} cannot be dequantized: {reason}",
+        hint="check that the folder holds all files",
     )
 
 
-def _of(tensor: Tensor) -> str:
+def _format_tensor_type(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""Folders of weights as transformers and diffusers read and write them: safetensors, in one file or in several with an index."""
+"""Weight folders of transformers and diffusers: safetensors, one file or several shards."""
 
 import json
 import re
@@ -11,92 +11,106 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from titanrun.components.checkpoints.addresses import Place, local_copy
-from titanrun.components.checkpoints.whole_folder import sweep, written_whole
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.components.checkpoints.spec.atomic_folder import (
+    atomic_folder,
+    delete_temporary_folders,
+)
+from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
+from titanrun.config.problems import ProblemsFound, problem_error
 
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# what the files of weights are called before their ending: by transformers, by diffusers
-STEMS = ("model", "diffusion_pytorch_model")
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+# stems of the names of weight files: of transformers, of diffusers
+WEIGHT_FILE_STEMS = ("model", "diffusion_pytorch_model")
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
-# transformers' own limit, decimal gigabytes
+# transformers' own limit, in decimal gigabytes
 SHARD_BYTES = 5 * 10**9
-NOTHING: Mapping[str, str] = MappingProxyType({})
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
-def read_folder(folder: Place) -> dict[str, Tensor]:
-    """Every tensor of a folder by its name there, on the CPU; bytes are read when a tensor is used.
+def read_hf_folder(folder: AnyPath) -> dict[str, Tensor]:
+    """Return every tensor of a folder by its name there, on the CPU.
 
-    Raises a problem `checkpoint` where there is no folder, no safetensors, or what the index names is missing or damaged.
+    Bytes are read when a tensor is used.
+
+    Raises:
+        ProblemsFound: A problem `checkpoint` if there is no folder, no safetensors file, or a file
+            of the index is missing or damaged.
     """
     if not folder.is_dir():
-        raise fail(
+        raise problem_error(
             "checkpoint",
-            f"there is no folder {folder}",
-            help="download the model first, or correct the path",
+            f"folder not found: {folder}",
+            hint="download the model first, or correct the path",
         )
-    for stem in STEMS:
+    for stem in WEIGHT_FILE_STEMS:
         if (folder / f"{stem}.safetensors.index.json").is_file():
             return _read_shards(folder, f"{stem}.safetensors.index.json")
         if (folder / f"{stem}.safetensors").is_file():
             return _read_file(folder / f"{stem}.safetensors")
-    raise _no_weights(folder)
+    raise _no_weights_error(folder)
 
 
-def write_folder(
+def write_hf_folder(
     folder: Path,
     tensors: Mapping[str, Tensor],
     config: Mapping[str, Any],
     extra_files: Iterable[Path] = (),
     extra_texts: Mapping[str, bytes] | None = None,
     *,
-    stem: str = STEMS[0],
+    stem: str = WEIGHT_FILE_STEMS[0],
     shard_bytes: int = SHARD_BYTES,
-    metadata: Mapping[str, str] = NOTHING,
+    metadata: Mapping[str, str] = NO_METADATA,
 ) -> None:
-    """Write a folder that transformers, or diffusers, opens; it is there whole or not at all.
+    """Write a folder for transformers or diffusers, atomically.
 
     Args:
-        folder: where; must not exist.
-        tensors: weights under transformers' names, on any device.
-        config: the content of config.json.
-        extra_files: files to copy beside it, such as the tokenizer's.
-        extra_texts: further files by name, such as generation_config.json.
-        stem: one of STEMS.
-        shard_bytes: size above which the weights are split into several files; a larger tensor has a file of its own.
-        metadata: what each file says of its tensors beside their shapes.
+        folder: New folder, which must not exist.
+        tensors: Weights under transformers' names, on any device.
+        config: Content of config.json.
+        extra_files: Files to copy into the folder, such as the tokenizer's.
+        extra_texts: Further files by name, such as generation_config.json.
+        stem: One of WEIGHT_FILE_STEMS.
+        shard_bytes: Size above which the weights are split into several files. A larger tensor has
+            its own file.
+        metadata: Metadata of each safetensors file.
 
-    Raises a problem `checkpoint` where `folder` exists.
+    Raises:
+        ProblemsFound: A problem `checkpoint` if `folder` exists.
     """
-    beside = {
-        CONFIG_FILE: _json(config),
+    contents: dict[str, bytes | Path] = {
+        CONFIG_FILE: _encode_json(config),
         **{file.name: file for file in extra_files},
         **(extra_texts or {}),
     }
-    write_weights(folder, tensors, beside, stem=stem, shard_bytes=shard_bytes, metadata=metadata)
+    write_safetensors_folder(
+        folder, tensors, contents, stem=stem, shard_bytes=shard_bytes, metadata=metadata
+    )
 
 
-def write_weights(
+def write_safetensors_folder(
     folder: Path,
     tensors: Mapping[str, Tensor],
-    beside: Mapping[str, bytes | Path],
+    extra_contents: Mapping[str, bytes | Path],
     *,
-    stem: str = STEMS[0],
+    stem: str = WEIGHT_FILE_STEMS[0],
     shard_bytes: int = SHARD_BYTES,
-    metadata: Mapping[str, str] = NOTHING,
+    metadata: Mapping[str, str] = NO_METADATA,
 ) -> None:
-    """Write a folder of safetensors with an index where they are several, and the files of `beside`; there whole or not at all."""
+    """Write a folder of safetensors and the files of `extra_contents`, atomically.
+
+    Several safetensors files get an index.
+    """
     if folder.parent.is_dir():
-        sweep(folder.parent, re.compile(re.escape(folder.name)))
-    with written_whole(folder) as temporary:
-        for name, content in beside.items():
+        delete_temporary_folders(folder.parent, re.compile(re.escape(folder.name)))
+    with atomic_folder(folder) as temporary:
+        for name, content in extra_contents.items():
             (temporary / name).write_bytes(
                 content if isinstance(content, bytes) else content.read_bytes()
             )
-        shards = split(tensors, shard_bytes)
+        shards = split_names_into_shards(tensors, shard_bytes)
         numbers = (
             [""]
             if len(shards) == 1
@@ -104,9 +118,11 @@ def write_weights(
         )
         files = [f"{stem}{number}.safetensors" for number in numbers]
         for file_name, shard in zip(files, shards, strict=True):
-            # from_pretrained refuses a file that does not say which framework wrote it
+            # from_pretrained rejects a file without the framework that wrote it
             safetensors.torch.save_file(
-                _apart(tensors, shard), temporary / file_name, metadata={**metadata, "format": "pt"}
+                _copy_to_separate_memory(tensors, shard),
+                temporary / file_name,
+                metadata={**metadata, "format": "pt"},
             )
         if len(shards) > 1:
             weight_map = {
@@ -116,12 +132,12 @@ def write_weights(
             }
             total = sum(tensor.nbytes for tensor in tensors.values())
             (temporary / f"{stem}.safetensors.index.json").write_bytes(
-                _json({"metadata": {"total_size": total}, "weight_map": weight_map})
+                _encode_json({"metadata": {"total_size": total}, "weight_map": weight_map})
             )
 
 
-def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
-    """The names dealt in order to files of at most `shard_bytes`; at least one file."""
+def split_names_into_shards(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
+    """Split the names in order into files of at most `shard_bytes`, at least one file."""
     shards: list[list[str]] = [[]]
     used = 0
     for name, tensor in tensors.items():
@@ -133,42 +149,42 @@ def split(tensors: Mapping[str, Tensor], shard_bytes: int) -> list[list[str]]:
     return shards
 
 
-def _read_shards(folder: Place, index_file: str) -> dict[str, Tensor]:
+def _read_shards(folder: AnyPath, index_file: str) -> dict[str, Tensor]:
     weight_map = _read_weight_map(folder / index_file)
     files = {name: _read_file(folder / name) for name in sorted(set(weight_map.values()))}
     for tensor_name, file_name in weight_map.items():
         if tensor_name not in files[file_name]:
-            raise fail(
+            raise problem_error(
                 "checkpoint",
-                f"{folder / file_name} does not hold {tensor_name}, which {index_file} says it does",
+                f"{folder / file_name} does not hold {tensor_name}, although {index_file} says so",
             )
     return {
         tensor_name: files[file_name][tensor_name] for tensor_name, file_name in weight_map.items()
     }
 
 
-def _read_weight_map(path: Place) -> dict[str, str]:
+def _read_weight_map(path: AnyPath) -> dict[str, str]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise _damaged(path, error) from error
+        raise _unreadable_file_error(path, error) from error
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise fail("checkpoint", f"{path} is damaged: it has no weight_map")
+        raise problem_error("checkpoint", f"{path} is damaged: it has no weight_map")
     for file_name in weight_map.values():
         if (
             not isinstance(file_name, str)
             or Path(file_name).name != file_name
             or not file_name.endswith(".safetensors")
         ):
-            raise fail(
+            raise problem_error(
                 "checkpoint",
-                f"{path} names {file_name!r}, which is no safetensors file of that folder",
+                f"{path} names {file_name!r}, which is not a safetensors file of that folder",
             )
     return weight_map
 
 
-def _read_file(path: Place) -> dict[str, Tensor]:
+def _read_file(path: AnyPath) -> dict[str, Tensor]:
     try:
         with (
             local_copy(path) as copy,
@@ -176,30 +192,34 @@ def _read_file(path: Place) -> dict[str, Tensor]:
         ):
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
+        raise _unreadable_file_error(path, error) from error
 
 
-def _no_weights(folder: Place) -> ProblemsFound:
-    pickles = sorted(file.name for file in folder.iterdir() if file.name.endswith(PICKLES))
+def _no_weights_error(folder: AnyPath) -> ProblemsFound:
+    pickles = sorted(file.name for file in folder.iterdir() if file.name.endswith(PICKLE_SUFFIXES))
     if pickles:
-        return fail(
+        return problem_error(
             "checkpoint",
-            f"{folder} holds its weights as a pickle ({pickles[0]}), which can run any code when it is read",
-            help="convert it to safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...) where you trust it",
+            f"{folder} holds its weights as a pickle ({pickles[0]}), "
+            "which can run any code when it is read",
+            hint="convert it to safetensors if you trust it: "
+            "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)",
         )
-    return fail(
+    return problem_error(
         "checkpoint",
         f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}",
-        help="name the folder that holds the weights",
+        hint="name the folder that holds the weights",
     )
 
 
-def _damaged(path: Place, error: Exception) -> ProblemsFound:
-    return fail("checkpoint", f"cannot read {path}: {error}")
+def _unreadable_file_error(path: AnyPath, error: Exception) -> ProblemsFound:
+    return problem_error("checkpoint", f"cannot read {path}: {error}")
 
 
-def _apart(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """Those tensors on the CPU, no two of them in the same memory, as the file format asks."""
+def _copy_to_separate_memory(
+    tensors: Mapping[str, Tensor], names: Iterable[str]
+) -> dict[str, Tensor]:
+    """Return those tensors on the CPU without shared memory, as the file format requires."""
     apart: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name in names:
@@ -210,5 +230,5 @@ def _apart(tensors: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Ten
     return apart
 
 
-def _json(data: Mapping[str, Any]) -> bytes:
+def _encode_json(data: Mapping[str, Any]) -> bytes:
     return (json.dumps(data, allow_nan=False, indent=2) + "\n").encode()

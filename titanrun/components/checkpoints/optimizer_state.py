@@ -1,4 +1,7 @@
-"""An optimizer's state as tensors by parameter name, so that a checkpoint depends on no order of parameters and no layout."""
+"""Optimizer state as tensors by parameter name.
+
+So a checkpoint does not depend on the order of parameters or on the layout of ranks.
+"""
 
 import copy
 from collections import defaultdict
@@ -9,17 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from titanrun.components.checkpoints.layout import differences, layouts
-from titanrun.config.problems import fail
+from titanrun.components.checkpoints.tensor_metadata import (
+    find_tensor_mismatches,
+    get_tensor_metadata,
+)
+from titanrun.config.problems import problem_error
 
-PREFIX = "optimizer."
+OPTIMIZER_PREFIX = "optimizer."
 
 
-def flatten(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's own state tensors (no copies), each under `optimizer.<parameter>.<state>`.
+def flatten_optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return the optimizer's state tensors (no copies) as `optimizer.<parameter>.<state>`.
 
-    The state of a parameter that was never updated is made first, so that the names do not depend on how far the run is. Neither
-    the weights nor what the optimizer does next change by that.
+    The state of a parameter without updates is initialized first, so that the names do not depend
+    on the progress of the run. This changes neither the weights nor the next update.
     """
     names: dict[Tensor, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -30,26 +36,30 @@ def flatten(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
             if not parameter.requires_grad:
                 continue
             if not optimizer.state.get(parameter):
-                optimizer.state[parameter] = initial_state(optimizer, group, parameter)
+                optimizer.state[parameter] = build_initial_state(optimizer, group, parameter)
             for key, value in optimizer.state[parameter].items():
                 if value is not None:
                     assert isinstance(value, Tensor), (
-                        f"{type(optimizer).__name__} keeps {key}, which is no tensor"
+                        f"{type(optimizer).__name__} keeps {key}, which is not a tensor"
                     )
-                    tensors[f"{PREFIX}{names[parameter]}.{key}"] = value
+                    tensors[f"{OPTIMIZER_PREFIX}{names[parameter]}.{key}"] = value
     return tensors
 
 
-def restore(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Copy what `flatten` gave, perhaps among other tensors, into the optimizer's state, bit by bit.
+def load_optimizer_state(
+    model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Copy saved state tensors (and ignore other tensors) into the optimizer, bit by bit.
 
-    Raises a problem `checkpoint` where names, shapes or types are not exactly those of this optimizer.
+    Raises:
+        ProblemsFound: A problem `checkpoint` if names, shapes or dtypes are not exactly those of
+            this optimizer.
     """
-    own = flatten(model, optimizer)
-    given = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
-    found = differences(layouts(given), layouts(own))
+    own = flatten_optimizer_state(model, optimizer)
+    given = {name: tensor for name, tensor in tensors.items() if name.startswith(OPTIMIZER_PREFIX)}
+    found = find_tensor_mismatches(get_tensor_metadata(given), get_tensor_metadata(own))
     if found:
-        raise fail(
+        raise problem_error(
             "checkpoint", f"the saved optimizer state does not fit this run: {'; '.join(found)}"
         )
     for name, tensor in own.items():
@@ -57,16 +67,16 @@ def restore(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor
 
 
 @torch.no_grad()
-def initial_state(
+def build_initial_state(
     optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter
 ) -> dict[str, Any]:
-    """The state of a parameter before its first update.
+    """Return the state of a parameter before its first update.
 
-    The optimizer says it, or makes it by one step on a copy of the parameter with a gradient of zero: running means stay zero,
-    and only the count of steps must be set back.
+    The optimizer provides it, or it results from one step on a copy of the parameter with a
+    gradient of zero: running means stay zero, and only the step count must be reset.
     """
-    if hasattr(optimizer, "initial_state"):
-        own: dict[str, Any] = optimizer.initial_state(parameter)
+    if hasattr(optimizer, "build_initial_state"):
+        own: dict[str, Any] = optimizer.build_initial_state(parameter)
         return own
     stand_in = parameter.detach().clone().requires_grad_()
     stand_in.grad = torch.zeros_like(stand_in)

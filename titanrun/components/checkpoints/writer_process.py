@@ -1,4 +1,7 @@
-"""A process beside each rank that writes its checkpoints from shared memory, so that training loses no time to Python's lock."""
+"""Process of each rank that writes its checkpoints from shared memory.
+
+So training does not wait for Python's GIL.
+"""
 
 import ctypes
 import signal
@@ -13,69 +16,84 @@ import torch.multiprocessing
 from numpy.typing import NDArray
 from torch import Tensor
 
-from titanrun.components.checkpoints.addresses import Place
-from titanrun.components.checkpoints.background import Slot, Stage
-from titanrun.components.checkpoints.checkpoint import Snapshot
-from titanrun.components.checkpoints.retention import Retention
-from titanrun.components.checkpoints.store import CheckpointStore
-from titanrun.distributed.agreement import Ranks, attempt, portable, raise_portable
+from titanrun.components.checkpoints.async_save import BufferSlice, StagingBuffer
+from titanrun.components.checkpoints.checkpoint_reader import Snapshot
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.distributed.object_collectives import (
+    RankGroup,
+    call_and_catch,
+    raise_serialized_error,
+    serialize_error,
+)
 
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A snapshot on its way to the writer: its tensors lie in a shared buffer, which travels once."""
+class SaveRequest:
+    """Snapshot for the writer; its tensors are in a shared buffer, which is sent once."""
 
     snapshot: Snapshot
-    slots: dict[str, Slot]
-    items: dict[str, list[Any]]
+    slices: dict[str, BufferSlice]
+    write_items: dict[str, list[Any]]
     rng: dict[str, NDArray[Any]]
     buffer: Tensor | None
 
 
-class Part(Tensor):
-    """This rank's part of a tensor, for a process that knows no device mesh: torch's checkpoints write it as they write the tensor."""
+class LocalShard(Tensor):
+    """This rank's shard of a tensor, for a process without a device mesh.
 
-    items: list[Any]
+    torch's checkpoints write it as they write the tensor.
+    """
+
+    write_items: list[Any]
     local: Tensor
 
     @classmethod
-    def of(cls, local: Tensor, items: list[Any]) -> "Part":
-        """The part that torch writes as `items` say, which name its place in the whole."""
+    def from_local(cls, local: Tensor, write_items: list[Any]) -> "LocalShard":
+        """Return the shard that torch writes as `write_items`, which name its offsets, specify."""
         part = local.as_subclass(cls)
-        part.local, part.items = local, items
+        part.local, part.write_items = local, write_items
         return part
 
     def __create_write_items__(self, name: str, part: object) -> list[Any]:
-        """What is to be written."""
-        return self.items
+        """Return the write items."""
+        return self.write_items
 
     def __get_tensor_shard__(self, index: object) -> Tensor:
-        """The values to write."""
+        """Return the values to write."""
         return self.local
 
 
 class WriterProcess:
-    """The writer of one rank. The writers of several ranks save together as the ranks would: the first commits when all have written.
+    """Checkpoint writer of one rank.
+
+    The writers of several ranks save together as the ranks would: the writer of the main rank
+    commits when all have written.
 
     Args:
-        folder: where the checkpoints lie.
-        retention: what stays after a save.
-        stage: the shared memory.
-        meet: called in the process: gives the writers among whom its rank has its place.
+        folder: Folder of the checkpoints.
+        retention: Which checkpoints to keep after a save.
+        staging_buffer: Shared memory.
+        join_writers: Called in the process; returns the group of writers.
     """
 
     def __init__(
-        self, folder: Place, retention: Retention, stage: Stage, meet: Callable[[], Ranks] = Ranks
+        self,
+        folder: AnyPath,
+        retention: RetentionPolicy,
+        staging_buffer: StagingBuffer,
+        join_writers: Callable[[], RankGroup] = RankGroup,
     ) -> None:
         context = torch.multiprocessing.get_context("spawn")
-        self._stage = stage
-        self._known: Tensor | None = None
+        self._staging_buffer = staging_buffer
+        self._sent_buffer: Tensor | None = None
         self._connection, other = context.Pipe()
         self._process = context.Process(
-            target=serve,
-            args=(other, folder, retention, meet),
+            target=run_checkpoint_writer,
+            args=(other, folder, retention, join_writers),
             name="checkpoint writer",
             daemon=True,
         )
@@ -83,15 +101,19 @@ class WriterProcess:
         other.close()
 
     def save(self, snapshot: Snapshot) -> None:
-        """Has a snapshot written whose tensors are those of the stage; returns when it is committed."""
-        buffer = None if self._stage.buffer is self._known else self._stage.buffer
+        """Write a snapshot whose tensors are in the staging buffer; return when it is committed."""
+        buffer = (
+            None
+            if self._staging_buffer.buffer is self._sent_buffer
+            else self._staging_buffer.buffer
+        )
         rng = {name: tensor.numpy() for name, tensor in snapshot.rng.items()}
         try:
             self._connection.send(
-                Order(
+                SaveRequest(
                     replace(snapshot, tensors={}, rng={}),
-                    self._stage.slots,
-                    self._stage.items,
+                    self._staging_buffer.slices,
+                    self._staging_buffer.write_items,
                     rng,
                     buffer,
                 )
@@ -101,45 +123,57 @@ class WriterProcess:
             raise RuntimeError(
                 f"the process that writes checkpoints ended with {self._process.exitcode}"
             ) from lost
-        self._known = self._stage.buffer
-        raise_portable(error)
+        self._sent_buffer = self._staging_buffer.buffer
+        raise_serialized_error(error)
 
     def close(self) -> None:
-        """Ends the process."""
+        """Stop the process."""
         self._connection.close()
         self._process.join()
 
 
-def serve(
-    connection: Connection, folder: Place, retention: Retention, meet: Callable[[], Ranks]
+def run_checkpoint_writer(
+    connection: Connection,
+    folder: AnyPath,
+    retention: RetentionPolicy,
+    join_writers: Callable[[], RankGroup],
 ) -> None:
-    """Saves each order that comes, until nobody can send any more."""
+    """Save the requested snapshots until the connection closes.
+
+    Entry point of the process.
+    """
     die_with_parent()
-    # a signal to the whole group, as Ctrl-C is one, is the trainer's to answer: it saves, and that takes this process
+    # a signal to the whole process group, such as Ctrl-C, is for the trainer: it saves, and needs
+    # this process
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     store, buffer = (
-        CheckpointStore(folder=folder, retention=retention, ranks=meet()),
+        CheckpointStore(folder=folder, retention=retention, ranks=join_writers()),
         torch.empty(0),
     )
     while True:
         try:
-            order = connection.recv()
+            request = connection.recv()
         except EOFError:
             return
-        buffer = buffer if order.buffer is None else order.buffer
-        staged = {name: slot.view(buffer) for name, slot in order.slots.items()}
+        buffer = buffer if request.buffer is None else request.buffer
+        staged = {name: slot.view(buffer) for name, slot in request.slices.items()}
         tensors = {
-            name: Part.of(tensor, order.items[name]) if name in order.items else tensor
+            name: LocalShard.from_local(tensor, request.write_items[name])
+            if name in request.write_items
+            else tensor
             for name, tensor in staged.items()
         }
-        rng = {name: torch.from_numpy(array) for name, array in order.rng.items()}
-        snapshot = replace(order.snapshot, tensors=tensors, rng=rng)
-        _, error = attempt(lambda snapshot=snapshot: store.save(snapshot))  # type: ignore[misc]
-        connection.send(portable(error))
+        rng = {name: torch.from_numpy(array) for name, array in request.rng.items()}
+        snapshot = replace(request.snapshot, tensors=tensors, rng=rng)
+        _, error = call_and_catch(lambda snapshot=snapshot: store.save(snapshot))  # type: ignore[misc]
+        connection.send(serialize_error(error))
 
 
 def die_with_parent() -> None:
-    """Asks Linux to end this process with the one that started it: a writer left alone could commit into the next start's folder."""
+    """Ask Linux to kill this process when its parent dies.
+
+    A writer that outlives it could commit into the folder of the next start.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,7 @@
-"""The converter slot and its choices: what rewrites a model on the meta device before it is parallelised."""
+"""The converter slot and its choices.
+
+Converters rewrite a model on the meta device before it is parallelized.
+"""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -7,9 +10,14 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from annotated_types import Interval
 from pydantic import model_validator
 
-from titanrun.components.converters.schemes import GROUP_SIZE, HEAD, GroupSize, Trained
+from titanrun.components.converters.quantization_config import (
+    DEFAULT_GROUP_SIZE,
+    LM_HEAD,
+    GroupSize,
+    QatScheme,
+)
 from titanrun.config.base import ComponentConfig
-from titanrun.config.conflict import conflict
+from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import numerics, performance
 from titanrun.config.problems import Problem
 from titanrun.config.types import PositiveFloat, PositiveInt, Text
@@ -19,266 +27,320 @@ NumberFormat: TypeAlias = Literal["float8", "mxfp8", "nvfp4"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """What a device must have: the oldest NVIDIA generation, and the names that ROCm gives the AMD ones; empty: none of them."""
+class DeviceRequirement:
+    """Device requirement: the oldest NVIDIA generation and the AMD architectures.
 
-    what: str
-    cuda: tuple[int, int]
-    rocm: tuple[str, ...] = ()
+    `rocm_architectures` are ROCm's names of the AMD architectures, empty if none is supported.
+    """
+
+    feature: str
+    min_compute_capability: tuple[int, int]
+    rocm_architectures: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
-        """`an NVIDIA GPU of compute capability 8.9 or later, or an AMD gfx942`."""
-        nvidia = f"an NVIDIA GPU of compute capability {self.cuda[0]}.{self.cuda[1]} or later"
-        return f"{nvidia}, or an AMD {' or '.join(self.rocm)}" if self.rocm else nvidia
+    def description(self) -> str:
+        """Text such as `an NVIDIA GPU of compute capability 8.9 or later, or an AMD gfx942`."""
+        major, minor = self.min_compute_capability
+        nvidia = f"an NVIDIA GPU of compute capability {major}.{minor} or later"
+        return (
+            f"{nvidia}, or an AMD {' or '.join(self.rocm_architectures)}"
+            if self.rocm_architectures
+            else nvidia
+        )
 
 
 class ConverterConfig(ComponentConfig):
-    """Rewrites modules of a model, in the order of the list."""
+    """Rewriting of modules of a model, in the order of the list."""
 
     slot: ClassVar = "converters"
     is_slot: ClassVar = True
     name: str = numerics()
-    format: ClassVar[NumberFormat | None] = None
-    """The number format that matrix products are made in; converters of different formats do not go together."""
-    of_experts: ClassVar = False
-    """Whether it rewrites the experts of a mixture, and nothing else."""
-    of_stacks: ClassVar = False
-    """Whether its patterns also mean single matrices of stacked experts."""
-    block: ClassVar[int] = 1
-    """Tokens of a forward pass, and widths of a module, come in multiples of this."""
+    number_format: ClassVar[NumberFormat | None] = None
+    """Number format of matrix products. Converters of different formats cannot be combined."""
+    is_for_experts: ClassVar = False
+    """Whether it rewrites only the experts of a mixture."""
+    matches_expert_weights: ClassVar = False
+    """Whether its patterns also match single matrices of stacked experts."""
+    alignment: ClassVar[int] = 1
+    """Divisor of the tokens of a forward pass and of the widths of a module."""
 
     @property
-    def needs(self) -> Kernels | None:
-        """What the device must have for it; None where any device will do."""
+    def device_requirement(self) -> DeviceRequirement | None:
+        """Device requirement, None if any device will do."""
         return None
 
-    def missing(self, device: str, index: int) -> Problem:
-        """What is wrong with it, the converter `index` of the list, on a device that lacks what it needs."""
-        assert self.needs is not None
+    def build_device_problem(self, device: str, index: int) -> Problem:
+        """Build the problem of converter `index` of the list on a device without the feature."""
+        assert self.device_requirement is not None
         can_emulate = "emulate" in type(self).model_fields
-        help = (
+        action = (
             "set emulate: true to try it on any device, or train on" if can_emulate else "train on"
         )
-        message = f"{self.name} needs {self.needs.what}, which this device ({device}) does not have"
-        return Problem("usage", message, ("converters", index), help=f"{help} {self.needs.words}")
+        message = (
+            f"{self.name} needs {self.device_requirement.feature}, "
+            f"which this device ({device}) does not have"
+        )
+        return Problem(
+            "usage",
+            message,
+            ("converters", index),
+            hint=f"{action} {self.device_requirement.description}",
+        )
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
-        """Texts that the names of modules are searched for, by field: one that is in no name is a mistake."""
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Texts to find in the names of modules, by field: one that matches no name is an error."""
         return {}
 
-    def fits(self, pattern: str, name: str) -> bool:
-        """Whether one of the patterns means the module `name`."""
+    def matches_pattern(self, pattern: str, name: str) -> bool:
+        """Return whether the pattern matches the module `name`."""
         return pattern in name
 
 
 class Float8LinearConfig(ConverterConfig):
-    """Linear modules whose three products are made in float8 with scales of the moment (torchao, https://arxiv.org/abs/2209.05433)."""
+    """Linear modules whose three products are computed in float8 with dynamic scales.
+
+    Uses torchao (https://arxiv.org/abs/2209.05433).
+    """
 
     name: Literal["float8_linear"] = numerics("float8_linear")
     builds: ClassVar = "titanrun.components.converters.float8_linear:convert"
-    format: ClassVar = "float8"
-    block: ClassVar = 16
+    number_format: ClassVar = "float8"
+    alignment: ClassVar = 16
     recipe_name: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = numerics("tensorwise")
-    """One scale for a tensor (fastest), one for each row, or rows with the weights' gradients in high precision (most exact)."""
+    """Granularity of scales: one per tensor (fastest), one per row, or per row with the weights'
+    gradients in high precision (most accurate)."""
     filter_fqns: tuple[Text, ...] = numerics((), examples=[["output", "router.gate"]])
-    """Linear modules whose names have one of these texts in them stay as they are."""
+    """Texts in names of linear modules that are not converted."""
     auto_filter_small_kn: bool = numerics(False)
-    """Whether modules too small to gain from float8 on an H100 stay as they are too."""
+    """Whether to also skip modules too small to gain from float8 on an H100."""
     enable_fsdp_float8_all_gather: bool = performance(False)
-    """Whether FSDP gathers the weights in float8, a quarter of fp32's bytes; tensorwise only."""
+    """Whether FSDP all-gathers the weights in float8, a quarter of fp32's bytes. tensorwise
+    only."""
     precompute_float8_dynamic_scale_for_fsdp: bool = performance(False, examples=[False])
-    """Whether the scales of all weights are computed together after each optimizer step, in one reduction."""
+    """Whether to compute the scales of all weights together after each optimizer step, in one
+    reduction."""
     emulate: bool = performance(False)
-    """Whether products are made in fp32 from numbers rounded to float8: slow, on any device."""
+    """Whether to compute products in fp32 from numbers rounded to float8: slow, on any device."""
 
     @property
-    def needs(self) -> Kernels | None:
-        return None if self.emulate else Kernels("float8 products", (8, 9), ("gfx942", "gfx950"))
+    def device_requirement(self) -> DeviceRequirement | None:
+        """Device requirement, None with emulate."""
+        return (
+            None
+            if self.emulate
+            else DeviceRequirement("float8 products", (8, 9), ("gfx942", "gfx950"))
+        )
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in filter_fqns."""
         return {"filter_fqns": self.filter_fqns}
 
     @model_validator(mode="after")
-    def options_go_together(self) -> Self:
-        """What one recipe has no use for."""
+    def check_option_conflicts(self) -> Self:
+        """Check that the options do not conflict."""
         if AUTO_FILTER in self.filter_fqns:
-            message = (
-                f"'{AUTO_FILTER}' is no part of a module's name, but a setting of its own here"
-            )
-            raise conflict(
-                message, "filter_fqns", help=f"remove it from the list and set {AUTO_FILTER}: true"
+            message = f"'{AUTO_FILTER}' is not part of a module's name, but a separate setting here"
+            raise conflict_error(
+                message, "filter_fqns", hint=f"remove it from the list and set {AUTO_FILTER}: true"
             )
         if self.enable_fsdp_float8_all_gather and self.recipe_name != "tensorwise":
-            message = f"a float8 all-gather needs one scale for a whole weight, and {self.recipe_name} has one for each row"
-            help = "set recipe_name: tensorwise, or enable_fsdp_float8_all_gather: false"
-            raise conflict(message, "enable_fsdp_float8_all_gather", "recipe_name", help=help)
+            message = (
+                "a float8 all-gather needs one scale for a whole weight, "
+                f"but {self.recipe_name} has one for each row"
+            )
+            hint = "set recipe_name: tensorwise, or enable_fsdp_float8_all_gather: false"
+            raise conflict_error(message, "enable_fsdp_float8_all_gather", "recipe_name", hint=hint)
         if self.precompute_float8_dynamic_scale_for_fsdp and not self.enable_fsdp_float8_all_gather:
-            message = "scales are computed beforehand for a float8 all-gather, which is off"
+            message = "scales are precomputed for a float8 all-gather, which is off"
             names = ("precompute_float8_dynamic_scale_for_fsdp", "enable_fsdp_float8_all_gather")
-            raise conflict(
-                message, *names, help="set enable_fsdp_float8_all_gather: true, or leave it out"
+            raise conflict_error(
+                message, *names, hint="set enable_fsdp_float8_all_gather: true, or remove it"
             )
         return self
 
 
 class Float8GroupedMmConfig(ConverterConfig):
-    """Routed experts whose grouped products are made in float8 with a scale for each row (torchao prototype)."""
+    """Routed experts whose grouped products are computed in float8 with rowwise scales.
+
+    Uses a torchao prototype.
+    """
 
     name: Literal["float8_grouped_mm"] = numerics("float8_grouped_mm")
-    builds: ClassVar = "titanrun.components.converters.grouped_products:convert_to_float8"
-    format: ClassVar = "float8"
-    of_experts: ClassVar = True
-    block: ClassVar = 16
+    builds: ClassVar = "titanrun.components.converters.grouped_mm:convert_to_float8"
+    number_format: ClassVar = "float8"
+    is_for_experts: ClassVar = True
+    alignment: ClassVar = 16
     fqns: tuple[Text, ...] = numerics((), examples=[["experts"]])
-    """Experts whose names have one of these texts in them are converted; empty: all."""
+    """Texts in names of experts to convert. If empty, all."""
 
     @property
-    def needs(self) -> Kernels | None:
-        return Kernels("grouped products in float8", (9, 0), ("gfx942", "gfx950"))
+    def device_requirement(self) -> DeviceRequirement | None:
+        """Device requirement."""
+        return DeviceRequirement("grouped products in float8", (9, 0), ("gfx942", "gfx950"))
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in fqns."""
         return {"fqns": self.fqns}
 
 
 class Mxfp8LinearConfig(ConverterConfig):
-    """Linear modules in MXFP8: float8 with a scale for each 32 numbers (OCP Microscaling Formats 1.0; torchao prototype)."""
+    """Linear modules in MXFP8: float8 with a scale for each 32 numbers.
+
+    The format is of OCP Microscaling Formats 1.0. Uses a torchao prototype.
+    """
 
     name: Literal["mxfp8_linear"] = numerics("mxfp8_linear")
     builds: ClassVar = "titanrun.components.converters.mxfp8_linear:convert"
-    format: ClassVar = "mxfp8"
-    block: ClassVar = 32
+    number_format: ClassVar = "mxfp8"
+    alignment: ClassVar = 32
     recipe_name: Literal["mxfp8_cublas", "mxfp8_cublas_rceil"] = numerics("mxfp8_cublas")
-    """How the scale of a block is rounded to a power of two: down, or up so that nothing overflows (rceil)."""
+    """Rounding of a block's scale to a power of two: down, or up so that nothing overflows
+    (rceil)."""
     mxfp8_dim1_cast_kernel_choice: Literal["triton", "cuda", "torch"] = performance("triton")
-    """Which kernel casts along columns."""
+    """Kernel that casts along columns."""
     filter_fqns: tuple[Text, ...] = numerics(("output",))
-    """Linear modules whose names have one of these texts in them stay as they are."""
+    """Texts in names of linear modules that are not converted."""
     emulate: bool = performance(False)
-    """Whether products are made in high precision from numbers rounded to MXFP8: slow, on any device."""
+    """Whether to compute products in high precision from numbers rounded to MXFP8: slow, on any
+    device."""
 
     @property
-    def needs(self) -> Kernels | None:
-        return None if self.emulate else Kernels("MXFP8 products", (10, 0), ("gfx950",))
+    def device_requirement(self) -> DeviceRequirement | None:
+        """Device requirement, None with emulate."""
+        return None if self.emulate else DeviceRequirement("MXFP8 products", (10, 0), ("gfx950",))
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in filter_fqns."""
         return {"filter_fqns": self.filter_fqns}
 
 
 class Mxfp8GroupedMmConfig(ConverterConfig):
-    """Routed experts whose grouped products are made in MXFP8 (torchao prototype)."""
+    """Routed experts whose grouped products are computed in MXFP8 (torchao prototype)."""
 
     name: Literal["mxfp8_grouped_mm"] = numerics("mxfp8_grouped_mm")
-    builds: ClassVar = "titanrun.components.converters.grouped_products:convert_to_mxfp8"
-    format: ClassVar = "mxfp8"
-    of_experts: ClassVar = True
-    block: ClassVar = 32
+    builds: ClassVar = "titanrun.components.converters.grouped_mm:convert_to_mxfp8"
+    number_format: ClassVar = "mxfp8"
+    is_for_experts: ClassVar = True
+    alignment: ClassVar = 32
     recipe_name: Literal["mxfp8", "mxfp8_wgrad_with_hp"] = numerics("mxfp8")
-    """Whether the weights' gradients are made in MXFP8 too, or in high precision."""
+    """Whether the weights' gradients are also computed in MXFP8, or in high precision."""
     fqns: tuple[Text, ...] = numerics((), examples=[["experts"]])
-    """Experts whose names have one of these texts in them are converted; empty: all."""
+    """Texts in names of experts to convert. If empty, all."""
     emulate: bool = performance(False)
-    """Whether products are made in bf16 from numbers rounded to MXFP8: slow, on any device."""
+    """Whether to compute products in bf16 from numbers rounded to MXFP8: slow, on any device."""
 
     @property
-    def needs(self) -> Kernels | None:
-        return None if self.emulate else Kernels("grouped products in MXFP8", (10, 0))
+    def device_requirement(self) -> DeviceRequirement | None:
+        """Device requirement, None with emulate."""
+        return None if self.emulate else DeviceRequirement("grouped products in MXFP8", (10, 0))
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in fqns."""
         return {"fqns": self.fqns}
 
 
 class Nvfp4LinearConfig(ConverterConfig):
-    """Linear modules in NVFP4: 4-bit numbers with a scale for each 16 (https://arxiv.org/abs/2509.25149; torchao prototype)."""
+    """Linear modules in NVFP4: 4-bit numbers with a scale for each 16.
+
+    See https://arxiv.org/abs/2509.25149. Uses a torchao prototype.
+    """
 
     name: Literal["nvfp4_linear"] = numerics("nvfp4_linear")
     builds: ClassVar = "titanrun.components.converters.nvfp4_linear:convert"
-    format: ClassVar = "nvfp4"
-    block: ClassVar = 128
+    number_format: ClassVar = "nvfp4"
+    alignment: ClassVar = 128
     fqns: tuple[Text, ...] = numerics((), examples=[["feed_forward"]])
-    """Linear modules whose names have one of these texts in them are converted; empty: all."""
+    """Texts in names of linear modules to convert. If empty, all."""
 
     @property
-    def needs(self) -> Kernels | None:
-        return Kernels("NVFP4 products", (10, 0))
+    def device_requirement(self) -> DeviceRequirement | None:
+        """Device requirement."""
+        return DeviceRequirement("NVFP4 products", (10, 0))
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in fqns."""
         return {"fqns": self.fqns}
 
 
 class Fp32LmHeadConfig(ConverterConfig):
-    """The output head and its logits in fp32, whatever the rest of the model computes in."""
+    """Output head and logits in fp32, regardless of the compute dtype of the model."""
 
     name: Literal["fp32_lm_head"] = numerics("fp32_lm_head")
     builds: ClassVar = "titanrun.components.converters.fp32_lm_head:convert"
 
 
 class QatConfig(ConverterConfig):
-    """Linear modules that round their weights in training as they will be quantised later (torchao; https://arxiv.org/abs/1712.05877).
+    """Linear modules that round their weights in training as after a later quantization.
 
-    Gradients pass through the rounding. Weights stay as they are; `checkpoint export --quantize` of the same scheme makes them small.
+    Uses torchao (https://arxiv.org/abs/1712.05877). Gradients pass through the rounding. Weights
+    keep their dtype; `checkpoint export --quantize` of the same scheme makes them small.
     """
 
     name: Literal["qat"] = numerics("qat")
-    builds: ClassVar = "titanrun.components.converters.quantized_linear:convert"
-    scheme: Trained = numerics("int8_dynamic_activation_int4_weight")
-    """What the model will be quantised to, by torchao's names: weights in 4 bits, and inputs of modules in 8 bits or as they are."""
-    group_size: GroupSize = numerics(GROUP_SIZE)
+    builds: ClassVar = "titanrun.components.converters.torchao_quantization:convert"
+    scheme: QatScheme = numerics("int8_dynamic_activation_int4_weight")
+    """Target quantization, by torchao's names: weights in 4 bits, and inputs of modules in 8 bits
+    or unchanged."""
+    group_size: GroupSize = numerics(DEFAULT_GROUP_SIZE)
     """Numbers of a row that share a scale."""
-    filter_fqns: tuple[Text, ...] = numerics((HEAD,))
-    """Linear modules whose names have one of these texts in them stay as they are."""
+    filter_fqns: tuple[Text, ...] = numerics((LM_HEAD,))
+    """Texts in names of linear modules that are not converted."""
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in filter_fqns."""
         return {"filter_fqns": self.filter_fqns}
 
 
 class AdapterConfig(ConverterConfig):
-    """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen."""
+    """Low-rank adapters of linear modules: y = W x + alpha / rank * B A x, with frozen W."""
 
-    of_stacks: ClassVar = True
+    matches_expert_weights: ClassVar = True
     rank: PositiveInt = numerics(8)
-    """Width between A and B."""
+    """Rank: width between A and B."""
     alpha: PositiveFloat = numerics(16.0)
-    """What the adapter gives is multiplied by alpha / rank."""
+    """Numerator of the adapter's scale alpha / rank."""
     dropout: Annotated[float, Interval(ge=0, lt=1)] = numerics(0.0)
-    """Share of the adapter's inputs that are zero at each step; W sees all of them."""
+    """Share of the adapter's inputs that are zeroed at each step. W gets all of them."""
     target_modules: tuple[Text, ...] | None = numerics(
         None, examples=[["wq", "wv"], ["layers.*.attention.*"]]
     )
-    """What gets an adapter: last steps of names, or patterns of whole names, where * is any text; null: all linear modules.
-
-    Linear modules, and the matrices of stacked experts by the names they have there, or all of a stack by its own."""
+    """Modules with an adapter: last components of names, or patterns of whole names with * for any
+    text. If null, all linear modules. Besides linear modules, patterns match the matrices of
+    stacked experts by their names there, or all matrices of a stack by its name."""
 
     @property
     def scale(self) -> float:
-        """What the adapter gives is multiplied by this."""
+        """Factor of the adapter's output."""
         return self.alpha / self.rank
 
     @property
-    def patterns(self) -> dict[str, tuple[str, ...]]:
+    def name_patterns(self) -> dict[str, tuple[str, ...]]:
+        """Patterns in target_modules."""
         return {"target_modules": self.target_modules or ()}
 
-    def fits(self, pattern: str, name: str) -> bool:
+    def matches_pattern(self, pattern: str, name: str) -> bool:
+        """Return whether a pattern matches the whole name or its last component."""
         return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
 
-    def targets(self, name: str) -> bool:
-        """Whether target_modules means the module `name`."""
+    def is_target(self, name: str) -> bool:
+        """Return whether target_modules matches the module `name`."""
         return self.target_modules is None or any(
-            self.fits(pattern, name) for pattern in self.target_modules
+            self.matches_pattern(pattern, name) for pattern in self.target_modules
         )
 
 
 class LoraConfig(AdapterConfig):
-    """Low-rank adapters beside linear modules: y = W x + alpha / rank * B A x, where W is frozen (LoRA, https://arxiv.org/abs/2106.09685).
+    """Low-rank adapters of linear modules: y = W x + alpha / rank * B A x, with frozen W.
 
-    A begins uniform within 1 / sqrt(width), B with zeros, so that the first step sees the model as it was.
+    LoRA, https://arxiv.org/abs/2106.09685. A is initialized uniformly within 1 / sqrt(width), B
+    with zeros, so that the first step uses the original model.
     """
 
     name: Literal["lora"] = numerics("lora")
@@ -286,14 +348,16 @@ class LoraConfig(AdapterConfig):
 
 
 class QloraConfig(AdapterConfig):
-    """As lora, beside frozen matrices in 4 or 8 bits (QLoRA, https://arxiv.org/abs/2305.14314).
+    """Low-rank adapters as in lora, with frozen matrices in 4 or 8 bits.
 
-    All linear modules of the model are packed but its output head, routers, and those whose rows are not in whole blocks.
+    QLoRA, https://arxiv.org/abs/2305.14314. All linear modules of the model are quantized but its
+    output head, routers, and those whose rows do not consist of whole blocks.
     """
 
     name: Literal["qlora"] = numerics("qlora")
-    builds: ClassVar = "titanrun.components.converters.lora:convert_packed"
+    builds: ClassVar = "titanrun.components.converters.lora:convert_qlora"
     base: Literal["nf4", "int8"] = numerics("nf4")
-    """How the numbers of frozen matrices are kept: one of 16 values that suit weights, or one of 255 even ones."""
+    """Format of frozen matrices: 16 values that suit weights (nf4), or 255 equidistant ones
+    (int8)."""
     block_size: Literal[32, 64, 128, 256] = numerics(64)
     """Numbers of a row that share a scale in fp32."""

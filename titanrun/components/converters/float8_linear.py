@@ -1,4 +1,7 @@
-"""Linear modules in float8, by torchao: numbers are rounded with scales of the moment, weights stay in high precision."""
+"""Linear modules in float8, by torchao.
+
+Numbers are rounded with dynamic scales. Weights stay in high precision.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -6,24 +9,26 @@ from typing import Any
 from torch import nn
 
 from titanrun.components.converters.config import Float8LinearConfig
-from titanrun.components.converters.conversion import Conversion
+from titanrun.components.converters.conversion_report import ConversionReport
 from titanrun.components.converters.linear_modules import (
-    Doubt,
-    in_compute_dtype,
-    named_in,
-    not_in_blocks_of,
-    sorted_out,
+    SkipRule,
+    cast_to_compute_dtype,
+    has_name_containing,
+    has_unaligned_shape,
+    select_linear_modules,
 )
-from titanrun.distributed.torchao_parts import torchao_part
+from titanrun.distributed.torchao_import import import_torchao
 
 
-def convert(config: Float8LinearConfig, *, model: nn.Module, shards: int) -> Conversion:
-    """Swaps linear modules for torchao's Float8Linear; the names of parameters stay."""
-    float8 = torchao_part("float8")
-    doubts = [named_in(config.filter_fqns), not_in_blocks_of(config.block)]
+def convert(config: Float8LinearConfig, *, model: nn.Module, shards: int) -> ConversionReport:
+    """Replace linear modules by torchao's Float8Linear; parameters keep their names."""
+    float8 = import_torchao("float8")
+    rules = [has_name_containing(config.filter_fqns), has_unaligned_shape(config.alignment)]
     if config.auto_filter_small_kn:
-        doubts.append(too_small(float8._auto_filter_for_recipe(config.recipe_name, [])))
-    taken, left = sorted_out(model, *doubts)
+        rules.append(
+            is_too_small_for_float8(float8._auto_filter_for_recipe(config.recipe_name, []))
+        )
+    taken, left = select_linear_modules(model, *rules)
     gathers = config.enable_fsdp_float8_all_gather and shards > 1
     chosen = set(taken)
     float8.convert_to_float8_training(
@@ -36,18 +41,20 @@ def convert(config: Float8LinearConfig, *, model: nn.Module, shards: int) -> Con
         ),
     )
     for name in taken:
-        model.get_submodule(name).register_forward_pre_hook(in_compute_dtype)
+        model.get_submodule(name).register_forward_pre_hook(cast_to_compute_dtype)
     precomputes = config.precompute_float8_dynamic_scale_for_fsdp and gathers
     kind = f"float8 {config.recipe_name}{', emulated' if config.emulate else ''}"
     rescale = float8.precompute_float8_dynamic_scale_for_fsdp if precomputes else None
-    return Conversion(taken=tuple(taken), left=left, kind=kind, on_new_weights=rescale)
+    return ConversionReport(
+        converted=tuple(taken), skipped=left, kind=kind, on_weights_changed=rescale
+    )
 
 
-def too_small(gains: Any) -> Doubt:
-    """Leaves the modules that torchao's table of measurements finds no gain for."""
+def is_too_small_for_float8(gains: Any) -> SkipRule:
+    """Build a rule that skips modules without a gain in torchao's table of measurements."""
 
-    def doubt(name: str, module: nn.Linear) -> str | None:
+    def rule(name: str, module: nn.Linear) -> str | None:
         rows, columns = module.weight.shape
         return None if gains(module, name) else f"{rows} x {columns} is too small to gain"
 
-    return doubt
+    return rule

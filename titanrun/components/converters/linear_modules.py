@@ -1,26 +1,31 @@
-"""Which linear modules of a model a converter takes, and why it leaves the others."""
+"""Selection of the linear modules that a converter rewrites, with reasons for the others."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
 
-Doubt = Callable[[str, nn.Linear], str | None]
-"""Why a converter leaves a linear module; None: it takes it."""
+SkipRule = Callable[[str, nn.Linear], str | None]
+"""Rule that returns why to skip a linear module, or None to convert it."""
 
 
-def linear_modules(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Every linear module with its name, those too that a converter has rewritten already."""
+def iter_linear_modules(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """Return every linear module with its name, including already converted ones."""
     return (
         (name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)
     )
 
 
-def sorted_out(model: nn.Module, *doubts: Doubt) -> tuple[list[str], dict[str, str]]:
-    """The names of the modules that no doubt keeps back, and the others with the first reason against each."""
+def select_linear_modules(
+    model: nn.Module, *skip_rules: SkipRule
+) -> tuple[list[str], dict[str, str]]:
+    """Split the names of modules into those no rule skips, and the others with a reason.
+
+    The reason is of the first matching rule.
+    """
     taken, left = [], {}
-    for name, module in linear_modules(model):
-        found = (doubt(name, module) for doubt in (is_rewritten, *doubts))
+    for name, module in iter_linear_modules(model):
+        found = (rule(name, module) for rule in (is_already_converted, *skip_rules))
         reason = next((reason for reason in found if reason is not None), None)
         if reason is None:
             taken.append(name)
@@ -29,37 +34,40 @@ def sorted_out(model: nn.Module, *doubts: Doubt) -> tuple[list[str], dict[str, s
     return taken, left
 
 
-def is_rewritten(_: str, module: nn.Linear) -> str | None:
-    """One module has one converter: the first that takes it."""
+def is_already_converted(_: str, module: nn.Linear) -> str | None:
+    """Skip converted modules: a module has one converter, the first in the list."""
     return None if type(module) is nn.Linear else f"it is a {type(module).__name__} already"
 
 
-def named_in(texts: Iterable[str]) -> Doubt:
-    """Leaves the modules whose names have one of the texts in them."""
+def has_name_containing(texts: Iterable[str]) -> SkipRule:
+    """Build a rule that skips modules whose names contain one of the texts."""
 
-    def doubt(name: str, _: nn.Linear) -> str | None:
+    def rule(name: str, _: nn.Linear) -> str | None:
         found = next((text for text in texts if text in name), None)
         return None if found is None else f"'{found}' is in its name"
 
-    return doubt
+    return rule
 
 
-def named_in_none_of(texts: Iterable[str]) -> Doubt:
-    """Leaves the modules whose names have none of the texts in them, if there are texts."""
+def has_name_without(texts: Iterable[str]) -> SkipRule:
+    """Build a rule that skips modules whose names contain none of the texts, if there are any."""
     wanted = tuple(texts)
 
-    def doubt(name: str, _: nn.Linear) -> str | None:
+    def rule(name: str, _: nn.Linear) -> str | None:
         return (
             None if not wanted or any(text in name for text in wanted) else "fqns does not name it"
         )
 
-    return doubt
+    return rule
 
 
-def not_in_blocks_of(size: int) -> Doubt:
-    """Leaves the modules with a width that is no multiple of `size`, which the kernels have no products for."""
+def has_unaligned_shape(size: int) -> SkipRule:
+    """Build a rule that skips modules with a width not divisible by `size`.
 
-    def doubt(_: str, module: nn.Linear) -> str | None:
+    The kernels do not support such widths.
+    """
+
+    def rule(_: str, module: nn.Linear) -> str | None:
         rows, columns = module.weight.shape
         return (
             None
@@ -67,13 +75,16 @@ def not_in_blocks_of(size: int) -> Doubt:
             else f"{rows} x {columns} is not in blocks of {size}"
         )
 
-    return doubt
+    return rule
 
 
-def in_compute_dtype(
+def cast_to_compute_dtype(
     module: nn.Module, arguments: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """A hook that gives a module its input in the dtype of autocast: a product that is written out itself knows nothing of it."""
+    """Cast the input of a module to the dtype of autocast.
+
+    This is a forward pre-hook for products that autocast does not know.
+    """
     first, *others = arguments
     kind = first.device.type
     if not torch.is_autocast_enabled(kind):

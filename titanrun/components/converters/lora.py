@@ -1,6 +1,7 @@
-"""Low-rank adapters beside linear modules, whose own weights are frozen (LoRA, https://arxiv.org/abs/2106.09685).
+"""Low-rank adapters of linear modules, whose own weights are frozen.
 
-Shapes: N tokens, I and O width before and after the product, R rank of an adapter.
+LoRA, https://arxiv.org/abs/2106.09685. Shapes: N tokens, I and O input and output width of the
+product, R rank of an adapter.
 """
 
 import math
@@ -13,25 +14,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titanrun.components.converters.config import AdapterConfig, QloraConfig
-from titanrun.components.converters.conversion import Conversion, replace_module
-from titanrun.components.converters.linear_modules import is_rewritten, linear_modules
+from titanrun.components.converters.conversion_report import ConversionReport, replace_module
+from titanrun.components.converters.linear_modules import is_already_converted, iter_linear_modules
 from titanrun.components.converters.lora_experts import (
-    ExpertAdapters,
-    adapt_stack,
-    matrices_meant,
-    reason_to_leave_stack,
-    stacks,
+    ExpertLoraMixin,
+    add_expert_adapters,
+    find_expert_skip_reason,
+    iter_expert_modules,
+    select_expert_weights,
 )
-from titanrun.components.converters.schemes import HEAD
-from titanrun.distributed.packed import pack_linear
-from titanrun.distributed.seeds import WeightGenerator
-from titanrun.distributed.shards import fill, is_split
+from titanrun.components.converters.quantization_config import LM_HEAD
+from titanrun.distributed.determinism import WeightInitRng
+from titanrun.distributed.dtensor import copy_full_into_, is_sharded
+from titanrun.distributed.quantized_weights import quantize_linear_
 
 
-class Adapter(nn.Module):
-    """What a linear module gives, plus scale * B A x of the same x, of which `dropout` leaves out a share.
+class LoraMixin(nn.Module):
+    """Mixin that adds scale * B A x to the output of a linear module.
 
-    Goes in front of the class of a linear module, whose names of parameters stay; A and B are `lora_a` and `lora_b` beside them.
+    Dropout zeroes a share of the input of A. It precedes the class of a linear module in the bases.
+    Parameters of the linear module keep their names. A and B are added as `lora_a` and `lora_b`.
     """
 
     lora_a: nn.Parameter
@@ -40,28 +42,34 @@ class Adapter(nn.Module):
     dropout: float
 
     def forward(self, x_NI: Tensor) -> Tensor:
+        """Add the output of the adapter to that of the linear module."""
         y_NO: Tensor = super().forward(x_NI)
-        seen_NI = left_out(x_NI, self.dropout) if self.dropout and self.training else x_NI
-        return y_NO + self.scale * F.linear(F.linear(seen_NI, self.lora_a), self.lora_b)
+        dropped_NI = (
+            apply_sharded_dropout(x_NI, self.dropout) if self.dropout and self.training else x_NI
+        )
+        return y_NO + self.scale * F.linear(F.linear(dropped_NI, self.lora_a), self.lora_b)
 
     @torch.no_grad()
-    def init_adapter(self, generator: WeightGenerator) -> None:
-        """Draws A uniform within 1 / sqrt(I), which is Kaiming's bound for a slope of sqrt(5); B is zero."""
+    def init_adapter(self, generator: WeightInitRng) -> None:
+        """Initialize A uniformly within 1 / sqrt(I) and B with zeros.
+
+        The bound of A is Kaiming's for a slope of sqrt(5).
+        """
         bound = 1 / math.sqrt(self.lora_a.size(1))
-        generator.restart_for(self.lora_a)
-        # a rank that holds a part draws the whole
+        generator.seed_for_parameter(self.lora_a)
+        # a rank with a shard draws the whole matrix
         draws_RI = torch.empty(self.lora_a.shape, dtype=torch.float32, device=generator.device)
-        fill(self.lora_a, draws_RI.uniform_(-bound, bound, generator=generator))
+        copy_full_into_(self.lora_a, draws_RI.uniform_(-bound, bound, generator=generator))
         self.lora_b.zero_()
 
 
-def left_out(x_NI: Tensor, share: float) -> Tensor:
-    """`x_NI` with a share of it at zero, and the rest as much larger.
+def apply_sharded_dropout(x_NI: Tensor, share: float) -> Tensor:
+    """Zero a share of `x_NI` and scale the rest accordingly.
 
-    Tensor-parallel ranks, whose generators are equal, draw for the whole and take their part: they leave out the same inputs, on a CPU
-    those that one process leaves out.
+    Tensor-parallel ranks, whose RNGs are equal, draw for the whole tensor and take their shards:
+    they zero the same inputs, on a CPU the same as a single process.
     """
-    if not is_split(x_NI):
+    if not is_sharded(x_NI):
         return F.dropout(x_NI, share)
     placed: Any = x_NI
     kept_NI = (
@@ -72,89 +80,94 @@ def left_out(x_NI: Tensor, share: float) -> Tensor:
     (placement,), mesh = placed.placements, placed.device_mesh
     if placement.is_shard():
         kept_NI = kept_NI.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()]
-    # the class by its object: a compiled graph has no imports
+    # the class through its object: a compiled graph has no imports
     own_NI: Tensor = type(placed).from_local(kept_NI, mesh, placed.placements, run_check=False)
     return x_NI * own_NI
 
 
-def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversion:
-    """Freezes the model, and gives linear modules an adapter; the names of its parameters stay."""
+def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> ConversionReport:
+    """Freeze the model and add adapters to linear modules; parameters keep their names."""
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     taken: list[str] = []
     left: dict[str, str] = {}
-    for name, linear in list(linear_modules(model)):
-        reason = reason_to_leave(config, model, name, linear)
+    for name, linear in list(iter_linear_modules(model)):
+        reason = find_skip_reason(config, model, name, linear)
         if reason is not None:
             left[name] = reason
             continue
-        replace_module(model, name, adapted(config, linear))
+        replace_module(model, name, add_adapter(config, linear))
         taken.append(name)
-    for name, experts in list(stacks(model)):
-        reason = reason_to_leave_stack(config, name, experts)
+    for name, experts in list(iter_expert_modules(model)):
+        reason = find_expert_skip_reason(config, name, experts)
         if reason is not None:
             left[name] = reason
             continue
-        matrices = matrices_meant(config, name, experts)
-        adapt_stack(config, experts, matrices)
+        matrices = select_expert_weights(config, name, experts)
+        add_expert_adapters(config, experts, matrices)
         taken += [f"{name}.{matrix}" for matrix in matrices]
-    return Conversion(
-        taken=tuple(taken), left=left, kind=f"rank {config.rank}, scale {config.scale:g}"
+    return ConversionReport(
+        converted=tuple(taken), skipped=left, kind=f"rank {config.rank}, scale {config.scale:g}"
     )
 
 
-def convert_packed(config: QloraConfig, *, model: nn.Module, shards: int) -> Conversion:
-    """As `convert`, with frozen matrices that are packed."""
-    names = packable(config, model)
+def convert_qlora(config: QloraConfig, *, model: nn.Module, shards: int) -> ConversionReport:
+    """Add adapters as in `convert`, with quantized frozen matrices."""
+    names = list_quantized_modules(config, model)
     for name in names:
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
-        pack_linear(linear, config.base, config.block_size)
+        quantize_linear_(linear, config.base, config.block_size)
     found = convert(config, model=model, shards=shards)
     return replace(found, kind=f"{found.kind}, {len(names)} matrices in {config.base}")
 
 
-def packable(config: QloraConfig, model: nn.Module) -> list[str]:
-    """The linear modules whose matrices are packed."""
-    return [name for name, linear in linear_modules(model) if packs(config, name, linear)]
+def list_quantized_modules(config: QloraConfig, model: nn.Module) -> list[str]:
+    """Return the linear modules whose matrices are quantized."""
+    return [
+        name for name, linear in iter_linear_modules(model) if is_quantized(config, name, linear)
+    ]
 
 
-def packs(config: QloraConfig, name: str, linear: nn.Linear) -> bool:
-    """Whether the matrix of a module is packed."""
-    # what the head rounds away is the last that is computed, and it may share its matrix with the embedding
-    stays = name == HEAD or ".router." in name or is_rewritten(name, linear) is not None
+def is_quantized(config: QloraConfig, name: str, linear: nn.Linear) -> bool:
+    """Return whether the matrix of a module is quantized."""
+    # rounding in the head affects the logits directly, and it may share its matrix with the
+    # embedding
+    stays = name == LM_HEAD or ".router." in name or is_already_converted(name, linear) is not None
     return not stays and linear.weight.size(1) % config.block_size == 0
 
 
-def adapted(config: AdapterConfig, linear: nn.Linear) -> nn.Linear:
-    """The linear module with an adapter, whose memory is still to come."""
-    linear.__class__ = adapted_class(type(linear))
+def add_adapter(config: AdapterConfig, linear: nn.Linear) -> nn.Linear:
+    """Add an adapter, whose memory is not allocated yet, to the linear module and return it."""
+    # for mypy a class of modules has no hash
+    kind: Any = type(linear)
+    linear.__class__ = get_lora_linear_class(kind)
     found: Any = linear
     found.scale, found.dropout = config.scale, config.dropout
-    like = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+    like: dict[str, Any] = {"dtype": linear.weight.dtype, "device": linear.weight.device}
     found.lora_a = nn.Parameter(torch.empty(config.rank, linear.in_features, **like))
     found.lora_b = nn.Parameter(torch.empty(linear.out_features, config.rank, **like))
     return linear
 
 
 @cache
-def adapted_class(kind: type[nn.Linear]) -> type[nn.Linear]:
-    """A class of linear modules with an adapter in front: LoraLinear, LoraFloat8Linear."""
-    return type(f"Lora{kind.__name__}", (Adapter, kind), {})
+def get_lora_linear_class(kind: type[nn.Linear]) -> type[nn.Linear]:
+    """Return a class with the adapter mixin and the given class: LoraLinear, LoraFloat8Linear."""
+    return type(f"Lora{kind.__name__}", (LoraMixin, kind), {})
 
 
-def reason_to_leave(
+def find_skip_reason(
     config: AdapterConfig, model: nn.Module, name: str, linear: nn.Linear
 ) -> str | None:
-    """Why a module gets no adapter; None: it gets one."""
-    if not config.targets(name):
+    """Return why a module gets no adapter, None if it gets one."""
+    if not config.is_target(name):
         return "target_modules does not name it"
-    if isinstance(linear, Adapter):
+    if isinstance(linear, LoraMixin):
         return "it has an adapter already"
     if getattr(linear, "keeps_dtype", False):
         return "it computes in another dtype than the rest"
     if ".router." in name:
-        return "it chooses experts, and is no module of its own for those who read adapters"
+        return "it is a router, and readers of adapters do not support it"
     owners = [
         other
         for other, weight in model.named_parameters(remove_duplicate=False)
@@ -167,8 +180,8 @@ def reason_to_leave(
     )
 
 
-def init_adapters(model: nn.Module, generator: WeightGenerator) -> None:
-    """Draws the first weights of all adapters, each from numbers of its own name."""
+def init_adapters(model: nn.Module, generator: WeightInitRng) -> None:
+    """Initialize all adapters, each from the RNG of its name."""
     for module in model.modules():
-        if isinstance(module, Adapter | ExpertAdapters):
+        if isinstance(module, LoraMixin | ExpertLoraMixin):
             module.init_adapter(generator)

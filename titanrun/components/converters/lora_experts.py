@@ -1,6 +1,7 @@
-"""Low-rank adapters beside the stacked matrices of experts: one for each matrix of each expert.
+"""Low-rank adapters of the stacked matrices of experts, one per matrix of each expert.
 
-Shapes: S slots sorted by expert, E experts, I and O width before and after a product, R rank of an adapter.
+Shapes: S slots sorted by expert, E experts, I and O input and output width of a product, R rank of
+an adapter.
 """
 
 import math
@@ -13,95 +14,109 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titanrun.components.converters.config import AdapterConfig
-from titanrun.distributed.seeds import WeightGenerator
-from titanrun.distributed.shards import fill
+from titanrun.distributed.determinism import WeightInitRng
+from titanrun.distributed.dtensor import copy_full_into_
 
-A, B = "_lora_a", "_lora_b"
-# of a stack of matrices [E, O, I]
+EXPERT_LORA_A_SUFFIX, EXPERT_LORA_B_SUFFIX = "_lora_a", "_lora_b"
+# dimensions of a stack of matrices [E, O, I]
 OUTPUTS, INPUTS = 1, 2
 
 
-class ExpertAdapters(nn.Module):
-    """What experts make of a slot by a matrix, plus scale * B A x of the same x, with A and B of that expert.
+class ExpertLoraMixin(nn.Module):
+    """Mixin that adds scale * B A x to products of experts, with A and B of each expert.
 
-    Goes in front of the class of the experts, whose names of parameters stay. A [E, R, I] and B [E, O, R] of the matrices w1 are
-    `w1_lora_a` and `w1_lora_b` beside them.
+    It precedes the class of the experts in the bases. Parameters of the experts keep their names. A
+    [E, R, I] and B [E, O, R] of the matrices w1 are added as `w1_lora_a` and `w1_lora_b`.
     """
 
-    adapted: tuple[str, ...]
+    adapted_names: tuple[str, ...]
     scale: float
     dropout: float
 
-    def times(self, name: str, x_SI: Tensor, counts_E: Tensor) -> Tensor:
-        """As the experts' own."""
+    def multiply(self, name: str, x_SI: Tensor, counts_E: Tensor) -> Tensor:
+        """Multiply by a matrix of the experts and add the output of its adapter."""
         experts: Any = super()
-        y_SO: Tensor = experts.times(name, x_SI, counts_E)
-        if name not in self.adapted:
+        y_SO: Tensor = experts.multiply(name, x_SI, counts_E)
+        if name not in self.adapted_names:
             return y_SO
-        seen_SI = F.dropout(x_SI, self.dropout, self.training) if self.dropout else x_SI
-        inner_SR = experts.plain_times(name + A, seen_SI, counts_E)
-        return y_SO + self.scale * experts.plain_times(name + B, inner_SR, counts_E)
+        dropped_SI = F.dropout(x_SI, self.dropout, self.training) if self.dropout else x_SI
+        inner_SR: Tensor = experts.multiply_unconverted(
+            name + EXPERT_LORA_A_SUFFIX, dropped_SI, counts_E
+        )
+        added_SO: Tensor = experts.multiply_unconverted(
+            name + EXPERT_LORA_B_SUFFIX, inner_SR, counts_E
+        )
+        return y_SO + self.scale * added_SO
 
     @torch.no_grad()
-    def init_adapter(self, generator: WeightGenerator) -> None:
-        """Draws each A uniform within 1 / sqrt(I), as beside a linear module; B is zero."""
-        for name in self.adapted:
-            a_ERI = self.get_parameter(name + A)
+    def init_adapter(self, generator: WeightInitRng) -> None:
+        """Initialize each A uniformly within 1 / sqrt(I), as for linear modules, B with zeros."""
+        for name in self.adapted_names:
+            a_ERI = self.get_parameter(name + EXPERT_LORA_A_SUFFIX)
             bound = 1 / math.sqrt(a_ERI.size(INPUTS))
-            generator.restart_for(a_ERI)
-            # a rank that holds a part draws the whole
+            generator.seed_for_parameter(a_ERI)
+            # a rank with a shard draws the whole matrix
             draws_ERI = torch.empty(a_ERI.shape, dtype=torch.float32, device=generator.device)
-            fill(a_ERI, draws_ERI.uniform_(-bound, bound, generator=generator))
-            self.get_parameter(name + B).zero_()
+            copy_full_into_(a_ERI, draws_ERI.uniform_(-bound, bound, generator=generator))
+            self.get_parameter(name + EXPERT_LORA_B_SUFFIX).zero_()
 
 
-def stacks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The stacks of experts of a model, with their names."""
-    # known by this attribute: converters know no model family
+def iter_expert_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Return the stacks of experts of a model, with their names."""
+    # identified by this attribute: converters know no model family
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "matrices"))
 
 
-def reason_to_leave_stack(config: AdapterConfig, name: str, experts: nn.Module) -> str | None:
-    """Why none of a stack's matrices gets adapters; None: some do."""
-    if isinstance(experts, ExpertAdapters):
+def find_expert_skip_reason(config: AdapterConfig, name: str, experts: nn.Module) -> str | None:
+    """Return why none of a stack's matrices gets an adapter, None if some do."""
+    if isinstance(experts, ExpertLoraMixin):
         return "it has adapters already"
     if config.target_modules is None:
-        return "experts get adapters where target_modules names them"
-    return None if matrices_meant(config, name, experts) else "target_modules does not name it"
-
-
-def matrices_meant(config: AdapterConfig, name: str, experts: Any) -> tuple[str, ...]:
-    """The matrices of a stack that target_modules means: by their names, or all of them by that of the stack."""
-    return tuple(
-        matrix
-        for matrix in experts.matrices
-        if config.targets(name) or config.targets(f"{name}.{matrix}")
+        return "experts get adapters only if target_modules names them"
+    return (
+        None if select_expert_weights(config, name, experts) else "target_modules does not name it"
     )
 
 
-def adapt_stack(config: AdapterConfig, experts: Any, matrices: tuple[str, ...]) -> None:
-    """Gives the matrices adapters, whose memory is still to come."""
-    dims, summands = dict(experts.shared_dims), set()
+def select_expert_weights(config: AdapterConfig, name: str, experts: Any) -> tuple[str, ...]:
+    """Return the matrices of a stack that target_modules matches, by their names or its name."""
+    return tuple(
+        matrix
+        for matrix in experts.matrices
+        if config.is_target(name) or config.is_target(f"{name}.{matrix}")
+    )
+
+
+def add_expert_adapters(config: AdapterConfig, experts: Any, matrices: tuple[str, ...]) -> None:
+    """Add adapters, whose memory is not allocated yet, to the matrices of experts."""
+    dims, summands = dict(experts.etp_dims), set()
     for name in matrices:
         weight_EOI = experts.get_parameter(name)
         count, outputs, inputs = weight_EOI.shape
         like = {"dtype": weight_EOI.dtype, "device": weight_EOI.device}
         experts.register_parameter(
-            name + A, nn.Parameter(torch.empty(count, config.rank, inputs, **like))
+            name + EXPERT_LORA_A_SUFFIX,
+            nn.Parameter(torch.empty(count, config.rank, inputs, **like)),
         )
         experts.register_parameter(
-            name + B, nn.Parameter(torch.empty(count, outputs, config.rank, **like))
+            name + EXPERT_LORA_B_SUFFIX,
+            nn.Parameter(torch.empty(count, outputs, config.rank, **like)),
         )
-        # ranks that share an expert split an adapter along the width that they have parts of, and of the other half each has the whole
+        # ranks that share an expert split an adapter along the width that they have shards of; of
+        # the other half, each rank has the whole
         shares_inputs = dims[name] == INPUTS
-        dims[name + A], dims[name + B] = (INPUTS, None) if shares_inputs else (None, OUTPUTS)
-        summands.add(name + (B if shares_inputs else A))
-    experts.__class__ = adapted_class(type(experts))
-    experts.adapted, experts.scale, experts.dropout = matrices, config.scale, config.dropout
-    experts.shared_dims, experts.summands = dims, frozenset(summands)
+        dims[name + EXPERT_LORA_A_SUFFIX], dims[name + EXPERT_LORA_B_SUFFIX] = (
+            (INPUTS, None) if shares_inputs else (None, OUTPUTS)
+        )
+        summands.add(name + (EXPERT_LORA_B_SUFFIX if shares_inputs else EXPERT_LORA_A_SUFFIX))
+    # for mypy a class of modules has no hash
+    kind: Any = type(experts)
+    experts.__class__ = get_lora_experts_class(kind)
+    experts.adapted_names, experts.scale, experts.dropout = matrices, config.scale, config.dropout
+    experts.etp_dims, experts.partial_grad_names = dims, frozenset(summands)
 
 
 @cache
-def adapted_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """A class of experts with adapters in front: LoraGroupedExperts."""
-    return type(f"Lora{kind.__name__}", (ExpertAdapters, kind), {})
+def get_lora_experts_class(kind: type[nn.Module]) -> type[nn.Module]:
+    """Return a class with the adapter mixin and the given class: LoraGroupedExperts."""
+    return type(f"Lora{kind.__name__}", (ExpertLoraMixin, kind), {})

@@ -1,6 +1,7 @@
-"""Linear modules in MXFP8, by torchao's prototype: each 32 numbers in a row share a scale that is a power of two.
+"""Linear modules in MXFP8, by torchao's prototype.
 
-Shapes: N tokens, I and O width before and after the product.
+Each 32 numbers in a row share a scale that is a power of two. Shapes: N tokens, I and O input and
+output width of the product.
 """
 
 from typing import Any
@@ -9,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.components.converters.config import Mxfp8LinearConfig
-from titanrun.components.converters.conversion import Conversion, replace_module
-from titanrun.components.converters.linear_modules import named_in, not_in_blocks_of, sorted_out
-from titanrun.distributed.torchao_parts import torchao_part
+from titanrun.components.converters.conversion_report import ConversionReport, replace_module
+from titanrun.components.converters.linear_modules import (
+    has_name_containing,
+    has_unaligned_shape,
+    select_linear_modules,
+)
+from titanrun.distributed.torchao_import import import_torchao
 
 MX_LINEAR = "prototype.moe_training.mxfp8_linear"
 MX_CONFIG = "prototype.mx_formats.config"
@@ -21,45 +26,56 @@ KINDS = 3
 
 
 class Mxfp8Linear(nn.Linear):
-    """A linear module whose three products are made in MXFP8. `product` is torchao's, `options` what follows input and weight."""
+    """Linear module whose three products are computed in MXFP8.
 
-    product: Any
-    options: tuple[Any, ...]
+    `matmul` is torchao's product, `matmul_arguments` are its arguments after input and weight.
+    """
+
+    matmul: Any
+    matmul_arguments: tuple[Any, ...]
 
     def forward(self, x_NI: Tensor) -> Tensor:
+        """Compute the product in MXFP8, in the dtype of autocast."""
         kind = x_NI.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NI.dtype
         with torch.autocast(kind, enabled=False):
-            y_NO: Tensor = self.product(x_NI.to(dtype), self.weight.to(dtype), *self.options)
+            y_NO: Tensor = self.matmul(
+                x_NI.to(dtype), self.weight.to(dtype), *self.matmul_arguments
+            )
         return y_NO if self.bias is None else y_NO + self.bias.to(dtype)
 
 
-def convert(config: Mxfp8LinearConfig, *, model: nn.Module, shards: int) -> Conversion:
-    """Swaps linear modules; the names of parameters stay."""
-    taken, left = sorted_out(model, named_in(config.filter_fqns), not_in_blocks_of(config.block))
-    product, options = torchao_part(MX_LINEAR).mx_mm.apply, options_of(config)
+def convert(config: Mxfp8LinearConfig, *, model: nn.Module, shards: int) -> ConversionReport:
+    """Replace linear modules; parameters keep their names."""
+    taken, left = select_linear_modules(
+        model, has_name_containing(config.filter_fqns), has_unaligned_shape(config.alignment)
+    )
+    product, options = import_torchao(MX_LINEAR).mx_mm.apply, get_matmul_arguments(config)
     for name in taken:
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         with torch.device("meta"):
             swapped = Mxfp8Linear(linear.in_features, linear.out_features, bias=False)
         swapped.weight, swapped.bias = linear.weight, linear.bias
-        swapped.product, swapped.options = product, options
+        swapped.matmul, swapped.matmul_arguments = product, options
         replace_module(model, name, swapped)
-    return Conversion(
-        taken=tuple(taken),
-        left=left,
+    return ConversionReport(
+        converted=tuple(taken),
+        skipped=left,
         kind=f"{config.recipe_name}{', emulated' if config.emulate else ''}",
     )
 
 
-def options_of(config: Mxfp8LinearConfig) -> tuple[Any, ...]:
-    """What torchao's product takes after input and weight: number formats, block, kernels, rounding, gradients in high precision."""
-    formats, preference = torchao_part(MX_CONFIG), torchao_part(PREFERENCE).KernelPreference
+def get_matmul_arguments(config: Mxfp8LinearConfig) -> tuple[Any, ...]:
+    """Return the arguments of torchao's product after input and weight.
+
+    These are number formats, block, kernels, rounding, and gradients in high precision.
+    """
+    formats, preference = import_torchao(MX_CONFIG), import_torchao(PREFERENCE).KernelPreference
     rows, columns = formats.MXFP8Dim0CastKernelChoice, formats.MXFP8Dim1CastKernelChoice
     return (
         *(torch.float8_e4m3fn,) * KINDS,
-        config.block,
+        config.alignment,
         preference.EMULATED if config.emulate else preference.AUTO,
         rows.TORCH if config.emulate else rows.TRITON,
         columns.TORCH if config.emulate else columns(config.mxfp8_dim1_cast_kernel_choice),

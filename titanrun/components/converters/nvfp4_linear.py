@@ -1,6 +1,7 @@
-"""Linear modules in NVFP4, by torchao's prototype: a random Hadamard transform spreads outliers, gradients are rounded stochastically.
+"""Linear modules in NVFP4, by torchao's prototype.
 
-Shapes: B rows, T tokens of a row, I and O width before and after the product.
+A random Hadamard transform spreads outliers, and gradients are rounded stochastically. Shapes: B
+sequences, T tokens of a sequence, I and O input and output width of the product.
 """
 
 from typing import Any
@@ -9,44 +10,51 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.components.converters.config import Nvfp4LinearConfig
-from titanrun.components.converters.conversion import Conversion, replace_module
+from titanrun.components.converters.conversion_report import ConversionReport, replace_module
 from titanrun.components.converters.linear_modules import (
-    named_in_none_of,
-    not_in_blocks_of,
-    sorted_out,
+    has_name_without,
+    has_unaligned_shape,
+    select_linear_modules,
 )
-from titanrun.distributed.torchao_parts import torchao_part
+from titanrun.distributed.torchao_import import import_torchao
 
 PRODUCT = "prototype.moe_training.nvfp4_training.nvfp4_linear"
-# any fixed signs do, as long as every rank and every run has the same
+# any fixed signs will do if they are the same on every rank and in every run
 SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 
 
 class Nvfp4Linear(nn.Linear):
-    """A linear module whose three products are made in NVFP4; what the rounding draws comes from the device's generator."""
+    """Linear module whose three products are computed in NVFP4.
 
-    product: Any
+    Stochastic rounding draws from the device's RNG.
+    """
+
+    matmul: Any
 
     def forward(self, x_BTI: Tensor) -> Tensor:
+        """Compute the product in NVFP4, with output in the dtype of autocast."""
         kind = x_BTI.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTI.dtype
         with torch.autocast(kind, enabled=False):
-            # torchao wants blocks of tokens, which the rows of a batch make together
-            y_NO: Tensor = self.product(
+            # torchao needs blocks of tokens, so the sequences of a batch are concatenated
+            y_NO: Tensor = self.matmul(
                 x_BTI.flatten(0, -2), self.weight, self.bias, sign_vector=SIGNS
             )
-        return y_NO.unflatten(0, x_BTI.shape[:-1]).to(dtype)
+        y_BTO: Tensor = y_NO.unflatten(0, x_BTI.shape[:-1]).to(dtype)
+        return y_BTO
 
 
-def convert(config: Nvfp4LinearConfig, *, model: nn.Module, shards: int) -> Conversion:
-    """Swaps linear modules; the names of parameters stay."""
-    taken, left = sorted_out(model, named_in_none_of(config.fqns), not_in_blocks_of(config.block))
-    product = torchao_part(PRODUCT).nvfp4_linear
+def convert(config: Nvfp4LinearConfig, *, model: nn.Module, shards: int) -> ConversionReport:
+    """Replace linear modules; parameters keep their names."""
+    taken, left = select_linear_modules(
+        model, has_name_without(config.fqns), has_unaligned_shape(config.alignment)
+    )
+    product = import_torchao(PRODUCT).nvfp4_linear
     for name in taken:
         linear = model.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         with torch.device("meta"):
             swapped = Nvfp4Linear(linear.in_features, linear.out_features, bias=False)
-        swapped.weight, swapped.bias, swapped.product = linear.weight, linear.bias, product
+        swapped.weight, swapped.bias, swapped.matmul = linear.weight, linear.bias, product
         replace_module(model, name, swapped)
-    return Conversion(taken=tuple(taken), left=left, kind="nvfp4")
+    return ConversionReport(converted=tuple(taken), skipped=left, kind="nvfp4")

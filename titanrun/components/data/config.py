@@ -5,9 +5,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from titanrun.components.data.chat_layouts import Columns
-from titanrun.components.data.role_weights import RoleWeights, check_weights
-from titanrun.components.data.spelling import Commit, check_format
+from titanrun.components.data.role_weights_config import RoleWeights, check_role_weights
+from titanrun.components.data.spec.chat_formats import ChatColumns
+from titanrun.components.data.spec.shuffle_condition import SHUFFLES
+from titanrun.components.data.validators_config import CommitHash, check_column_format
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import component, numerics, performance, section
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
@@ -16,219 +17,233 @@ TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
 
 
 class DatasetConfig(ComponentConfig):
-    """Where rows of tokens come from."""
+    """Source of token sequences."""
 
     slot: ClassVar = "dataset"
     is_slot: ClassVar = True
     name: str = numerics()
-    shuffle: bool = numerics(True)
-    """Whether the rows are dealt in a seeded random order, another one each epoch; false: in the given order."""
+    shuffle: bool = numerics(True, read_when=SHUFFLES)
+    """Whether to shuffle sequences with a seed, in another order each epoch. If false, they keep
+    their order."""
     repeat: bool = numerics(True)
-    """Whether the data starts again when it runs out; false: the run ends there, with a last checkpoint."""
+    """Whether to restart the data when it is exhausted. If false, the run ends there, with a last
+    checkpoint."""
 
     @property
     def needs_tokenizer(self) -> bool:
-        """Whether it turns text into tokens."""
+        """Whether the dataset tokenizes text."""
         return True
 
     @property
-    def gives(self) -> str:
-        """What its rows hold, tokens or images, which has to be what the model takes."""
+    def modality(self) -> str:
+        """Modality of the samples, tokens or images, which must match the model."""
         return "tokens"
 
     @property
-    def weighs_tokens(self) -> bool:
-        """Whether some of its tokens may weigh more in the loss than others, which the loss has to be made for."""
+    def has_token_weights(self) -> bool:
+        """Whether tokens may have different loss weights, which the loss must support."""
         return False
 
     @property
     def restarts_positions(self) -> bool:
-        """Whether the positions of its rows start anew where a document begins."""
+        """Whether positions restart at each document within a sequence."""
         return False
 
 
 class TinyDatasetConfig(DatasetConfig):
-    """The corpus of short documents that ships with titanrun."""
+    """Corpus of short documents that ships with titanrun."""
 
     name: Literal["tiny"] = numerics("tiny")
-    builds: ClassVar = "titanrun.components.data.tiny:tiny_rows"
+    builds: ClassVar = "titanrun.components.data.tiny_dataset:build_tiny_dataset"
     split: Literal["train", "held_out"] = numerics("train")
-    """Which part of the corpus; validation takes held_out."""
+    """Part of the corpus. Validation uses held_out."""
 
 
 class Filter(Config):
-    """Which records are read, by one column."""
+    """Filter of records by one column."""
 
     column: Text = numerics(examples=["language"])
-    """Column that is looked at."""
+    """Column to compare."""
     one_of: tuple[Text, ...] = numerics((), examples=[["en", "de"]])
-    """Texts that it may hold; nothing here: any."""
+    """Allowed texts. If empty, any."""
     at_least: float | None = numerics(None, examples=[0.5])
-    """Smallest number that it may hold; null: any."""
+    """Smallest allowed number. If null, any."""
     at_most: float | None = numerics(None, examples=[0.9])
-    """Largest number that it may hold; null: any."""
+    """Largest allowed number. If null, any."""
     min_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[200])
-    """Shortest text that it may hold; null: any."""
+    """Shortest allowed text. If null, any."""
     max_characters: NonNegativeInt | None = numerics(None, unit="characters", examples=[100000])
-    """Longest text that it may hold; null: any."""
+    """Longest allowed text. If null, any."""
 
     @property
     def has_limits(self) -> bool:
-        """Whether it keeps anything out."""
+        """Whether the filter excludes anything."""
         limits = (self.at_least, self.at_most, self.min_characters, self.max_characters)
         return bool(self.one_of) or any(limit is not None for limit in limits)
 
 
 class DocumentsConfig(DatasetConfig):
-    """Rows of documents out of records with columns."""
+    """Sequences of documents from records with columns."""
 
     column: Text = numerics("text")
     """Column that holds the text."""
     format: Text | None = numerics(None, examples=["{title}\n\n{body}"])
-    """Text with columns in braces, where a document is made of several; null: the column alone."""
+    """Template with column names in braces, for documents made of several columns. If null, the
+    text is the column alone."""
     filters: tuple[Filter, ...] = numerics(
         (), examples=[[{"column": "language", "one_of": ["en"]}]]
     )
-    """Only records that pass all of these are read."""
+    """Filters of the records. A record must pass all of them."""
     max_documents: PositiveInt | None = numerics(None, unit="documents", examples=[10000])
-    """How many documents are read, the first ones that pass the filters; null: all."""
+    """Maximum number of documents, the first ones that pass the filters. If null, all."""
     add_bos: bool = numerics(True)
     """Whether each document begins with the tokenizer's begin-of-text token, if it has one."""
     add_eos: bool = numerics(True)
     """Whether each document ends with the tokenizer's end-of-text token, if it has one."""
     packing: Literal["windows", "documents", "best_fit"] | None = numerics("windows")
-    """windows: documents run on across rows and are attended to across their ends; documents: they run on across rows, and none
-    sees another or is told from another; best_fit: as many whole documents in a row as fit, none of which sees another; null: each in a
-    row of its own."""
+    """How documents fill sequences. windows: documents continue across sequences, and attention
+    crosses their boundaries. documents: documents continue across sequences, but neither attention
+    nor labels cross their boundaries. best_fit: as many whole documents per sequence as fit,
+    without attention between them. null: one document per sequence."""
     too_long: Literal["split", "drop", "cut", "refuse"] = numerics("split")
-    """What becomes of documents longer than a row where rows hold whole ones (best_fit, null): split into several, left out, cut at the
-    row's end, or the run does not start. How many is logged."""
+    """Handling of documents longer than a sequence, with packing best_fit or null: split, drop or
+    cut (truncate) them, or refuse to start the run. Their number is logged."""
     bad_records: Literal["refuse", "skip"] = numerics("refuse")
-    """What becomes of records that cannot be read: the run does not start, or they are left out and counted."""
+    """Handling of records that cannot be read: refuse to start the run, or skip and count them."""
     max_bad_share: Fraction = numerics(0.001)
-    """The largest share of all records that may be left out so."""
+    """Largest share of all records that may be skipped."""
 
     @property
     def restarts_positions(self) -> bool:
-        """Whether the positions of its rows start anew where a document begins."""
+        """Whether positions restart at each document within a sequence."""
         return self.packing != "windows"
 
     @model_validator(mode="after")
     def _check_format(self) -> Self:
-        check_format(self.format)
+        check_column_format(self.format)
         return self
 
 
 class HubConfig(DocumentsConfig):
-    """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
+    """Documents of a Hugging Face Hub dataset at one commit, tokenized once into an index."""
 
     repo: Text = numerics(examples=["allenai/c4"])
-    """The dataset on the Hub: OWNER/NAME."""
+    """Dataset on the Hub: OWNER/NAME."""
     subset: Text | None = numerics(None, examples=["en"])
-    """Which of its subsets, where it has several."""
+    """Subset of the dataset, if it has several."""
     split: Text = numerics("train", examples=["validation"])
-    """Which of its splits."""
-    revision: Commit = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
-    """The commit, so that the data stay the same."""
+    """Split of the dataset."""
+    revision: CommitHash = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
+    """Commit, so that the data stays the same."""
     streaming: bool = performance(False)
-    """Whether records are fetched as they are read, max_documents and no more; false: the whole split is fetched first, into the Hub's own
-    cache."""
+    """Whether to fetch records as they are read, max_documents and no more. If false, the whole
+    split is fetched first, into the Hub's cache."""
 
 
 class HubDatasetConfig(HubConfig):
-    """Documents of a dataset on the Hugging Face Hub, at one commit, tokenised once into an index."""
+    """Documents of a Hugging Face Hub dataset at one commit, tokenized once into an index."""
 
     name: Literal["hub"] = numerics("hub")
-    builds: ClassVar = "titanrun.components.data.hub:hub_rows"
+    builds: ClassVar = "titanrun.components.data.hub_dataset:build_hub_dataset"
 
 
 class FilesConfig(DocumentsConfig):
-    """Documents of local files, tokenised once into an index."""
+    """Documents of local files, tokenized once into an index."""
 
     path: Text = numerics(examples=["data/*.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order. A .txt file is one document, with the one column text."""
+    """File, folder or glob. Files are read in sorted order. A .txt file is one document, in a
+    column named text."""
 
 
 class TextDatasetConfig(FilesConfig):
-    """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenised once into an index."""
+    """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenized once into an index."""
 
     name: Literal["text"] = numerics("text")
-    builds: ClassVar = "titanrun.components.data.text:text_rows"
+    builds: ClassVar = "titanrun.components.data.text_dataset:build_text_dataset"
 
 
 class TokensDatasetConfig(DatasetConfig):
-    """Token ids from a .npy file: [rows, seq_len + 1] is taken row by row, one dimension is cut into such rows."""
+    """Token ids from a .npy file.
+
+    Each row of an array [sequences, seq_len + 1] is one sequence. A one-dimensional array is split
+    into such sequences.
+    """
 
     name: Literal["tokens"] = numerics("tokens")
-    builds: ClassVar = "titanrun.components.data.tokens:tokens_rows"
+    builds: ClassVar = "titanrun.components.data.token_dataset:build_token_dataset"
     path: Text = numerics(examples=["data/tokens.npy"])
     """The .npy file, of an integer type."""
-    shuffle: bool = numerics(False)
-    """Whether the rows are dealt in a seeded random order; false: in the given order."""
+    shuffle: bool = numerics(False, read_when=SHUFFLES)
+    """Whether to shuffle sequences with a seed. If false, they keep their order."""
 
     @property
     def needs_tokenizer(self) -> bool:
-        """What it holds are tokens."""
+        """False: the file holds token ids already."""
         return False
 
 
 class ConversationsConfig(DatasetConfig):
-    """Rows of conversations, of which only what the assistant says counts in the loss."""
+    """Sequences of conversations in which only assistant replies count in the loss."""
 
     packing: Literal["best_fit"] | None = numerics(None)
-    """best_fit: as many conversations in a row as fit, none of which sees another; null: each in a row of its own."""
+    """How conversations fill sequences. best_fit: as many per sequence as fit, without attention
+    between them. null: one per sequence."""
 
-    def as_chat(self) -> "ChatDatasetConfig":
-        """Which files hold the conversations, and how they are read."""
+    def to_chat_config(self) -> "ChatDatasetConfig":
+        """Return the files of the conversations and how to read them."""
         raise TypeError(f"{type(self).__name__} does not say where its conversations are")
 
     @property
     def restarts_positions(self) -> bool:
-        """Each conversation has positions of its own."""
+        """True: each conversation has its own positions."""
         return True
 
 
 class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations: jsonl, json, parquet or csv files, put into words by a chat template and tokenised once into an index."""
+    """Local conversations (jsonl, json, parquet, csv), templated and tokenized into an index."""
 
     name: Literal["chat"] = numerics("chat")
-    builds: ClassVar = "titanrun.components.data.chat:chat_rows"
+    builds: ClassVar = "titanrun.components.data.chat_dataset:build_chat_dataset"
     path: Text = numerics(examples=["data/chats.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order."""
+    """File, folder or glob. Files are read in sorted order."""
     layout: Literal["messages", "sharegpt", "alpaca", "prompt_completion"] = numerics("messages")
-    """messages: a list of role and content; sharegpt: a list of from and value; alpaca: instruction, input, output; prompt_completion: two
-    columns."""
+    """Format of the records. messages: a list of role and content. sharegpt: a list of from and
+    value. alpaca: instruction, input, output. prompt_completion: two columns."""
     column: Text | None = numerics(None, examples=["conversation"])
-    """Column of the list, for messages and sharegpt; null: messages, or conversations for sharegpt."""
+    """Column of the list, for messages and sharegpt. If null, messages, or conversations for
+    sharegpt."""
     prompt_column: Text | None = numerics(None, examples=["question"])
-    """Column of what the user asks, for prompt_completion; null: prompt."""
+    """Column of the prompt, for prompt_completion. If null, prompt."""
     completion_column: Text | None = numerics(None, examples=["answer"])
-    """Column of what the assistant answers, for prompt_completion; null: completion."""
+    """Column of the completion, for prompt_completion. If null, completion."""
     template: Text | None = numerics(None, examples=["chat_template.jinja"])
-    """File with a Jinja chat template; null: the one in the tokenizer's folder."""
+    """File with a Jinja chat template. If null, the one in the tokenizer's folder."""
     train_on: Literal["replies", "last_reply", "all", "roles"] = numerics("replies")
-    """Which tokens count in the loss: what the assistant says, the last thing it says, everything, or what role_weights names."""
+    """Tokens that count in the loss: assistant replies, the last assistant reply, all tokens, or
+    the roles in role_weights."""
     role_weights: RoleWeights = section(RoleWeights)
-    """What the tokens of each role weigh, with train_on: roles."""
+    """Loss weight of the tokens of each role, with train_on: roles."""
     turn_weights: Text | None = numerics(None, examples=["weight"])
-    """Key of a message that holds what its tokens weigh in the loss, times the weight of its role: 0 or false, nothing is learned of it;
-    without the key 1. null: messages are not asked."""
+    """Key of a message that holds the loss weight of its tokens, multiplied by the weight of its
+    role. 0 or false excludes the message, a missing key means 1. If null, messages have no
+    weights."""
     too_long: Literal["drop", "cut", "refuse"] = numerics("drop")
-    """What becomes of conversations longer than a row: left out, cut at its end, or the run does not start. How many is logged."""
+    """Handling of conversations longer than a sequence: drop them, cut (truncate) them at its end,
+    or refuse to start the run. Their number is logged."""
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
-        check_weights(self.train_on, self.role_weights, self.turn_weights)
+        check_role_weights(self.train_on, self.role_weights, self.turn_weights)
         return self
 
-    def as_chat(self) -> "ChatDatasetConfig":
-        """This very config."""
+    def to_chat_config(self) -> "ChatDatasetConfig":
+        """Return this config."""
         return self
 
-    def columns(self) -> Columns:
-        """The columns that records are read from."""
+    def get_columns(self) -> ChatColumns:
+        """Return the columns that records are read from."""
         listed = "conversations" if self.layout == "sharegpt" else "messages"
-        return Columns(
+        return ChatColumns(
             self.column or listed,
             self.prompt_column or "prompt",
             self.completion_column or "completion",
@@ -236,116 +251,123 @@ class ChatDatasetConfig(ConversationsConfig):
         )
 
     @property
-    def weighs_tokens(self) -> bool:
-        """Whether weights are named: of roles, or of single messages."""
+    def has_token_weights(self) -> bool:
+        """Whether roles or single messages have weights."""
         return self.train_on == "roles" or self.turn_weights is not None
 
 
 class PreferenceDatasetConfig(DatasetConfig):
-    """Pairs of replies to the same question, of which one is preferred, for the loss dpo: jsonl, parquet or csv files.
+    """Pairs of replies to the same prompt, one of them preferred, for the loss dpo.
 
-    The last reply of each conversation is compared.
+    Reads jsonl, parquet or csv files. The last reply of each conversation is compared.
     """
 
     name: Literal["preference"] = numerics("preference")
-    builds: ClassVar = "titanrun.components.data.preference:preference_rows"
+    builds: ClassVar = "titanrun.components.data.preference_dataset:build_preference_dataset"
     path: Text = numerics(examples=["data/pairs.jsonl"])
-    """A file, a folder or a glob; files are read in sorted order."""
+    """File, folder or glob. Files are read in sorted order."""
     prompt_column: Text = numerics("prompt", examples=["question"])
-    """Column of what was said before both replies, a text or a list of messages; records without it hold whole conversations."""
+    """Column of the messages before both replies, a text or a list of messages. Records without it
+    hold whole conversations."""
     chosen_column: Text = numerics("chosen", examples=["better"])
-    """Column of the reply that is preferred: a text, or a list of messages."""
+    """Column of the preferred reply: a text, or a list of messages."""
     rejected_column: Text = numerics("rejected", examples=["worse"])
-    """Column of the other reply."""
+    """Column of the rejected reply."""
     template: Text | None = numerics(None, examples=["chat_template.jinja"])
-    """File with a Jinja chat template; null: the one in the tokenizer's folder."""
+    """File with a Jinja chat template. If null, the one in the tokenizer's folder."""
     too_long: Literal["drop", "refuse"] = numerics("drop")
-    """What becomes of pairs longer than a row: left out, or the run does not start. How many is logged."""
+    """Handling of pairs longer than a sequence: drop them, or refuse to start the run. Their number
+    is logged."""
 
     @property
     def restarts_positions(self) -> bool:
-        """Each conversation has positions of its own."""
+        """True: each conversation has its own positions."""
         return True
 
 
 class TinyChatDatasetConfig(ConversationsConfig):
-    """The short conversations that ship with titanrun: a few words to say again."""
+    """Short conversations that ship with titanrun: a few words to repeat."""
 
     name: Literal["tiny_chat"] = numerics("tiny_chat")
-    builds: ClassVar = "titanrun.components.data.chat:tiny_chat_rows"
+    builds: ClassVar = "titanrun.components.data.chat_dataset:build_tiny_chat_dataset"
     split: Literal["train", "held_out"] = numerics("train")
-    """Which part; held_out shares no answer with train."""
+    """Part of the conversations. held_out shares no answer with train."""
 
-    def as_chat(self) -> ChatDatasetConfig:
-        """The files that ship."""
+    def to_chat_config(self) -> ChatDatasetConfig:
+        """Return the config of the files that ship with titanrun."""
         return ChatDatasetConfig(path=str(TINY_CHAT / f"{self.split}.jsonl"), packing=self.packing)
 
 
 class ImagesConfig(DatasetConfig):
-    """Rows of pictures with captions, each a square cut out of the picture at a place that is drawn each time."""
+    """Images with captions, cropped to a square at a new random position each time."""
 
     extra: ClassVar = "flux"
     package: ClassVar = "PIL"
     image_size: PositiveInt = numerics(256, unit="pixels")
-    """Side of the square; smaller pictures are left out, the shorter side of larger ones is made so long."""
+    """Side length of the square. Smaller images are dropped, larger ones are resized so that the
+    shorter side has this length."""
 
     @property
     def needs_tokenizer(self) -> bool:
-        """Text encoders have tokenizers of their own."""
+        """False: text encoders have their own tokenizers."""
         return False
 
     @property
-    def gives(self) -> str:
-        """Pictures with captions."""
+    def modality(self) -> str:
+        """Modality of the samples: images with captions."""
         return "images"
 
 
 class FolderImagesConfig(ImagesConfig):
-    """Local pictures (jpg, png, webp), each with a text file of the same name beside it that holds its caption."""
+    """Local images (jpg, png, webp), each with a caption in a text file of the same name."""
 
     name: Literal["images"] = numerics("images")
-    builds: ClassVar = "titanrun.components.data.images:folder_rows"
+    builds: ClassVar = "titanrun.components.data.image_dataset:build_image_folder_dataset"
     path: Text = numerics(examples=["data/pictures"])
-    """A folder, which is searched at every depth, or a glob; pictures are taken in sorted order."""
+    """Folder, searched recursively, or a glob. Images are read in sorted order."""
 
 
 class WebDatasetConfig(ImagesConfig):
-    """Local tar files of pictures and texts (webdataset): members with the same name up to the first dot belong together."""
+    """Local tar files (webdataset) of images and texts, paired by names up to the first dot."""
 
     name: Literal["webdataset"] = numerics("webdataset")
-    builds: ClassVar = "titanrun.components.data.images:webdataset_rows"
+    builds: ClassVar = "titanrun.components.data.image_dataset:build_webdataset"
     path: Text = numerics(examples=["data/cc12m/*.tar"])
-    """A file, a folder or a glob; files are read in sorted order. They must not be compressed."""
+    """File, folder or glob. Files are read in sorted order. They must not be compressed."""
 
 
 class TinyImagesConfig(ImagesConfig):
-    """The pictures of coloured shapes that ship with titanrun."""
+    """Images of colored shapes that ship with titanrun."""
 
     name: Literal["tiny_images"] = numerics("tiny_images")
-    builds: ClassVar = "titanrun.components.data.images:tiny_rows"
+    builds: ClassVar = "titanrun.components.data.image_dataset:build_tiny_image_dataset"
     split: Literal["train", "held_out"] = numerics("train")
-    """Which part; held_out shares no combination of shape, colour and place with train."""
+    """Part of the images. held_out shares no combination of shape, color and position with
+    train."""
 
 
 class MixtureSource(Config):
     """One dataset of a mixture."""
 
     dataset: DatasetConfig = component()
-    """Where its rows come from; shuffle and repeat are the mixture's."""
+    """Source of the sequences. shuffle and repeat are set at the mixture."""
     weight: PositiveFloat = numerics(1.0)
-    """Its share of the rows, beside the other weights."""
+    """Share of the sequences, relative to the other weights."""
     max_rows: PositiveInt | None = numerics(None, unit="rows", examples=[10000])
-    """How many of its rows are used, the first ones; null: all."""
+    """Maximum number of sequences to use, the first ones. If null, all."""
     epochs: PositiveFloat | None = numerics(None, unit="epochs", examples=[2.0])
-    """How often a pass over the mixture reads it at most: the pass ends where a source has been read so often; null: as often as the
-    weights ask."""
+    """Maximum number of times that one epoch of the mixture reads this dataset: the epoch ends when
+    it has been read that often. If null, as often as the weights require."""
 
 
 class MixtureDatasetConfig(DatasetConfig):
-    """Rows of several datasets, in shares that weights say. Without epochs a pass reads every row at least once."""
+    """Sequences of several datasets, in shares given by weights.
+
+    If no source sets epochs, one epoch of the mixture reads every sequence at least once.
+    """
 
     name: Literal["mixture"] = numerics("mixture")
-    builds: ClassVar = "titanrun.components.data.mixture:mixture_rows"
+    builds: ClassVar = "titanrun.components.data.mixture_dataset:build_mixture_dataset"
     sources: tuple[MixtureSource, ...] = numerics(
         (),
         examples=[
@@ -355,36 +377,23 @@ class MixtureDatasetConfig(DatasetConfig):
             ]
         ],
     )
-    """The datasets, each with its weight."""
+    """Datasets with their weights."""
 
     @property
-    def gives(self) -> str:
-        """Tokens; pictures are not mixed."""
+    def modality(self) -> str:
+        """Modality of the samples: tokens. Images cannot be mixed."""
         return (
             "tokens"
-            if all(source.dataset.gives == "tokens" for source in self.sources)
+            if all(source.dataset.modality == "tokens" for source in self.sources)
             else "a mixture with images"
         )
 
     @property
     def needs_tokenizer(self) -> bool:
-        """Whether one of its sources turns text into tokens."""
+        """Whether one of the sources tokenizes text."""
         return any(source.dataset.needs_tokenizer for source in self.sources)
 
     @property
     def restarts_positions(self) -> bool:
-        """Whether the positions of some of its rows start anew where a document begins."""
+        """Whether positions restart at each document in the sequences of some source."""
         return any(source.dataset.restarts_positions for source in self.sources)
-
-
-class DataLoaderConfig(Config):
-    """How rows get from the data to the device; which rows, and in which order, does not depend on it."""
-
-    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True)
-    """Processes on each rank that prepare rows; 0: the rank does it between its steps."""
-    persistent_workers: bool = performance(False, resume=True)
-    """Whether these processes stay when the data starts again; false: an epoch, and a validation, starts its own."""
-    prefetch_factor: PositiveInt | None = performance(None, unit="batches", resume=True)
-    """Batches that each process prepares ahead; null: 2."""
-    pin_memory: bool = performance(False, resume=True)
-    """Whether batches of tokens wait in page-locked memory, from which they are copied while the device computes; the CPU needs no copy."""

@@ -1,45 +1,63 @@
-"""Records of a dataset on the Hugging Face Hub; imported only when an index must be built."""
+"""Records of a dataset on the Hugging Face Hub, imported only to build an index."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import datasets
 
-from titanrun.components.data.reading import quiet
-from titanrun.components.data.records import Placed
-from titanrun.config.problems import fail
+from titanrun.components.data.jsonl_reader import silence_datasets_library
+from titanrun.components.data.record_readers import LocatedRecord
+from titanrun.config.problems import problem_error
 
 
-class OnHub(Protocol):
-    """Where records are on the Hub, as a dataset's config says it."""
+class HubSource(Protocol):
+    """Location of records on the Hub, as in the config of a dataset."""
 
-    repo: str
-    subset: str | None
-    split: str
-    revision: str
-    streaming: bool
+    @property
+    def repo(self) -> str:
+        """Dataset on the Hub: OWNER/NAME."""
+
+    @property
+    def subset(self) -> str | None:
+        """Subset of the dataset, None if it has only one."""
+
+    @property
+    def split(self) -> str:
+        """Split of the dataset."""
+
+    @property
+    def revision(self) -> str:
+        """Commit of the dataset."""
+
+    @property
+    def streaming(self) -> bool:
+        """Whether to fetch records as they are read."""
 
 
-def hub_records(config: OnHub) -> Iterator[Placed]:
-    """The records of one split in their order: fetched as a whole into the Hub's own cache, or one after the other as they are read.
+def iter_hub_records(config: HubSource) -> Iterator[LocatedRecord]:
+    """Yield the records of one split in order.
 
-    Raises a data problem that says what the Hub answered. HF_HUB_OFFLINE, HF_ENDPOINT and HF_TOKEN are the library's to read.
+    They are fetched as a whole into the Hub's cache, or one by one as they are read.
+    HF_HUB_OFFLINE, HF_ENDPOINT and HF_TOKEN are read by the library.
+
+    Raises:
+        ProblemsFound: A data problem with the Hub's answer.
     """
     place = f"{config.repo} {config.split}"
-    with quiet():
-        records = iter(opened(config))
+    with silence_datasets_library():
+        records = iter(load_hub_split(config))
         number = 0
         while True:
             try:
                 record = next(records, None)
-            # the library raises what its readers, its HTTP client and the file system raise
+            # the library raises errors of its readers, its HTTP client and the file system
             except Exception as error:
-                help = "start again: what is complete is not fetched again"
-                raise fail(
+                hint = "start again: complete files are not fetched again"
+                raise problem_error(
                     "data",
-                    f"{place} breaks off after {number} records: {first_line(error)}",
+                    f"reading {place} failed after {number} records: {get_first_error_line(error)}",
                     path=("repo",),
-                    help=help,
+                    hint=hint,
                 ) from error
             if record is None:
                 return
@@ -47,9 +65,12 @@ def hub_records(config: OnHub) -> Iterator[Placed]:
             yield f"{place} record {number}", record
 
 
-def opened(config: OnHub) -> Any:
-    """One split as the library gives it."""
-    help = "check repo, subset, split and revision; HF_TOKEN opens gated datasets, HF_HUB_OFFLINE=1 takes what was fetched before"
+def load_hub_split(config: HubSource) -> Any:
+    """Return one split as an object of the datasets library."""
+    hint = (
+        "check repo, subset, split and revision; HF_TOKEN opens gated datasets, "
+        "HF_HUB_OFFLINE=1 uses the local cache"
+    )
     at = f"'{config.repo}' cannot be opened at {config.revision[:12]}"
     try:
         builder = datasets.load_dataset_builder(
@@ -62,16 +83,19 @@ def opened(config: OnHub) -> Any:
             return builder.as_dataset(split=config.split)
     # see above
     except Exception as error:
-        raise fail("data", f"{at}: {first_line(error)}", path=("repo",), help=help) from error
-    # without the Hub, or where the Hub does not know a commit, the library takes whichever it fetched last
-    raise fail(
+        raise problem_error(
+            "data", f"{at}: {get_first_error_line(error)}", path=("repo",), hint=hint
+        ) from error
+    # offline, or if the Hub does not know a commit, the library uses the commit that it fetched
+    # last
+    raise problem_error(
         "data",
-        f"{at}: what was fetched before is {builder.hash[:12]}",
+        f"{at}: the local cache holds {builder.hash[:12]}",
         path=("revision",),
-        help=help,
+        hint=hint,
     )
 
 
-def first_line(error: Exception) -> str:
-    """What an error says, in a line."""
+def get_first_error_line(error: Exception) -> str:
+    """Return the first line of an error."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

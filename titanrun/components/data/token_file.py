@@ -1,4 +1,4 @@
-"""Token ids in a .npy file: mapped into memory, checked, and told apart from others."""
+"""Token ids in a .npy file: memory mapping, checks and digests."""
 
 import hashlib
 import tokenize
@@ -9,83 +9,101 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.config.problems import fail
+from titanrun.config.problems import problem_error
 
-READ_WHOLE = 256 * 2**20
-"""Bytes up to which a file is read whole when it is opened: about a quarter of a second. Of a larger one as many bytes are sampled."""
-BLOCK = 256 * 2**10
+MAX_FULL_READ_BYTES = 256 * 2**20
+"""Bytes up to which a file is read completely when it is opened, about a quarter of a second. Of a
+larger file, as many bytes are sampled."""
+HASH_BLOCK_BYTES = 256 * 2**10
 """Bytes read at a time."""
-UNREADABLE = (OSError, ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
-"""What numpy raises for a damaged header, which is a Python literal."""
+NPY_READ_ERRORS = (OSError, ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
+"""Errors of numpy for a damaged header, which is a Python literal."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSummary:
-    """What was seen when token ids were read through: a hash of them and the highest one."""
+    """Hash and highest id of token ids, from reading them once."""
 
     digest: str
     max_token_id: int
 
-    def fingerprint(self, row_length: int) -> str:
-        """Hash of these token ids cut into rows of `row_length`."""
-        return hashlib.sha256(f"{self.digest} in rows of {row_length}".encode()).hexdigest()
+    def compute_fingerprint(self, sample_length: int) -> str:
+        """Return a hash of these token ids split into sequences of `sample_length`."""
+        return hashlib.sha256(f"{self.digest} in rows of {sample_length}".encode()).hexdigest()
 
 
-def map_tokens(path: Path) -> NDArray[np.integer]:
-    """The array in a .npy file, mapped read-only. Raises a data problem where it cannot hold token ids."""
-    help = "save the ids with numpy.save as an integer array of one or two dimensions"
+def open_token_memmap(path: Path) -> NDArray[np.integer]:
+    """Return the array in a .npy file, mapped read-only.
+
+    Raises:
+        ProblemsFound: A data problem if it cannot hold token ids.
+    """
+    hint = "save the ids with numpy.save as an integer array of one or two dimensions"
     if not path.exists():
-        raise fail(
+        raise problem_error(
             "data",
-            f"there is no file '{path}'",
+            f"file not found: '{path}'",
             path=("path",),
-            help=f"paths are relative to {Path.cwd()}",
+            hint=f"paths are relative to {Path.cwd()}",
         )
     if not path.is_file():
-        raise fail(
+        raise problem_error(
             "data",
             f"'{path}' is a folder, not a .npy file",
             path=("path",),
-            help="name the .npy file",
+            hint="name the .npy file",
         )
     try:
-        # as a plain array: a memmap's own indexing takes three times as long
+        # a plain array: indexing a memmap takes three times as long
         tokens = np.asarray(np.lib.format.open_memmap(path, mode="r"))
-    except UNREADABLE as error:
-        raise fail(
-            "data", f"'{path}' cannot be read as a .npy file: {error}", path=("path",), help=help
+    except NPY_READ_ERRORS as error:
+        raise problem_error(
+            "data", f"'{path}' cannot be read as a .npy file: {error}", path=("path",), hint=hint
         ) from None
     if not np.issubdtype(tokens.dtype, np.integer):
-        raise fail(
-            "data", f"'{path}' holds {tokens.dtype}, not integers", path=("path",), help=help
+        raise problem_error(
+            "data", f"'{path}' holds {tokens.dtype}, not integers", path=("path",), hint=hint
         )
     if tokens.ndim not in (1, 2):
-        raise fail("data", f"'{path}' has {tokens.ndim} dimensions", path=("path",), help=help)
+        raise problem_error(
+            "data", f"'{path}' has {tokens.ndim} dimensions", path=("path",), hint=hint
+        )
     return tokens
 
 
-def summarise(tokens: NDArray[np.integer], *, source: str) -> TokenSummary:
-    """Reads token ids through, all or a sample of them. Raises a data problem where one is negative."""
+def summarize_tokens(tokens: NDArray[np.integer], *, source: str) -> TokenSummary:
+    """Summarize all token ids, or a sample of very many.
+
+    Raises:
+        ProblemsFound: A data problem if one is negative.
+    """
     digest = hashlib.sha256(f"{tokens.dtype.str} {tokens.shape}".encode())
     smallest, largest = 0, -1
-    for block in blocks(tokens.ravel(order="K")):
+    for block in iter_token_blocks(tokens.ravel(order="K")):
         digest.update(block.tobytes())
         smallest, largest = min(smallest, int(block.min())), max(largest, int(block.max()))
     if smallest < 0:
-        raise fail(
+        raise problem_error(
             "data",
             f"'{source}' holds the token id {smallest}",
             path=("path",),
-            help="token ids start at 0",
+            hint="token ids start at 0",
         )
     return TokenSummary(digest.hexdigest(), largest)
 
 
-def blocks(stream: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
-    """Consecutive blocks of a stream; of a very large one evenly spaced blocks, the first and the last among them."""
-    length = BLOCK // stream.itemsize
+def iter_token_blocks(stream: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
+    """Yield consecutive blocks of a stream.
+
+    Of a very large one, yields evenly spaced blocks, including the first and the last.
+    """
+    length = HASH_BLOCK_BYTES // stream.itemsize
     starts = range(0, len(stream), length)
-    if stream.nbytes > READ_WHOLE:
-        starts = np.linspace(0, len(stream) - length, READ_WHOLE // BLOCK).astype(np.int64).tolist()
+    if stream.nbytes > MAX_FULL_READ_BYTES:
+        starts = (
+            np.linspace(0, len(stream) - length, MAX_FULL_READ_BYTES // HASH_BLOCK_BYTES)
+            .astype(np.int64)
+            .tolist()
+        )
     for start in starts:
         yield stream[start : start + length]

@@ -1,4 +1,4 @@
-"""Writes a stream of token ids to a .npy file whose length is known only at the end."""
+"""Writer of a stream of token ids to a .npy file of initially unknown length."""
 
 import os
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-ROOM = 2**62
-"""A length that no file reaches: the header written first leaves room for it."""
+LENGTH_PLACEHOLDER = 2**62
+"""Length that no file reaches, to reserve space in the header that is written first."""
 
 
 class TokenWriter:
-    """Appends ids to an open .npy file; `finish` makes it complete."""
+    """Writer that appends ids to an open .npy file; `finish` completes the file."""
 
     def __init__(self, file: BinaryIO, *, vocab_size: int) -> None:
         self._file = file
@@ -21,7 +21,7 @@ class TokenWriter:
             "<u2" if vocab_size <= 2**16 else "<u4" if vocab_size <= 2**32 else "<u8"
         )
         self.count = 0
-        self._write_header(ROOM)
+        self._write_header(LENGTH_PLACEHOLDER)
         self._header_size = file.tell()
 
     def write(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
@@ -31,7 +31,7 @@ class TokenWriter:
         self.count += len(block)
 
     def finish(self) -> None:
-        """Write the true length into the header and put everything on the disk."""
+        """Write the true length into the header and flush everything to disk."""
         self._file.seek(0)
         self._write_header(self.count)
         assert self._file.tell() == self._header_size
@@ -43,8 +43,8 @@ class TokenWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
-def sync_folder(folder: Path) -> None:
-    """Put a folder's own entries on the disk, so that a rename in it outlives a crash of the machine."""
+def fsync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename in it survives a machine crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The evaluation section, and the slot of its tasks."""
+"""The evaluation section and the slot of its tasks."""
 
 from typing import ClassVar, Literal
 
@@ -9,65 +9,72 @@ from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, Text
 
 
 class TaskConfig(ComponentConfig):
-    """Something to measure a trained model by."""
+    """Evaluation task for a trained model."""
 
     slot: ClassVar = "task"
     is_slot: ClassVar = True
     name: str = bookkeeping()
     limit: PositiveInt | None = bookkeeping(None, examples=[100])
-    """How many rows, conversations or questions are looked at, the first ones; null: all."""
+    """Maximum number of sequences, conversations or questions, the first ones. If null, all."""
 
 
 class LossTaskConfig(TaskConfig):
-    """Loss and perplexity on a dataset, every token that counts weighing the same."""
+    """Loss and perplexity on a dataset, with equal weights of all tokens in the loss."""
 
     name: Literal["loss"] = bookkeeping("loss")
-    builds: ClassVar = "titanrun.components.evaluation.loss:measure_loss"
+    builds: ClassVar = "titanrun.components.evaluation.loss_task:evaluate_loss_task"
     dataset: OrAuto[DatasetConfig] | None = component("auto")
-    """The data; `auto` is validation.dataset."""
+    """Dataset. `auto` is validation.dataset."""
     seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[2048])
-    """Length of a row; `auto` is validation.seq_len."""
+    """Sequence length. `auto` is validation.seq_len."""
 
 
 class ExactMatchTaskConfig(TaskConfig):
-    """How many replies of conversations the model gives word by word, asked what was said before them; it takes the likeliest tokens."""
+    """Share of conversation replies that the model generates verbatim, decoding greedily.
+
+    The prompt is the conversation before the reply.
+    """
 
     name: Literal["exact_match"] = bookkeeping("exact_match")
-    builds: ClassVar = "titanrun.components.evaluation.exact_match:measure_exact_match"
+    builds: ClassVar = "titanrun.components.evaluation.exact_match:evaluate_exact_match"
     dataset: OrAuto[DatasetConfig] | None = component("auto")
-    """The conversations; `auto` is validation.dataset."""
+    """Conversations. `auto` is validation.dataset."""
     max_new_tokens: PositiveInt = bookkeeping(128, unit="tokens")
-    """Tokens of an answer, at most."""
+    """Maximum number of tokens of an answer."""
 
 
 class MultipleChoiceTaskConfig(TaskConfig):
-    """Questions with several answers, of which the model takes the one that it finds likeliest."""
+    """Questions with several answers, of which the model chooses the most likely one."""
 
     name: Literal["multiple_choice"] = bookkeeping("multiple_choice")
-    builds: ClassVar = "titanrun.components.evaluation.multiple_choice:measure_choices"
+    builds: ClassVar = "titanrun.components.evaluation.multiple_choice:evaluate_multiple_choice"
     path: Text = bookkeeping(examples=["data/questions.jsonl"])
-    """A jsonl file with one {"question": ..., "choices": [...], "answer": 0} a line; answer counts from 0."""
+    """A jsonl file with one {"question": ..., "choices": [...], "answer": 0} per line. answer
+    counts from 0."""
 
 
 class LmEvalTaskConfig(TaskConfig):
-    """A task of the LM Evaluation Harness, measured by its code and data through this model. Needs the extra `lm-eval`."""
+    """A task of the LM Evaluation Harness. Needs the extra `lm-eval`.
+
+    It is measured by the harness's code and data, with this model.
+    """
 
     name: Literal["lm_eval"] = bookkeeping("lm_eval")
-    builds: ClassVar = "titanrun.components.evaluation.harness:measure_harness"
+    builds: ClassVar = "titanrun.components.evaluation.lm_eval_task:evaluate_lm_eval_task"
     extra: ClassVar = "lm-eval"
     package: ClassVar = "lm_eval"
     task: Text = bookkeeping(examples=["hellaswag"])
-    """Its name there, or that of a group of tasks."""
+    """Name of the task in the harness, or of a group of tasks."""
     folder: Text | None = bookkeeping(None, examples=["data/tasks"])
-    """A folder with further task files (.yaml) of the harness; null: its own alone."""
+    """Folder with further task files (.yaml) of the harness. If null, only the harness's own."""
     num_fewshot: NonNegativeInt | None = bookkeeping(None, examples=[5])
-    """Examples before each question; null: as many as the task says."""
+    """Examples before each question. If null, the default of the task."""
 
 
 class EvaluationConfig(Config):
-    """What `titanrun eval` and a run of kind eval measure."""
+    """Tasks of `titanrun eval` and of runs of kind eval."""
 
     tasks: tuple[TaskConfig, ...] = component(())
-    """The tasks; none: loss on validation.dataset, and where that is conversations exact_match too."""
+    """Tasks. If empty, loss on validation.dataset, and for conversations also exact_match."""
     batch_size: PositiveInt = performance(16, unit="rows")
-    """Rows of a forward pass."""
+    """Sequences per forward pass."""

@@ -1,41 +1,49 @@
-"""Replies that a model gives word by word."""
+"""Share of replies that a model generates verbatim."""
 
 from itertools import islice
 
-from titanrun.components.data.chat import conversations_in, template_of
+from titanrun.components.data.chat_dataset import iter_conversations, load_dataset_chat_template
 from titanrun.components.data.config import ConversationsConfig
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
-from titanrun.components.evaluation.subject import Numbers, Subject
+from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
 from titanrun.components.tokenizers.chat_template import ChatTemplate, Message
-from titanrun.components.tokenizers.tokenizer import ChatTokenizer
-from titanrun.config.problems import fail
+from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer
+from titanrun.config.problems import problem_error
 
 
-def measure_exact_match(config: ExactMatchTaskConfig, *, subject: Subject) -> Numbers:
-    """The share of replies that are the same text, white space at the ends aside, and how many replies there were."""
-    dataset, tokenizer = config.dataset, subject.tokenizer
+def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel) -> TaskMetrics:
+    """Return the share of equal replies, ignoring outer white space, and their number."""
+    dataset, tokenizer = config.dataset, eval_model.tokenizer
     if not isinstance(dataset, ConversationsConfig):
-        message = "exact_match asks for replies, and the dataset has no conversations"
-        raise fail("data", message, path=("dataset",), help="name one that has")
+        message = "task exact_match needs a conversation dataset"
+        raise problem_error(
+            "data", message, path=("dataset",), hint="name a dataset with conversations"
+        )
     if not isinstance(tokenizer, ChatTokenizer):
-        raise fail("data", "exact_match needs a tokenizer with a chat template", path=("dataset",))
-    chat = dataset.as_chat()
-    template = template_of(chat, tokenizer)
-    conversations = islice(conversations_in(chat, scratch=subject.cache_folder), config.limit)
+        raise problem_error(
+            "data", "exact_match needs a tokenizer with a chat template", path=("dataset",)
+        )
+    chat = dataset.to_chat_config()
+    template = load_dataset_chat_template(chat, tokenizer)
+    conversations = islice(iter_conversations(chat, scratch=eval_model.cache_folder), config.limit)
     asked = [
         pair
         for messages in conversations
-        for pair in questions(messages, last_only=chat.train_on == "last_reply")
+        for pair in extract_reply_prompts(messages, is_last_only=chat.train_on == "last_reply")
     ]
     prompts = [
-        tokenizer.encode(template.render(before, with_reply_opened=True), bos=False, eos=False)
+        tokenizer.encode(
+            template.render(before, add_generation_prompt=True), add_bos=False, add_eos=False
+        )
         for before, _ in asked
     ]
-    ends = end_ids(template, tokenizer)
+    ends = find_end_ids(template, tokenizer)
     given: list[list[int]] = []
-    for start in range(0, len(prompts), subject.batch_size):
-        part = prompts[start : start + subject.batch_size]
-        given += subject.continued(part, max_new_tokens=config.max_new_tokens, end_ids=ends)
+    for start in range(0, len(prompts), eval_model.batch_size):
+        part = prompts[start : start + eval_model.batch_size]
+        given += eval_model.generate_greedy(
+            part, max_new_tokens=config.max_new_tokens, end_ids=ends
+        )
     right = sum(
         tokenizer.decode(ids).strip() == reply.strip()
         for ids, (_, reply) in zip(given, asked, strict=True)
@@ -43,24 +51,30 @@ def measure_exact_match(config: ExactMatchTaskConfig, *, subject: Subject) -> Nu
     return {"exact_match": right / max(1, len(asked)), "replies": len(asked)}
 
 
-def questions(messages: list[Message], *, last_only: bool) -> list[tuple[list[Message], str]]:
-    """What was said before each reply, and the reply; or only the last of them."""
+def extract_reply_prompts(
+    messages: list[Message], *, is_last_only: bool
+) -> list[tuple[list[Message], str]]:
+    """Return the messages before each reply, and the reply; or only those of the last one."""
     found = [
         (messages[:number], str(message["content"]))
         for number, message in enumerate(messages)
         if message["role"] == "assistant"
     ]
-    return found[-1:] if last_only else found
+    return found[-1:] if is_last_only else found
 
 
-def end_ids(template: ChatTemplate, tokenizer: ChatTokenizer) -> frozenset[int]:
-    """The tokens that end a reply: the tokenizer's end-of-text token, and the one that the template puts right behind a reply."""
+def find_end_ids(template: ChatTemplate, tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Return the tokens that end a reply.
+
+    These are the tokenizer's end-of-text token, and the token that the template writes right after
+    a reply.
+    """
     found = set() if tokenizer.eos_id is None else {tokenizer.eos_id}
     reply = "xyzzy"
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": reply}]
     after = template.render(messages).rpartition(reply)[2]
-    ids = tokenizer.encode(after, bos=False, eos=False)
-    # a special token has no text of its own: anything else may stand within a reply as well
+    ids = tokenizer.encode(after, add_bos=False, add_eos=False)
+    # a special token decodes to no text: any other token may also occur within a reply
     if ids and not tokenizer.decode(ids[:1]):
         found.add(ids[0])
     return frozenset(found)

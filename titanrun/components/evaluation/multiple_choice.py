@@ -1,31 +1,44 @@
-"""Questions with several answers, taken by how likely the model finds them."""
+"""Multiple-choice questions, answered by the likelihood of each choice."""
 
 from pathlib import Path
 
 from titanrun.components.evaluation.config import MultipleChoiceTaskConfig
-from titanrun.components.evaluation.questions import FORM, PATH, read_questions
-from titanrun.components.evaluation.subject import Numbers, Subject
-from titanrun.components.tokenizers.tokenizer import Tokenizer
-from titanrun.config.problems import fail
+from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
+from titanrun.components.evaluation.spec.choice_questions import (
+    QUESTION_FORMAT_HINT,
+    TASK_PATH_FIELD,
+    load_choice_questions,
+)
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.problems import problem_error
 
 
-def measure_choices(config: MultipleChoiceTaskConfig, *, subject: Subject) -> Numbers:
-    """The share of questions whose likeliest answer is the right one: by the log-probability of the answer, and by that of a byte of it."""
-    if subject.tokenizer is None:
-        raise fail("data", "multiple_choice needs a tokenizer", path=PATH)
-    questions = read_questions(Path(config.path))[: config.limit]
+def evaluate_multiple_choice(
+    config: MultipleChoiceTaskConfig, *, eval_model: EvalModel
+) -> TaskMetrics:
+    """Return the share of questions whose most likely answer is correct.
+
+    Likelihood is the log-probability of the answer, or for accuracy_per_byte the log-probability
+    per byte of it.
+    """
+    if eval_model.tokenizer is None:
+        raise problem_error("data", "multiple_choice needs a tokenizer", path=TASK_PATH_FIELD)
+    questions = load_choice_questions(Path(config.path))[: config.limit]
     pairs = [
-        split(question.question, choice, subject.tokenizer)
+        encode_question_and_choice(question.question, choice, eval_model.tokenizer)
         for question in questions
         for choice in question.choices
     ]
     too_long = max((len(context) + len(rest) for context, rest in pairs), default=0)
-    if too_long > subject.longest:
-        message = f"a question with an answer has {too_long} tokens, and the model's rows {subject.longest} at most"
-        raise fail("data", message, path=PATH, help="shorten it, or leave it out")
+    if too_long > eval_model.max_seq_len:
+        message = (
+            f"a question with an answer has {too_long} tokens, "
+            f"but the model's max_seq_len is {eval_model.max_seq_len}"
+        )
+        raise problem_error("data", message, path=TASK_PATH_FIELD, hint="shorten it, or remove it")
     scores = []
-    for start in range(0, len(pairs), subject.batch_size):
-        scores += subject.scored(pairs[start : start + subject.batch_size])
+    for start in range(0, len(pairs), eval_model.batch_size):
+        scores += eval_model.score_continuations(pairs[start : start + eval_model.batch_size])
     right = right_by_byte = at = 0
     for question in questions:
         likely = [score.logprob for score in scores[at : at + len(question.choices)]]
@@ -44,16 +57,21 @@ def measure_choices(config: MultipleChoiceTaskConfig, *, subject: Subject) -> Nu
     }
 
 
-def split(question: str, choice: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids of a question and of an answer as they are when one text is made of both: white space between them belongs to the answer."""
+def encode_question_and_choice(
+    question: str, choice: str, tokenizer: Tokenizer
+) -> tuple[list[int], list[int]]:
+    """Encode a question and an answer as one text.
+
+    White space between them belongs to the answer.
+    """
     stem = question.rstrip()
-    whole = tokenizer.encode(question + choice, bos=True, eos=False)
-    context = tokenizer.encode(stem, bos=True, eos=False)
+    whole = tokenizer.encode(question + choice, add_bos=True, add_eos=False)
+    context = tokenizer.encode(stem, add_bos=True, add_eos=False)
     if not context or len(context) >= len(whole):
-        raise fail(
+        raise problem_error(
             "data",
-            f"the question '{question}' and its answer '{choice}' have no tokens to tell apart",
-            path=PATH,
-            help=FORM,
+            f"the question '{question}' and its answer '{choice}' share their tokens",
+            path=TASK_PATH_FIELD,
+            hint=QUESTION_FORMAT_HINT,
         )
     return whole[: len(context)], whole[len(context) :]

@@ -8,31 +8,39 @@ from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat, Pos
 
 
 class LossConfig(ComponentConfig):
-    """What is minimised. A loss returns a sum over tokens; the engine divides once by the global count of valid tokens."""
+    """Loss to minimize.
+
+    A loss returns a sum over tokens. The engine divides once by the global number of valid tokens.
+    """
 
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
     default_name: ClassVar = "cross_entropy"
     name: str = numerics()
-    concerns: ClassVar[str] = "tokens"
-    """What it is about, tokens or images, which has to be what the model takes."""
-    takes_split_logits: ClassVar = False
-    """Whether the loss can do with a part of the vocabulary on each rank, as a DTensor; others get whole logits."""
+    modality: ClassVar[str] = "tokens"
+    """Modality of the loss, tokens or images, which must match the model."""
+    supports_loss_parallel: ClassVar = False
+    """Whether the loss accepts vocabulary shards as a DTensor. Others get full logits."""
 
-    takes_weights: ClassVar = False
-    """Whether each token counts as often as the batch says that it weighs."""
+    supports_token_weights: ClassVar = False
+    """Whether the loss multiplies each token by its weight in the batch."""
     needs_reference: ClassVar = False
-    """Whether it compares the model with what it was before the run."""
+    """Whether the loss compares the model with its weights before the run."""
 
     @property
-    def pieces(self) -> int | None:
-        """Pieces that the head cuts each row into, computing the loss of one after the other; None: the loss takes logits of whole rows."""
+    def num_loss_chunks(self) -> int | None:
+        """Number of chunks of a sequence for which the head computes the loss separately.
+
+        None if the loss takes logits of whole sequences.
+        """
         return None
 
     @property
-    def further_scale(self) -> float | None:
-        """Weight, in training, of the mean loss of the tokens behind the next one, which a model has layers of its own for; None: the
-        loss is about the next one alone."""
+    def mtp_loss_weight(self) -> float | None:
+        """Training weight of the mean loss of the tokens after the next one.
+
+        The model predicts them by separate layers. None if the loss uses only the next token.
+        """
         return None
 
 
@@ -40,70 +48,89 @@ class CrossEntropyConfig(LossConfig):
     """Cross entropy of the next token, in fp32."""
 
     name: Literal["cross_entropy"] = numerics("cross_entropy")
-    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
-    takes_split_logits: ClassVar = True
-    takes_weights: ClassVar = True
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropyLoss"
+    supports_loss_parallel: ClassVar = True
+    supports_token_weights: ClassVar = True
     label_smoothing: Fraction = numerics(0.0, examples=[0.1])
-    """Share of the target that is spread evenly over the vocabulary (https://arxiv.org/abs/1512.00567)."""
+    """Share of the target that is spread evenly over the vocabulary
+    (https://arxiv.org/abs/1512.00567)."""
     z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
-    """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting (https://arxiv.org/abs/2204.02311)."""
+    """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting
+    (https://arxiv.org/abs/2204.02311)."""
 
 
 class DpoConfig(LossConfig):
-    """Direct preference optimisation: the model comes to prefer one reply of a pair, as far as it stays near what it was before the run."""
+    """Direct preference optimization of pairs of replies.
+
+    The model learns to prefer one reply of a pair while it stays near its weights before the run.
+    """
 
     name: Literal["dpo"] = numerics("dpo")
-    builds: ClassVar = "titanrun.components.losses.dpo:Dpo"
-    takes_split_logits: ClassVar = True
+    builds: ClassVar = "titanrun.components.losses.dpo:DPOLoss"
+    supports_loss_parallel: ClassVar = True
     needs_reference: ClassVar = True
     beta: PositiveFloat = numerics(0.1)
-    """How much a step away from the reference costs (https://arxiv.org/abs/2305.18290)."""
+    """Penalty for deviation from the reference (https://arxiv.org/abs/2305.18290)."""
     label_smoothing: Fraction = numerics(0.0, examples=[0.1])
-    """Share of the pairs that are taken to be the wrong way round (conservative DPO)."""
+    """Share of the pairs assumed to have swapped labels (conservative DPO)."""
 
 
 class ChunkedCrossEntropyConfig(CrossEntropyConfig):
-    """Cross entropy whose logits are never all there: those of a chunk of each row are made, used, and made again for the gradients."""
+    """Cross entropy that never holds all logits.
+
+    The logits of a chunk of each sequence are computed, used, and computed again for the gradients.
+    """
 
     name: Literal["chunked_cross_entropy"] = numerics("chunked_cross_entropy")  # type: ignore[assignment]
-    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropyLoss"
     num_chunks: PositiveInt = performance(8, resume=True)
-    """Chunks that each row is cut into: the memory of logits falls by this, and the head's product is made once more."""
+    """Number of chunks of each sequence. The memory of logits is divided by it, and the head's
+    product is computed once more."""
 
     @property
-    def pieces(self) -> int:
-        """As the recipe says."""
+    def num_loss_chunks(self) -> int:
+        """Number of chunks in the recipe."""
         return self.num_chunks
 
 
 class MultiTokenCrossEntropyConfig(CrossEntropyConfig):
-    """Cross entropy of the next token and, in training, of the tokens behind it, which deepseek_v3 has num_mtp_layers for."""
+    """Cross entropy of the next token and, in training, of the tokens after it.
+
+    deepseek_v3 predicts these with num_mtp_layers.
+    """
 
     name: Literal["multi_token_cross_entropy"] = numerics("multi_token_cross_entropy")  # type: ignore[assignment]
-    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropy"
-    takes_weights: ClassVar = False
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropyLoss"
+    supports_token_weights: ClassVar = False
     mtp_scale: PositiveFloat = numerics(0.3, examples=[0.1])
-    """Weight of the mean loss of the further tokens (https://arxiv.org/abs/2412.19437, section 2.2); DeepSeek-V3 ended with 0.1."""
+    """Weight of the mean loss of the tokens after the next one (https://arxiv.org/abs/2412.19437,
+    section 2.2). DeepSeek-V3 ended with 0.1."""
 
     @property
-    def further_scale(self) -> float:
-        """As the recipe says."""
+    def mtp_loss_weight(self) -> float:
+        """Weight in the recipe."""
         return self.mtp_scale
 
 
 class MseConfig(LossConfig):
-    """Mean squared error of the logits, of which the label's is to be `height` and all others 0 (https://arxiv.org/abs/2006.07322)."""
+    """Mean squared error of the logits.
+
+    The target is `height` for the label and 0 for all others (https://arxiv.org/abs/2006.07322).
+    """
 
     name: Literal["mse"] = numerics("mse")
-    builds: ClassVar = "titanrun.components.losses.mse:Mse"
-    takes_weights: ClassVar = True
+    builds: ClassVar = "titanrun.components.losses.mse:MSELoss"
+    supports_token_weights: ClassVar = True
     height: PositiveFloat = numerics(1.0)
-    """What the label's logit is to be; the larger the vocabulary, the higher."""
+    """Target of the label's logit. Use higher values for larger vocabularies."""
 
 
 class FlowMatchingConfig(LossConfig):
-    """Mean squared error of the velocity from pictures to noise (https://arxiv.org/abs/2209.03003), in fp32."""
+    """Mean squared error of the velocity from images to noise, in fp32.
+
+    See https://arxiv.org/abs/2209.03003.
+    """
 
     name: Literal["flow_matching"] = numerics("flow_matching")
-    builds: ClassVar = "titanrun.components.losses.flow_matching:FlowMatching"
-    concerns: ClassVar = "images"
+    builds: ClassVar = "titanrun.components.losses.flow_matching:FlowMatchingLoss"
+    modality: ClassVar = "images"

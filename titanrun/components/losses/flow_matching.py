@@ -1,6 +1,6 @@
-"""Squared error of the velocity from pictures to noise, as a sum over the pictures' tokens.
+"""Squared error of the velocity from images to noise, as a sum over the images' tokens.
 
-Shapes: B samples, I tokens of a picture, C numbers of a token.
+Shapes: B samples, I tokens of an image, C numbers of a token.
 """
 
 from typing import Protocol
@@ -10,23 +10,28 @@ from torch import Tensor
 from titanrun.components.losses.config import FlowMatchingConfig
 
 
-class Samples(Protocol):
-    """A batch of pictures on their way to noise: the velocities wanted, [B, I, C], and which tokens count, [B, I]."""
+class FlowMatchingBatch(Protocol):
+    """Batch of noised images."""
 
     @property
-    def target(self) -> Tensor: ...
+    def target(self) -> Tensor:
+        """Target velocities, [B, I, C]."""
 
     @property
-    def loss_mask(self) -> Tensor: ...
+    def loss_mask(self) -> Tensor:
+        """Mask of the tokens in the loss, [B, I] bool."""
 
 
-class FlowMatching:
-    """Sum over the tokens that count of the mean squared error of their numbers; whoever calls divides by the tokens of the step."""
+class FlowMatchingLoss:
+    """Sum over the tokens in the loss of the mean squared error of their numbers.
+
+    The caller divides by the number of tokens of the step.
+    """
 
     def __init__(self, config: FlowMatchingConfig) -> None:
         self.config = config
 
-    def __call__(self, velocity_BIC: Tensor, batch: Samples) -> Tensor:
-        """The sum as one fp32 number."""
+    def __call__(self, velocity_BIC: Tensor, batch: FlowMatchingBatch) -> Tensor:
+        """Return the sum as an fp32 scalar."""
         errors_BI = (velocity_BIC.float() - batch.target).square().mean(dim=-1)
         return errors_BI.masked_fill(~batch.loss_mask, 0.0).sum()

@@ -1,4 +1,4 @@
-"""The metrics section, and the tracker slot."""
+"""The metrics section and the tracker slot."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -7,64 +7,74 @@ from pydantic import AfterValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.conflict import conflict
+from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import bookkeeping, component, section
 from titanrun.config.types import NonNegativeFloat, NonNegativeInt, PositiveInt, RunPath, Text
 
 
-def without_credentials(text: str) -> str:
-    """An address without a user or password in it."""
+def validate_tracking_uri(text: str) -> str:
+    """Return a URI without user or password."""
     if "@" in text.partition("://")[2].partition("/")[0]:
-        help = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the environment"
+        hint = (
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+            "or MLFLOW_TRACKING_TOKEN, in the environment"
+        )
         raise PydanticCustomError(
-            "an_address_without_credentials", "holds credentials", {"help": help}
+            "an_address_without_credentials", "holds credentials", {"help": hint}
         )
     return text
 
 
-TrackingAddress = Annotated[str, Len(1), AfterValidator(without_credentials)]
+TrackingUri = Annotated[str, Len(1), AfterValidator(validate_tracking_uri)]
 
 
 class TrackerConfig(ComponentConfig):
-    """A place that receives every logged metric beside metrics.jsonl."""
+    """Receiver of every logged metric, in addition to metrics.jsonl."""
 
     slot: ClassVar = "trackers"
     is_slot: ClassVar = True
+    name: str = bookkeeping()
 
 
 class TensorBoardConfig(TrackerConfig):
     """TensorBoard event files. Needs the extra `tensorboard`."""
 
     name: Literal["tensorboard"] = bookkeeping("tensorboard", resume=True)
-    builds: ClassVar = "titanrun.components.metrics.tensorboard:TensorBoardTracker"
+    builds: ClassVar = "titanrun.components.metrics.tensorboard_tracker:TensorBoardTracker"
     extra: ClassVar = "tensorboard"
     folder: RunPath = bookkeeping("tensorboard", resume=True)
     """Folder of the event files inside the run directory."""
 
 
 class CsvConfig(TrackerConfig):
-    """A table metrics.csv: a row a logged step, a column a metric, and the hash of the recipe in each row."""
+    """A table metrics.csv with a row per logged step and a column per metric.
+
+    Each row also has the hash of the recipe.
+    """
 
     name: Literal["csv"] = bookkeeping("csv", resume=True)
-    builds: ClassVar = "titanrun.components.metrics.csv_file:CsvTracker"
+    builds: ClassVar = "titanrun.components.metrics.csv_tracker:CsvTracker"
     folder: RunPath = bookkeeping("csv", resume=True)
     """Folder of metrics.csv inside the run directory."""
 
 
 class WandbConfig(TrackerConfig):
-    """A run of Weights & Biases. Needs the extra `wandb`, and online a key: WANDB_API_KEY, or what `wandb login` keeps."""
+    """A run of Weights & Biases. Needs the extra `wandb`.
+
+    Online, it needs a key: WANDB_API_KEY, or the one that `wandb login` stores.
+    """
 
     name: Literal["wandb"] = bookkeeping("wandb", resume=True)
-    builds: ClassVar = "titanrun.components.metrics.wandb:WandbTracker"
+    builds: ClassVar = "titanrun.components.metrics.wandb_tracker:WandbTracker"
     extra: ClassVar = "wandb"
     project: Text = bookkeeping("titanrun", resume=True)
-    """Project that the run is shown in."""
+    """Project of the run."""
     entity: Text | None = bookkeeping(None, resume=True, examples=["my-team"])
-    """User or team that owns the project; null: the default one of the key."""
+    """User or team that owns the project. If null, the default of the key."""
     group: Text | None = bookkeeping(None, resume=True, examples=["ablations"])
-    """Runs that are shown together; null: none."""
+    """Group of the run. Set to null to disable."""
     tags: tuple[Text, ...] = bookkeeping((), resume=True, examples=[["8b", "baseline"]])
-    """Words to find the run by."""
+    """Tags of the run."""
     mode: Literal["online", "offline"] = bookkeeping("online", resume=True)
     """`offline` writes files only, for `wandb sync`."""
     folder: RunPath = bookkeeping("wandb", resume=True)
@@ -72,80 +82,92 @@ class WandbConfig(TrackerConfig):
 
 
 class MlflowConfig(TrackerConfig):
-    """A run of MLflow. Needs the extra `mlflow`; a server's credentials come from the environment, as MLflow reads them."""
+    """A run of MLflow. Needs the extra `mlflow`.
+
+    A server's credentials come from the environment, as MLflow reads them.
+    """
 
     name: Literal["mlflow"] = bookkeeping("mlflow", resume=True)
-    builds: ClassVar = "titanrun.components.metrics.mlflow:MlflowTracker"
+    builds: ClassVar = "titanrun.components.metrics.mlflow_tracker:MlflowTracker"
     extra: ClassVar = "mlflow"
-    tracking_uri: TrackingAddress | None = bookkeeping(
+    tracking_uri: TrackingUri | None = bookkeeping(
         None, resume=True, examples=["https://mlflow.example.com"]
     )
-    """Tracking server or database; null: the database mlflow.db in `folder`."""
+    """Tracking server or database. If null, the database mlflow.db in `folder`."""
     experiment: Text = bookkeeping("titanrun", resume=True)
-    """Experiment that the run belongs to; made where it is not there."""
+    """Experiment of the run, created if it does not exist."""
     folder: RunPath = bookkeeping("mlflow", resume=True)
     """Folder inside the run directory for the database, its artifacts, and the id of the run."""
 
 
 class TrackioConfig(TrackerConfig):
-    """A run of Trackio, where the library keeps its projects on this machine, or in a Space. Needs the extra `trackio`."""
+    """A run of Trackio, on this machine or in a Space. Needs the extra `trackio`.
+
+    The library chooses the location of its projects on this machine.
+    """
 
     name: Literal["trackio"] = bookkeeping("trackio", resume=True)
-    builds: ClassVar = "titanrun.components.metrics.trackio:TrackioTracker"
+    builds: ClassVar = "titanrun.components.metrics.trackio_tracker:TrackioTracker"
     extra: ClassVar = "trackio"
     project: Text = bookkeeping("titanrun", resume=True)
-    """Project that the run is shown in."""
+    """Project of the run."""
     group: Text | None = bookkeeping(None, resume=True, examples=["ablations"])
-    """Runs that are shown together; null: none."""
+    """Group of the run. Set to null to disable."""
     space_id: Text | None = bookkeeping(None, resume=True, examples=["my-team/runs"])
-    """Space of the Hugging Face Hub that gets the metrics; null: this machine, or where TRACKIO_SPACE_ID and TRACKIO_SERVER_URL say."""
+    """Space of the Hugging Face Hub that receives the metrics. If null, this machine, or the target
+    in TRACKIO_SPACE_ID and TRACKIO_SERVER_URL."""
     folder: RunPath = bookkeeping("trackio", resume=True)
     """Folder inside the run directory for the id of the run."""
 
 
-class PictureSamplesConfig(Config):
-    """How pictures are drawn while a model of pictures is trained, from the same noise every time."""
+class ImageSamplesConfig(Config):
+    """Sampling of images while an image model is trained, from the same noise every time."""
 
     steps: PositiveInt = bookkeeping(20, resume=True)
-    """Steps from noise to a picture."""
+    """Denoising steps per image."""
     guidance: NonNegativeFloat | None = bookkeeping(None, resume=True, examples=[4.0])
-    """How many times as far to go as from the velocity without a caption to the one with it; null: the latter alone, and a model that has
-    an embedding of it is told what it was told in training."""
+    """Scale of classifier-free guidance: factor of the difference between the velocities with and
+    without a caption. If null, only the velocity with a caption is used, and a model with an
+    embedding of the scale gets the value used in training."""
     seed: NonNegativeInt = bookkeeping(0, resume=True)
-    """Seed of the first picture's noise; the next ones count up."""
+    """Seed of the noise of the first image. It is incremented for each further one."""
 
 
 class SamplesConfig(Config):
-    """What the model makes of prompts while it is trained: the likeliest tokens after each, in the log and in samples.jsonl, or of a model
-    of pictures one picture each, in samples/ as PNG files."""
+    """Samples that the model generates from prompts during training.
+
+    For text models the most likely tokens after each prompt, in the log and in samples.jsonl. For
+    image models one image each, as PNG files in samples/.
+    """
 
     prompts: tuple[Text, ...] = bookkeeping((), resume=True, examples=[["Once upon a time"]])
-    """What the texts begin with, or captions of the pictures; none: nothing is written."""
+    """Prompts of texts, or captions of images. If empty, nothing is generated."""
     freq: PositiveInt = bookkeeping(100, unit="steps", resume=True)
     """Steps between the samples."""
     max_new_tokens: PositiveInt = bookkeeping(32, unit="tokens", resume=True)
-    """Tokens of a text, at most."""
+    """Maximum number of tokens of a text."""
     chat: bool = bookkeeping(False, resume=True)
-    """Whether a prompt is what a user says, in the tokenizer's chat template."""
-    pictures: PictureSamplesConfig = section(PictureSamplesConfig)
+    """Whether a prompt is a user message in the tokenizer's chat template."""
+    pictures: ImageSamplesConfig = section(ImageSamplesConfig)
 
 
 class MetricsConfig(Config):
-    """What is logged, how often, and to where."""
+    """What is logged, how often, and where."""
 
     log_freq: PositiveInt = bookkeeping(10, unit="steps", resume=True)
-    """Steps between logged lines; the first step is always logged."""
+    """Steps between logged lines. The first step is always logged."""
     disable_color_printing: bool = bookkeeping(False, resume=True)
-    """Whether the console shows no colours; NO_COLOR does the same for one shell."""
+    """Whether to disable colors on the console. NO_COLOR does the same for one shell."""
     save_for_all_ranks: bool = bookkeeping(False, resume=True)
-    """Whether every rank writes its metrics, into `ranks/rank-<rank>/`; else only the first, whose loss is that of all."""
+    """Whether every rank writes its metrics, into `ranks/rank-<rank>/`. Otherwise only the main
+    rank does, with the loss over all ranks."""
     trackers: tuple[TrackerConfig, ...] = component(())
-    """Further receivers of the metrics; metrics.jsonl is always written."""
+    """Further receivers of the metrics. metrics.jsonl is always written."""
     samples: SamplesConfig = section(SamplesConfig)
 
     @model_validator(mode="after")
-    def no_tracker_twice(self) -> Self:
-        """Two that write into one folder would write into the same files."""
+    def check_no_duplicate_trackers(self) -> Self:
+        """Check that no two trackers write into the same folder, and so into the same files."""
         places = [(tracker.name, getattr(tracker, "folder", tracker)) for tracker in self.trackers]
         for number, place in enumerate(places):
             if place in places[:number]:
@@ -157,7 +179,7 @@ class MetricsConfig(Config):
                     else f"both write into the folder '{place[1]}': {place[0]}"
                 )
                 message = f"trackers {first + 1} and {number + 1} {what}"
-                raise conflict(
-                    message, "trackers", help="remove one, or let them write into different folders"
+                raise conflict_error(
+                    message, "trackers", hint="remove one, or set different folders"
                 )
         return self

@@ -1,4 +1,7 @@
-"""The live display on a terminal: a progress bar, the metrics below it, the course of the loss, the last save and the warnings."""
+"""Live display on a terminal.
+
+It shows a progress bar, the metrics, a sparkline of the loss, the last save and the warnings.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,97 +13,108 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from titanrun.components.metrics.console import PlainLines, Progress, View
-from titanrun.components.metrics.curve import Curve
-from titanrun.components.metrics.happenings import Happenings
-from titanrun.components.metrics.readings import Reading, duration, readings
-from titanrun.config.counted import counted
+from titanrun.components.metrics.console_log import PlainTextView, ProgressView, RunProgress
+from titanrun.components.metrics.log_events import LogEventCounter
+from titanrun.components.metrics.sparkline import Sparkline
+from titanrun.components.metrics.spec.metric_format import (
+    FormattedMetric,
+    format_elapsed_time,
+    format_metrics,
+)
+from titanrun.config.pluralize import pluralize
 
-# the clock runs visibly, and drawing costs a training process next to nothing
+# the clock updates visibly, and drawing costs a training process next to nothing
 DRAWS_PER_SECOND = 2
 CURVE_WIDTH = 16
 GAP = "   "
 
 
-def open_display(stream: TextIO, *, colors: bool = True) -> View:
-    """A live display, or plain lines on a terminal that cannot move its cursor."""
-    # rich looks for NO_COLOR itself where it is not told
-    console = Console(file=stream, no_color=None if colors else True)
+def open_live_display(stream: TextIO, *, uses_colors: bool = True) -> ProgressView:
+    """Open a live display, or plain lines on a terminal that cannot move its cursor."""
+    # with None, rich itself checks NO_COLOR
+    console = Console(file=stream, no_color=None if uses_colors else True)
     return (
-        PlainLines(stream)
+        PlainTextView(stream)
         if console.is_dumb_terminal or not console.is_terminal
         else LiveDisplay(console)
     )
 
 
 class LiveDisplay:
-    """Draws the last state given, twice a second, from a thread of its own."""
+    """Display of the last given state, drawn twice a second from a separate thread."""
 
     def __init__(self, console: Console) -> None:
-        self._progress: Progress | None = None
+        self._progress: RunProgress | None = None
         self._values: dict[str, float] = {}
-        self._curve = Curve(CURVE_WIDTH)
-        self._happenings = Happenings()
-        # what is printed meanwhile appears above the display; a piped stdout is not our business
+        self._loss_sparkline = Sparkline(CURVE_WIDTH)
+        self._log_events = LogEventCounter()
+        # output printed meanwhile appears above the display; a piped stdout stays untouched
         self._live = Live(
             console=console,
             refresh_per_second=DRAWS_PER_SECOND,
-            get_renderable=self._picture,
+            get_renderable=self._render_frame,
             redirect_stdout=sys.stdout.isatty(),
         )
 
-    def show(self, progress: Progress, values: Mapping[str, float]) -> None:
-        """Keep the metrics for the next draw; one that is not measured every time stays as it was."""
+    def show(self, progress: RunProgress, values: Mapping[str, float]) -> None:
+        """Store the metrics for the next draw; metrics not in `values` stay as they were."""
         self._progress = progress
         self._values = {**self._values, **values}
         if "loss" in values:
-            self._curve.add(values["loss"])
+            self._loss_sparkline.add(values["loss"])
         if not self._live.is_started:
             self._live.start(refresh=True)
 
     def close(self) -> None:
-        """Draw once more and give the terminal back."""
-        self._happenings.close()
+        """Draw once more and release the terminal."""
+        self._log_events.close()
         if self._live.is_started:
             self._live.stop()
 
-    def _picture(self) -> "Picture | Text":
+    def _render_frame(self) -> "DisplayFrame | Text":
         return (
             Text()
             if self._progress is None
-            else Picture(self._progress, self._values, str(self._curve), happened(self._happenings))
+            else DisplayFrame(
+                self._progress,
+                self._values,
+                str(self._loss_sparkline),
+                format_log_events(self._log_events),
+            )
         )
 
 
-class Picture:
-    """What stands on the terminal at one moment."""
+class DisplayFrame:
+    """Content of the terminal at one moment."""
 
     def __init__(
         self,
-        progress: Progress,
+        progress: RunProgress,
         values: Mapping[str, float],
         loss_curve: str,
-        happened: Sequence[Text] = (),
+        events: Sequence[Text] = (),
     ) -> None:
         self.progress = progress
-        self.cells = [styled(reading) for reading in readings(values)]
+        self.cells = [style_metric(reading) for reading in format_metrics(values)]
         if "loss" in values:
-            # from the first draw as wide as it gets, so that nothing beside it moves
+            # full width from the first draw, so that nothing next to it moves
             self.cells[0].append(f" {loss_curve:{CURVE_WIDTH}}", style="cyan")
-        self.cells += happened
+        self.cells += events
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._bar()
-        yield from rows(self.cells, options.max_width)
+        yield self._build_progress_bar()
+        yield from wrap_cells(self.cells, options.max_width)
 
-    def _bar(self) -> Table:
+    def _build_progress_bar(self) -> Table:
         progress = self.progress
         done = progress.step >= progress.total_steps
         remaining = (
-            "…" if progress.remaining_seconds is None else duration(progress.remaining_seconds)
+            "…"
+            if progress.remaining_seconds is None
+            else format_elapsed_time(progress.remaining_seconds)
         )
         clock = Text.assemble(
-            (duration(progress.elapsed_seconds), "bold"),
+            (format_elapsed_time(progress.elapsed_seconds), "bold"),
             (" elapsed" if done else " elapsed, ", "dim"),
         )
         if not done:
@@ -123,29 +137,29 @@ class Picture:
         return bar
 
 
-def happened(happenings: Happenings) -> list[Text]:
-    """The last save with its age, and how many warnings there were; what did not happen is not shown."""
+def format_log_events(log_events: LogEventCounter) -> list[Text]:
+    """Return the last save with its age, and the number of warnings, if there are any."""
     cells = []
-    if happenings.saved_step is not None:
-        age = duration(happenings.seconds_since_save)
+    if log_events.saved_step is not None:
+        age = format_elapsed_time(log_events.seconds_since_save)
         cells.append(
             Text.assemble(
-                ("saved step ", "dim"), (str(happenings.saved_step), "bold"), (f" {age} ago", "dim")
+                ("saved step ", "dim"), (str(log_events.saved_step), "bold"), (f" {age} ago", "dim")
             )
         )
-    if happenings.warnings:
-        cells.append(Text(counted(happenings.warnings, "warning"), style="yellow"))
+    if log_events.num_warnings:
+        cells.append(Text(pluralize(log_events.num_warnings, "warning"), style="yellow"))
     return cells
 
 
-def styled(reading: Reading) -> Text:
-    """The number stands out, what it is stays back."""
+def style_metric(reading: FormattedMetric) -> Text:
+    """Style a metric with its number in bold and the rest dimmed."""
     parts = [(reading.label, "dim"), (reading.number.strip(), "bold"), (reading.unit, "dim")]
     return Text(" ").join(Text(text, style=style) for text, style in parts if text)
 
 
-def rows(cells: list[Text], width: int) -> Iterator[Text]:
-    """The cells side by side, in as many rows as they need."""
+def wrap_cells(cells: list[Text], width: int) -> Iterator[Text]:
+    """Yield the cells side by side, in as many rows as they need."""
     row: list[Text] = []
     for cell in cells:
         if row and sum(other.cell_len + len(GAP) for other in row) + cell.cell_len > width:

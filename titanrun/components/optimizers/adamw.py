@@ -1,4 +1,7 @@
-"""Adam and AdamW: torch's kernels, without the second of start-up that torch's classes cost; or with small states."""
+"""Adam and AdamW: torch's kernels, without the import cost of torch's classes.
+
+That cost is a second of startup. Also AdamW with bf16 states.
+"""
 
 from collections.abc import Iterable
 from inspect import unwrap
@@ -9,17 +12,18 @@ from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from titanrun.components.optimizers.config import AdamConfig, AdamWConfig
-from titanrun.components.optimizers.groups import grouped
+from titanrun.components.optimizers.param_groups import build_param_groups
 
-# as torch has it, without the hooks that torch adds to a class's step when the first one is made
+# torch's method, without the hooks that torch adds to a class's step at the first instance
 adam_step = torch.no_grad()(unwrap(Adam.step))
 
 
 class EagerAdam(Adam):
     """torch.optim.Adam whose methods are not wrapped for torch.compile.
 
-    The wrappers of `add_param_group` and `step` import torch._dynamo, 1.2 s of CPU, in runs that compile nothing. What they
-    wrap is used as it stands: the updates are torch's, bit for bit.
+    The wrappers of `add_param_group` and `step` import torch._dynamo, 1.2 s of CPU time, in runs
+    that compile nothing. The wrapped functions are used directly: the updates are torch's, bit for
+    bit.
     """
 
     add_param_group = unwrap(Optimizer.add_param_group)
@@ -34,13 +38,17 @@ class EagerAdamW(AdamW):
 
 
 class Bfloat16StateAdamW(Optimizer):
-    """AdamW that keeps both running means in bf16 and computes in the weight's type: torch's kernels want all of one type."""
+    """AdamW that stores both running means in bf16 and computes in the dtype of the weight.
+
+    torch's kernels require one dtype for all.
+    """
 
     add_param_group = unwrap(Optimizer.add_param_group)
 
+    # torch's signature allows a closure that recomputes the loss, which is not supported here
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        """One update of every parameter with a gradient."""
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update every parameter with a gradient."""
         assert closure is None, "gradients are there before a step"
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -73,23 +81,24 @@ class Bfloat16StateAdamW(Optimizer):
 
 
 def build_adam(config: AdamConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-    """Adam over all named parameters."""
-    return EagerAdam(grouped(config, parameters), **options(config))
+    """Build Adam over all named parameters."""
+    return EagerAdam(build_param_groups(config, parameters), **get_adam_kwargs(config))
 
 
 def build_adamw(
     config: AdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> Optimizer:
-    """AdamW over all named parameters."""
+    """Build AdamW over all named parameters."""
     if config.state_dtype == "bfloat16":
         return Bfloat16StateAdamW(
-            grouped(config, parameters), {"betas": (config.beta1, config.beta2), "eps": config.eps}
+            build_param_groups(config, parameters),
+            {"betas": (config.beta1, config.beta2), "eps": config.eps},
         )
-    return EagerAdamW(grouped(config, parameters), **options(config))
+    return EagerAdamW(build_param_groups(config, parameters), **get_adam_kwargs(config))
 
 
-def options(config: AdamConfig | AdamWConfig) -> dict[str, Any]:
-    """What torch calls the settings that all groups share."""
+def get_adam_kwargs(config: AdamConfig | AdamWConfig) -> dict[str, Any]:
+    """Return torch's keyword arguments for the settings that all groups share."""
     return {
         "lr": config.lr,
         "betas": (config.beta1, config.beta2),

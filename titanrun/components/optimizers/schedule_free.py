@@ -1,4 +1,7 @@
-"""Schedule-free AdamW (https://arxiv.org/abs/2405.15682): steps z, their weighted average x, and gradients at y between the two."""
+"""Schedule-free AdamW (https://arxiv.org/abs/2405.15682).
+
+Iterates are z, their weighted average is x, and gradients are computed at y between the two.
+"""
 
 from collections.abc import Iterable, Mapping
 from inspect import unwrap
@@ -9,13 +12,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
-from titanrun.components.optimizers.groups import grouped
+from titanrun.components.optimizers.param_groups import build_param_groups
 
 
 class ScheduleFreeAdamW(Optimizer):
-    """Parameters are y while training; `averages` are the weights that the run is about, which are evaluated, saved and exported.
+    """Optimizer whose parameters are y during training.
 
-    x is kept beside z, so that y = lerp(z, x, beta1) has the same bits whenever it is computed: an evaluation in between moves nothing.
+    `averages` are the weights to evaluate, save and export. x is stored in addition to z, so that y
+    = lerp(z, x, beta1) has the same bits whenever it is computed: an evaluation in between changes
+    nothing.
     """
 
     add_param_group = unwrap(Optimizer.add_param_group)
@@ -26,18 +31,18 @@ class ScheduleFreeAdamW(Optimizer):
 
     @property
     def averages(self) -> Mapping[Tensor, Tensor]:
-        """The average x of every parameter that has been updated, no copies."""
+        """Average x of every parameter that has been updated, without copies."""
         return self._averages
 
     @torch.no_grad()
-    def show_averages(self) -> None:
-        """Puts the averages into the parameters, to be evaluated."""
+    def swap_in_averages(self) -> None:
+        """Copy the averages into the parameters, for evaluation."""
         for parameter, average in self._averages.items():
             parameter.copy_(average)
 
     @torch.no_grad()
-    def show_training_weights(self) -> None:
-        """Puts what is trained back into the parameters; also after averages or state were loaded."""
+    def swap_out_averages(self) -> None:
+        """Restore the training weights, also after averages or state were loaded."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter in self._averages:
@@ -47,8 +52,8 @@ class ScheduleFreeAdamW(Optimizer):
                         )
                     )
 
-    def initial_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """The state of a parameter before its first update."""
+    def build_initial_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return the state of a parameter before its first update."""
         self._averages[parameter] = parameter.detach().clone()
         return {
             "step": torch.zeros((), dtype=torch.float64),
@@ -60,7 +65,7 @@ class ScheduleFreeAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of every parameter with a gradient."""
+        """Update every parameter with a gradient."""
         assert closure is None, "gradients are there before a step"
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -70,7 +75,7 @@ class ScheduleFreeAdamW(Optimizer):
     def _update(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         if not self.state[parameter]:
-            self.state[parameter] = self.initial_state(parameter)
+            self.state[parameter] = self.build_initial_state(parameter)
         state, average = self.state[parameter], self._averages[parameter]
         state["step"] += 1
         state["lr_max"].clamp_(min=group["lr"])
@@ -88,10 +93,10 @@ class ScheduleFreeAdamW(Optimizer):
 def build_schedule_free(
     config: ScheduleFreeAdamWConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> Optimizer:
-    """Schedule-free AdamW over all named parameters."""
+    """Build schedule-free AdamW over all named parameters."""
     defaults = {
         "betas": (config.beta1, config.beta2),
         "eps": config.eps,
         "weight_lr_power": config.weight_lr_power,
     }
-    return ScheduleFreeAdamW(grouped(config, parameters), defaults)
+    return ScheduleFreeAdamW(build_param_groups(config, parameters), defaults)

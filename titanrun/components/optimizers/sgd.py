@@ -1,4 +1,4 @@
-"""Stochastic gradient descent: torch's kernels."""
+"""Stochastic gradient descent with torch's kernels."""
 
 from collections.abc import Iterable
 from inspect import unwrap
@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from titanrun.components.optimizers.config import SgdConfig
-from titanrun.components.optimizers.groups import grouped
+from titanrun.components.optimizers.param_groups import build_param_groups
 
 
 class EagerSgd(SGD):
@@ -19,9 +19,9 @@ class EagerSgd(SGD):
 
 
 def build_sgd(config: SgdConfig, *, parameters: Iterable[tuple[str, nn.Parameter]]) -> Optimizer:
-    """SGD over all named parameters."""
+    """Build SGD over all named parameters."""
     return EagerSgd(
-        grouped(config, parameters),
+        build_param_groups(config, parameters),
         lr=config.lr,
         momentum=config.momentum,
         dampening=config.dampening,

@@ -1,81 +1,96 @@
-"""What a user says, in the words that a chat model was trained on: the Jinja template of a tokenizer's folder."""
+"""Chat templates: the Jinja template of a tokenizer's folder.
+
+It renders conversations in the format that a chat model was trained on.
+"""
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from titanrun.components.tokenizers.vocabulary import chat_template, open_folder
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.components.tokenizers.spec.tokenizer_files import (
+    load_chat_template_text,
+    open_tokenizer_folder,
+)
+from titanrun.config.problems import ProblemsFound, problem_error
 
 Message = dict[str, Any]
 Span = tuple[int, int]
-"""From which character to which."""
-# two code points that Unicode keeps out of texts
-OPEN, CLOSE = "\ufdd0", "\ufdd1"
+"""Start and end in characters."""
+# two code points that Unicode reserves as noncharacters, so that texts do not contain them
+REPLY_START, REPLY_END = "\ufdd0", "\ufdd1"
 
 
-class ReplyMarks(Extension):
-    """The block `{% generation %}`, by which templates for transformers say what the assistant wrote."""
+class GenerationBlock(Extension):
+    """The block `{% generation %}`, by which templates for transformers mark assistant text."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags: set[str] = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block with a mark on each side of its text."""
+        """Return the block with a mark on each side of its text."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("_mark_reply"), [], [], body).set_lineno(line)
 
-    def marked(self, caller: Callable[[], str]) -> str:
-        """The text of a block between two marks."""
-        return f"{OPEN}{caller()}{CLOSE}"
+    def _mark_reply(self, caller: Callable[[], str]) -> str:
+        """Return the text of a block between two marks."""
+        return f"{REPLY_START}{caller()}{REPLY_END}"
 
 
 class ChatTemplate:
-    """A template, ready for many conversations. It cannot reach beyond its text, and knows no date, so that data stay the same.
+    """Compiled template for many conversations.
+
+    It is sandboxed, and has no access to the date, so that data stays the same.
 
     Args:
-        text: of the template.
-        special: text of the special tokens by their role, such as bos_token.
-        source: what it is called in messages.
+        text: Text of the template.
+        special_tokens: Text of the special tokens by their role, such as bos_token.
+        source: Name for messages.
     """
 
-    def __init__(self, text: str, special: dict[str, str], *, source: str) -> None:
+    def __init__(self, text: str, special_tokens: dict[str, str], *, source: str) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, ReplyMarks]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
         )
         environment.filters["tojson"] = lambda value, **options: json.dumps(
             value, ensure_ascii=False, **options
         )
-        environment.globals["raise_exception"] = refuse
-        self._special, self._source = special, source
-        self.digest = hashlib.sha256(json.dumps([text, special]).encode()).hexdigest()
+        environment.globals["raise_exception"] = raise_template_error
+        self._special, self._source = special_tokens, source
+        self.digest = hashlib.sha256(json.dumps([text, special_tokens]).encode()).hexdigest()
         try:
             self._template = environment.from_string(text)
         except TemplateError as error:
-            raise fail(
+            raise problem_error(
                 "data",
                 f"the chat template of '{source}' cannot be read: {error}",
                 path=("template",),
-                help="write it again",
+                hint="write it again",
             ) from None
 
     def __str__(self) -> str:
         return f"the chat template of '{self._source}'"
 
-    def render(self, messages: Sequence[Message], *, with_reply_opened: bool = False) -> str:
-        """The text of a conversation, as transformers' apply_chat_template gives it."""
-        return self._render(messages, with_reply_opened).replace(OPEN, "").replace(CLOSE, "")
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        """Return the text of a conversation, equal to transformers' apply_chat_template."""
+        return (
+            self._render(messages, add_generation_prompt)
+            .replace(REPLY_START, "")
+            .replace(REPLY_END, "")
+        )
 
-    def render_marked(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
-        """The text of a conversation, and where the template marks what the assistant wrote; no spans where it marks nothing."""
-        pieces = self._render(messages, False).replace(CLOSE, OPEN).split(OPEN)
+    def render_with_reply_spans(self, messages: Sequence[Message]) -> tuple[str, list[Span]]:
+        """Return the text of a conversation and the spans that the template marks as replies.
+
+        Without marks, there are no spans.
+        """
+        pieces = self._render(messages, False).replace(REPLY_END, REPLY_START).split(REPLY_START)
         spans, end = [], 0
         for number, piece in enumerate(pieces):
             if number % 2:
@@ -83,139 +98,171 @@ class ChatTemplate:
             end += len(piece)
         return "".join(pieces), spans
 
-    def _render(self, messages: Sequence[Message], with_reply_opened: bool) -> str:
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         try:
             return self._template.render(
-                messages=list(messages), add_generation_prompt=with_reply_opened, **self._special
+                messages=list(messages),
+                add_generation_prompt=add_generation_prompt,
+                **self._special,
             )
-        # a template computes with whatever the messages hold
+        # a template computes with arbitrary values of the messages
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            message = f"{self} refuses the messages: {error}"
-            raise fail(
+            message = f"{self} rejects the messages: {error}"
+            raise problem_error(
                 "data",
                 message,
                 path=("template",),
-                help="change the messages, or take a template that has words for them",
+                hint="change the messages, or use a template that supports them",
             ) from None
 
 
-def spans_of_replies(
-    template: ChatTemplate, messages: list[Message], text: str, place: str
+def compute_reply_spans(
+    template: ChatTemplate, messages: list[Message], text: str, location: str
 ) -> list[Span]:
-    """Where the assistant speaks in a text whose template marks nothing: from where its turn is opened to where the turn has ended.
+    """Return the spans of the replies in a text whose template has no marks.
 
-    Line ends after a turn belong to nobody. Raises a data problem where the template writes a turn otherwise once others follow.
+    A span is from the opening of the assistant's turn to its end, without line ends after it.
+
+    Raises:
+        ProblemsFound: A data problem if the template renders a turn differently when others follow.
     """
     spans = []
     for number, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = template.render(messages[:number], with_reply_opened=True) if number else ""
+        before = template.render(messages[:number], add_generation_prompt=True) if number else ""
         through = template.render(messages[: number + 1])
         if not (through.startswith(before) and text.startswith(through)):
-            problem = f"the chat template does not write message {number + 1} of {place} as it opens a reply, or not the same once others follow"
-            raise fail(
+            problem = (
+                f"the chat template does not render message {number + 1} of {location} after its "
+                "generation prompt, or renders it differently when others follow"
+            )
+            raise problem_error(
                 "data",
                 problem,
                 path=("template",),
-                help="put {% generation %} and {% endgeneration %} around what the assistant says",
+                hint="put {% generation %} and {% endgeneration %} around assistant text",
             )
         spans.append((len(before), len(through.rstrip("\n"))))
     return spans
 
 
-def span_of_turn(
-    template: ChatTemplate, messages: Sequence[Message], number: int, text: str, place: str
+def compute_turn_span(
+    template: ChatTemplate, messages: Sequence[Message], number: int, text: str, location: str
 ) -> Span:
-    """Where a message stands in a text, with the words that the template puts around it.
+    """Return the span of a message in a text, including the template text around it.
 
-    Raises a data problem where the template writes it otherwise once others follow.
+    Raises:
+        ProblemsFound: A data problem if the template renders it differently when others follow.
     """
     before = template.render(messages[:number]) if number else ""
     through = template.render(messages[: number + 1])
     if not (through.startswith(before) and text.startswith(through)):
-        problem = f"the chat template does not write message {number + 1} of {place} the same once others follow, so it can have no weight"
-        raise fail(
+        problem = (
+            f"the chat template renders message {number + 1} of {location} differently "
+            "when others follow, so it can have no weight"
+        )
+        raise problem_error(
             "data",
             problem,
             path=("template",),
-            help="take the role out of role_weights, or another template",
+            hint="remove the role from role_weights, or use another template",
         )
     return len(before), len(through)
 
 
-def check_words(template: ChatTemplate, messages: Sequence[Message], place: str) -> None:
-    """Raises a data problem where a template refuses messages, or writes nothing of one: it has no words for that role.
+def check_template_renders_messages(
+    template: ChatTemplate, messages: Sequence[Message], location: str
+) -> None:
+    """Check that a template accepts messages and renders each of them.
 
-    A message that has no content, or calls tools, which may stand in its place, is not looked for.
+    A role that the template does not support may be rejected or ignored. A message without content,
+    or with tool calls, which may replace it, is not checked.
+
+    Raises:
+        ProblemsFound: A data problem for rejected or ignored messages.
     """
     roles = ", ".join(dict.fromkeys(str(message["role"]) for message in messages))
     try:
         text = template.render(messages)
     except ProblemsFound as found:
-        told = found.problems[0]
-        raise fail(
+        problem = found.problems[0]
+        raise problem_error(
             "data",
-            f"{told.message}; {place} has messages from: {roles}",
-            path=told.path,
-            help=told.help,
+            f"{problem.message}; {location} has messages from: {roles}",
+            path=problem.path,
+            hint=problem.hint,
         ) from None
     for number, message in enumerate(messages):
         if not message["content"].strip() or message.get("tool_calls"):
             continue
-        # on both sides: a template may write only the beginning or only the end of a message
+        # on both sides: a template may render only the beginning or only the end of a message
         other = {**message, "content": f"x{message['content']}x"}
         try:
             unread = template.render([*messages[:number], other, *messages[number + 1 :]]) == text
         except ProblemsFound:
-            unread = False  # it was read, and is no longer what the template expects
+            unread = False  # it was read, but the changed message is not valid for the template
         if unread:
-            problem = f"{template} writes nothing of message {number + 1} of {place}, which is from '{message['role']}'"
-            raise fail(
+            text_problem = (
+                f"{template} omits message {number + 1} of {location}, "
+                f"which is from '{message['role']}'"
+            )
+            raise problem_error(
                 "data",
-                problem,
+                text_problem,
                 path=("template",),
-                help="take a template that has words for this role, or leave such messages out",
+                hint="use a template that supports this role, or remove such messages",
             )
 
 
-def chosen_template(file: str | None, folder: Path) -> ChatTemplate:
-    """The template in a file with the special tokens of a tokenizer's folder, or that folder's own. Raises a data problem."""
+def load_chat_template(file: str | None, folder: Path) -> ChatTemplate:
+    """Return the template in a file with the special tokens of a folder, or the folder's own.
+
+    Raises:
+        ProblemsFound: A data problem if the template cannot be read.
+    """
     if file is None:
-        return folder_template(folder)
+        return load_folder_chat_template(folder)
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         message = f"'{file}' cannot be read: {error}"
-        raise fail(
+        raise problem_error(
             "data",
             message,
             path=("template",),
-            help="name a file with a Jinja template, or leave template out",
+            hint="name a file with a Jinja template, or remove template",
         ) from None
-    return ChatTemplate(text, open_folder(folder).special_tokens, source=file)
+    return ChatTemplate(text, open_tokenizer_folder(folder).special_tokens, source=file)
 
 
-def folder_template(folder: Path) -> ChatTemplate:
-    """The template of a tokenizer's folder. Raises ProblemsFound where it has none."""
+def load_folder_chat_template(folder: Path) -> ChatTemplate:
+    """Return the template of a tokenizer's folder. Raise ProblemsFound if it has none."""
     return ChatTemplate(
-        chat_template(folder), open_folder(folder).special_tokens, source=str(folder)
+        load_chat_template_text(folder),
+        open_tokenizer_folder(folder).special_tokens,
+        source=str(folder),
     )
 
 
-def rendered(folder: Path, messages: Sequence[Message], *, with_reply_opened: bool) -> str:
-    """The text of a conversation by the folder's template, as transformers' apply_chat_template gives it.
+def apply_chat_template(
+    folder: Path, messages: Sequence[Message], *, add_generation_prompt: bool
+) -> str:
+    """Return the text of a conversation, equal to transformers' apply_chat_template.
 
     Args:
-        folder: of a tokenizer.
-        messages: each with `role` and `content`.
-        with_reply_opened: whether the beginning of the assistant's next turn follows.
+        folder: Tokenizer folder with the template.
+        messages: Messages with `role` and `content`.
+        add_generation_prompt: Whether to append the beginning of the assistant's next turn.
 
-    Raises ProblemsFound where the folder has no template, or the template refuses the messages.
+    Raises:
+        ProblemsFound: If the folder has no template, or the template rejects the messages.
     """
-    return folder_template(folder).render(messages, with_reply_opened=with_reply_opened)
+    return load_folder_chat_template(folder).render(
+        messages, add_generation_prompt=add_generation_prompt
+    )
 
 
-def refuse(message: str) -> None:
-    """What a template calls for messages that it cannot put into words."""
+def raise_template_error(message: str) -> None:
+    """Raise the error of a template for messages that it cannot render."""
     raise TemplateError(message)

@@ -9,39 +9,41 @@ from titanrun.config.types import Text
 
 
 class TokenizerConfig(ComponentConfig):
-    """Text to token ids and back."""
+    """Conversion of text to token ids and back."""
 
     slot: ClassVar = "tokenizer"
     is_slot: ClassVar = True
 
     @property
     def folder(self) -> Path:
-        """Where the tokenizer's files are, in Hugging Face layout."""
-        raise TypeError(f"{type(self).__name__} does not say where its files are")
+        """Folder of the tokenizer's files, in Hugging Face layout."""
+        raise TypeError(f"{type(self).__name__} does not define the folder of its files")
 
 
 class TinyTokenizerConfig(TokenizerConfig):
     """The byte-level BPE tokenizer with 2048 entries that ships with titanrun."""
 
     name: Literal["tiny"] = numerics("tiny")
-    builds: ClassVar = "titanrun.components.tokenizers.huggingface:tiny_tokenizer"
+    builds: ClassVar = "titanrun.components.tokenizers.huggingface:build_tiny_tokenizer"
 
     @property
     def folder(self) -> Path:
-        """The folder that ships with titanrun."""
+        """Folder that ships with titanrun."""
         return Path(__file__).parents[2] / "assets" / "tiny"
 
 
 class CharactersTokenizerConfig(TokenizerConfig):
-    """A token for each character: digits, small letters, space, line end and + - * / = < > ? ! . , : ; ( ) _, 56 entries in all. For small
-    tasks."""
+    """A token for each character, 56 entries in all. For small tasks.
+
+    The characters are digits, small letters, space, line end and + - * / = < > ? ! . , : ; ( ) _
+    """
 
     name: Literal["characters"] = numerics("characters")
-    builds: ClassVar = "titanrun.components.tokenizers.huggingface:characters_tokenizer"
+    builds: ClassVar = "titanrun.components.tokenizers.huggingface:build_characters_tokenizer"
 
     @property
     def folder(self) -> Path:
-        """The folder that ships with titanrun."""
+        """Folder that ships with titanrun."""
         return Path(__file__).parents[2] / "assets" / "characters"
 
 
@@ -49,11 +51,11 @@ class HuggingFaceTokenizerConfig(TokenizerConfig):
     """A tokenizer from a folder in Hugging Face layout."""
 
     name: Literal["huggingface"] = numerics("huggingface")
-    builds: ClassVar = "titanrun.components.tokenizers.huggingface:folder_tokenizer"
+    builds: ClassVar = "titanrun.components.tokenizers.huggingface:build_huggingface_tokenizer"
     path: Text = numerics(examples=["assets/Llama-3.1-8B"])
     """Folder with tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json."""
 
     @property
     def folder(self) -> Path:
-        """The folder named in the recipe."""
+        """Folder in the recipe."""
         return Path(self.path)

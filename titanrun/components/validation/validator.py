@@ -1,4 +1,4 @@
-"""Loss on held-out data: the same batches every time, every token weighing the same."""
+"""Loss on held-out data: the same batches every time, with equal weights of all tokens."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,128 +7,152 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from titanrun.components.data.batch import Batch, BatchMaker, TokenBatches, divisor_of
-from titanrun.components.data.loader import loader_processes
-from titanrun.components.data.loader_processes import stacked
-from titanrun.components.data.rows import Rows
+from titanrun.components.data.dataloader import create_dataloader_workers
+from titanrun.components.data.dataloader_workers import stack_samples
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.token_batch import Batch, compute_loss_divisor
+from titanrun.components.data.token_collator import Collator, TokenCollator
 from titanrun.components.validation.config import ValidationConfig
-from titanrun.config.placed import placed
+from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import DataPath
 
 
-class Evaluation(Protocol):
-    """The loss of one batch as a sum, and the tokens it was summed over."""
+class BatchLoss(Protocol):
+    """Loss of one batch as a sum, with its number of tokens."""
 
     @property
-    def loss_sum(self) -> Tensor: ...
+    def loss_sum(self) -> Tensor:
+        """Sum of the loss over all tokens in the loss."""
 
     @property
-    def valid_tokens(self) -> Tensor: ...
+    def valid_tokens(self) -> Tensor:
+        """Number of tokens in the loss."""
 
 
 class Validator:
-    """Measures the loss over the first `steps` batches of the held-out rows, or over all of them once.
+    """Loss over the first `steps` batches of the held-out samples, or over all of them once.
 
-    Which rows those are does not depend on the ranks: they are dealt to them in equal, consecutive shares, the last of which are
-    filled up with rows that count nothing, so that all ranks make equally many passes of the same shape. `place`: of the dataset in the
-    recipe, for problems with it.
+    The samples do not depend on the ranks: these get equal, consecutive shares, the last of which
+    are padded with samples that do not count, so that all ranks run the same number of forward
+    passes of the same shape. `recipe_path` is the path of the dataset in the recipe, for problems
+    with it.
     """
 
     def __init__(
         self,
         config: ValidationConfig,
         *,
-        rows: Rows,
-        batches: BatchMaker | None = None,
+        dataset: IndexedDataset,
+        collator: Collator | None = None,
         dp_rank: int = 0,
         dp_size: int = 1,
-        place: DataPath = (),
+        recipe_path: DataPath = (),
     ) -> None:
         assert config.local_batch_size != "auto"
-        self.rows, self._place = rows, place
-        self.batches = TokenBatches() if batches is None else batches
-        self.rows_per_batch = config.local_batch_size
-        self.every_steps = config.freq
-        available = len(rows) if config.steps is None else config.steps * config.local_batch_size
-        self.row_count = min(available, len(rows))
-        self._share = math.ceil(self.row_count / dp_size)
-        self._share_start = dp_rank * self._share
-        self._processes = loader_processes(rows, self._numbers_at, config.dataloader)
-        self._processes_stay = config.dataloader.persistent_workers
+        self.dataset, self._recipe_path = dataset, recipe_path
+        self.collator = TokenCollator() if collator is None else collator
+        self.local_batch_size = config.local_batch_size
+        self.interval_steps = config.freq
+        available = len(dataset) if config.steps is None else config.steps * config.local_batch_size
+        self.num_samples = min(available, len(dataset))
+        self._samples_per_rank = math.ceil(self.num_samples / dp_size)
+        self._first_sample = dp_rank * self._samples_per_rank
+        self._workers = create_dataloader_workers(
+            dataset, self._find_sample_indices, config.dataloader
+        )
+        self._has_persistent_workers = config.dataloader.persistent_workers
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
-        """Whether the model is validated after `step`: the first, every freq-th and the last."""
-        return step == 1 or step % self.every_steps == 0 or is_last
+        """Return whether to validate after `step`: the first, every freq-th and the last."""
+        return step == 1 or step % self.interval_steps == 0 or is_last
 
-    def measure(
-        self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False
+    def validate(
+        self,
+        evaluate: Callable[[Any], BatchLoss],
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> float | None:
-        """Mean loss of a valid token. `evaluate` finds the model in evaluation mode; None when `stop` broke it off."""
+        """Return the mean loss per valid token, or None if `should_stop` interrupted it.
+
+        `evaluate` must run the model in evaluation mode.
+        """
         sums, counts = [], []
-        for number in range(math.ceil(self._share / self.rows_per_batch)):
-            if stop():
+        for number in range(math.ceil(self._samples_per_rank / self.local_batch_size)):
+            if should_stop():
                 return None
-            output = evaluate(self._batch(number))
+            output = evaluate(self._load_batch(number))
             sums.append(output.loss_sum)
             counts.append(output.valid_tokens)
-        if not self._processes_stay:
+        if not self._has_persistent_workers:
             self.close()
-        # one transfer for all batches; summed in fp64, where the order does not matter
+        # one transfer for all batches; summed in fp64, so that the order does not matter
         total = torch.stack(sums).cpu().double().sum()
-        return float(total / divisor_of(torch.stack(counts).cpu().double().sum()))
+        return float(total / compute_loss_divisor(torch.stack(counts).cpu().double().sum()))
 
     def close(self) -> None:
-        """End the processes that read ahead."""
-        if self._processes is not None:
-            self._processes.close()
+        """Stop the worker processes."""
+        if self._workers is not None:
+            self._workers.close()
 
-    def _batch(self, number: int) -> Batch:
-        """A batch of this rank's share; the last row of all fills it up, and counts nothing."""
-        with placed(self._place):
-            self.rows.check()
-            rows = (
-                stacked(self.rows, self._numbers(number))
-                if self._processes is None
-                else self._processes.batch(number)
+    def _load_batch(self, number: int) -> Batch:
+        """Return a batch of this rank's share, padded with a sample that does not count."""
+        with nest_problems(self._recipe_path):
+            self.dataset.check()
+            samples = (
+                stack_samples(self.dataset, self._get_sample_indices(number))
+                if self._workers is None
+                else self._workers.get_batch(number)
             )
-            self.rows.check()
-        end = min(self._share_start + self._share, self.row_count)
-        return self.batches.held_out(
-            rows, counted=max(0, end - self._share_start - number * self.rows_per_batch)
+            self.dataset.check()
+        end = min(self._first_sample + self._samples_per_rank, self.num_samples)
+        return self.collator.collate_validation(
+            samples, num_counted=max(0, end - self._first_sample - number * self.local_batch_size)
         )
 
-    def _numbers_at(self, number: int) -> list[int] | None:
-        """The numbers of the rows of a batch; None behind the last one."""
-        return self._numbers(number) if number * self.rows_per_batch < self._share else None
+    def _find_sample_indices(self, number: int) -> list[int] | None:
+        """Return the sample indices of a batch, None after the last one."""
+        return (
+            self._get_sample_indices(number)
+            if number * self.local_batch_size < self._samples_per_rank
+            else None
+        )
 
-    def _numbers(self, number: int) -> list[int]:
-        first = self._share_start + number * self.rows_per_batch
+    def _get_sample_indices(self, number: int) -> list[int]:
+        first = self._first_sample + number * self.local_batch_size
         return [
-            min(index, self.row_count - 1) for index in range(first, first + self.rows_per_batch)
+            min(index, self.num_samples - 1)
+            for index in range(first, first + self.local_batch_size)
         ]
 
 
-class Validators:
-    """Several held-out sets, each with the name of the metric that its loss is logged as; the first one says when they are measured."""
+class ValidatorGroup:
+    """Validators of several held-out sets by the metric names of their losses.
+
+    The first one decides when they are all validated.
+    """
 
     def __init__(self, sets: Mapping[str, Validator]) -> None:
         self._sets = dict(sets)
         self._first = next(iter(self._sets.values()))
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
-        """Whether the model is validated after `step`."""
+        """Return whether to validate after `step`."""
         return self._first.is_due(step, is_last=is_last)
 
-    def measure(
-        self, evaluate: Callable[[Any], Evaluation], *, stop: Callable[[], bool] = lambda: False
+    def validate(
+        self,
+        evaluate: Callable[[Any], BatchLoss],
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
-        """The loss of each set; those that `stop` broke off are left out."""
+        """Return the loss of each set, without those that `should_stop` interrupted."""
         losses = {
-            name: validator.measure(evaluate, stop=stop) for name, validator in self._sets.items()
+            name: validator.validate(evaluate, should_stop=should_stop)
+            for name, validator in self._sets.items()
         }
         return {name: loss for name, loss in losses.items() if loss is not None}
 
     def close(self) -> None:
-        """End the processes that read ahead."""
+        """Stop the worker processes."""
         for validator in self._sets.values():
             validator.close()

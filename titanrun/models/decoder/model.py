@@ -1,6 +1,7 @@
-"""A pre-norm decoder put together from the parts of the other families, as its config says.
+"""Custom decoder: a pre-norm decoder of parts of the other families.
 
-Shapes: B batch, T tokens of a row, D model width, H width of what RoPE turns of a head, P = H / 2 pairs, V vocabulary.
+Shapes: B batch, T tokens of a sequence, D model width, H width of the part of a head that RoPE
+rotates, P = H / 2 pairs, V vocabulary.
 """
 
 from functools import partial
@@ -8,103 +9,145 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from titanrun.models.decoder.config import IngredientsConfig
-from titanrun.models.gpt_oss.experts import ClampedExperts
-from titanrun.models.shared.attention import attention_backend, soft_capped
+from titanrun.models.decoder.config import CustomDecoderConfig
+from titanrun.models.gpt_oss.clamped_experts import ClampedExperts
+from titanrun.models.shared.attention import apply_soft_cap, build_attention_backend
+from titanrun.models.shared.config import unwrap_auto
 from titanrun.models.shared.decoder import Decoder
-from titanrun.models.shared.decoder_layer import DecoderLayer
+from titanrun.models.shared.decoder_layer import DecoderLayer, NormFactory
 from titanrun.models.shared.feed_forward import FeedForward
-from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention
+from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention, RotaryFn
 from titanrun.models.shared.latent_attention import LatentAttention
-from titanrun.models.shared.latent_config import score_scale
+from titanrun.models.shared.latent_config import compute_attention_scale
 from titanrun.models.shared.moe import Moe
-from titanrun.models.shared.rope import cos_sin_table, rope_rows, rope_table, rotate, rotate_halves
+from titanrun.models.shared.rope import (
+    apply_rotary_emb_complex,
+    apply_rotary_emb_cos_sin,
+    build_complex_rope_cache,
+    build_cos_sin_rope_cache,
+    select_rope_positions,
+)
 
-NORMS = {"rms": nn.RMSNorm, "layer": partial(nn.LayerNorm, bias=False)}
-TURNS = {"neighbours": rotate, "halves": rotate_halves}
+NORMS: dict[str, NormFactory] = {"rms": nn.RMSNorm, "layer": partial(nn.LayerNorm, bias=False)}
+ROTARY_FNS: dict[str, RotaryFn] = {
+    "neighbours": apply_rotary_emb_complex,
+    "halves": apply_rotary_emb_cos_sin,
+}
 
 
-class ComposedDecoder(Decoder):
-    """Token ids to logits of the next token."""
+class CustomDecoder(Decoder):
+    """Decoder from token ids to logits of the next token."""
 
-    config: IngredientsConfig
+    config: CustomDecoderConfig
 
-    def __init__(self, config: IngredientsConfig, *, seq_len: int) -> None:
-        layers = [self.layer(config, index) for index in range(config.n_layers)]
-        super().__init__(config, layers, seq_len=seq_len, new_norm=NORMS[config.norm])
+    def __init__(self, config: CustomDecoderConfig, *, seq_len: int) -> None:
+        layers = [self.build_layer(config, index) for index in range(unwrap_auto(config.n_layers))]
+        super().__init__(
+            config, layers, seq_len=seq_len, norm_factory=NORMS[unwrap_auto(config.norm)]
+        )
 
     @staticmethod
-    def layer(config: IngredientsConfig, index: int) -> DecoderLayer:
-        """The layer of that number."""
-        attention, norms = (
-            attention_of(config, index),
-            {"new_norm": NORMS[config.norm], "post_norms": config.post_norms},
+    def build_layer(config: CustomDecoderConfig, index: int) -> DecoderLayer:
+        """Build the layer with that index."""
+        attention, with_experts = build_custom_attention(config, index), config.has_experts(index)
+        return DecoderLayer(
+            config,
+            attention=attention,
+            feed_forward=None if with_experts else build_custom_feed_forward(config),
+            moe=build_custom_moe(config) if with_experts else None,
+            norm_factory=NORMS[unwrap_auto(config.norm)],
+            has_post_norms=unwrap_auto(config.post_norms),
         )
-        if config.has_experts(index):
-            return DecoderLayer(config, attention=attention, moe=experts_of(config), **norms)
-        feed_forward = FeedForward(
-            dim=config.dim, hidden_dim=config.dense_width(), bias=config.feed_forward.bias
+
+    def compute_logits(self, normed_BTD: Tensor) -> Tensor:
+        """Return the logits [B, T, V], soft-capped if the config has a cap."""
+        return apply_soft_cap(
+            super().compute_logits(normed_BTD), unwrap_auto(self.config.logit_soft_cap)
         )
-        return DecoderLayer(config, attention=attention, feed_forward=feed_forward, **norms)
 
-    def logits(self, normed_BTD: Tensor) -> Tensor:
-        return soft_capped(super().logits(normed_BTD), self.config.logit_soft_cap)
+    def build_rope_cache(self, device: torch.device) -> Tensor:
+        """Build the RoPE cache, with only a shape on the meta device.
 
-    def new_rope_table(self, device: torch.device) -> Tensor:
-        """Complex numbers [T, P] that turn neighbours, or cosines and sines [T, 2 H] for halves; on the meta device only the shape."""
-        rope, head_dim = self.config.rope, self.config.turned_width()
-        turns_neighbours = rope.pairs == "neighbours"
+        It is complex [T, P] for neighbors, cosines and sines [T, 2 H] for halves.
+        """
+        rope, head_dim = self.config.rope, self.config.rope_head_dim()
+        rotates_neighbors = rope.pairs == "neighbours"
         if device.type == "meta":
             width, dtype = (
                 (head_dim // 2, torch.complex64)
-                if turns_neighbours
+                if rotates_neighbors
                 else (2 * head_dim, torch.float32)
             )
             return torch.empty(self.seq_len, width, dtype=dtype, device=device)
-        if turns_neighbours:
-            return rope_table(rope, head_dim=head_dim, seq_len=self.seq_len, device=device)
-        return cos_sin_table(
-            rope.theta, head_dim=head_dim, seq_len=self.seq_len, scaling=rope.scaling, device=device
+        if rotates_neighbors:
+            return build_complex_rope_cache(
+                rope, head_dim=head_dim, seq_len=self.seq_len, device=device
+            )
+        return build_cos_sin_rope_cache(
+            unwrap_auto(rope.theta),
+            head_dim=head_dim,
+            seq_len=self.seq_len,
+            scaling=unwrap_auto(rope.scaling),
+            device=device,
         )
 
-    def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
-        """Rows of the table [1 or B, T, 1, P or 2 H]."""
-        return rope_rows(self.rope_table, seq_len, positions_BT)
+    def select_rope_positions(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+        """Return rows of the RoPE cache, [1 or B, T, 1, P or 2 H]."""
+        return select_rope_positions(self.rope_table, seq_len, positions_BT)
 
 
-def attention_of(config: IngredientsConfig, layer: int) -> GroupedQueryAttention | LatentAttention:
-    """The attention of a layer."""
-    said, latent = config.attention, config.attention.latent
-    scale = None if latent is None else score_scale(latent, config.rope.scaling)
-    backend = attention_backend(
-        said, window=config.window(layer), scale=scale, soft_cap=said.soft_cap
+def build_custom_attention(
+    config: CustomDecoderConfig, layer: int
+) -> GroupedQueryAttention | LatentAttention:
+    """Build the attention of a layer."""
+    attention, latent = config.attention, unwrap_auto(config.attention.latent)
+    scale = (
+        None
+        if latent is None
+        else compute_attention_scale(latent, unwrap_auto(config.rope.scaling))
     )
-    turn = TURNS[config.rope.pairs] if config.uses_rope(layer) else None
+    backend = build_attention_backend(
+        attention,
+        window=config.get_window(layer),
+        scale=scale,
+        soft_cap=unwrap_auto(attention.soft_cap),
+    )
+    rotary_fn = ROTARY_FNS[unwrap_auto(config.rope.pairs)] if config.uses_rope(layer) else None
     if latent is not None:
         return LatentAttention(
             latent,
-            dim=config.dim,
-            n_heads=config.n_heads,
-            norm_eps=latent.norm_eps,
+            dim=unwrap_auto(config.dim),
+            n_heads=unwrap_auto(config.n_heads),
+            norm_eps=unwrap_auto(latent.norm_eps),
             backend=backend,
-            turn=turn,
+            rotary_fn=rotary_fn,
         )
     return GroupedQueryAttention(
         config,
         backend=backend,
-        turn=turn,
-        qk_norm=said.qk_norm,
-        bias=said.bias != "none",
-        output_bias=said.bias == "all",
-        sinks=said.sinks,
+        rotary_fn=rotary_fn,
+        qk_norm=unwrap_auto(attention.qk_norm),
+        bias=attention.bias != "none",
+        output_bias=attention.bias == "all",
+        has_sinks=unwrap_auto(attention.sinks),
     )
 
 
-def experts_of(config: IngredientsConfig) -> Moe:
-    """The mixture of experts of one layer."""
-    moe = config.moe
+def build_custom_feed_forward(config: CustomDecoderConfig) -> FeedForward:
+    """Build the SwiGLU of one layer."""
+    return FeedForward(
+        dim=unwrap_auto(config.dim),
+        hidden_dim=config.dense_hidden_dim(),
+        bias=unwrap_auto(config.feed_forward.bias),
+    )
+
+
+def build_custom_moe(config: CustomDecoderConfig) -> Moe:
+    """Build the mixture of experts of one layer."""
+    moe, dim = unwrap_auto(config.moe), unwrap_auto(config.dim)
+    assert moe is not None, "called for layers with experts only"
     return Moe(
         moe,
-        dim=config.dim,
-        experts=None if moe.swiglu_limit is None else ClampedExperts(moe, dim=config.dim),
+        dim=dim,
+        experts=None if moe.swiglu_limit is None else ClampedExperts(moe, dim=dim),
     )

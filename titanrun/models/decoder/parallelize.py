@@ -1,21 +1,24 @@
-"""How a decoder of ingredients is split over ranks, as data."""
+"""Tensor-parallel plan of custom decoders."""
 
-from titanrun.distributed.tensor_parallel import Plan, Role
-from titanrun.models.decoder.model import ComposedDecoder
-from titanrun.models.shared.parallelize import (
+from titanrun.distributed.tensor_parallel import TPPlan, TPRole
+from titanrun.models.decoder.model import CustomDecoder
+from titanrun.models.shared.tensor_parallel_plans import (
     DECODER,
     LATENT_ATTENTION,
     MIXTURE_OF_EXPERTS,
     POST_NORMS,
 )
 
-HEAD_NORMS: Plan = {
-    "layers.*.attention.q_norm": Role.HEAD_NORM,
-    "layers.*.attention.k_norm": Role.HEAD_NORM,
+HEAD_NORMS: TPPlan = {
+    "layers.*.attention.q_norm": TPRole.QK_NORM,
+    "layers.*.attention.k_norm": TPRole.QK_NORM,
 }
 
 
-def tensor_plan(model: ComposedDecoder) -> Plan:
-    """The plan of its kind of attention: in both a norm of queries has the same name, and in one it is of each head."""
+def build_tensor_plan(model: CustomDecoder) -> TPPlan:
+    """Build the plan for the model's kind of attention.
+
+    The query norm has the same name in both kinds, but only one normalizes each head.
+    """
     of_attention = HEAD_NORMS if model.config.attention.latent is None else LATENT_ATTENTION
     return {**DECODER, **MIXTURE_OF_EXPERTS, **POST_NORMS, **of_attention}

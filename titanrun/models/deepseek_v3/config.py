@@ -1,46 +1,52 @@
-"""Config of the deepseek_v3 family, and what follows from its sizes."""
+"""Config of the deepseek_v3 family, and quantities that follow from its sizes."""
 
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from annotated_types import Interval
 
 from titanrun.config.base import Config
+from titanrun.config.diagnostics import format_short_value
 from titanrun.config.fields import bookkeeping, numerics, section
 from titanrun.config.problems import Problem
-from titanrun.config.render import shorten
 from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt
 from titanrun.models.shared.config import (
-    PAGED_BY_VLLM,
+    PAGED_ATTENTION_ALTERNATIVE,
     AttentionConfig,
     DecoderInitConfig,
-    Feature,
+    ModelFeature,
     MoeConfig,
-    RopeConfig,
     Sizes,
-    decided,
+    unwrap_auto,
 )
-from titanrun.models.shared.decoder_config import DecoderConfig, Shapes, conflict, rope_conflicts
-from titanrun.models.shared.huggingface_config import HuggingFaceConfig
-from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
+from titanrun.models.shared.decoder_config import (
+    DecoderConfig,
+    Shapes,
+    build_size_problem,
+    find_rope_problems,
+)
+from titanrun.models.shared.huggingface_config import HuggingFaceConfigReader
+from titanrun.models.shared.huggingface_decoder_config import read_decoder_sizes, read_rope_sizes
 from titanrun.models.shared.latent_config import (
-    kept_by_latent_attention,
-    latent_key_value_width,
-    latent_shapes,
+    count_latent_activation_elements,
+    get_latent_attention_shapes,
+    get_latent_kv_dim,
 )
+from titanrun.models.shared.rope_config import RopeConfig
 
-# what config.json leaves unsaid, since transformers has no choice there
-LATENT_NORM_EPS_OF_TRANSFORMERS = 1e-6
-EXPERTS_OF_TRANSFORMERS = {
+# values that config.json does not contain, since transformers has no choice there
+TRANSFORMERS_LATENT_NORM_EPS = 1e-6
+TRANSFORMERS_EXPERT_SIZES = {
     "score_func": "sigmoid",
     "gate_bias": False,
     "score_before_experts": False,
 }
-BALANCE_OF_THE_PAPER = 1e-3
-# each has names and shapes of its own, as LayerCount says
-FurtherLayers: TypeAlias = Annotated[int, Interval(ge=0, le=100)]
-FURTHER_NORMS = ("embedding_norm", "stream_norm", "out_norm")
-# keys of losses and of code that are not ours; and whether a model predicts further tokens is for the recipe to say
-UNREAD = (
+PAPER_LOAD_BALANCE_COEFF = 1e-3
+# each layer has its own names and shapes, see LayerCount
+MTPLayerCount: TypeAlias = Annotated[int, Interval(ge=0, le=100)]
+MTP_NORM_NAMES = ("embedding_norm", "stream_norm", "out_norm")
+# keys of losses and code that titanrun does not use; the recipe decides about multi-token
+# prediction
+IGNORED_KEYS = (
     "aux_loss_alpha",
     "auto_map",
     "ep_size",
@@ -55,34 +61,43 @@ class DeepseekV3FeedForwardConfig(Config):
     """SwiGLU width of the dense layers."""
 
     hidden_dim: OrAuto[PositiveInt] = numerics("auto", examples=[18432])
-    """Width of the hidden layer; not used where every layer is a mixture of experts."""
+    """Width of the feed-forward layer. Not used if every layer is a mixture of experts."""
 
 
 class DeepseekV3Config(DecoderConfig):
-    """DeepSeek-V3: pre-norm decoder with multi-head latent attention, a few dense layers, then experts in groups."""
+    """DeepSeek-V3: pre-norm decoder with multi-head latent attention and grouped experts.
+
+    The first layers are dense.
+    """
 
     name: Literal["deepseek_v3"] = bookkeeping("deepseek_v3")
     builds: ClassVar = "titanrun.models.deepseek_v3.model:DeepseekV3"
     huggingface_types: ClassVar = ("deepseek_v3",)
-    lacks: ClassVar[frozenset[Feature]] = frozenset({"paged attention"})
-    instead: ClassVar[dict[Feature, str]] = {"paged attention": PAGED_BY_VLLM}
-    follows: ClassVar = DecoderConfig.follows | {("latent_norm_eps",)}
+    unsupported_features: ClassVar[frozenset[ModelFeature]] = frozenset({"paged attention"})
+    alternative: ClassVar[dict[ModelFeature, str]] = {
+        "paged attention": PAGED_ATTENTION_ALTERNATIVE
+    }
+    derived_fields: ClassVar = DecoderConfig.derived_fields | {("latent_norm_eps",)}
     latent_norm_eps: OrAuto[PositiveFloat] = numerics("auto", examples=[1e-6])
-    """Epsilon of the norms within attention, of compressed queries and of compressed keys and values; `auto` is norm_eps."""
+    """Epsilon of the norms within attention, of compressed queries and of compressed keys and
+    values. `auto` is norm_eps.
+    """
     n_dense_layers: OrAuto[NonNegativeInt] = numerics("auto", examples=[3])
-    """First layers whose hidden part is one SwiGLU; all others are mixtures of experts."""
+    """Number of first layers with one SwiGLU. All others are mixtures of experts."""
     q_lora_rank: OrAuto[PositiveInt] | None = numerics("auto", examples=[1536])
-    """Width that queries are compressed to; null: queries are not compressed."""
+    """Width to which queries are compressed. null: queries are not compressed."""
     kv_lora_rank: OrAuto[PositiveInt] = numerics("auto", examples=[512])
-    """Width that keys and values are compressed to, together."""
+    """Width to which keys and values are compressed together."""
     qk_nope_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
-    """Width of the part of a query or key that RoPE leaves alone."""
+    """Width of the part of a query or key without RoPE."""
     qk_rope_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[64])
-    """Width of the part of a query or key that RoPE turns; all heads share that part of the key."""
+    """Width of the part of a query or key with RoPE. All heads share that part of the key."""
     v_head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
     """Width of the value of one head."""
-    num_mtp_layers: FurtherLayers = numerics(0, examples=[1])
-    """Layers behind the last one that predict the tokens after the next one, in training alone; loss multi_token_cross_entropy."""
+    num_mtp_layers: MTPLayerCount = numerics(0, examples=[1])
+    """Number of multi-token prediction layers after the last one, used in training only with loss
+    multi_token_cross_entropy.
+    """
     attention: AttentionConfig = section(AttentionConfig)
     rope: RopeConfig = section(RopeConfig)
     feed_forward: DeepseekV3FeedForwardConfig = section(DeepseekV3FeedForwardConfig)
@@ -90,53 +105,58 @@ class DeepseekV3Config(DecoderConfig):
     init: DecoderInitConfig = section(DecoderInitConfig)
 
     @classmethod
-    def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
-        """The sizes in a config.json of transformers' DeepseekV3ForCausalLM; absent keys have transformers' defaults."""
-        file = HuggingFaceConfig(written, family="deepseek_v3")
-        file.only("model_type", *cls.huggingface_types)
-        file.only("rope_interleave", True)
-        file.only("moe_layer_freq", 1)
-        for key in UNREAD:
-            file.rest.pop(key, None)
-        sizes = read_decoder(file, max_seq_len=4096)
+    def read_huggingface_sizes(cls, config_json: dict[str, Any]) -> Sizes:
+        """Return the sizes in a config.json of transformers' DeepseekV3ForCausalLM.
+
+        Absent keys have transformers' defaults.
+        """
+        file = HuggingFaceConfigReader(config_json, family="deepseek_v3")
+        file.take_one_allowed("model_type", *cls.huggingface_types)
+        file.take_one_allowed("rope_interleave", True)
+        file.take_one_allowed("moe_layer_freq", 1)
+        for key in IGNORED_KEYS:
+            file.remaining.pop(key, None)
+        sizes = read_decoder_sizes(file, max_seq_len=4096)
         sizes |= {
-            "latent_norm_eps": LATENT_NORM_EPS_OF_TRANSFORMERS,
-            "n_dense_layers": file.count("first_k_dense_replace", 3),
-            # null, which here is no absent key
-            "q_lora_rank": file.whole("q_lora_rank", None) if "q_lora_rank" in file.rest else 1536,
-            "kv_lora_rank": file.whole("kv_lora_rank", 512),
-            "qk_nope_head_dim": file.whole("qk_nope_head_dim", 128),
-            "qk_rope_head_dim": file.whole("qk_rope_head_dim", 64),
-            "v_head_dim": file.whole("v_head_dim", 128),
-            "rope": read_rope(file, "yarn", "llama3", max_seq_len=sizes["max_seq_len"]),
-            "feed_forward": {"hidden_dim": file.whole("intermediate_size", 18432)},
-            "moe": read_experts(file),
+            "latent_norm_eps": TRANSFORMERS_LATENT_NORM_EPS,
+            "n_dense_layers": file.take_non_negative_int("first_k_dense_replace", 3),
+            # null, which differs from an absent key here
+            "q_lora_rank": file.take_positive_int("q_lora_rank", None)
+            if "q_lora_rank" in file.remaining
+            else 1536,
+            "kv_lora_rank": file.take_positive_int("kv_lora_rank", 512),
+            "qk_nope_head_dim": file.take_positive_int("qk_nope_head_dim", 128),
+            "qk_rope_head_dim": file.take_positive_int("qk_rope_head_dim", 64),
+            "v_head_dim": file.take_positive_int("v_head_dim", 128),
+            "rope": read_rope_sizes(file, "yarn", "llama3", max_seq_len=sizes["max_seq_len"]),
+            "feed_forward": {"hidden_dim": file.take_positive_int("intermediate_size", 18432)},
+            "moe": read_deepseek_v3_experts(file),
         }
-        file.only("num_key_value_heads", sizes["n_heads"])
-        file.only("head_dim", sizes["qk_rope_head_dim"])
-        file.only("qk_head_dim", sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"])
-        file.close()
+        file.take_one_allowed("num_key_value_heads", sizes["n_heads"])
+        file.take_one_allowed("head_dim", sizes["qk_rope_head_dim"])
+        file.take_one_allowed("qk_head_dim", sizes["qk_nope_head_dim"] + sizes["qk_rope_head_dim"])
+        file.check_all_keys_read()
         return sizes
 
     @classmethod
-    def for_rows(cls, sizes: Sizes, row_length: int) -> Sizes:
-        """Without YaRN where rows fit into the original context, as torchtitan trains."""
+    def adapt_sizes_to_seq_len(cls, sizes: Sizes, seq_len: int) -> Sizes:
+        """Remove YaRN if sequences fit into the original context, as torchtitan does."""
         scaling = sizes["rope"]["scaling"]
-        if scaling is not None and row_length <= scaling["original_max_position_embeddings"]:
+        if scaling is not None and seq_len <= scaling["original_max_position_embeddings"]:
             return {**sizes, "rope": {**sizes["rope"], "scaling": None}}
         return sizes
 
     @classmethod
-    def derived(cls, sizes: Sizes) -> Sizes:
-        """The epsilon of the norms within attention and the output head's std, where they are undecided."""
-        sizes = super().derived(sizes)
+    def fill_derived_sizes(cls, sizes: Sizes) -> Sizes:
+        """Fill the epsilon of the norms within attention and the std of the output head."""
+        sizes = super().fill_derived_sizes(sizes)
         if sizes["latent_norm_eps"] == AUTO:
             sizes["latent_norm_eps"] = sizes["norm_eps"]
         return sizes
 
     @classmethod
-    def conflicts(cls, sizes: Sizes) -> list[Problem]:
-        """A part that RoPE cannot turn, more dense layers than layers, and what rope and moe cannot be."""
+    def find_size_problems(cls, sizes: Sizes) -> list[Problem]:
+        """Find an odd RoPE width, too many dense layers, and invalid rope and moe sizes."""
         problems = []
         turned, dense, layers = (
             sizes["qk_rope_head_dim"],
@@ -144,93 +164,108 @@ class DeepseekV3Config(DecoderConfig):
             sizes["n_layers"],
         )
         if turned != AUTO and turned % 2:
-            message = f"qk_rope_head_dim {turned} is odd, and RoPE turns pairs"
-            problems.append(conflict("qk_rope_head_dim", message, "use an even qk_rope_head_dim"))
+            message = f"qk_rope_head_dim {turned} is odd, but RoPE rotates pairs"
+            problems.append(
+                build_size_problem("qk_rope_head_dim", message, "use an even qk_rope_head_dim")
+            )
         if AUTO not in (dense, layers) and dense > layers:
-            message = f"the first {dense} layers are dense, and there are {layers}"
-            problems.append(conflict("n_dense_layers", message, f"use {layers} at most"))
-        return problems + rope_conflicts(sizes["rope"]) + super().conflicts(sizes)
+            message = f"n_dense_layers {dense} exceeds n_layers {layers}"
+            problems.append(build_size_problem("n_dense_layers", message, f"use at most {layers}"))
+        return problems + find_rope_problems(sizes["rope"]) + super().find_size_problems(sizes)
 
     def layer_count(self) -> int:
-        """All layers, those that predict further tokens behind the others."""
+        """Return the number of all layers. Multi-token prediction layers come last."""
         return super().layer_count() + self.num_mtp_layers
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer comes after the dense ones; layers that predict further tokens are as the last of the others."""
-        return min(layer, decided(self.n_layers) - 1) >= decided(self.n_dense_layers)
+        """Return whether a layer comes after the dense ones.
 
-    def further_tokens(self) -> int:
-        """Tokens after the next one that the model predicts in training."""
+        Multi-token prediction layers are like the last of the other layers.
+        """
+        return min(layer, unwrap_auto(self.n_layers) - 1) >= unwrap_auto(self.n_dense_layers)
+
+    def mtp_depth(self) -> int:
+        """Return the number of tokens after the next one that the model predicts in training."""
         return self.num_mtp_layers
 
-    def shapes_beside(self, layer: int) -> Shapes:
-        """What joins the stream with the embedding of a further token, and the norms around it."""
-        if layer < decided(self.n_layers):
+    def extra_layer_shapes(self, layer: int) -> Shapes:
+        """Return the shapes of a multi-token prediction layer's join and norms.
+
+        The join combines the stream with the embedding of a later token.
+        """
+        if layer < unwrap_auto(self.n_layers):
             return {}
-        dim = decided(self.dim)
-        norms: Shapes = {f"{name}.weight": (dim,) for name in FURTHER_NORMS}
+        dim = unwrap_auto(self.dim)
+        norms: Shapes = {f"{name}.weight": (dim,) for name in MTP_NORM_NAMES}
         return norms | {"join.weight": (dim, 2 * dim)}
 
-    def routed_experts(self) -> int:
-        """Experts of a layer that a router chooses from; 0 where all layers are dense."""
-        return super().routed_experts() if self.expert_layer_count() else 0
+    def count_routed_experts(self) -> int:
+        """Return the number of experts that a router chooses from, 0 if all layers are dense."""
+        return super().count_routed_experts() if self.expert_layer_count() else 0
 
     def attention_shapes(self) -> Shapes:
-        """Name and shape of every parameter of one layer's attention."""
-        return latent_shapes(self, dim=decided(self.dim), heads=decided(self.n_heads))
+        """Return name and shape of every parameter of one layer's attention."""
+        return get_latent_attention_shapes(
+            self, dim=unwrap_auto(self.dim), heads=unwrap_auto(self.n_heads)
+        )
 
-    def kept_by_attention(self) -> int:
-        """What latent attention keeps."""
-        return kept_by_latent_attention(self, heads=decided(self.n_heads))
+    def attention_activation_elements(self) -> int:
+        """Return the elements that latent attention keeps per token."""
+        return count_latent_activation_elements(self, heads=unwrap_auto(self.n_heads))
 
-    def key_value_width(self) -> int:
-        """Width of the keys of all heads of one layer, plus that of the values."""
-        return latent_key_value_width(self, heads=decided(self.n_heads))
+    def kv_dim(self) -> int:
+        """Return the width of keys plus values of all heads of one layer."""
+        return get_latent_kv_dim(self, heads=unwrap_auto(self.n_heads))
 
-    def attention_width(self) -> int:
-        """Key width plus value width of all heads of all layers."""
-        return self.layer_count() * self.key_value_width()
+    def attention_dim(self) -> int:
+        """Return key width plus value width of all heads of all layers."""
+        return self.layer_count() * self.kv_dim()
 
     def export_problems(self) -> list[Problem]:
-        """Experts that are chosen, weighted or shared in another way than in transformers, and norms with another epsilon."""
+        """Return expert settings and norm epsilons that differ from transformers."""
         problems = []
-        for field, theirs in EXPERTS_OF_TRANSFORMERS.items():
+        for field, theirs in TRANSFORMERS_EXPERT_SIZES.items():
             ours = getattr(self.moe, field)
             if ours != theirs:
-                problems.append(not_of_transformers(f"moe.{field}", ours, theirs))
-        if decided(self.moe.num_shared_experts) == 0:
-            problems.append(not_of_transformers("moe.num_shared_experts", 0, 1))
-        if decided(self.latent_norm_eps) != LATENT_NORM_EPS_OF_TRANSFORMERS:
+                problems.append(build_export_problem(f"moe.{field}", ours, theirs))
+        if unwrap_auto(self.moe.num_shared_experts) == 0:
+            problems.append(build_export_problem("moe.num_shared_experts", 0, 1))
+        if unwrap_auto(self.latent_norm_eps) != TRANSFORMERS_LATENT_NORM_EPS:
             problems.append(
-                not_of_transformers(
-                    "latent_norm_eps", self.latent_norm_eps, LATENT_NORM_EPS_OF_TRANSFORMERS
+                build_export_problem(
+                    "latent_norm_eps", self.latent_norm_eps, TRANSFORMERS_LATENT_NORM_EPS
                 )
             )
         return problems
 
 
-def not_of_transformers(field: str, ours: Any, theirs: Any) -> Problem:
-    """A setting that DeepseekV3ForCausalLM has another value for, and no key."""
-    message = f"transformers' DeepseekV3 has model.{field} {shorten(theirs)} only, and here it is {shorten(ours)}"
-    return conflict(field, message, f"use {shorten(theirs)}, or export nothing")
+def build_export_problem(field: str, ours: Any, theirs: Any) -> Problem:
+    """Build the problem of a setting that DeepseekV3ForCausalLM fixes without a key."""
+    message = (
+        f"transformers' DeepseekV3 supports only {format_short_value(theirs)} for "
+        f"model.{field}, but it is {format_short_value(ours)}"
+    )
+    return build_size_problem(
+        field, message, f"use {format_short_value(theirs)}, or disable the export"
+    )
 
 
-def read_experts(file: HuggingFaceConfig) -> Sizes:
-    """model.moe of a config.json."""
-    file.only("scoring_func", "sigmoid")
-    file.only("topk_method", "noaux_tc")
-    groups = file.whole("n_group", 8)
-    limited = file.whole("topk_group", 4)
+def read_deepseek_v3_experts(file: HuggingFaceConfigReader) -> Sizes:
+    """Return model.moe of a config.json."""
+    file.take_one_allowed("scoring_func", "sigmoid")
+    file.take_one_allowed("topk_method", "noaux_tc")
+    groups = file.take_positive_int("n_group", 8)
+    limited = file.take_positive_int("topk_group", 4)
     return {
-        "num_experts": file.whole("n_routed_experts", 256),
-        "top_k": file.whole("num_experts_per_tok", 8),
-        "hidden_dim": file.whole("moe_intermediate_size", 2048),
-        "num_shared_experts": file.whole("n_shared_experts", 1),
-        "route_norm": file.flag("norm_topk_prob", True),
-        "route_scale": file.number("routed_scaling_factor", 2.5),
-        # all experts in one group is no choice of groups
+        "num_experts": file.take_positive_int("n_routed_experts", 256),
+        "top_k": file.take_positive_int("num_experts_per_tok", 8),
+        "hidden_dim": file.take_positive_int("moe_intermediate_size", 2048),
+        "num_shared_experts": file.take_positive_int("n_shared_experts", 1),
+        "route_norm": file.take_bool("norm_topk_prob", True),
+        "route_scale": file.take_positive_float("routed_scaling_factor", 2.5),
+        # groups without a limit are no restriction
         "num_expert_groups": None if groups == limited else groups,
         "num_limited_groups": None if groups == limited else limited,
-        "load_balance_coeff": BALANCE_OF_THE_PAPER,
-        **EXPERTS_OF_TRANSFORMERS,
+        "load_balance_coeff": PAPER_LOAD_BALANCE_COEFF,
+        **TRANSFORMERS_EXPERT_SIZES,
     }

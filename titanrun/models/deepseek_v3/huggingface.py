@@ -1,6 +1,7 @@
-"""DeepSeek-V3 weights under the names of transformers' DeepseekV3ForCausalLM, and back.
+"""Conversion of DeepSeek-V3 weights to and from transformers' DeepseekV3ForCausalLM.
 
-transformers turns neighbours in RoPE here, as titanrun does: no rows are reordered. It always has the bias that balances experts.
+transformers rotates neighbors in RoPE here, as titanrun does: no rows are reordered. It always has
+the bias that balances experts.
 """
 
 from collections.abc import Mapping
@@ -9,20 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
-from titanrun.models.shared.huggingface_decoder import decoder_mapping, scaling_mapping
+from titanrun.models.shared.config import unwrap_auto
+from titanrun.models.shared.huggingface_decoder_config import (
+    export_decoder_config,
+    export_rope_scaling,
+)
 from titanrun.models.shared.huggingface_weights import (
     ATTENTION_NAMES,
     EXPERT_NAMES,
     FEED_FORWARD_NAMES,
     NORM_NAMES,
     SWIGLU_EXPERT_PARAMETERS,
-    exported_weights,
-    imported_weights,
+    export_decoder_weights,
+    import_decoder_weights,
 )
 
-JOINS = ".eh_proj.weight"
+MTP_JOIN_SUFFIX = ".eh_proj.weight"
 BIAS = "mlp.gate.e_score_correction_bias"
 LAYER_NAMES = {
     "attention.wq.weight": ATTENTION_NAMES["attention.wq.weight"],
@@ -45,26 +50,29 @@ LAYER_NAMES = {
     "join.weight": "eh_proj.weight",
     "out_norm.weight": "shared_head.norm.weight",
 }
-# what each layer for further tokens shares with the model, of which DeepSeek's releases hold copies
-COPIES = ("embed_tokens.weight", "shared_head.head.weight")
+# weights that each multi-token prediction layer shares with the model, copied in DeepSeek's
+# releases
+MTP_SHARED_WEIGHTS = ("embed_tokens.weight", "shared_head.head.weight")
 EXPERT_PARAMETERS = SWIGLU_EXPERT_PARAMETERS
 
 
 def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a model under transformers' names. A tied head is not exported.
+    """Return the weights of a model under transformers' names. A tied head is not exported.
 
-    Raises ProblemsFound where transformers has no such mathematics, and where names or shapes are not those of the model.
+    Raises:
+        ProblemsFound: if transformers cannot compute this model, or names or shapes are not those
+            of the model.
     """
     if config.export_problems():
         raise ProblemsFound(config.export_problems())
     unbiased = {
-        name: torch.zeros(config.moe.num_experts, dtype=torch.float32)
-        for name in bias_names(config)
+        name: torch.zeros(unwrap_auto(config.moe.num_experts), dtype=torch.float32)
+        for name in get_expert_bias_names(config)
     }
-    exported = unbiased | exported_weights(config, state, LAYER_NAMES)
+    exported = unbiased | export_decoder_weights(config, state, LAYER_NAMES)
     head = "tok_embeddings.weight" if config.tie_word_embeddings else "output.weight"
-    for layer in further_layers(config):
-        shared = zip(COPIES, ("tok_embeddings.weight", head), strict=True)
+    for layer in get_mtp_layer_indices(config):
+        shared = zip(MTP_SHARED_WEIGHTS, ("tok_embeddings.weight", head), strict=True)
         exported |= {
             f"model.layers.{layer}.{theirs}": state[ours].clone() for theirs, ours in shared
         }
@@ -72,13 +80,19 @@ def to_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dic
 
 
 def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a DeepseekV3ForCausalLM under titanrun's names, without layers that predict more tokens than the model does.
+    """Return the weights of a DeepseekV3ForCausalLM under titanrun's names.
 
-    Raises ProblemsFound where names or shapes are not those of the model, and where a model without biases is given some.
+    Multi-token prediction layers that the model does not have are skipped.
+
+    Raises:
+        ProblemsFound: if names or shapes are not those of the model, or a model without expert
+            biases receives some.
     """
-    beyond = layers_that_predict_more(config, state)
+    beyond = get_unused_mtp_prefixes(config, state)
     shared = {
-        f"model.layers.{layer}.{theirs}" for layer in further_layers(config) for theirs in COPIES
+        f"model.layers.{layer}.{theirs}"
+        for layer in get_mtp_layer_indices(config)
+        for theirs in MTP_SHARED_WEIGHTS
     }
     given = {
         name: tensor
@@ -86,20 +100,20 @@ def from_huggingface(config: DeepseekV3Config, state: Mapping[str, Tensor]) -> d
         if not name.startswith(beyond) and name not in shared
     }
     if config.moe.load_balance_coeff is None:
-        biases = [given.pop(name) for name in bias_names(config) if name in given]
+        biases = [given.pop(name) for name in get_expert_bias_names(config) if name in given]
         if any(bias.count_nonzero() for bias in biases):
             path = ("model", "moe", "load_balance_coeff")
-            raise fail(
+            raise problem_error(
                 "checkpoint",
-                "these weights choose experts by a bias, which this model lacks",
+                "these weights use an expert bias, but model.moe.load_balance_coeff is null",
                 path=path,
-                help="use 0.001",
+                hint="use 0.001",
             )
-    return imported_weights(config, given, LAYER_NAMES)
+    return import_decoder_weights(config, given, LAYER_NAMES)
 
 
-def bias_names(config: DeepseekV3Config) -> list[str]:
-    """The names of the biases of all layers that have experts."""
+def get_expert_bias_names(config: DeepseekV3Config) -> list[str]:
+    """Return the names of the biases of all layers that have experts."""
     return [
         f"model.layers.{layer}.{BIAS}"
         for layer in range(config.layer_count())
@@ -107,26 +121,34 @@ def bias_names(config: DeepseekV3Config) -> list[str]:
     ]
 
 
-def further_layers(config: DeepseekV3Config) -> range:
-    """The numbers of the model's own layers for further tokens."""
-    return range(config.n_layers, config.layer_count())
+def get_mtp_layer_indices(config: DeepseekV3Config) -> range:
+    """Return the indices of the model's multi-token prediction layers."""
+    return range(unwrap_auto(config.n_layers), config.layer_count())
 
 
-def layers_that_predict_more(
+def get_unused_mtp_prefixes(
     config: DeepseekV3Config, state: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
-    """How the names of layers for multi-token prediction begin that the model lacks; DeepSeek's releases keep them after the last layer.
-    They alone join the stream with an embedding; other layers after the last are of a larger model."""
-    joining = (name.removesuffix(JOINS) for name in state if name.endswith(JOINS))
+    """Return name prefixes of multi-token prediction layers that the model lacks.
+
+    DeepSeek's releases keep these layers after the last one. Only they join the stream with an
+    embedding. Other layers after the last belong to a larger model.
+    """
+    joining = (
+        name.removesuffix(MTP_JOIN_SUFFIX) for name in state if name.endswith(MTP_JOIN_SUFFIX)
+    )
     own = {f"model.layers.{layer}" for layer in range(config.layer_count())}
     return tuple(f"{layer}." for layer in joining if layer not in own)
 
 
-def huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, Any]:
-    """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
+def to_huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, Any]:
+    """Return the content of config.json for transformers 4 and 5.
+
+    `dtype_name` is the dtype of the weights in the same folder.
+    """
     moe = config.moe
     return {
-        **decoder_mapping(
+        **export_decoder_config(
             config, dtype_name, model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM"
         ),
         "intermediate_size": config.feed_forward.hidden_dim,
@@ -140,7 +162,7 @@ def huggingface_config(config: DeepseekV3Config, dtype_name: str) -> dict[str, A
         "v_head_dim": config.v_head_dim,
         "rope_interleave": True,
         "rope_theta": config.rope.theta,
-        "rope_scaling": scaling_mapping(config.rope.scaling),
+        "rope_scaling": export_rope_scaling(unwrap_auto(config.rope.scaling)),
         "n_routed_experts": moe.num_experts,
         "n_shared_experts": moe.num_shared_experts,
         "num_experts_per_tok": moe.top_k,

@@ -1,69 +1,88 @@
-"""The autoencoder of FLUX.1, whose latents the model learns: 8 x 8 pixels become one place of a latent picture, and back.
+"""Autoencoder of FLUX.1, which maps 8 x 8 pixels to one position of a latent image.
 
-Names of modules are those in ae.safetensors, so that its tensors need no mapping.
+Module names are those in ae.safetensors, so that its tensors need no mapping.
 
-Shapes: B pictures, H and W places of a picture's sides, C channels, L channels of a latent.
+Shapes: B images, H and W height and width of a latent image, C channels, L channels of a latent.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, scaled_dot_product_attention, silu
 
-from titanrun.config.problems import ProblemsFound, fail
+from titanrun.config.problems import ProblemsFound, problem_error
 
-# latents as they come are shifted and scaled to mean 0 and variance 1 or so
+# raw latents are shifted and scaled to a mean of about 0 and a variance of about 1
 SCALE, SHIFT = 0.3611, 0.1159
 NORM_GROUPS, NORM_EPS = 32, 1e-6
 
 
-class Autoencoder(nn.Module):
-    """Pictures [B, 3, 8 H, 8 W] from -1 to 1 to what their latents are drawn from, and latents to pictures."""
+class FluxAutoencoder(nn.Module):
+    """Autoencoder from images [B, 3, 8 H, 8 W] in [-1, 1] to latents and back.
+
+    The encoder predicts the distribution from which latents are drawn.
+    """
 
     def __init__(self, widths: list[int], *, layers: int, latent_channels: int) -> None:
-        """`widths`: channels at each resolution, finest first; `layers`: residual layers of each in the encoder."""
+        """Create the modules.
+
+        Args:
+            widths: channels at each resolution, finest first.
+            layers: residual layers of each resolution in the encoder.
+            latent_channels: channels of a latent.
+        """
         super().__init__()
         self.latent_channels = latent_channels
-        self.encoder = Encoder(widths, layers=layers, latent_channels=latent_channels)
-        self.decoder = Decoder(widths, layers=layers, latent_channels=latent_channels)
+        self.encoder = ImageEncoder(widths, layers=layers, latent_channels=latent_channels)
+        self.decoder = ImageDecoder(widths, layers=layers, latent_channels=latent_channels)
 
-    def encode(self, pictures_BCHW: Tensor, noise_BLHW: Tensor) -> Tensor:
-        """Latents [B, L, H, W], drawn with the given noise, and normalised."""
-        mean, log_variance = self.encoder(pictures_BCHW).chunk(2, dim=1)
-        drawn_BLHW = mean + (0.5 * log_variance).exp() * noise_BLHW.to(mean.dtype)
+    def encode(self, images_BCHW: Tensor, noise_BLHW: Tensor) -> Tensor:
+        """Return normalized latents [B, L, H, W], drawn with the given noise."""
+        mean, log_variance = self.encoder(images_BCHW).chunk(2, dim=1)
+        drawn_BLHW: Tensor = mean + (0.5 * log_variance).exp() * noise_BLHW.to(mean.dtype)
         return (drawn_BLHW - SHIFT) * SCALE
 
     def decode(self, latents_BLHW: Tensor) -> Tensor:
-        """Pictures from normalised latents."""
-        pictures_BCHW: Tensor = self.decoder(latents_BLHW / SCALE + SHIFT)
-        return pictures_BCHW
+        """Return images [B, 3, 8 H, 8 W] from normalized latents."""
+        images_BCHW: Tensor = self.decoder(latents_BLHW / SCALE + SHIFT)
+        return images_BCHW
 
 
-class Encoder(nn.Module):
-    """Pictures to mean and log variance of latents."""
+class Level(nn.Module):
+    """Residual layers of one resolution, and the resampling to the next one, if any."""
+
+    block: nn.ModuleList
+    downsample: "Downsample"
+    upsample: "Upsample"
+
+
+class ImageEncoder(nn.Module):
+    """Encoder from images to mean and log variance of latents."""
 
     def __init__(self, widths: list[int], *, layers: int, latent_channels: int) -> None:
         super().__init__()
-        self.conv_in = conv3(3, widths[0])
+        self.conv_in = build_conv3x3(3, widths[0])
         self.down = nn.ModuleList()
         inputs = widths[0]
         for index, width in enumerate(widths):
-            level = nn.Module()
+            level = Level()
             level.block = nn.ModuleList(
-                Residual(inputs if layer == 0 else width, width) for layer in range(layers)
+                ResidualBlock(inputs if layer == 0 else width, width) for layer in range(layers)
             )
             if index + 1 < len(widths):
                 level.downsample = Downsample(width)
             self.down.append(level)
             inputs = width
-        self.mid = Middle(inputs)
-        self.norm_out = group_norm(inputs)
-        self.conv_out = conv3(inputs, 2 * latent_channels)
+        self.mid = MiddleBlock(inputs)
+        self.norm_out = build_group_norm(inputs)
+        self.conv_out = build_conv3x3(inputs, 2 * latent_channels)
 
-    def forward(self, pictures_BCHW: Tensor) -> Tensor:
-        h_BCHW = self.conv_in(pictures_BCHW)
-        for level in self.down:
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """Return mean and log variance, concatenated: [B, 2 L, H, W]."""
+        h_BCHW = self.conv_in(images_BCHW)
+        for level in cast(Iterable[Level], self.down):
             for block in level.block:
                 h_BCHW = block(h_BCHW)
             if hasattr(level, "downsample"):
@@ -72,130 +91,140 @@ class Encoder(nn.Module):
         return moments
 
 
-class Decoder(nn.Module):
-    """Latents to pictures."""
+class ImageDecoder(nn.Module):
+    """Decoder from latents to images."""
 
     def __init__(self, widths: list[int], *, layers: int, latent_channels: int) -> None:
         super().__init__()
         inputs = widths[-1]
-        self.conv_in = conv3(latent_channels, inputs)
-        self.mid = Middle(inputs)
+        self.conv_in = build_conv3x3(latent_channels, inputs)
+        self.mid = MiddleBlock(inputs)
         levels = []
         for index, width in reversed(list(enumerate(widths))):
-            level = nn.Module()
+            level = Level()
             level.block = nn.ModuleList(
-                Residual(inputs if layer == 0 else width, width) for layer in range(layers + 1)
+                ResidualBlock(inputs if layer == 0 else width, width) for layer in range(layers + 1)
             )
             if index > 0:
                 level.upsample = Upsample(width)
             levels.append(level)
             inputs = width
-        # in the file the finest comes first, and the coarsest is computed first
+        # in the file the finest level comes first, but the coarsest is computed first
         self.up = nn.ModuleList(reversed(levels))
-        self.norm_out = group_norm(inputs)
-        self.conv_out = conv3(inputs, 3)
+        self.norm_out = build_group_norm(inputs)
+        self.conv_out = build_conv3x3(inputs, 3)
 
     def forward(self, latents_BLHW: Tensor) -> Tensor:
+        """Return images [B, 3, 8 H, 8 W]."""
         h_BCHW = self.mid(self.conv_in(latents_BLHW))
-        for level in reversed(self.up):
+        for level in reversed(cast(Sequence[Level], self.up)):
             for block in level.block:
                 h_BCHW = block(h_BCHW)
             if hasattr(level, "upsample"):
                 h_BCHW = level.upsample(h_BCHW)
-        pictures: Tensor = self.conv_out(silu(self.norm_out(h_BCHW)))
-        return pictures
+        images: Tensor = self.conv_out(silu(self.norm_out(h_BCHW)))
+        return images
 
 
-class Middle(nn.Module):
+class MiddleBlock(nn.Module):
     """Two residual layers with attention between them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.block_1, self.attn_1, self.block_2 = (
-            Residual(width, width),
+            ResidualBlock(width, width),
             SpatialAttention(width),
-            Residual(width, width),
+            ResidualBlock(width, width),
         )
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
+        """Return features of the same shape."""
         mixed: Tensor = self.block_2(self.attn_1(self.block_1(h_BCHW)))
         return mixed
 
 
-class Residual(nn.Module):
-    """Two convolutions beside the stream."""
+class ResidualBlock(nn.Module):
+    """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.norm1, self.conv1 = group_norm(inputs), conv3(inputs, outputs)
-        self.norm2, self.conv2 = group_norm(outputs), conv3(outputs, outputs)
+        self.norm1, self.conv1 = build_group_norm(inputs), build_conv3x3(inputs, outputs)
+        self.norm2, self.conv2 = build_group_norm(outputs), build_conv3x3(outputs, outputs)
         if inputs != outputs:
             self.nin_shortcut = nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
-        added = self.conv2(silu(self.norm2(self.conv1(silu(self.norm1(h_BCHW))))))
+        """Return the sum of the input and the convolutions."""
+        added: Tensor = self.conv2(silu(self.norm2(self.conv1(silu(self.norm1(h_BCHW))))))
         stream: Tensor = self.nin_shortcut(h_BCHW) if hasattr(self, "nin_shortcut") else h_BCHW
         return stream + added
 
 
 class SpatialAttention(nn.Module):
-    """Each place of the picture sees all others, with one head."""
+    """Attention over all positions of the image with one head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = group_norm(width)
+        self.norm = build_group_norm(width)
         self.q, self.k, self.v, self.proj_out = (nn.Conv2d(width, width, 1) for _ in range(4))
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
+        """Return the sum of the input and the attention output."""
         normed = self.norm(h_BCHW)
         q, k, v = (
             part(normed).flatten(2).transpose(1, 2).unsqueeze(1)
             for part in (self.q, self.k, self.v)
         )
-        seen_BCHW = (
+        attended_BCHW = (
             scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).reshape(h_BCHW.shape)
         )
-        out: Tensor = h_BCHW + self.proj_out(seen_BCHW)
+        out: Tensor = h_BCHW + self.proj_out(attended_BCHW)
         return out
 
 
 class Downsample(nn.Module):
-    """Halves both sides."""
+    """Convolution that halves height and width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width, 3, stride=2)
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
-        # at the right and at the bottom only
+        """Return features of half the height and width."""
+        # pad at the right and at the bottom only
         smaller: Tensor = self.conv(pad(h_BCHW, (0, 1, 0, 1)))
         return smaller
 
 
 class Upsample(nn.Module):
-    """Doubles both sides."""
+    """Convolution after doubling height and width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = conv3(width, width)
+        self.conv = build_conv3x3(width, width)
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
+        """Return features of twice the height and width."""
         larger: Tensor = self.conv(interpolate(h_BCHW, scale_factor=2.0, mode="nearest"))
         return larger
 
 
-def conv3(inputs: int, outputs: int) -> nn.Conv2d:
-    """A convolution that sees the neighbours of each place and keeps the size."""
+def build_conv3x3(inputs: int, outputs: int) -> nn.Conv2d:
+    """Build a 3 x 3 convolution that keeps height and width."""
     return nn.Conv2d(inputs, outputs, 3, padding=1)
 
 
-def group_norm(width: int) -> nn.GroupNorm:
-    """The norm of every layer."""
+def build_group_norm(width: int) -> nn.GroupNorm:
+    """Build the norm of every layer."""
     return nn.GroupNorm(NORM_GROUPS, width, eps=NORM_EPS)
 
 
-def autoencoder_of(state: Mapping[str, Tensor], *, source: str) -> Autoencoder:
-    """The autoencoder whose weights these are; their shapes say its sizes. Raises ProblemsFound where they are no autoencoder's."""
+def build_autoencoder(state: Mapping[str, Tensor], *, source: str) -> FluxAutoencoder:
+    """Build the autoencoder of these weights, whose shapes determine its sizes.
+
+    Raises:
+        ProblemsFound: if the weights are not those of an autoencoder.
+    """
     levels = {
         int(found[1])
         for name in state
@@ -205,11 +234,11 @@ def autoencoder_of(state: Mapping[str, Tensor], *, source: str) -> Autoencoder:
         {name for name in state if re.match(r"encoder\.down\.0\.block\.\d+\.conv1\.weight$", name)}
     )
     if not levels or levels != set(range(len(levels))) or "encoder.conv_out.weight" not in state:
-        raise not_an_autoencoder(source, "it has no encoder.down")
+        raise build_autoencoder_error(source, "encoder.down is missing")
     widths = [
         state[f"encoder.down.{level}.block.0.conv1.weight"].size(0) for level in sorted(levels)
     ]
-    made = Autoencoder(
+    made = FluxAutoencoder(
         widths, layers=layers, latent_channels=state["encoder.conv_out.weight"].size(0) // 2
     )
     shapes = {name: tensor.shape for name, tensor in made.state_dict().items()}
@@ -219,17 +248,17 @@ def autoencoder_of(state: Mapping[str, Tensor], *, source: str) -> Autoencoder:
         if name not in shapes or name not in state or state[name].shape != shapes[name]
     )
     if odd:
-        raise not_an_autoencoder(source, f"{odd[0]} is not as expected")
+        raise build_autoencoder_error(source, f"{odd[0]} has an unexpected name or shape")
     made.load_state_dict(dict(state))
     return made
 
 
-def not_an_autoencoder(source: str, why: str) -> ProblemsFound:
-    """The problem with a file of other weights."""
-    help = "take ae.safetensors of FLUX.1"
-    return fail(
+def build_autoencoder_error(source: str, why: str) -> ProblemsFound:
+    """Build the error of a file with other weights."""
+    hint = "use ae.safetensors of FLUX.1"
+    return problem_error(
         "file",
-        f"{source} does not hold FLUX.1's autoencoder: {why}",
+        f"{source} does not contain FLUX.1's autoencoder: {why}",
         path=("model", "encoder", "autoencoder_path"),
-        help=help,
+        hint=hint,
     )

@@ -1,6 +1,7 @@
-"""What turns pictures and captions into what the model sees: FLUX.1's frozen networks, or tiny stand-ins that a run makes itself.
+"""Encoders of images and captions: FLUX.1's frozen networks, or tiny stand-ins.
 
-Shapes: B samples, T tokens of text, E width of T5, V width of CLIP, H and W places of a latent picture, L channels of a latent.
+Shapes: B samples, T tokens of text, E width of T5, V width of CLIP, H and W height and width of a
+latent image, L channels of a latent.
 """
 
 import math
@@ -15,41 +16,49 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
-from titanrun.config.problems import DataPath, fail
-from titanrun.models.flux.autoencoder import autoencoder_of
+from titanrun.config.problems import DataPath, problem_error
+from titanrun.models.flux.autoencoder import build_autoencoder
 from titanrun.models.flux.config import TINY, FluxConfig
-from titanrun.models.shared.config import decided
+from titanrun.models.shared.config import unwrap_auto
 
 CLIP_TOKENS = 77
-# pixels of a side of one place of a latent picture
-PIXELS = 8
-PACKED = 2
+# pixels per side of one position of a latent image
+PIXELS_PER_LATENT = 8
+PATCH_SIZE = 2
+# class of transformers, its output that is used, and the config field of its width
+TEXT_ENCODERS = {
+    "t5": ("T5EncoderModel", "last_hidden_state", "context_in_dim"),
+    "clip": ("CLIPTextModel", "pooler_output", "vec_in_dim"),
+}
 
 
 class TextEncoder(Protocol):
-    """Captions to features of each of their tokens, or of the whole."""
+    """Encoder from captions to features of each token, or of the whole caption."""
 
-    def __call__(self, captions: Sequence[str]) -> Tensor: ...
+    def __call__(self, captions: Sequence[str]) -> Tensor:
+        """Return the features of the captions."""
 
 
-class PictureCoder(Protocol):
-    """Pictures from -1 to 1 to latents, and back."""
+class ImageAutoencoder(Protocol):
+    """Autoencoder from images in [-1, 1] to latents, and back."""
 
     latent_channels: int
 
-    def encode(self, pictures_BCHW: Tensor, noise_BLHW: Tensor) -> Tensor: ...
+    def encode(self, images_BCHW: Tensor, noise_BLHW: Tensor) -> Tensor:
+        """Return normalized latents [B, L, H, W], drawn with the given noise."""
 
-    def decode(self, latents_BLHW: Tensor) -> Tensor: ...
+    def decode(self, latents_BLHW: Tensor) -> Tensor:
+        """Return images from normalized latents."""
 
 
-class TinyText:
-    """Random features of words: the same word always has the same ones."""
+class TinyTextEncoder:
+    """Random features of words: the same word always has the same features."""
 
     def __init__(self, width: int, *, length: int, device: torch.device) -> None:
         self.width, self.length, self.device = width, length, device
 
     def __call__(self, captions: Sequence[str]) -> Tensor:
-        """[B, T, width]; places behind the caption hold zeros."""
+        """Return features [B, T, width], zero behind the end of a caption."""
         features_BTE = torch.zeros(len(captions), self.length, self.width)
         for features_TE, caption in zip(features_BTE, captions, strict=True):
             for place, word in enumerate(caption.lower().split()[: self.length]):
@@ -59,52 +68,58 @@ class TinyText:
         return features_BTE.to(self.device)
 
 
-class TinyPooledText(TinyText):
-    """The mean of the words' random features."""
+class TinyPooledTextEncoder(TinyTextEncoder):
+    """Mean of the words' random features."""
 
     def __call__(self, captions: Sequence[str]) -> Tensor:
-        """[B, width]."""
-        # as large as the features of one word
+        """Return features [B, width]."""
+        # of the same magnitude as the features of one word
         return super().__call__(captions).sum(dim=1) / math.sqrt(self.length)
 
 
 class TinyAutoencoder:
-    """The lowest frequencies of each 8 x 8 pixels, by the discrete cosine transform of each colour."""
+    """Lowest frequencies of each 8 x 8 pixels, by the discrete cosine transform of each color."""
 
     def __init__(self, latent_channels: int) -> None:
         self.latent_channels = latent_channels
 
-    def encode(self, pictures_BCHW: Tensor, noise_BLHW: Tensor) -> Tensor:
-        """Latents [B, L, H, W]; nothing of them is drawn."""
-        basis = self.basis(pictures_BCHW.device)
-        patches = pictures_BCHW.unfold(2, PIXELS, PIXELS).unfold(3, PIXELS, PIXELS)
+    def encode(self, images_BCHW: Tensor, noise_BLHW: Tensor) -> Tensor:
+        """Return latents [B, L, H, W] without using the noise."""
+        basis = self.build_basis(images_BCHW.device)
+        patches = images_BCHW.unfold(2, PIXELS_PER_LATENT, PIXELS_PER_LATENT).unfold(
+            3, PIXELS_PER_LATENT, PIXELS_PER_LATENT
+        )
         return torch.einsum("bchwij,lcij->blhw", patches.float(), basis)
 
     def decode(self, latents_BLHW: Tensor) -> Tensor:
-        """The pictures that have these frequencies and no other."""
-        basis = self.basis(latents_BLHW.device) * PIXELS**2
+        """Return the images that have these frequencies only."""
+        basis = self.build_basis(latents_BLHW.device) * PIXELS_PER_LATENT**2
         patches = torch.einsum("blhw,lcij->bchiwj", latents_BLHW.float(), basis)
         return patches.flatten(4, 5).flatten(2, 3)
 
-    def basis(self, device: torch.device) -> Tensor:
-        """Waves [L, 3, 8, 8] with a mean square of 1 over the colour that each is of, divided by 64."""
-        places = (torch.arange(PIXELS, dtype=torch.float32) + 0.5) * math.pi / PIXELS
+    def build_basis(self, device: torch.device) -> Tensor:
+        """Return waves [L, 3, 8, 8] with a mean square of 1 over their color, divided by 64."""
+        places = (
+            (torch.arange(PIXELS_PER_LATENT, dtype=torch.float32) + 0.5)
+            * math.pi
+            / PIXELS_PER_LATENT
+        )
         pairs = sorted(
-            ((u, v) for u in range(PIXELS) for v in range(PIXELS)),
+            ((u, v) for u in range(PIXELS_PER_LATENT) for v in range(PIXELS_PER_LATENT)),
             key=lambda pair: (sum(pair), pair),
         )
-        basis = torch.zeros(self.latent_channels, 3, PIXELS, PIXELS)
+        basis = torch.zeros(self.latent_channels, 3, PIXELS_PER_LATENT, PIXELS_PER_LATENT)
         for channel in range(self.latent_channels):
             u, v = pairs[channel // 3]
             wave = torch.outer((u * places).cos(), (v * places).cos()) * math.sqrt(
                 (1 + (u > 0)) * (1 + (v > 0))
             )
-            basis[channel, channel % 3] = wave / PIXELS**2
+            basis[channel, channel % 3] = wave / PIXELS_PER_LATENT**2
         return basis.to(device)
 
 
-class HuggingFaceText:
-    """An encoder of transformers with its tokenizer, frozen."""
+class HuggingFaceTextEncoder:
+    """Frozen encoder of transformers with its tokenizer."""
 
     def __init__(
         self,
@@ -116,41 +131,22 @@ class HuggingFaceText:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        path: DataPath = ("model", "encoder", f"{kind}_encoder")
-        transformers = imported(path)
-        model, self.output = {
-            "t5": ("T5EncoderModel", "last_hidden_state"),
-            "clip": ("CLIPTextModel", "pooler_output"),
-        }[kind]
+        _, self.output, field = TEXT_ENCODERS[kind]
         self.length, self.device = length, device
-        try:
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, local_files_only=True
-            )
-            self.model = getattr(transformers, model).from_pretrained(
-                folder, local_files_only=True, dtype=dtype
-            )
-        except (OSError, ValueError, KeyError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise fail(
-                "file",
-                f"{folder} cannot be read as a {model} with its tokenizer: {first}",
-                path=path,
-            ) from None
+        self.tokenizer, self.model = load_text_encoder(folder, kind, dtype=dtype)
         self.model.to(device).eval().requires_grad_(False)
         found = self.model.config.hidden_size
         if found != width:
-            field = "context_in_dim" if kind == "t5" else "vec_in_dim"
-            raise fail(
+            raise problem_error(
                 "conflict",
-                f"the encoder in {folder} is {found} wide, model.{field} {width}",
-                path=path,
-                help="take the other encoder",
+                f"the encoder in {folder} is {found} wide, but model.{field} is {width}",
+                path=("model", "encoder", f"{kind}_encoder"),
+                hint=f"use an encoder of width {width}",
             )
 
     @torch.no_grad()
     def __call__(self, captions: Sequence[str]) -> Tensor:
-        """[B, T, E] of T5, [B, V] of CLIP."""
+        """Return features [B, T, E] of T5, or [B, V] of CLIP."""
         tokens = self.tokenizer(
             list(captions),
             truncation=True,
@@ -162,35 +158,62 @@ class HuggingFaceText:
         return features
 
 
-def imported(path: DataPath) -> Any:
-    """The package transformers. Raises ProblemsFound where it is missing."""
+def load_text_encoder(folder: str, kind: str, *, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return tokenizer and model from a folder in transformers' format.
+
+    Raises:
+        ProblemsFound: if the folder does not contain such a model.
+    """
+    path: DataPath = ("model", "encoder", f"{kind}_encoder")
+    transformers = import_text_encoder_library(path)
+    name = TEXT_ENCODERS[kind][0]
     try:
-        return import_module("transformers")
-    except ImportError:
-        help = 'pip install "titanrun[transformers]"'
-        raise fail(
-            "usage",
-            "T5 and CLIP need the package 'transformers', which is not installed",
+        return (
+            transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True),
+            getattr(transformers, name).from_pretrained(folder, local_files_only=True, dtype=dtype),
+        )
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise problem_error(
+            "file",
+            f"cannot read a {name} with its tokenizer from {folder}: {first}",
             path=path,
-            help=help,
         ) from None
 
 
-def text_encoders(
+def import_text_encoder_library(path: DataPath) -> Any:
+    """Return the package transformers.
+
+    Raises:
+        ProblemsFound: if it is not installed.
+    """
+    try:
+        return import_module("transformers")
+    except ImportError:
+        hint = 'pip install "titanrun[transformers]"'
+        raise problem_error(
+            "usage",
+            "T5 and CLIP need the package 'transformers', which is not installed",
+            path=path,
+            hint=hint,
+        ) from None
+
+
+def build_text_encoders(
     config: FluxConfig, *, device: torch.device, dtype: torch.dtype
 ) -> tuple[TextEncoder, TextEncoder]:
-    """What stands for each token of a caption, and for all of it."""
+    """Build the encoder of each token of a caption, and that of the whole caption."""
     encoder = config.encoder
     length, t5_width, clip_width = (
-        decided(encoder.max_t5_encoding_len),
-        decided(config.context_in_dim),
-        decided(config.vec_in_dim),
+        unwrap_auto(encoder.max_t5_encoding_len),
+        unwrap_auto(config.context_in_dim),
+        unwrap_auto(config.vec_in_dim),
     )
-    t5: TextEncoder = TinyText(t5_width, length=length, device=device)
-    clip: TextEncoder = TinyPooledText(clip_width, length=length, device=device)
+    t5: TextEncoder = TinyTextEncoder(t5_width, length=length, device=device)
+    clip: TextEncoder = TinyPooledTextEncoder(clip_width, length=length, device=device)
     if encoder.t5_encoder != TINY:
-        t5 = HuggingFaceText(
-            decided(encoder.t5_encoder),
+        t5 = HuggingFaceTextEncoder(
+            unwrap_auto(encoder.t5_encoder),
             "t5",
             width=t5_width,
             length=length,
@@ -198,8 +221,8 @@ def text_encoders(
             dtype=dtype,
         )
     if encoder.clip_encoder != TINY:
-        clip = HuggingFaceText(
-            decided(encoder.clip_encoder),
+        clip = HuggingFaceTextEncoder(
+            unwrap_auto(encoder.clip_encoder),
             "clip",
             width=clip_width,
             length=CLIP_TOKENS,
@@ -209,11 +232,17 @@ def text_encoders(
     return t5, clip
 
 
-def picture_coder(config: FluxConfig, *, device: torch.device, dtype: torch.dtype) -> PictureCoder:
-    """The autoencoder. Raises ProblemsFound where its file is no such."""
+def build_image_autoencoder(
+    config: FluxConfig, *, device: torch.device, dtype: torch.dtype
+) -> ImageAutoencoder:
+    """Build the autoencoder.
+
+    Raises:
+        ProblemsFound: if its file does not contain one, or does not fit the config.
+    """
     written, channels = (
-        decided(config.encoder.autoencoder_path),
-        decided(config.in_channels) // PACKED**2,
+        unwrap_auto(config.encoder.autoencoder_path),
+        unwrap_auto(config.in_channels) // PATCH_SIZE**2,
     )
     if written == TINY:
         return TinyAutoencoder(channels)
@@ -221,32 +250,38 @@ def picture_coder(config: FluxConfig, *, device: torch.device, dtype: torch.dtyp
     try:
         state = load_file(Path(written))
     except (OSError, SafetensorError) as error:
-        raise fail(
+        raise problem_error(
             "file",
-            f"{written} cannot be read: {error}",
+            f"cannot read {written}: {error}",
             path=path,
-            help="take ae.safetensors of FLUX.1",
+            hint="use ae.safetensors of FLUX.1",
         ) from None
-    made = autoencoder_of(state, source=written)
+    made = build_autoencoder(state, source=written)
     if made.latent_channels != channels:
-        message = f"the autoencoder has {made.latent_channels} channels, and model.in_channels {config.in_channels} are four times {channels}"
-        raise fail(
+        message = (
+            f"the autoencoder has {made.latent_channels} channels, but model.in_channels "
+            f"{config.in_channels} is four times {channels}"
+        )
+        raise problem_error(
             "conflict",
             message,
             path=path,
-            help=f"set model.in_channels to {PACKED**2 * made.latent_channels}",
+            hint=f"set model.in_channels to {PATCH_SIZE**2 * made.latent_channels}",
         )
     made.to(device, dtype).eval().requires_grad_(False)
     return made
 
 
-def packed(latents_BLHW: Tensor) -> Tensor:
-    """Tokens of 2 x 2 places, row by row, each the channels' four places one after the other: [B, I, 4 L]."""
-    patches = latents_BLHW.unfold(2, PACKED, PACKED).unfold(3, PACKED, PACKED)
+def patchify_latents(latents_BLHW: Tensor) -> Tensor:
+    """Pack 2 x 2 latents into tokens [B, I, 4 L], row by row.
+
+    In a token the four latents of each channel follow each other.
+    """
+    patches = latents_BLHW.unfold(2, PATCH_SIZE, PATCH_SIZE).unfold(3, PATCH_SIZE, PATCH_SIZE)
     return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
-def unpacked(tokens_BIC: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The latents [B, L, H, W] of tokens of a grid."""
-    patches = tokens_BIC.unflatten(1, grid).unflatten(-1, (-1, PACKED, PACKED))
+def unpatchify_latents(tokens_BIC: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return the latents [B, L, H, W] of tokens on a grid."""
+    patches: Tensor = tokens_BIC.unflatten(1, grid).unflatten(-1, (-1, PATCH_SIZE, PATCH_SIZE))
     return patches.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)

@@ -1,6 +1,6 @@
-"""How Llama 3 is split over ranks, as data."""
+"""Tensor-parallel plan of Llama 3."""
 
-from titanrun.distributed.tensor_parallel import Plan
-from titanrun.models.shared.parallelize import DECODER
+from titanrun.distributed.tensor_parallel import TPPlan
+from titanrun.models.shared.tensor_parallel_plans import DECODER
 
-TENSOR_PLAN: Plan = DECODER
+TENSOR_PLAN: TPPlan = DECODER

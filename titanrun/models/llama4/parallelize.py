@@ -1,6 +1,6 @@
-"""How Llama 4 is split over ranks, as data."""
+"""Tensor-parallel plan of Llama 4."""
 
-from titanrun.distributed.tensor_parallel import Plan
-from titanrun.models.shared.parallelize import DECODER, MIXTURE_OF_EXPERTS
+from titanrun.distributed.tensor_parallel import TPPlan
+from titanrun.models.shared.tensor_parallel_plans import DECODER, MIXTURE_OF_EXPERTS
 
-TENSOR_PLAN: Plan = {**DECODER, **MIXTURE_OF_EXPERTS}
+TENSOR_PLAN: TPPlan = {**DECODER, **MIXTURE_OF_EXPERTS}

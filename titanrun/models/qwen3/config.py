@@ -1,25 +1,26 @@
-"""Config of the qwen3 family, dense and mixture of experts, and what follows from its sizes."""
+"""Config of the qwen3 family, dense or with experts, and quantities that follow from it."""
 
 from typing import Any, ClassVar, Literal
 
 from titanrun.config.base import Config
+from titanrun.config.diagnostics import format_short_value
 from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.problems import Problem
-from titanrun.config.render import shorten
 from titanrun.config.types import OrAuto, PositiveFloat, PositiveInt
 from titanrun.models.shared.config import (
     AttentionConfig,
     DecoderInitConfig,
     MoeConfig,
     Sizes,
-    decided,
+    unwrap_auto,
 )
 from titanrun.models.shared.decoder_config import GroupedQueryConfig, Shapes
-from titanrun.models.shared.huggingface_config import HuggingFaceConfig
-from titanrun.models.shared.huggingface_decoder import read_decoder, read_rope
+from titanrun.models.shared.huggingface_config import HuggingFaceConfigReader
+from titanrun.models.shared.huggingface_decoder_config import read_decoder_sizes, read_rope_sizes
 
-# what config.json leaves unsaid, since transformers has no choice there; the bias is titanrun's own
-EXPERTS_OF_TRANSFORMERS = {
+# values that config.json does not contain, since transformers has no choice there; only titanrun
+# has the bias
+TRANSFORMERS_EXPERT_SIZES = {
     "num_shared_experts": 0,
     "score_func": "softmax",
     "route_scale": 1.0,
@@ -42,11 +43,14 @@ class Qwen3FeedForwardConfig(Config):
     """SwiGLU width of the dense layers."""
 
     hidden_dim: OrAuto[PositiveInt] = numerics("auto", examples=[3072])
-    """Width of the hidden layer; not used where every layer is a mixture of experts."""
+    """Width of the feed-forward layer. Not used if every layer is a mixture of experts."""
 
 
 class Qwen3Config(GroupedQueryConfig):
-    """Qwen3: pre-norm decoder with normalised queries and keys, grouped-query attention, SwiGLU or experts in every layer."""
+    """Qwen3: pre-norm decoder with normalized queries and keys, and grouped-query attention.
+
+    Every layer has SwiGLU, or every layer has experts.
+    """
 
     name: Literal["qwen3"] = bookkeeping("qwen3")
     builds: ClassVar = "titanrun.models.qwen3.model:Qwen3"
@@ -55,71 +59,87 @@ class Qwen3Config(GroupedQueryConfig):
     rope: Qwen3RopeConfig = section(Qwen3RopeConfig)
     feed_forward: Qwen3FeedForwardConfig = section(Qwen3FeedForwardConfig)
     moe: OrAuto[MoeConfig] | None = component("auto")
-    """The experts of every layer; null: dense layers."""
+    """Experts of every layer. null: dense layers."""
     init: DecoderInitConfig = section(DecoderInitConfig)
 
     @classmethod
-    def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
-        """The sizes in a config.json of Qwen3ForCausalLM or Qwen3MoeForCausalLM; absent keys have transformers' defaults."""
-        file = HuggingFaceConfig(written, family="qwen3")
-        is_moe = file.only("model_type", *cls.huggingface_types) == "qwen3_moe"
-        file.only("use_sliding_window", False)
-        file.only("sliding_window", None)
-        file.take("max_window_layers", 0, lambda value: type(value) is int, "a whole number")
-        sizes = read_decoder(file, max_seq_len=32768)
-        file.only("layer_types", ["full_attention"] * (sizes["n_layers"] or 0))
+    def read_huggingface_sizes(cls, config_json: dict[str, Any]) -> Sizes:
+        """Return the sizes in a config.json of Qwen3ForCausalLM or Qwen3MoeForCausalLM.
+
+        Absent keys have transformers' defaults.
+        """
+        file = HuggingFaceConfigReader(config_json, family="qwen3")
+        is_moe = file.take_one_allowed("model_type", *cls.huggingface_types) == "qwen3_moe"
+        file.take_one_allowed("use_sliding_window", False)
+        file.take_one_allowed("sliding_window", None)
+        file.take_value("max_window_layers", 0, lambda value: type(value) is int, "a whole number")
+        sizes = read_decoder_sizes(file, max_seq_len=32768)
+        file.take_one_allowed("layer_types", ["full_attention"] * (sizes["n_layers"] or 0))
         sizes |= {
-            "n_kv_heads": file.whole("num_key_value_heads", sizes["n_heads"]),
-            "head_dim": file.whole("head_dim", 128),
-            "rope": {"theta": read_rope(file, max_seq_len=sizes["max_seq_len"])["theta"]},
-            "feed_forward": {"hidden_dim": file.whole("intermediate_size")},
-            "moe": read_experts(file) if is_moe else None,
+            "n_kv_heads": file.take_positive_int("num_key_value_heads", sizes["n_heads"]),
+            "head_dim": file.take_positive_int("head_dim", 128),
+            "rope": {"theta": read_rope_sizes(file, max_seq_len=sizes["max_seq_len"])["theta"]},
+            "feed_forward": {"hidden_dim": file.take_positive_int("intermediate_size")},
+            "moe": read_qwen3_experts(file) if is_moe else None,
         }
-        file.close()
+        file.check_all_keys_read()
         return sizes
 
     def attention_shapes(self) -> Shapes:
-        """Name and shape of every parameter of one layer's attention."""
-        head_dim = decided(self.head_dim)
+        """Return name and shape of every parameter of one layer's attention."""
+        head_dim = unwrap_auto(self.head_dim)
         return {
             **super().attention_shapes(),
             "attention.q_norm.weight": (head_dim,),
             "attention.k_norm.weight": (head_dim,),
         }
 
-    def kept_by_attention(self) -> int:
-        """As without norms, and queries and keys once more."""
-        return super().kept_by_attention() + sum(self.projection_widths())
+    def attention_activation_elements(self) -> int:
+        """Return the elements that attention keeps per token.
+
+        Normalized queries and keys count once more.
+        """
+        return super().attention_activation_elements() + sum(self.projection_dims())
 
     def export_problems(self) -> list[Problem]:
-        """Experts that are chosen, weighted or shared in another way than in transformers."""
-        moe, problems = decided(self.moe), []
-        for field, theirs in EXPERTS_OF_TRANSFORMERS.items() if moe is not None else ():
+        """Return expert settings that differ from transformers."""
+        moe, problems = unwrap_auto(self.moe), []
+        for field, theirs in TRANSFORMERS_EXPERT_SIZES.items() if moe is not None else ():
             ours = getattr(moe, field)
             if ours != theirs and field != "load_balance_coeff":
-                message = f"transformers' Qwen3 has no experts with {field}: {shorten(ours)}"
+                message = (
+                    f"transformers' Qwen3 does not support moe.{field} {format_short_value(ours)}"
+                )
                 problems.append(
                     Problem(
                         "conflict",
                         message,
                         ("model", "moe", field),
-                        help=f"use {shorten(theirs)}, or export nothing",
+                        hint=f"use {format_short_value(theirs)}, or disable the export",
                     )
                 )
         return problems
 
 
-def read_experts(file: HuggingFaceConfig) -> Sizes:
-    """model.moe of a config.json of Qwen3MoeForCausalLM, whose every layer must have experts."""
-    file.only("decoder_sparse_step", 1)
-    file.only("mlp_only_layers", [])
-    for key in ("router_aux_loss_coef", "output_router_logits"):  # of a loss that is not ours
-        file.rest.pop(key, None)
-    num_experts = file.whole("num_experts", file.whole("num_local_experts", 128))
+def read_qwen3_experts(file: HuggingFaceConfigReader) -> Sizes:
+    """Return model.moe of a config.json of Qwen3MoeForCausalLM.
+
+    Every layer must have experts.
+    """
+    file.take_one_allowed("decoder_sparse_step", 1)
+    file.take_one_allowed("mlp_only_layers", [])
+    for key in (
+        "router_aux_loss_coef",
+        "output_router_logits",
+    ):  # keys of a loss that titanrun does not use
+        file.remaining.pop(key, None)
+    num_experts = file.take_positive_int(
+        "num_experts", file.take_positive_int("num_local_experts", 128)
+    )
     return {
         "num_experts": num_experts,
-        "top_k": file.whole("num_experts_per_tok", 8),
-        "hidden_dim": file.whole("moe_intermediate_size", 768),
-        "route_norm": file.flag("norm_topk_prob", False),
-        **EXPERTS_OF_TRANSFORMERS,
+        "top_k": file.take_positive_int("num_experts_per_tok", 8),
+        "hidden_dim": file.take_positive_int("moe_intermediate_size", 768),
+        "route_norm": file.take_bool("norm_topk_prob", False),
+        **TRANSFORMERS_EXPERT_SIZES,
     }

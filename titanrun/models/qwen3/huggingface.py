@@ -1,6 +1,7 @@
-"""Qwen3 weights under the names of transformers' Qwen3ForCausalLM and Qwen3MoeForCausalLM, and back.
+"""Conversion of Qwen3 weights to and from transformers' names.
 
-The bias that balances experts is titanrun's own: it is not exported, and zero after an import.
+The classes are Qwen3ForCausalLM and Qwen3MoeForCausalLM. Only titanrun has the bias that balances
+experts: it is not exported, and zero after an import.
 """
 
 from collections.abc import Mapping
@@ -10,15 +11,15 @@ from torch import Tensor
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.qwen3.config import Qwen3Config
-from titanrun.models.shared.huggingface_decoder import decoder_mapping
+from titanrun.models.shared.huggingface_decoder_config import export_decoder_config
 from titanrun.models.shared.huggingface_weights import (
     ATTENTION_NAMES,
     EXPERT_NAMES,
     FEED_FORWARD_NAMES,
     NORM_NAMES,
     SWIGLU_EXPERT_PARAMETERS,
-    exported_weights,
-    imported_weights,
+    export_decoder_weights,
+    import_decoder_weights,
 )
 
 LAYER_NAMES = {
@@ -33,28 +34,36 @@ EXPERT_PARAMETERS = SWIGLU_EXPERT_PARAMETERS
 
 
 def to_huggingface(config: Qwen3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a model under transformers' names. A tied head is not exported.
+    """Return the weights of a model under transformers' names. A tied head is not exported.
 
-    Raises ProblemsFound where transformers has no such experts, and where names or shapes are not those of the model.
+    Raises:
+        ProblemsFound: if transformers has no such experts, or names or shapes are not those of the
+            model.
     """
     if config.export_problems():
         raise ProblemsFound(config.export_problems())
-    return exported_weights(config, state, LAYER_NAMES)
+    return export_decoder_weights(config, state, LAYER_NAMES)
 
 
 def from_huggingface(config: Qwen3Config, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a Qwen3 of transformers under titanrun's names. A tied head is the embedding's matrix.
+    """Return the weights of a Qwen3 of transformers under titanrun's names.
 
-    Raises ProblemsFound where names or shapes are not those of the model.
+    A tied head gets the embedding's matrix.
+
+    Raises:
+        ProblemsFound: if names or shapes are not those of the model.
     """
-    return imported_weights(config, state, LAYER_NAMES)
+    return import_decoder_weights(config, state, LAYER_NAMES)
 
 
-def huggingface_config(config: Qwen3Config, dtype_name: str) -> dict[str, Any]:
-    """The content of config.json for transformers 4 and 5; `dtype_name` is that of the weights beside it."""
+def to_huggingface_config(config: Qwen3Config, dtype_name: str) -> dict[str, Any]:
+    """Return the content of config.json for transformers 4 and 5.
+
+    `dtype_name` is the dtype of the weights in the same folder.
+    """
     dense = config.moe is None
     return {
-        **decoder_mapping(
+        **export_decoder_config(
             config,
             dtype_name,
             model_type="qwen3" if dense else "qwen3_moe",
@@ -66,12 +75,12 @@ def huggingface_config(config: Qwen3Config, dtype_name: str) -> dict[str, Any]:
         "rope_theta": config.rope.theta,
         "rope_scaling": None,
         "use_sliding_window": False,
-        **({} if dense else experts_mapping(config.moe)),
+        **({} if dense else export_experts_config(config.moe)),
     }
 
 
-def experts_mapping(moe: Any) -> dict[str, Any]:
-    """The part of config.json about experts."""
+def export_experts_config(moe: Any) -> dict[str, Any]:
+    """Return the keys of config.json about experts."""
     return {
         "num_experts": moe.num_experts,
         "num_experts_per_tok": moe.top_k,

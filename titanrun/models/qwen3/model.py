@@ -1,58 +1,70 @@
-"""Qwen3 (https://arxiv.org/abs/2505.09388), a pre-norm decoder whose queries and keys are normalised, dense or with experts.
+"""Qwen3 (https://arxiv.org/abs/2505.09388), a pre-norm decoder, dense or with experts.
 
-Shapes: B batch, T tokens of a row, H head width.
+Queries and keys are normalized.
+
+Shapes: B batch, T tokens of a sequence, H head width.
 """
 
 import torch
 from torch import Tensor
 
 from titanrun.models.qwen3.config import Qwen3Config
-from titanrun.models.shared.attention import attention_backend
+from titanrun.models.shared.attention import build_attention_backend
+from titanrun.models.shared.config import unwrap_auto
 from titanrun.models.shared.decoder import Decoder
 from titanrun.models.shared.decoder_layer import DecoderLayer
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention
 from titanrun.models.shared.moe import Moe
-from titanrun.models.shared.rope import cos_sin_table, rope_rows, rotate_halves
+from titanrun.models.shared.rope import (
+    apply_rotary_emb_cos_sin,
+    build_cos_sin_rope_cache,
+    select_rope_positions,
+)
 
 
 class Qwen3(Decoder):
-    """Token ids to logits of the next token."""
+    """Decoder from token ids to logits of the next token."""
 
     config: Qwen3Config
 
     def __init__(self, config: Qwen3Config, *, seq_len: int) -> None:
         super().__init__(
-            config, [self.layer(config) for _ in range(config.n_layers)], seq_len=seq_len
+            config,
+            [self.build_layer(config) for _ in range(unwrap_auto(config.n_layers))],
+            seq_len=seq_len,
         )
 
     @staticmethod
-    def layer(config: Qwen3Config) -> DecoderLayer:
-        """Attention, then SwiGLU or experts."""
+    def build_layer(config: Qwen3Config) -> DecoderLayer:
+        """Build a layer of attention, and SwiGLU or experts."""
         attention = GroupedQueryAttention(
-            config, backend=attention_backend(config.attention), turn=rotate_halves, qk_norm=True
+            config,
+            backend=build_attention_backend(config.attention),
+            rotary_fn=apply_rotary_emb_cos_sin,
+            qk_norm=True,
         )
-        if config.moe is not None:
-            return DecoderLayer(config, attention=attention, moe=Moe(config.moe, dim=config.dim))
+        dim, moe = unwrap_auto(config.dim), unwrap_auto(config.moe)
+        if moe is not None:
+            return DecoderLayer(config, attention=attention, moe=Moe(moe, dim=dim))
         return DecoderLayer(
             config,
             attention=attention,
-            feed_forward=FeedForward(dim=config.dim, hidden_dim=config.dense_width()),
+            feed_forward=FeedForward(dim=dim, hidden_dim=config.dense_hidden_dim()),
         )
 
-    def new_rope_table(self, device: torch.device) -> Tensor:
-        """Cosines and sines [T, 2 H]; on the meta device only the shape."""
+    def build_rope_cache(self, device: torch.device) -> Tensor:
+        """Build the cache of cosines and sines [T, 2 H], with only a shape on the meta device."""
+        head_dim = unwrap_auto(self.config.head_dim)
         if device.type == "meta":
-            return torch.empty(
-                self.seq_len, 2 * self.config.head_dim, dtype=torch.float32, device=device
-            )
-        return cos_sin_table(
-            self.config.rope.theta,
-            head_dim=self.config.head_dim,
+            return torch.empty(self.seq_len, 2 * head_dim, dtype=torch.float32, device=device)
+        return build_cos_sin_rope_cache(
+            unwrap_auto(self.config.rope.theta),
+            head_dim=head_dim,
             seq_len=self.seq_len,
             device=device,
         )
 
-    def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
-        """Rows of cosines and sines [1 or B, T, 1, 2 H]."""
-        return rope_rows(self.rope_table, seq_len, positions_BT)
+    def select_rope_positions(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+        """Return rows of the cache of cosines and sines, [1 or B, T, 1, 2 H]."""
+        return select_rope_positions(self.rope_table, seq_len, positions_BT)

@@ -1,44 +1,62 @@
-"""The skeleton that the decoder-only families share: embedding, layers, final norm, output head.
+"""Base class of decoder-only families: embedding, layers, final norm, output head.
 
-Shapes: B batch, T tokens of a row, D model width, V vocabulary.
+Shapes: B batch, T tokens of a sequence, D model width, V vocabulary.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
-from titanrun.models.shared.config import DecoderInitConfig
-from titanrun.models.shared.decoder_layer import NewNorm
-from titanrun.models.shared.initialization import normal_, truncated_normal_
-from titanrun.models.shared.masks import Mask
+from titanrun.config.types import OrAuto
+from titanrun.models.shared.attention_masks import CausalMask
+from titanrun.models.shared.config import DecoderInitConfig, unwrap_auto
+from titanrun.models.shared.decoder_layer import LayerPart, Norm, NormFactory
+from titanrun.models.shared.weight_init import normal_, truncated_normal_
 
 
 class DecoderSizes(Protocol):
-    """What the skeleton reads of a family's config."""
-
-    vocab_size: Any
-    dim: Any
-    n_layers: Any
-    norm_eps: Any
-    tie_word_embeddings: Any
+    """Config fields that the base class reads."""
 
     @property
-    def init(self) -> DecoderInitConfig: ...
+    def vocab_size(self) -> OrAuto[int]:
+        """Number of tokens of the vocabulary."""
+
+    @property
+    def dim(self) -> OrAuto[int]:
+        """Width of the residual stream."""
+
+    @property
+    def n_layers(self) -> OrAuto[int]:
+        """Number of layers."""
+
+    @property
+    def norm_eps(self) -> OrAuto[float]:
+        """Epsilon of the norms."""
+
+    @property
+    def tie_word_embeddings(self) -> OrAuto[bool]:
+        """Whether the output head shares the embedding's matrix."""
+
+    @property
+    def init(self) -> DecoderInitConfig:
+        """Standard deviations of the initial weights."""
 
 
 class Decoder(nn.Module):
-    """Token ids to logits of the next token. A family gives the layers and the RoPE table.
+    """Decoder from token ids to logits. A family provides the layers and the RoPE cache.
 
-    Build it on the meta device, allocate with `to_empty`, then call `init_weights`, which also fills the RoPE table. A layer is
-    called with the stream [B, T, D], with what `rope_rows` makes of the table, and with the mask in the form that the back end of its
-    attention takes, which is its part `attention.backend`; it has `init_weights(init, into_stream_std=..., generator=...)`.
+    Build it on the meta device, allocate with `to_empty`, then call `init_weights`, which also
+    fills the RoPE cache. A layer is called with the stream [B, T, D], with the result of
+    `select_rope_positions`, and with the mask that the back end of its attention,
+    `attention.backend`, builds. It has a method `init_weights(init, residual_std=...,
+    generator=...)`.
     """
 
     tok_embeddings: nn.Embedding | None
-    norm: nn.Module | None
+    norm: Norm | None
     output: nn.Linear | None
     rope_table: Tensor
 
@@ -48,26 +66,27 @@ class Decoder(nn.Module):
         layers: Sequence[nn.Module],
         *,
         seq_len: int,
-        new_norm: NewNorm = nn.RMSNorm,
+        norm_factory: NormFactory = nn.RMSNorm,
     ) -> None:
         super().__init__()
         self.config = config
         self.seq_len = seq_len
-        self.tok_embeddings = nn.Embedding(config.vocab_size, config.dim)
+        vocab_size, dim = unwrap_auto(config.vocab_size), unwrap_auto(config.dim)
+        self.tok_embeddings = nn.Embedding(vocab_size, dim)
         self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(layers)})
-        self.norm = new_norm(config.dim, eps=config.norm_eps)
-        self.output = output = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.norm = norm_factory(dim, eps=unwrap_auto(config.norm_eps))
+        self.output = output = nn.Linear(dim, vocab_size, bias=False)
         self.register_buffer(
-            "rope_table", self.new_rope_table(output.weight.device), persistent=False
+            "rope_table", self.build_rope_cache(output.weight.device), persistent=False
         )
         self.tie_weights()
 
-    def new_rope_table(self, device: torch.device) -> Tensor:
-        """The RoPE table, one row a position; on the meta device only its shape."""
+    def build_rope_cache(self, device: torch.device) -> Tensor:
+        """Build the RoPE cache, one row per position, with only a shape on the meta device."""
         raise NotImplementedError
 
-    def rope_rows(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
-        """What the layers need of the table for rows of `seq_len` tokens."""
+    def select_rope_positions(self, seq_len: int, positions_BT: Tensor | None) -> Tensor:
+        """Return the rows of the RoPE cache for sequences of `seq_len` tokens."""
         raise NotImplementedError
 
     def forward(
@@ -76,54 +95,65 @@ class Decoder(nn.Module):
         positions_BT: Tensor | None = None,
         documents_BT: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, T, V] in the compute dtype. Positions are [1, T] or [B, T], and 0 to T - 1 where absent. `documents_BT` numbers the
-        documents of whole rows, also where ranks share them; it is absent where a row is one.
+        """Return the logits [B, T, V] in the compute dtype.
 
-        A pipeline stage has not all of the parts: it takes the stream [B, T, D] where the embedding is None, and gives the stream
-        where the output head is.
+        Positions are [1, T] or [B, T], by default 0 to T - 1. `documents_BT` are the document ids
+        of whole sequences, even if ranks share them. It is None if each sequence is one document. A
+        pipeline stage lacks some modules: without the embedding it takes the stream [B, T, D], and
+        without the output head it returns the stream.
         """
         h_BTD = tokens_BT if self.tok_embeddings is None else self.tok_embeddings(tokens_BT)
-        told = self.telling(tokens_BT, positions_BT, documents_BT)
-        normed_BTD = self.stream(h_BTD, told)
-        return normed_BTD if self.output is None else self.logits(normed_BTD)
+        get_layer_inputs = self.build_layer_inputs(tokens_BT, positions_BT, documents_BT)
+        normed_BTD = self.forward_layers(h_BTD, get_layer_inputs)
+        return normed_BTD if self.output is None else self.compute_logits(normed_BTD)
 
-    def telling(
+    def build_layer_inputs(
         self, tokens_BT: Tensor, positions_BT: Tensor | None, documents_BT: Tensor | None
     ) -> Callable[[Any], tuple[Any, Any]]:
-        """What gives a layer, beside the stream, its rows of the RoPE table and its mask. Layers of one mask share it."""
-        rope = self.rope_rows(tokens_BT.size(1), positions_BT)
-        # a later stage may be given a piece of the stream only
+        """Return a function from a layer to its RoPE rows and mask.
+
+        Layers with equal masks share one.
+        """
+        rope = self.select_rope_positions(tokens_BT.size(1), positions_BT)
+        # a later stage may receive only a part of the stream
         length = (tokens_BT if positions_BT is None else positions_BT).size(1)
-        seen: dict[Mask, Any] = {}
+        masks: dict[CausalMask, Any] = {}
 
-        def told(layer: Any) -> tuple[Any, Any]:
+        def get_layer_inputs(layer: Any) -> tuple[Any, Any]:
             backend = layer.attention.backend
-            if backend.mask not in seen:
-                seen[backend.mask] = backend.seen(length, documents_BT, device=tokens_BT.device)
-            return rope, seen[backend.mask]
+            if backend.mask not in masks:
+                masks[backend.mask] = backend.build_mask(
+                    length, documents_BT, device=tokens_BT.device
+                )
+            return rope, masks[backend.mask]
 
-        return told
+        return get_layer_inputs
 
-    def trunk(self) -> Iterable[nn.Module]:
-        """The layers that the next token is predicted with."""
+    def main_layers(self) -> Iterable[nn.Module]:
+        """Return the layers that predict the next token."""
         return self.layers.values()
 
-    def stream(self, h_BTD: Tensor, told: Callable[[Any], tuple[Any, Any]]) -> Tensor:
-        """The stream behind these, normalised on a rank that has the final norm."""
-        for layer in self.trunk():
-            h_BTD = layer(h_BTD, *told(layer))
+    def forward_layers(
+        self, h_BTD: Tensor, get_layer_inputs: Callable[[Any], tuple[Any, Any]]
+    ) -> Tensor:
+        """Return the stream after the main layers, normalized if this rank has the final norm."""
+        for layer in self.main_layers():
+            h_BTD = layer(h_BTD, *get_layer_inputs(layer))
         return h_BTD if self.norm is None else self.norm(h_BTD)
 
-    def logits(self, normed_BTD: Tensor) -> Tensor:
-        """Logits [B, T, V] of the normalised stream, on a rank that has the output head."""
+    def compute_logits(self, normed_BTD: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of the normalized stream.
+
+        The rank must have the output head.
+        """
         assert self.output is not None
         logits_BTV: Tensor = self.output(normed_BTD)
         return logits_BTV
 
     def tie_weights(self) -> None:
-        """Let the output head use the embedding's matrix, if the config says so; `to_empty` separates them.
+        """Tie the output head to the embedding if the config says so. `to_empty` separates them.
 
-        A pipeline rank that has one of the two has both, and only its stages lack one.
+        A pipeline rank that has one of the two has both. Only its stages lack one.
         """
         if (
             self.config.tie_word_embeddings
@@ -133,26 +163,33 @@ class Decoder(nn.Module):
             self.output.weight = self.tok_embeddings.weight
 
     def init_weights(self, generator: Generator | None = None) -> None:
-        """Fill every parameter and the RoPE table. A tied matrix is drawn as the output head."""
+        """Initialize every parameter and the RoPE cache.
+
+        A tied matrix is drawn as the output head.
+        """
         init = self.config.init
         self.tie_weights()
-        self.rope_table = self.new_rope_table(self.rope_table.device)
+        self.rope_table = self.build_rope_cache(self.rope_table.device)
         if self.tok_embeddings is not None and not self.config.tie_word_embeddings:
             normal_(self.tok_embeddings.weight, std=init.embedding_std, generator=generator)
         for layer, block in self.layers.items():
-            block.init_weights(
-                init, into_stream_std=self.into_stream_std(int(layer)), generator=generator
+            cast(LayerPart, block).init_weights(
+                init, residual_std=self.compute_residual_std(int(layer)), generator=generator
             )
         if self.norm is not None:
             self.norm.reset_parameters()
         if self.output is not None:
-            output_bound = init.output_truncation_stds * init.output_std
+            output_std = unwrap_auto(init.output_std)
+            output_bound = init.output_truncation_stds * output_std
             truncated_normal_(
-                self.output.weight, std=init.output_std, bound=output_bound, generator=generator
+                self.output.weight, std=output_std, bound=output_bound, generator=generator
             )
 
-    def into_stream_std(self, layer: int) -> float:
-        """Std of what adds to the residual stream: falls with the depth, so that the stream's variance does not grow with it."""
+    def compute_residual_std(self, layer: int) -> float:
+        """Return the std of weights that add to the residual stream.
+
+        It decreases with the depth, so that the variance of the stream does not grow with it.
+        """
         init = self.config.init
-        depth = layer + 1 if init.depth_scaling == "layer" else self.config.n_layers
+        depth = layer + 1 if init.depth_scaling == "layer" else unwrap_auto(self.config.n_layers)
         return init.linear_std / math.sqrt(2 * depth)

@@ -1,4 +1,4 @@
-"""What configs of decoder-only families share: sizes, what follows from them, and the shapes of the usual parameters."""
+"""Configs of decoder-only families: sizes, derived quantities, and parameter shapes."""
 
 from copy import deepcopy
 from math import prod
@@ -12,21 +12,22 @@ from titanrun.models.shared.config import (
     ModelConfig,
     MoeConfig,
     Sizes,
-    decided,
-    moe_conflicts,
+    find_moe_problems,
+    unwrap_auto,
 )
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 class DecoderConfig(ModelConfig):
-    """A decoder: layers of attention and a hidden part, which is SwiGLU or a mixture of experts.
+    """A decoder: layers of attention, and of SwiGLU or a mixture of experts.
 
-    A family adds the sizes of its attention, and the sections `attention`, `rope`, `feed_forward`, `moe` and `init` that it has, and
-    says what is its own: `attention_shapes`, `kept_by_attention`, and where layers differ, `has_experts`.
+    A family adds the sizes of its attention, and those of the sections `attention`, `rope`,
+    `feed_forward`, `moe` and `init` that it has. It overrides `attention_shapes`,
+    `attention_activation_elements`, and `has_experts` if its layers differ.
     """
 
-    follows: ClassVar[frozenset[DataPath]] = frozenset({("init", "output_std")})
+    derived_fields: ClassVar[frozenset[DataPath]] = frozenset({("init", "output_std")})
     dim: OrAuto[PositiveInt] = numerics("auto", examples=[4096])
     """Width of the residual stream."""
     n_layers: OrAuto[LayerCount] = numerics("auto", examples=[32])
@@ -39,69 +40,80 @@ class DecoderConfig(ModelConfig):
     """Whether the output head shares the embedding's matrix."""
 
     @classmethod
-    def derived(cls, sizes: Sizes) -> Sizes:
-        """The output head's std, where it is undecided."""
+    def fill_derived_sizes(cls, sizes: Sizes) -> Sizes:
+        """Fill the std of the output head if it is undecided."""
         sizes = deepcopy(sizes)
         if sizes["init"]["output_std"] == AUTO and sizes["dim"] != AUTO:
             sizes["init"]["output_std"] = sizes["dim"] ** -0.5
         return sizes
 
     @classmethod
-    def conflicts(cls, sizes: Sizes) -> list[Problem]:
-        """Experts that cannot be chosen."""
+    def find_size_problems(cls, sizes: Sizes) -> list[Problem]:
+        """Find invalid sizes of experts."""
         moe = sizes.get("moe")
-        # a plug-in's family may have experts of another kind
+        # the family of a plug-in may have other experts
         return (
-            moe_conflicts(moe)
+            find_moe_problems(moe)
             if isinstance(moe, dict) and MoeConfig.model_fields.keys() <= moe.keys()
             else []
         )
 
     def attention_shapes(self) -> Shapes:
-        """Name and shape of every parameter of one layer's attention, `attention.` in front."""
+        """Return name and shape of every parameter of one layer's attention.
+
+        Names begin with `attention.`.
+        """
         raise NotImplementedError
 
-    def kept_by_attention(self) -> int:
-        """Elements that tensor-parallel ranks split, of those a layer's attention keeps of each token for its backward pass."""
+    def attention_activation_elements(self) -> int:
+        """Return the elements that attention keeps per token for its backward pass.
+
+        Only elements that tensor-parallel ranks split are counted.
+        """
         raise NotImplementedError
 
-    def experts(self) -> MoeConfig | None:
-        """The mixture of experts of the layers that have one; None for a dense model."""
-        moe = decided(getattr(self, "moe", None))
+    def find_moe_config(self) -> MoeConfig | None:
+        """Return the mixture of experts of the layers that have one, or None if dense."""
+        moe = unwrap_auto(getattr(self, "moe", None))
         return moe if isinstance(moe, MoeConfig) else None
 
     def has_experts(self, layer: int) -> bool:
-        """Whether the hidden part of a layer is a mixture of experts."""
-        return self.experts() is not None
+        """Return whether the feed-forward part of a layer is a mixture of experts."""
+        return self.find_moe_config() is not None
 
     def parameter_shapes(self) -> Shapes:
-        """Name and shape of every parameter, in the model's order; a tied head is not listed."""
-        dim, vocab_size = decided(self.dim), decided(self.vocab_size)
+        """Return name and shape of every parameter, in the model's order.
+
+        A tied head is not listed.
+        """
+        dim, vocab_size = unwrap_auto(self.dim), unwrap_auto(self.vocab_size)
         shapes: Shapes = {"tok_embeddings.weight": (vocab_size, dim)}
-        of_kind = {
-            kind: self.layer_shapes(with_experts=kind)
+        shapes_by_kind = {
+            kind: self.layer_shapes(has_experts=kind)
             for kind in {self.has_experts(index) for index in range(self.layer_count())}
         }
         for index in range(self.layer_count()):
-            of_layer = of_kind[self.has_experts(index)] | self.shapes_beside(index)
-            shapes.update({f"layers.{index}.{name}": shape for name, shape in of_layer.items()})
+            layer_shapes = shapes_by_kind[self.has_experts(index)] | self.extra_layer_shapes(index)
+            shapes.update({f"layers.{index}.{name}": shape for name, shape in layer_shapes.items()})
         shapes["norm.weight"] = (dim,)
-        if not decided(self.tie_word_embeddings):
+        if not unwrap_auto(self.tie_word_embeddings):
             shapes["output.weight"] = (vocab_size, dim)
         return shapes
 
     def buffer_shapes(self) -> Shapes:
-        """Name and shape of every tensor of a checkpoint that is no parameter: the biases that balance experts."""
-        moe = self.experts()
-        if moe is None or decided(moe.load_balance_coeff) is None:
+        """Return name and shape of every buffer in a checkpoint: the biases of load balancing."""
+        moe = self.find_moe_config()
+        if moe is None or unwrap_auto(moe.load_balance_coeff) is None:
             return {}
         layers = filter(self.has_experts, range(self.layer_count()))
-        return {f"layers.{layer}.moe.expert_bias": (decided(moe.num_experts),) for layer in layers}
+        return {
+            f"layers.{layer}.moe.expert_bias": (unwrap_auto(moe.num_experts),) for layer in layers
+        }
 
-    def layer_shapes(self, *, with_experts: bool) -> Shapes:
-        """Name and shape of every parameter of one layer."""
-        dim = decided(self.dim)
-        hidden = self.expert_shapes() if with_experts else self.feed_forward_shapes()
+    def layer_shapes(self, *, has_experts: bool) -> Shapes:
+        """Return name and shape of every parameter of one layer."""
+        dim = unwrap_auto(self.dim)
+        hidden = self.expert_shapes() if has_experts else self.feed_forward_shapes()
         return {
             **self.attention_shapes(),
             **hidden,
@@ -109,69 +121,81 @@ class DecoderConfig(ModelConfig):
             "ffn_norm.weight": (dim,),
         }
 
-    def shapes_beside(self, layer: int) -> Shapes:
-        """Name and shape of what a layer has beside attention, hidden part and their norms."""
+    def extra_layer_shapes(self, layer: int) -> Shapes:
+        """Return further parameters of a layer, other than attention, feed-forward and norms."""
         return {}
 
     def feed_forward_shapes(self) -> Shapes:
-        """Name and shape of every parameter of a dense layer's SwiGLU."""
-        return swiglu_shapes("feed_forward.w{}.weight", decided(self.dim), self.dense_width())
+        """Return name and shape of every parameter of a dense layer's SwiGLU."""
+        return get_swiglu_shapes(
+            "feed_forward.w{}.weight", unwrap_auto(self.dim), self.dense_hidden_dim()
+        )
 
     def expert_shapes(self) -> Shapes:
-        """Name and shape of every parameter of a mixture of experts."""
-        moe, dim = self.experts(), decided(self.dim)
+        """Return name and shape of every parameter of a mixture of experts."""
+        moe, dim = self.find_moe_config(), unwrap_auto(self.dim)
         assert moe is not None
-        experts, hidden = decided(moe.num_experts), decided(moe.hidden_dim)
+        experts, hidden = unwrap_auto(moe.num_experts), unwrap_auto(moe.hidden_dim)
         shapes: Shapes = {"moe.router.gate.weight": (experts, dim)}
-        if decided(moe.gate_bias):
+        if unwrap_auto(moe.gate_bias):
             shapes["moe.router.gate.bias"] = (experts,)
         shapes |= {
             name: (experts, *shape)
-            for name, shape in swiglu_shapes("moe.experts.w{}", dim, hidden).items()
+            for name, shape in get_swiglu_shapes("moe.experts.w{}", dim, hidden).items()
         }
-        shared = decided(moe.num_shared_experts) * hidden
+        shared = unwrap_auto(moe.num_shared_experts) * hidden
         return shapes | (
-            swiglu_shapes("moe.shared_experts.w{}.weight", dim, shared) if shared else {}
+            get_swiglu_shapes("moe.shared_experts.w{}.weight", dim, shared) if shared else {}
         )
 
-    def dense_width(self) -> int:
-        """Hidden width of a dense layer."""
+    def dense_hidden_dim(self) -> int:
+        """Return the hidden width of a dense layer."""
         section: Any = getattr(self, "feed_forward", None)
-        return int(decided(section.hidden_dim))
+        return int(unwrap_auto(section.hidden_dim))
 
-    def stream_width(self) -> int:
-        """Width of the residual stream."""
-        return decided(self.dim)
+    def model_dim(self) -> int:
+        """Return the width of the residual stream."""
+        return unwrap_auto(self.dim)
 
-    def kept_widths(self) -> tuple[int, int]:
-        """What a layer keeps of each token: as wide as the stream, and split by tensor parallelism; of the kind that keeps most."""
+    def layer_activation_elements(self) -> tuple[int, int]:
+        """Return the elements that a layer keeps per token: stream width, and split by ranks.
+
+        Of layers with and without experts it is the kind that keeps most.
+        """
         return max(
             map(
-                self.kept_by_kind, {self.has_experts(layer) for layer in range(self.layer_count())}
+                self.activation_elements_by_layer_kind,
+                {self.has_experts(layer) for layer in range(self.layer_count())},
             ),
             key=sum,
         )
 
-    def kept_by_kind(self, with_experts: bool) -> tuple[int, int]:
-        """`kept_widths` of a layer of SwiGLU or of experts: the inputs and outputs of both norms; what attention keeps; gate, activated
-        gate, value and their product. Each expert keeps the token before and after it as well."""
-        dim, moe = decided(self.dim), self.experts()
-        if moe is None or not with_experts:
-            return 4 * dim, self.kept_by_attention() + 4 * self.dense_width()
-        top_k = decided(moe.top_k)
-        hidden = (top_k + decided(moe.num_shared_experts)) * decided(moe.hidden_dim)
-        return (4 + 2 * top_k) * dim, self.kept_by_attention() + 4 * hidden
+    def activation_elements_by_layer_kind(self, has_experts: bool) -> tuple[int, int]:
+        """Return `layer_activation_elements` of a layer with or without experts.
+
+        These are inputs and outputs of both norms, those of attention, and gate, activated gate,
+        value and their product. Each expert also keeps the token before and after it.
+        """
+        dim, moe = unwrap_auto(self.dim), self.find_moe_config()
+        if moe is None or not has_experts:
+            return 4 * dim, self.attention_activation_elements() + 4 * self.dense_hidden_dim()
+        top_k = unwrap_auto(moe.top_k)
+        hidden = (top_k + unwrap_auto(moe.num_shared_experts)) * unwrap_auto(moe.hidden_dim)
+        return (4 + 2 * top_k) * dim, self.attention_activation_elements() + 4 * hidden
 
     def expert_layer_count(self) -> int:
-        """Layers that are mixtures of experts."""
+        """Return the number of layers that are mixtures of experts."""
         return sum(map(self.has_experts, range(self.layer_count())))
 
-    def idle_parameter_count(self) -> int:
-        """Parameters of the experts that a token is not sent to: those stacked along a dim that counts experts."""
-        moe = self.experts()
+    def inactive_parameter_count(self) -> int:
+        """Return the parameters of experts to which a token is not sent.
+
+        Only weights stacked along a dim that counts experts are included.
+        """
+        moe = self.find_moe_config()
         if moe is None:
             return 0
-        experts, top_k = decided(moe.num_experts), decided(moe.top_k)
+        experts, top_k = unwrap_auto(moe.num_experts), unwrap_auto(moe.top_k)
         stacked = sum(
             prod(shape)
             for name, shape in self.expert_shapes().items()
@@ -181,41 +205,43 @@ class DecoderConfig(ModelConfig):
 
 
 class GroupedQueryConfig(DecoderConfig):
-    """A decoder in whose attention groups of query heads share a key and value head."""
+    """A decoder in which groups of query heads share a key and value head."""
 
     n_kv_heads: OrAuto[PositiveInt] = numerics("auto", examples=[8])
-    """Number of key and value heads; n_heads must be a multiple of it."""
+    """Number of key and value heads. n_heads must be a multiple of it."""
     head_dim: OrAuto[PositiveInt] = numerics("auto", examples=[128])
-    """Width of one head; n_heads times it may differ from dim."""
+    """Width of one head. n_heads times it may differ from dim."""
 
     @classmethod
-    def conflicts(cls, sizes: Sizes) -> list[Problem]:
-        """Odd heads that RoPE cannot turn, heads that cannot be shared, and experts that cannot be chosen."""
+    def find_size_problems(cls, sizes: Sizes) -> list[Problem]:
+        """Find odd heads, heads that cannot be shared, and invalid sizes of experts."""
         problems = []
         n_heads, n_kv_heads, head_dim = sizes["n_heads"], sizes["n_kv_heads"], sizes["head_dim"]
         if head_dim != AUTO and head_dim % 2:
             problems.append(
-                conflict(
+                build_size_problem(
                     "head_dim",
-                    f"head_dim {head_dim} is odd, and RoPE turns pairs",
+                    f"head_dim {head_dim} is odd, but RoPE rotates pairs",
                     "use an even head_dim",
                 )
             )
         if AUTO not in (n_heads, n_kv_heads) and n_heads % n_kv_heads:
-            message = f"{n_heads} query heads cannot share {n_kv_heads} key and value heads evenly"
+            message = f"n_heads {n_heads} is not divisible by n_kv_heads {n_kv_heads}"
             problems.append(
-                conflict("n_kv_heads", message, f"make n_kv_heads a divisor of {n_heads}")
+                build_size_problem(
+                    "n_kv_heads", message, f"set n_kv_heads to a divisor of {n_heads}"
+                )
             )
-        return problems + super().conflicts(sizes)
+        return problems + super().find_size_problems(sizes)
 
-    def projection_widths(self) -> tuple[int, int]:
-        """Width of all queries, and of all keys or values."""
-        head_dim = decided(self.head_dim)
-        return decided(self.n_heads) * head_dim, decided(self.n_kv_heads) * head_dim
+    def projection_dims(self) -> tuple[int, int]:
+        """Return the width of all queries, and of all keys or values."""
+        head_dim = unwrap_auto(self.head_dim)
+        return unwrap_auto(self.n_heads) * head_dim, unwrap_auto(self.n_kv_heads) * head_dim
 
     def attention_shapes(self) -> Shapes:
-        """Name and shape of the four projections of one layer's attention."""
-        dim, (q_width, kv_width) = decided(self.dim), self.projection_widths()
+        """Return name and shape of the four projections of one layer's attention."""
+        dim, (q_width, kv_width) = unwrap_auto(self.dim), self.projection_dims()
         return {
             "attention.wq.weight": (q_width, dim),
             "attention.wk.weight": (kv_width, dim),
@@ -223,27 +249,30 @@ class GroupedQueryConfig(DecoderConfig):
             "attention.wo.weight": (dim, q_width),
         }
 
-    def kept_by_attention(self) -> int:
-        """Queries, keys, values, and the output as the kernel gives it and as the projection takes it."""
-        q_width, kv_width = self.projection_widths()
+    def attention_activation_elements(self) -> int:
+        """Return the elements of queries, keys, values and outputs per token.
+
+        Outputs count twice: as the kernel returns them and as the projection takes them.
+        """
+        q_width, kv_width = self.projection_dims()
         return 3 * q_width + 2 * kv_width
 
-    def key_value_width(self) -> int:
-        """Width of the keys of all heads of one layer, plus that of the values."""
-        return 2 * self.projection_widths()[1]
+    def kv_dim(self) -> int:
+        """Return the width of keys plus values of all heads of one layer."""
+        return 2 * self.projection_dims()[1]
 
-    def attention_width(self) -> int:
-        """Key width plus value width of all query heads of all layers."""
-        return self.layer_count() * decided(self.n_heads) * 2 * decided(self.head_dim)
-
-
-def conflict(field: str, message: str, help: str) -> Problem:
-    """Two sizes that exclude each other, shown at `field` of the model section."""
-    return Problem("conflict", message, ("model", *field.split(".")), help=help)
+    def attention_dim(self) -> int:
+        """Return key width plus value width of all query heads of all layers."""
+        return self.layer_count() * unwrap_auto(self.n_heads) * 2 * unwrap_auto(self.head_dim)
 
 
-def swiglu_shapes(name: str, dim: int, hidden: int) -> Shapes:
-    """The three matrices of a SwiGLU layer; `name` has {} for their number."""
+def build_size_problem(field: str, message: str, hint: str) -> Problem:
+    """Build the problem of two conflicting sizes, located at `field` of the model section."""
+    return Problem("conflict", message, ("model", *field.split(".")), hint=hint)
+
+
+def get_swiglu_shapes(name: str, dim: int, hidden: int) -> Shapes:
+    """Return the shapes of the three matrices of SwiGLU. `name` has {} for their number."""
     return {
         name.format(1): (hidden, dim),
         name.format(2): (dim, hidden),
@@ -251,21 +280,27 @@ def swiglu_shapes(name: str, dim: int, hidden: int) -> Shapes:
     }
 
 
-def rope_conflicts(rope: Sizes) -> list[Problem]:
-    """What cannot be true together in model.rope: a ramp that runs backwards, and a base without frequencies to ramp over."""
+def find_rope_problems(rope: Sizes) -> list[Problem]:
+    """Find conflicts in model.rope.
+
+    These are a ramp that runs backwards, and a base without frequencies to ramp over.
+    """
     scaling, theta = rope["scaling"], rope["theta"]
     kind = scaling["name"] if isinstance(scaling, dict) else None
     if kind == "llama3" and scaling["high_freq_factor"] < scaling["low_freq_factor"]:
-        message = f"high_freq_factor {scaling['high_freq_factor']} is below low_freq_factor {scaling['low_freq_factor']}"
-        return [conflict("rope.scaling.high_freq_factor", message, "exchange the two")]
+        message = (
+            f"high_freq_factor {scaling['high_freq_factor']} is below low_freq_factor "
+            f"{scaling['low_freq_factor']}"
+        )
+        return [build_size_problem("rope.scaling.high_freq_factor", message, "swap the two")]
     if kind == "yarn" and scaling["beta_fast"] < scaling["beta_slow"]:
         message = f"beta_fast {scaling['beta_fast']} is below beta_slow {scaling['beta_slow']}"
-        return [conflict("rope.scaling.beta_fast", message, "exchange the two")]
+        return [build_size_problem("rope.scaling.beta_fast", message, "swap the two")]
     if kind == "yarn" and theta != AUTO and theta <= 1:
         return [
-            conflict(
+            build_size_problem(
                 "rope.theta",
-                f"YaRN ramps over falling frequencies, and theta {theta} makes none",
+                f"YaRN needs decreasing frequencies, but theta is {theta}",
                 "use a theta above 1",
             )
         ]

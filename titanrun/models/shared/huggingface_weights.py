@@ -1,6 +1,7 @@
-"""Weights under transformers' names, and back: what the families share.
+"""Conversion of weights to and from transformers' names, shared by the families.
 
-On disk transformers keeps each expert's matrices apart, where titanrun stacks those of a layer: their names hold {} for the expert.
+On disk transformers stores each expert's matrices separately, where titanrun stacks those of a
+layer: their names contain {} for the expert.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.suggest import listing
+from titanrun.config.suggest import format_word_list
+from titanrun.models.shared.config import unwrap_auto
 from titanrun.models.shared.decoder_config import DecoderConfig, Shapes
 
-NAMES = {
+MODEL_NAMES = {
     "tok_embeddings.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
@@ -40,42 +42,49 @@ EXPERT_NAMES = {
     "moe.experts.w2": "mlp.experts.{}.down_proj.weight",
     "moe.experts.w3": "mlp.experts.{}.up_proj.weight",
 }
-# the parameters that transformers 5 makes of an expert's matrices, in its order, and whose rows they have, one below the other
+# expert parameters of transformers 5, in its order, and the matrices whose rows they concatenate
 SWIGLU_EXPERT_PARAMETERS = {
     "mlp.experts.gate_up_proj": ("moe.experts.w1", "moe.experts.w3"),
     "mlp.experts.down_proj": ("moe.experts.w2",),
 }
 EXPERT = "{}"
-# older versions of transformers saved the frequencies that RoPE is computed from
+# older versions of transformers saved the frequencies of RoPE
 FREQUENCIES = "rotary_emb.inv_freq"
 
-Change = Callable[[str, Tensor], Tensor]
+WeightTransform = Callable[[str, Tensor], Tensor]
 
 
-def unchanged(name: str, weight: Tensor) -> Tensor:
-    """transformers computes with the same matrix."""
+def keep_weight(name: str, weight: Tensor) -> Tensor:
+    """Return the weight unchanged: transformers uses the same matrix."""
     return weight
 
 
-def exported_weights(
+def export_decoder_weights(
     config: DecoderConfig,
     state: Mapping[str, Tensor],
     layer_names: Mapping[str, str],
     *,
-    change: Change = unchanged,
+    transform: WeightTransform = keep_weight,
 ) -> dict[str, Tensor]:
-    """The weights of a model under transformers' names. A tied head, and buffers that `layer_names` has no name for, are not exported.
+    """Return the weights of a model under transformers' names.
 
-    `change(name, weight)` turns what stands in titanrun's `name` into what transformers computes with. Raises ProblemsFound where names
-    or shapes are not those of the model.
+    A tied head, and buffers without a name in `layer_names`, are not exported. `transform(name,
+    weight)` converts titanrun's weight `name` to that of transformers.
+
+    Raises:
+        ProblemsFound: if names or shapes are not those of the model.
     """
-    shapes = saved_shapes(config, layer_names)
-    given = without_tied_head(state, tied=config.tie_word_embeddings, head="output.weight")
-    unsaid = config.buffer_shapes().keys() - shapes.keys()
-    check_state(shapes, {name: tensor for name, tensor in given.items() if name not in unsaid})
+    shapes = get_exported_shapes(config, layer_names)
+    given = drop_tied_head(
+        state, is_tied=unwrap_auto(config.tie_word_embeddings), head="output.weight"
+    )
+    unexported = config.buffer_shapes().keys() - shapes.keys()
+    check_state_dict(
+        shapes, {name: tensor for name, tensor in given.items() if name not in unexported}
+    )
     exported: dict[str, Tensor] = {}
     for name in shapes:
-        theirs, weight = huggingface_name(name, layer_names), change(name, given[name])
+        theirs, weight = to_huggingface_name(name, layer_names), transform(name, given[name])
         experts = weight.unbind(0) if EXPERT in theirs else [weight]
         exported.update(
             {theirs.format(expert): part.contiguous() for expert, part in enumerate(experts)}
@@ -83,33 +92,38 @@ def exported_weights(
     return exported
 
 
-def imported_weights(
+def import_decoder_weights(
     config: DecoderConfig,
     state: Mapping[str, Tensor],
     layer_names: Mapping[str, str],
     *,
-    change: Change = unchanged,
+    transform: WeightTransform = keep_weight,
 ) -> dict[str, Tensor]:
-    """The weights of a model of transformers under titanrun's names. A tied head is the embedding's matrix, and buffers that
-    `layer_names` has no name for are zero.
+    """Return the weights of a transformers model under titanrun's names.
 
-    `change(name, weight)` turns what transformers computes with into titanrun's `name`. Raises ProblemsFound where names or shapes are
-    not those of the model.
+    A tied head gets the embedding's matrix, and buffers without a name in `layer_names` are zero.
+    `transform(name, weight)` converts the weight of transformers to titanrun's `name`.
+
+    Raises:
+        ProblemsFound: if names or shapes are not those of the model.
     """
-    given = without_tied_head(state, tied=config.tie_word_embeddings, head="lm_head.weight")
+    given = drop_tied_head(
+        state, is_tied=unwrap_auto(config.tie_word_embeddings), head="lm_head.weight"
+    )
     given = {name: tensor for name, tensor in given.items() if not name.endswith(FREQUENCIES)}
     sources = {
-        name: source_shapes(name, shape, layer_names)
-        for name, shape in saved_shapes(config, layer_names).items()
+        name: get_source_shapes(name, shape, layer_names)
+        for name, shape in get_exported_shapes(config, layer_names).items()
     }
-    check_state(
+    check_state_dict(
         {theirs: shape for shapes in sources.values() for theirs, shape in shapes.items()}, given
     )
     weights = {}
     for name, shapes in sources.items():
         parts = [given[theirs] for theirs in shapes]
-        weights[name] = change(
-            name, torch.stack(parts) if EXPERT in huggingface_name(name, layer_names) else parts[0]
+        weights[name] = transform(
+            name,
+            torch.stack(parts) if EXPERT in to_huggingface_name(name, layer_names) else parts[0],
         )
     if config.tie_word_embeddings:
         weights["output.weight"] = weights["tok_embeddings.weight"]
@@ -119,57 +133,64 @@ def imported_weights(
     }
 
 
-def saved_shapes(config: DecoderConfig, layer_names: Mapping[str, str]) -> Shapes:
-    """Name and shape of every parameter, and of the buffers that transformers has too."""
+def get_exported_shapes(config: DecoderConfig, layer_names: Mapping[str, str]) -> Shapes:
+    """Return name and shape of every parameter, and of the buffers that transformers has too."""
     buffers = {
         name: shape
         for name, shape in config.buffer_shapes().items()
-        if within_layer(name) in layer_names
+        if strip_layer_prefix(name) in layer_names
     }
     return config.parameter_shapes() | buffers
 
 
-def source_shapes(name: str, shape: tuple[int, ...], layer_names: Mapping[str, str]) -> Shapes:
-    """Name and shape of the tensors of transformers that one parameter is made of."""
-    theirs = huggingface_name(name, layer_names)
+def get_source_shapes(name: str, shape: tuple[int, ...], layer_names: Mapping[str, str]) -> Shapes:
+    """Return name and shape of the transformers tensors that form one parameter."""
+    theirs = to_huggingface_name(name, layer_names)
     if EXPERT not in theirs:
         return {theirs: shape}
     return {theirs.format(expert): shape[1:] for expert in range(shape[0])}
 
 
-def within_layer(name: str) -> str:
-    """The name of a layer's tensor without the layer."""
+def strip_layer_prefix(name: str) -> str:
+    """Return the name of a layer's tensor within the layer."""
     return name.split(".", 2)[2]
 
 
-def huggingface_name(name: str, layer_names: Mapping[str, str]) -> str:
-    """The name that transformers gives the parameter `name`; `layer_names` has the family's names within a layer."""
-    if name in NAMES:
-        return NAMES[name]
-    return f"model.layers.{name.split('.', 2)[1]}.{layer_names[within_layer(name)]}"
+def to_huggingface_name(name: str, layer_names: Mapping[str, str]) -> str:
+    """Return transformers' name of the parameter `name`.
+
+    `layer_names` are the family's names within a layer.
+    """
+    if name in MODEL_NAMES:
+        return MODEL_NAMES[name]
+    return f"model.layers.{name.split('.', 2)[1]}.{layer_names[strip_layer_prefix(name)]}"
 
 
-def without_tied_head(state: Mapping[str, Tensor], *, tied: bool, head: str) -> dict[str, Tensor]:
-    """`state` without the head that is the embedding once more."""
-    return {name: tensor for name, tensor in state.items() if name != head or not tied}
+def drop_tied_head(state: Mapping[str, Tensor], *, is_tied: bool, head: str) -> dict[str, Tensor]:
+    """Return `state` without a tied head, which is a copy of the embedding."""
+    return {name: tensor for name, tensor in state.items() if name != head or not is_tied}
 
 
-def check_state(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Tensor]) -> None:
+def check_state_dict(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Tensor]) -> None:
     """Raise ProblemsFound unless `given` has exactly the expected names and shapes."""
     absent = [name for name in expected if name not in given]
     unknown = sorted(given.keys() - expected.keys())
     other = [
-        f"{name} is {by(given[name].shape)}, not {by(shape)}"
+        f"{name} is {format_shape(given[name].shape)}, not {format_shape(shape)}"
         for name, shape in expected.items()
         if name in given and tuple(given[name].shape) != shape
     ]
     problems = [
-        Problem("checkpoint", f"{what}: {listing(names, last='and', most=4)}", help=help)
-        for what, names, help in (
+        Problem(
+            "checkpoint",
+            f"{what}: {format_word_list(names, conjunction='and', max_words=4)}",
+            hint=hint,
+        )
+        for what, names, hint in (
             (
                 "weights the model needs are missing",
                 absent,
-                "check that the folder holds all files of this model",
+                "check that the folder contains all files of this model",
             ),
             (
                 "weights the model does not have",
@@ -177,7 +198,7 @@ def check_state(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Ten
                 "check that the folder belongs to this model",
             ),
             (
-                "weights of other sizes than the model's",
+                "weights with other shapes than the model's",
                 other,
                 "use flavor auto to take the sizes from config.json",
             ),
@@ -188,6 +209,6 @@ def check_state(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Ten
         raise ProblemsFound(problems)
 
 
-def by(shape: tuple[int, ...]) -> str:
-    """`256 x 768`."""
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape as text such as `256 x 768`."""
     return " x ".join(map(str, shape))

@@ -1,6 +1,7 @@
-"""Keys and values of tokens that were computed already, so that a next token costs one token's work.
+"""KV cache: stored keys and values, so that decoding computes only the new token.
 
-Shapes: B rows, T tokens of a pass, L tokens that a row has room for, N query heads, K key and value heads, H head width.
+Shapes: B batch, T tokens of a forward pass, L capacity of the cache in tokens, N query heads, K key
+and value heads, H head width.
 """
 
 from collections.abc import Iterator
@@ -13,86 +14,95 @@ from torch import Tensor, nn
 from titanrun.models.shared.attention import SdpaAttention
 
 
-class KvCache:
-    """Where the tokens of a pass stand in their rows, for all layers. A row's key stands at its own position, whatever other rows do."""
+class KVCache:
+    """Per-sequence write positions of the KV cache, shared by all layers.
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    A key is stored at its position in its sequence, independently of other sequences.
+    """
+
+    def __init__(self, max_cache_length: int) -> None:
+        self.max_cache_length = max_cache_length
         self.first_B: Tensor | None = None
-        """Position of each row's token; None while the prompts are read, which begin at 0."""
+        """Position of each sequence's new token. None during prefill, which starts at 0."""
 
 
 class CachedAttention(nn.Module):
-    """An attention back end that remembers keys and values. Prompts go through the back end itself, as they would without a cache.
+    """Attention back end with a KV cache. Prefill uses the inner back end as without a cache.
 
     Args:
-        inner: the layer's own back end.
-        cache: shared by all layers.
+        inner: the layer's back end.
+        cache: write positions, shared by all layers.
     """
 
-    def __init__(self, inner: SdpaAttention, cache: KvCache) -> None:
+    def __init__(self, inner: SdpaAttention, cache: KVCache) -> None:
         super().__init__()
         self.inner = inner
         self.cache = cache
         self.mask = inner.mask
-        # the kernels of the others want long queries; the scores are the same
+        # kernels of other back ends need long queries, but the scores are the same
         self.one_query = SdpaAttention(inner.mask, scale=inner.scale, soft_cap=inner.soft_cap)
         self.keys_BKLH: Tensor | None = None
         self.values_BKLH: Tensor | None = None
 
-    def seen(
+    def build_mask(
         self,
-        queries: int,
+        num_queries: int,
         documents_BT: Tensor | None,
         *,
         device: torch.device,
-        keys: int | None = None,
+        num_keys: int | None = None,
     ) -> Any:
-        """The inner mask for prompts; for a next token which of the remembered keys it sees: bools [B, 1, 1, L]."""
+        """Build the inner mask for prefill, or bools [B, 1, 1, L] of visible keys for decoding."""
         first_B = self.cache.first_B
         if first_B is None:
-            return self.inner.seen(queries, documents_BT, device=device, keys=keys)
+            return self.inner.build_mask(
+                num_queries, documents_BT, device=device, num_keys=num_keys
+            )
         rows_B11 = torch.arange(first_B.size(0), device=device).view(-1, 1, 1)
-        key_L = torch.arange(self.cache.room, device=device)
-        return self.mask.sees(rows_B11, first_B.view(-1, 1, 1), key_L, None).unsqueeze(1)
+        key_L = torch.arange(self.cache.max_cache_length, device=device)
+        return self.mask.allows_attention(rows_B11, first_B.view(-1, 1, 1), key_L, None).unsqueeze(
+            1
+        )
 
     def forward(
         self,
         q_BNTH: Tensor,
         k_BKTH: Tensor,
         v_BKTH: Tensor,
-        seen: Any = None,
+        mask: Any = None,
         sinks_N: Tensor | None = None,
     ) -> Tensor:
-        """As the inner back end; of a next token the query meets all remembered keys."""
+        """Return the output of the inner back end, or attend to all cached keys when decoding."""
         first_B = self.cache.first_B
         if first_B is None:
             self.keys_BKLH, self.values_BKLH = (
-                with_room(k_BKTH, self.cache.room),
-                with_room(v_BKTH, self.cache.room),
+                pad_to_cache_length(k_BKTH, self.cache.max_cache_length),
+                pad_to_cache_length(v_BKTH, self.cache.max_cache_length),
             )
-            return self.inner(q_BNTH, k_BKTH, v_BKTH, seen, sinks_N)
+            out_BNTH: Tensor = self.inner(q_BNTH, k_BKTH, v_BKTH, mask, sinks_N)
+            return out_BNTH
         assert self.keys_BKLH is not None and self.values_BKLH is not None, (
             "prompts come before next tokens"
         )
         rows_B = torch.arange(first_B.size(0), device=first_B.device)
         self.keys_BKLH[rows_B, :, first_B] = k_BKTH[:, :, 0]
         self.values_BKLH[rows_B, :, first_B] = v_BKTH[:, :, 0]
-        return self.one_query(q_BNTH, self.keys_BKLH, self.values_BKLH, seen, sinks_N)
+        out_BNTH = self.one_query(q_BNTH, self.keys_BKLH, self.values_BKLH, mask, sinks_N)
+        return out_BNTH
 
 
-def with_room(tensor_BKTH: Tensor, room: int) -> Tensor:
-    """A copy with room for more tokens: [B, K, L, H]."""
+def pad_to_cache_length(tensor_BKTH: Tensor, max_cache_length: int) -> Tensor:
+    """Return a copy padded to the capacity of the cache: [B, K, L, H]."""
     rows, heads, tokens, width = tensor_BKTH.shape
-    made = tensor_BKTH.new_zeros(rows, heads, room, width)
+    made = tensor_BKTH.new_zeros(rows, heads, max_cache_length, width)
     made[:, :, :tokens] = tensor_BKTH
     return made
 
 
 @contextmanager
-def cached(model: Any, room: int) -> Iterator[KvCache]:
-    """Within the block every layer of a decoder remembers its keys and values in the cache that is given."""
-    cache = KvCache(room)
+def use_kv_cache(model: Any, max_cache_length: int) -> Iterator[KVCache]:
+    """Make every layer of a decoder store its keys and values within the block."""
+    cache = KVCache(max_cache_length)
     attentions = [layer.attention for layer in model.layers.values()]
     inner = [attention.backend for attention in attentions]
     try:

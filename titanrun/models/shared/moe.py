@@ -1,7 +1,10 @@
-"""Mixture of experts: a router sends each token to a few of many feed-forward layers (https://arxiv.org/abs/1701.06538).
+"""Mixture of experts: a router sends each token to a few of many feed-forward layers.
 
-Shapes: B batch, T tokens of a row, N = B * T tokens, D model width, E experts, G groups of experts, K experts of one token,
-S = N * K slots (one token at one expert), F hidden width of an expert.
+Described in https://arxiv.org/abs/1701.06538.
+
+Shapes: B batch, T tokens of a sequence, N = B * T tokens, D model width, E experts, G groups of
+experts, K experts of one token, S = N * K slots (one token at one expert), F hidden width of an
+expert.
 """
 
 from collections.abc import Callable
@@ -11,77 +14,89 @@ import torch
 from torch import Generator, Tensor, nn
 
 from titanrun.distributed.activation_checkpoint import is_recomputing
-from titanrun.models.shared.config import DecoderInitConfig, MoeConfig
+from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, unwrap_auto
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.grouped_experts import GroupedExperts
-from titanrun.models.shared.initialization import truncated_normal_
+from titanrun.models.shared.weight_init import truncated_normal_
 
-# a group's worth is the sum of its two best scores (DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2)
-BEST_OF_A_GROUP = 2
-# keeps the sum of a token's scores from being zero
-TINY = 1e-20
+# a group's score is the sum of its two best scores (DeepSeek-V3, https://arxiv.org/abs/2412.19437,
+# section 2.1.2)
+SCORES_PER_GROUP = 2
+# avoids a division by zero if all scores of a token are zero
+SCORE_SUM_EPSILON = 1e-20
 
-Experts = Callable[[Tensor, Tensor], Tensor]
-Exchange = Callable[[Experts, Tensor, Tensor], Tensor]
+ExpertsForward = Callable[[Tensor, Tensor], Tensor]
+DispatchFn = Callable[[ExpertsForward, Tensor, Tensor], Tensor]
 
 
 class Routing(NamedTuple):
-    """Which experts each token goes to, and how much each of them counts."""
+    """Experts of each token, and their weights."""
 
     gates_NK: Tensor
     experts_NK: Tensor
 
 
 class Router(nn.Module):
-    """Chooses `top_k` experts for each token. Scores are computed in fp32: bf16 ties would flip experts between ranks."""
+    """Router of each token to `top_k` experts.
+
+    Scores are computed in fp32: ties in bf16 would select different experts on different ranks.
+    """
 
     def __init__(self, config: MoeConfig, *, dim: int) -> None:
         super().__init__()
         self.config = config
-        self.gate = nn.Linear(dim, config.num_experts, bias=config.gate_bias)
+        self.gate = nn.Linear(
+            dim, unwrap_auto(config.num_experts), bias=unwrap_auto(config.gate_bias)
+        )
 
     def forward(
-        self, x_ND: Tensor, bias_E: Tensor | None = None, *, in_turn: bool = False
+        self, x_ND: Tensor, bias_E: Tensor | None = None, *, forces_load_balance: bool = False
     ) -> Routing:
-        """The choice for each token; `bias_E` moves the choice but not the gates, `in_turn` deals experts out instead of choosing."""
+        """Return the routing of each token.
+
+        Args:
+            x_ND: tokens.
+            bias_E: bias of the selection that does not affect the gates.
+            forces_load_balance: distribute tokens over experts in turn.
+        """
         config = self.config
-        scores_NE = self.scores(self.gate(x_ND))
+        scores_NE = self.compute_scores(self.gate(x_ND))
         selection_NE = scores_NE if bias_E is None else scores_NE + bias_E
         if config.num_expert_groups is not None:
-            selection_NE = self.within_best_groups(selection_NE)
-        experts_NK = selection_NE.topk(config.top_k, dim=-1, sorted=False).indices
-        if in_turn:
-            experts_NK = (
-                torch.arange(experts_NK.numel(), device=x_ND.device).view_as(experts_NK)
-                % config.num_experts
-            )
+            selection_NE = self.mask_other_groups(selection_NE)
+        experts_NK = selection_NE.topk(unwrap_auto(config.top_k), dim=-1, sorted=False).indices
+        if forces_load_balance:
+            slots_NK = torch.arange(experts_NK.numel(), device=x_ND.device).view_as(experts_NK)
+            experts_NK = slots_NK % unwrap_auto(config.num_experts)
         gates_NK = scores_NE.gather(1, experts_NK)
         if config.route_norm:
-            gates_NK = gates_NK / (gates_NK.sum(-1, keepdim=True) + TINY)
-        return Routing(gates_NK * config.route_scale, experts_NK)
+            gates_NK = gates_NK / (gates_NK.sum(-1, keepdim=True) + SCORE_SUM_EPSILON)
+        return Routing(gates_NK * unwrap_auto(config.route_scale), experts_NK)
 
-    def scores(self, logits_NE: Tensor) -> Tensor:
-        """How well each expert suits each token, in fp32."""
+    def compute_scores(self, logits_NE: Tensor) -> Tensor:
+        """Return the score of each expert for each token, in fp32."""
         return (
             logits_NE.float().sigmoid()
             if self.config.score_func == "sigmoid"
             else logits_NE.float().softmax(-1)
         )
 
-    def within_best_groups(self, selection_NE: Tensor) -> Tensor:
-        """The scores with those of all but the best groups of each token at -inf."""
-        grouped_NGe = selection_NE.unflatten(-1, (self.config.num_expert_groups, -1))
-        worth_NG = grouped_NGe.topk(BEST_OF_A_GROUP, dim=-1).values.sum(-1)
-        best_Ng = worth_NG.topk(self.config.num_limited_groups, dim=-1, sorted=False).indices
-        excluded_NG = torch.ones_like(worth_NG, dtype=torch.bool).scatter(1, best_Ng, False)
+    def mask_other_groups(self, selection_NE: Tensor) -> Tensor:
+        """Set the scores outside of each token's best groups to -inf."""
+        groups, limited = self.config.num_expert_groups, unwrap_auto(self.config.num_limited_groups)
+        assert limited is not None, "the config requires both for groups"
+        grouped_NGe: Tensor = selection_NE.unflatten(-1, (groups, -1))
+        scores_NG = grouped_NGe.topk(SCORES_PER_GROUP, dim=-1).values.sum(-1)
+        best_Ng = scores_NG.topk(limited, dim=-1, sorted=False).indices
+        excluded_NG = torch.ones_like(scores_NG, dtype=torch.bool).scatter(1, best_Ng, False)
         return grouped_NGe.masked_fill(excluded_NG.unsqueeze(-1), float("-inf")).flatten(1)
 
 
 class Moe(nn.Module):
-    """The layer: routed experts, and a shared one for every token if the config has it.
+    """Mixture-of-experts layer: routed experts, and a shared one if the config has it.
 
-    `exchange(experts, slots_SD, counts_E)` runs the experts on slots sorted by expert; expert parallelism puts one in place that
-    sends the slots to the ranks that hold their experts.
+    `token_dispatcher(experts, slots_SD, counts_E)` runs the experts on slots sorted by expert.
+    Expert parallelism installs one that sends the slots to the ranks that hold their experts.
     """
 
     expert_bias: Tensor | None
@@ -92,71 +107,81 @@ class Moe(nn.Module):
         self.config = config
         self.router = Router(config, dim=dim)
         self.experts: Any = GroupedExperts(config, dim=dim) if experts is None else experts
-        shared_width = config.num_shared_experts * config.hidden_dim
+        num_experts = unwrap_auto(config.num_experts)
+        shared_width = unwrap_auto(config.num_shared_experts) * unwrap_auto(config.hidden_dim)
         self.shared_experts = (
             FeedForward(dim=dim, hidden_dim=shared_width) if shared_width else None
         )
-        self.exchange: Exchange = run_here
-        self.deals_in_turn = False
+        self.token_dispatcher: DispatchFn = run_experts_locally
+        self.forces_load_balance = False
         balanced = config.load_balance_coeff is not None
         self.register_buffer(
             "expert_bias",
-            torch.zeros(config.num_experts, dtype=torch.float32) if balanced else None,
+            torch.zeros(num_experts, dtype=torch.float32) if balanced else None,
         )
         self.register_buffer(
             "tokens_per_expert",
-            torch.zeros(config.num_experts, dtype=torch.float32),
+            torch.zeros(num_experts, dtype=torch.float32),
             persistent=False,
         )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return the output [B, T, D]. In training it counts the tokens of each expert."""
         x_ND = x_BTD.flatten(0, 1)
-        routing = self.router(x_ND, self.expert_bias, in_turn=self.deals_in_turn)
-        counts_E = count_slots(routing.experts_NK, self.config.num_experts)
+        routing: Routing = self.router(
+            x_ND, self.expert_bias, forces_load_balance=self.forces_load_balance
+        )
+        counts_E = count_slots(routing.experts_NK, unwrap_auto(self.config.num_experts))
         if torch.is_grad_enabled() and not is_recomputing():
             self.tokens_per_expert.add_(counts_E)
-        out_ND = self.routed(x_ND, routing, counts_E)
+        out_ND = self.run_routed_experts(x_ND, routing, counts_E)
         if self.shared_experts is not None:
             out_ND = out_ND + self.shared_experts(x_ND)
         return out_ND.view_as(x_BTD)
 
-    def routed(self, x_ND: Tensor, routing: Routing, counts_E: Tensor) -> Tensor:
-        """Each token through its experts, summed by their gates."""
-        top_k = self.config.top_k
+    def run_routed_experts(self, x_ND: Tensor, routing: Routing, counts_E: Tensor) -> Tensor:
+        """Return the experts' outputs for each token, summed with their gates: [N, D]."""
+        top_k = unwrap_auto(self.config.top_k)
         order_S = routing.experts_NK.flatten().argsort(stable=True)
         slots_SD = x_ND[order_S // top_k]
         if self.config.score_before_experts:
             gates_S1 = routing.gates_NK.flatten()[order_S].unsqueeze(-1)
             slots_SD = (slots_SD.float() * gates_S1).type_as(x_ND)
-        out_SD = self.exchange(self.experts, slots_SD, counts_E)
-        out_NKD = out_SD[order_S.argsort()].unflatten(0, (-1, top_k))
+        out_SD = self.token_dispatcher(self.experts, slots_SD, counts_E)
+        out_NKD: Tensor = out_SD[order_S.argsort()].unflatten(0, (-1, top_k))
         if self.config.score_before_experts:
             return out_NKD.sum(1)
         return torch.bmm(routing.gates_NK.unsqueeze(1), out_NKD.float()).squeeze(1).type_as(x_ND)
 
     def init_weights(
-        self, init: DecoderInitConfig, *, into_stream_std: float, generator: Generator | None
+        self, init: DecoderInitConfig, *, residual_std: float, generator: Generator | None
     ) -> None:
-        """Draw the weights; the router, and what adds to the residual stream, at `into_stream_std`. Counters and bias become zero."""
+        """Initialize the weights: the router and residual outputs with `residual_std`.
+
+        Counters and bias become zero.
+        """
         truncated_normal_(
-            self.router.gate.weight, std=into_stream_std, bound=init.truncation, generator=generator
+            self.router.gate.weight, std=residual_std, bound=init.truncation, generator=generator
         )
         if self.router.gate.bias is not None:
             nn.init.zeros_(self.router.gate.bias)
         for layer in (self.experts, self.shared_experts):
             if layer is not None:
-                layer.init_weights(init, into_stream_std=into_stream_std, generator=generator)
+                layer.init_weights(init, residual_std=residual_std, generator=generator)
         self.tokens_per_expert.zero_()
         if self.expert_bias is not None:
             self.expert_bias.zero_()
 
 
-def run_here(experts: Experts, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
-    """All experts are on this rank."""
+def run_experts_locally(experts: ExpertsForward, slots_SD: Tensor, counts_E: Tensor) -> Tensor:
+    """Run the experts, which are all on this rank."""
     return experts(slots_SD, counts_E)
 
 
 def count_slots(experts_NK: Tensor, num_experts: int) -> Tensor:
-    """Slots of each expert [E], by comparison: bincount has no deterministic kernel on an accelerator."""
+    """Count the slots of each expert [E] by comparison.
+
+    bincount has no deterministic kernel on an accelerator.
+    """
     every_expert = torch.arange(num_experts, device=experts_NK.device)
     return (experts_NK.reshape(-1, 1) == every_expert).sum(0)

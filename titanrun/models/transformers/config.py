@@ -1,4 +1,4 @@
-"""Config of a model whose class transformers has: any causal language model, described by its config.json."""
+"""Config of causal language models of transformers, described by their config.json."""
 
 import json
 import subprocess
@@ -8,30 +8,37 @@ from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.problems import Problem, ProblemsFound, fail
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.types import AUTO, OrAuto, PositiveInt, Text
-from titanrun.models.shared.config import Feature, ModelConfig, Sizes
+from titanrun.models.shared.config import ModelConfig, ModelFeature, Sizes
 from titanrun.models.shared.huggingface_config import load_config_json
 
-PATH = ("model", "path")
-DESCRIBE = "titanrun.models.transformers.describe"
-# what config.json calls the longest row, most usual name first
-LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
-LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-SHARDS = "share its weights with data_parallel_shard_degree"
+PATH_FIELD = ("model", "path")
+DESCRIBE_MODULE = "titanrun.models.transformers.describe_model"
+# keys of the maximum sequence length in config.json, most common first
+LENGTH_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "seq_length",
+    "n_ctx",
+)
+LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SHARD_HINT = "shard its weights with data_parallel_shard_degree"
 
 
 class TransformersConfig(ModelConfig):
-    """A causal language model of the package transformers, trained as its class computes it. Needs the extra `transformers`.
+    """A causal language model of transformers. Needs the extra `transformers`.
 
-    For architectures that titanrun has no family for. Data parallelism, activation checkpointing and compile work on the class's list
-    of layers; what needs to know a layer from within does not.
+    It is trained as its class computes it, for architectures without a family in titanrun. Data
+    parallelism, activation checkpointing and compile work on the class's list of layers. Features
+    that depend on the inside of a layer are not available.
     """
 
     name: Literal["transformers"] = bookkeeping("transformers")
     builds: ClassVar = "titanrun.models.transformers.model:TransformersModel"
     extra: ClassVar = "transformers"
-    lacks: ClassVar[frozenset[Feature]] = frozenset(
+    unsupported_features: ClassVar[frozenset[ModelFeature]] = frozenset(
         {
             "pipeline parallelism",
             "context parallelism",
@@ -40,35 +47,48 @@ class TransformersConfig(ModelConfig):
             "a loss in chunks",
         }
     )
-    instead: ClassVar[dict[Feature, str]] = {
-        "pipeline parallelism": f"the forward pass of a class of transformers cannot be cut into stages: {SHARDS}",
-        "context parallelism": "attention of a class of transformers sees whole rows only: use activation_checkpoint: full for longer ones",
-        "a loss in chunks": "what a class of transformers does to logits behind its head is not known: use loss: cross_entropy",
-        "expert parallelism": f"experts of a class of transformers stay whole: {SHARDS}",
+    alternative: ClassVar[dict[ModelFeature, str]] = {
+        (
+            "pipeline parallelism"
+        ): f"the forward pass of a transformers class cannot be split into stages: {SHARD_HINT}",
+        ("context parallelism"): (
+            "attention of a transformers class needs whole sequences: use activation_checkpoint: "
+            "full for longer ones"
+        ),
+        (
+            "a loss in chunks"
+        ): "a transformers class may change logits after its head: use loss: cross_entropy",
+        "expert parallelism": f"experts of a transformers class cannot be split: {SHARD_HINT}",
     }
-    splits_stream: ClassVar[bool] = False
+    supports_sequence_parallel: ClassVar[bool] = False
     path: Text | None = bookkeeping(None, examples=["assets/Mistral-7B"])
-    """Folder with config.json, or that file; null: the one in hf_assets_path, where weights and tokenizer are in any case."""
+    """Folder with config.json, or that file. null: the one in hf_assets_path, which contains
+    weights and tokenizer in any case.
+    """
     config_json: OrAuto[Text] = numerics(
         "auto", examples=['{"model_type": "mistral", "num_hidden_layers": 32}']
     )
-    """The architecture: what config.json says, as text; `auto` reads the file, so that a resolved recipe needs it no more."""
+    """Architecture: the content of config.json as text. `auto` reads the file, so that a resolved
+    recipe no longer needs it.
+    """
     max_seq_len: OrAuto[PositiveInt] = numerics("auto", unit="tokens", examples=[32768])
-    """Longest row; the class may hold a table of so many positions."""
+    """Maximum sequence length. The class may contain a table of this many positions."""
     attn_implementation: Literal["sdpa", "eager"] = performance("sdpa")
-    """What computes attention: torch's kernels, or plain matrix products, for classes that have nothing else."""
+    """Attention implementation: torch's kernels, or plain matrix products for classes without
+    another one.
+    """
 
     @classmethod
-    def sizes_from_huggingface(cls, written: dict[str, Any]) -> Sizes:
-        """The text of a config.json, with the two sizes in it that titanrun itself needs."""
-        refuse_other_kinds(written)
-        sizes: Sizes = {"config_json": json.dumps(written, sort_keys=True)}
-        for name, keys in {"vocab_size": ("vocab_size",), "max_seq_len": LENGTHS}.items():
+    def read_huggingface_sizes(cls, config_json: dict[str, Any]) -> Sizes:
+        """Return the text of a config.json, and the two sizes that titanrun needs."""
+        check_causal_lm_config(config_json)
+        sizes: Sizes = {"config_json": json.dumps(config_json, sort_keys=True)}
+        for name, keys in {"vocab_size": ("vocab_size",), "max_seq_len": LENGTH_KEYS}.items():
             found = next(
                 (
-                    written[key]
+                    config_json[key]
                     for key in keys
-                    if type(written.get(key)) is int and written[key] > 0
+                    if type(config_json.get(key)) is int and config_json[key] > 0
                 ),
                 None,
             )
@@ -76,155 +96,191 @@ class TransformersConfig(ModelConfig):
                 sizes[name] = found
         return sizes
 
-    def sizes_from_file(self) -> Sizes | None:
-        """What config.json says: the recipe's own text of it, or the file; None where a flavor is named instead."""
+    def find_file_sizes(self) -> Sizes | None:
+        """Return the sizes in the recipe's config_json, or in the file.
+
+        Return None if a flavor is named instead.
+        """
         if self.config_json != AUTO:
-            return self.sizes_from_huggingface(mapping_in(self.config_json))
+            return self.read_huggingface_sizes(parse_config_json(self.config_json))
         if self.flavor not in (None, AUTO):
             if self.path is None:
                 return None
-            message = f"flavor '{self.flavor}' names an architecture, and path another"
-            raise fail("conflict", message, path=("model", "flavor"), help="remove one of the two")
+            message = f"flavor '{self.flavor}' and path name different architectures"
+            raise problem_error(
+                "conflict", message, path=("model", "flavor"), hint="remove one of the two"
+            )
         if self.path is None and self.hf_assets_path is None:
-            help = "name a folder with a config.json, or that file; or the folder that has the weights too, in hf_assets_path"
-            raise fail("missing-key", "a transformers model needs path", path=PATH, help=help)
+            hint = (
+                "name a folder with a config.json, or that file; or set hf_assets_path to the "
+                "folder that also contains the weights"
+            )
+            raise problem_error(
+                "missing-key", "a transformers model needs path", path=PATH_FIELD, hint=hint
+            )
         if self.path is not None:
-            return self.sizes_from_huggingface(load_config_json(self.path, at=PATH))
-        return self.sizes_from_huggingface(load_config_json(self.hf_assets_path))
+            return self.read_huggingface_sizes(load_config_json(self.path, field_path=PATH_FIELD))
+        return self.read_huggingface_sizes(load_config_json(self.hf_assets_path))
 
-    def described(self) -> dict[str, Any]:
-        """What only the class knows. Raises ProblemsFound.
+    def get_description(self) -> dict[str, Any]:
+        """Return the quantities that only the class knows.
 
-        {"parameters": {name: shape}, "widths": {name: number}, "class": its name,
-        "split": {"obstacles": [why tensor-parallel ranks cannot share it], "shares": {what each gets an equal part of: its number}}}
+        The keys are "parameters": {name: shape}, "widths": {name: number}, "class": its name, and
+        "split": {"obstacles": [reasons against tensor parallelism], "shares": {quantity that ranks
+        split equally: its number}}.
+
+        Raises:
+            ProblemsFound: if the class cannot be built.
         """
-        return described(self.model_dump_json())
+        return load_description(self.model_dump_json())
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every parameter, in the model's order; a tied head is not listed."""
-        return {name: tuple(shape) for name, shape in self.described()["parameters"].items()}
+        """Return name and shape of every parameter, in the model's order.
 
-    def width(self, name: str) -> int:
-        """One of the numbers that transformers' config has for every architecture; 0 where it has none."""
-        return int(self.described()["widths"][name])
+        A tied head is not listed.
+        """
+        return {name: tuple(shape) for name, shape in self.get_description()["parameters"].items()}
 
-    def attention_width(self) -> int:
-        """Width of a query head's key plus width of its value, summed over query heads and layers."""
-        return 2 * self.layer_count() * self.width("heads") * self.width("head_dim")
+    def get_dimension(self, name: str) -> int:
+        """Return a number of transformers' config by titanrun's name, 0 if it has none."""
+        return int(self.get_description()["widths"][name])
 
-    def idle_parameter_count(self) -> int:
-        """Parameters of the experts that a token is not sent to."""
-        return self.width("idle")
+    def attention_dim(self) -> int:
+        """Return key width plus value width, summed over query heads and layers."""
+        return 2 * self.layer_count() * self.get_dimension("heads") * self.get_dimension("head_dim")
 
-    def stream_width(self) -> int:
-        """Width of the residual stream."""
-        return self.width("hidden")
+    def inactive_parameter_count(self) -> int:
+        """Return the parameters of experts to which a token is not sent."""
+        return self.get_dimension("idle")
 
-    def key_value_width(self) -> int:
-        """Width of the keys of all heads of one layer, plus that of the values."""
-        return 2 * self.width("key_value_heads") * self.width("head_dim")
+    def model_dim(self) -> int:
+        """Return the width of the residual stream."""
+        return self.get_dimension("hidden")
 
-    def kept_widths(self) -> tuple[int, int]:
-        """What a layer keeps of each token, counted as for a gated feed-forward layer, whatever the class has."""
-        queries = self.width("heads") * self.width("head_dim")
-        return 4 * self.stream_width(), 3 * queries + self.key_value_width() + 4 * self.width(
+    def kv_dim(self) -> int:
+        """Return the width of keys plus values of all heads of one layer."""
+        return 2 * self.get_dimension("key_value_heads") * self.get_dimension("head_dim")
+
+    def layer_activation_elements(self) -> tuple[int, int]:
+        """Return the elements that a layer keeps per token.
+
+        They are counted as for a gated feed-forward layer, whatever the class has.
+        """
+        queries = self.get_dimension("heads") * self.get_dimension("head_dim")
+        return 4 * self.model_dim(), 3 * queries + self.kv_dim() + 4 * self.get_dimension(
             "intermediate"
         )
 
-    def hidden_widths(self) -> dict[str, int]:
-        """None by a section of the config: `split_obstacle` knows those of the class."""
+    def get_hidden_dims(self) -> dict[str, int]:
+        """Return no widths: `find_tensor_parallel_obstacle` checks those of the class."""
         return {}
 
-    def split_obstacle(self, degree: int) -> str | None:
-        """What keeps tensor-parallel ranks from sharing the class: its plan, or a number that `degree` does not divide."""
-        found = self.described()
+    def find_tensor_parallel_obstacle(self, degree: int) -> str | None:
+        """Return why tensor-parallel ranks cannot share the class, or None.
+
+        Reasons are the class's plan, or a number that `degree` does not divide.
+        """
+        found = self.get_description()
         reasons = [*found["split"]["obstacles"]]
         reasons += [
-            f"{number} {what} are not {degree} equal parts"
-            for what, number in found["split"]["shares"].items()
+            f"{number} {quantity} are not divisible by {degree}"
+            for quantity, number in found["split"]["shares"].items()
             if number % degree
         ]
         return f"{found['class']}: {reasons[0]}" if reasons else None
 
     def layer_count(self) -> int:
-        """Layers of the class; where config.json names their number in one of the usual ways, the class is not asked."""
-        written = mapping_in(str(self.config_json))
+        """Return the number of layers, from config.json if it has one of the usual keys.
+
+        Otherwise the class is built to count them.
+        """
+        written = parse_config_json(str(self.config_json))
         return next(
-            (written[key] for key in LAYER_COUNTS if type(written.get(key)) is int), None
-        ) or self.width("layers")
+            (written[key] for key in LAYER_COUNT_KEYS if type(written.get(key)) is int), None
+        ) or self.get_dimension("layers")
 
 
-def refuse_other_kinds(written: dict[str, Any]) -> None:
-    """Raises ProblemsFound for a config.json that describes no causal language model by itself."""
+def check_causal_lm_config(written: dict[str, Any]) -> None:
+    """Raise ProblemsFound if a config.json does not describe a causal language model."""
     if not isinstance(written.get("model_type"), str):
-        raise fail(
+        raise problem_error(
             "file",
             "config.json: model_type is missing",
-            path=PATH,
-            help="it names the class of transformers",
+            path=PATH_FIELD,
+            hint="it selects the class of transformers",
         )
     if written.get("is_encoder_decoder") is True:
-        raise fail(
-            "file", "config.json: a model with an encoder is no causal language model", path=PATH
+        raise problem_error(
+            "file",
+            "config.json: a model with an encoder is not a causal language model",
+            path=PATH_FIELD,
         )
     if "text_config" in written:
-        message = "config.json: its language model is nested in text_config, beside models of other inputs"
-        raise fail(
+        message = "config.json: the language model is nested in text_config of a multimodal model"
+        raise problem_error(
             "file",
             message,
-            path=PATH,
-            help="write what text_config holds into a config.json of its own",
+            path=PATH_FIELD,
+            hint="write the content of text_config into a separate config.json",
         )
 
 
-def mapping_in(text: str) -> dict[str, Any]:
-    """The mapping that config_json holds. Raises ProblemsFound where it is none."""
+def parse_config_json(text: str) -> dict[str, Any]:
+    """Return the mapping in config_json.
+
+    Raises:
+        ProblemsFound: if the text is not a JSON mapping.
+    """
     try:
         written = json.loads(text)
     except json.JSONDecodeError as error:
         message = f"config_json is not JSON at line {error.lineno}: {error.msg.lower()}"
-        raise fail(
-            "conflict", message, path=("model", "config_json"), help="name the file in path instead"
+        raise problem_error(
+            "conflict", message, path=("model", "config_json"), hint="name the file in path instead"
         ) from None
     if not isinstance(written, dict):
-        raise fail(
+        raise problem_error(
             "conflict",
-            "config_json holds no mapping",
+            "config_json does not contain a mapping",
             path=("model", "config_json"),
-            help="name the file in path instead",
+            hint="name the file in path instead",
         )
     return written
 
 
 @cache
-def described(config: str) -> dict[str, Any]:
-    """What the class says of a config: asked in this process where it has torch already, else in one of its own.
+def load_description(config: str) -> dict[str, Any]:
+    """Return `describe_model` of a config, in this process if torch is loaded already.
 
-    Raises ProblemsFound where transformers is missing or cannot build the model.
+    Otherwise a subprocess is started.
+
+    Raises:
+        ProblemsFound: if transformers is missing or cannot build the model.
     """
     if "torch" in sys.modules:
-        answer = import_module(DESCRIBE).answer(config)
+        answer = import_module(DESCRIBE_MODULE).describe_model(config)
     else:
         done = subprocess.run(
-            [sys.executable, "-m", DESCRIBE],
+            [sys.executable, "-m", DESCRIBE_MODULE],
             input=config,
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-            raise fail(
+            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            raise problem_error(
                 "file",
-                f"the process that asks transformers for the model's sizes ended with {done.returncode}: {last}",
-                path=PATH,
+                f"the process that reads the model's sizes from transformers exited with "
+                f"{done.returncode}: {last}",
+                path=PATH_FIELD,
             )
         answer = json.loads(done.stdout)
     if "problems" in answer:
         raise ProblemsFound(
             [
-                Problem(code, message, tuple(path), help=help)
-                for code, message, path, help in answer["problems"]
+                Problem(code, message, tuple(path), hint=hint)
+                for code, message, path, hint in answer["problems"]
             ]
         )
     return dict(answer)

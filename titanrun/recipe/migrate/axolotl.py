@@ -1,16 +1,18 @@
-"""axolotl as migration knows it."""
+"""axolotl as a source of migration."""
 
-from titanrun.recipe.migrate.axolotl_table import AXOLOTL_KEYS, COUNTED
-from titanrun.recipe.migrate.entries import Written
-from titanrun.recipe.migrate.tool import Tool
-from titanrun.recipe.migrate.yaml_file import read_yaml_entries
+from titanrun.recipe.migrate.axolotl_table import AXOLOTL_KEYS, KEYS_WITH_DEFAULTS
+from titanrun.recipe.migrate.source_entries import SourceEntries
+from titanrun.recipe.migrate.source_tool import SourceTool
+from titanrun.recipe.migrate.yaml_entries import read_yaml_entries
 
 KEYS = {key.path: key for key in AXOLOTL_KEYS}
 
 
-def read_axolotl(file: str) -> Written:
-    """The entries of a YAML file. Raises ProblemsFound."""
-    return read_yaml_entries(file, leaves=KEYS)
+def read_axolotl(file: str) -> SourceEntries:
+    """Return the entries of a YAML file. Raise ProblemsFound on errors."""
+    return read_yaml_entries(file, whole_value_keys=KEYS)
 
 
-AXOLOTL = Tool("axolotl", keys=KEYS, counted=frozenset(COUNTED), read=read_axolotl)
+AXOLOTL = SourceTool(
+    "axolotl", keys=KEYS, keys_with_defaults=frozenset(KEYS_WITH_DEFAULTS), read=read_axolotl
+)

@@ -1,26 +1,34 @@
-"""What data of axolotl become."""
+"""Conversion of axolotl's data settings."""
 
 from pathlib import Path
 from typing import Any
 
-from titanrun.recipe.migrate.axolotl_model import is_own
-from titanrun.recipe.migrate.keys import Converted, Key, Values
+from titanrun.recipe.migrate.axolotl_model import is_native_family
+from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
 
 FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet", ".txt", ".gz", ".zst")
-DATA = "training.dataset"
-HERE = "data come from local files: put those of the Hub's {} there, as jsonl or parquet"
-ALPACA = "without axolotl's words of the Alpaca prompt: the model's chat template puts instruction and input into words"
-NO_TYPE = "none of titanrun's layouts: chat_template, alpaca and completion are, and for pairs chat_template.default"
-TEMPLATE = "the template in the model's folder is taken: save axolotl's as a file and name it in training.dataset.template if it is another"
+DATASET_TARGET = "training.dataset"
+LOCAL_DATA_HINT = "data are local files: save {} of the Hub there, as jsonl or parquet"
+ALPACA = (
+    "without axolotl's Alpaca prompt text: the model's chat template formats instruction and input"
+)
+UNKNOWN_FORMAT = (
+    "not a supported layout: use chat_template, alpaca, completion, or for pairs "
+    "chat_template.default"
+)
+TEMPLATE = (
+    "the template in the model's folder is used: if it differs from axolotl's, save axolotl's as a "
+    "file and name it in training.dataset.template"
+)
 
 
-def is_pairs(values: Values) -> bool:
-    """Whether the data are pairs of replies."""
+def is_preference_data(values: SourceValues) -> bool:
+    """Return whether the data are pairs of replies."""
     return values.get("rl") == "dpo"
 
 
-def where(values: Values) -> tuple[str, str]:
-    """Where the data lie, and what is to be done so that they do."""
+def locate_axolotl_data(values: SourceValues) -> tuple[str, str]:
+    """Return the path of the data, and what the user has to do to put them there."""
     path, files = str(values.get("datasets.path") or "data"), values.get("datasets.data_files")
     if isinstance(files, list) and len(files) == 1:
         files = files[0]
@@ -37,56 +45,55 @@ def where(values: Values) -> tuple[str, str]:
         or Path(path).exists()
     ):
         return path, ""
-    return f"data/{path.rpartition('/')[2]}", HERE.format(path)
+    return f"data/{path.rpartition('/')[2]}", LOCAL_DATA_HINT.format(path)
 
 
-def dataset(_: Key, value: Any, values: Values) -> Converted:
-    """chat_template is chat, alpaca its layout, completion text; pairs are preference."""
+def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Map chat_template to chat, alpaca to its layout, completion to text.
+
+    Pairs become preference.
+    """
     kind = str(value or "")
-    path, how = where(values)
-    named = {f"{DATA}.path": path}
-    if is_pairs(values):
+    path, how = locate_axolotl_data(values)
+    named = {f"{DATASET_TARGET}.path": path}
+    if is_preference_data(values):
         if kind not in ("chat_template.default", "chat_template"):
-            return Converted({f"{DATA}.name": "preference", **named}, refused=NO_TYPE)
+            return ConvertedValue(
+                {f"{DATASET_TARGET}.name": "preference", **named}, refused=UNKNOWN_FORMAT
+            )
         fields = {"prompt": "messages", "chosen": "chosen", "rejected": "rejected"}
         columns = {
             column: values.get(f"datasets.field_{field}") or field
             for column, field in fields.items()
         }
-        named |= {f"{DATA}.{column}_column": name for column, name in columns.items()}
-        return Converted({f"{DATA}.name": "preference", **named}, how=how)
+        named |= {f"{DATASET_TARGET}.{column}_column": name for column, name in columns.items()}
+        return ConvertedValue({f"{DATASET_TARGET}.name": "preference", **named}, how=how)
+    chat = {f"{DATASET_TARGET}.name": "chat"}
     if kind == "chat_template":
-        layout = "sharegpt" if roles_by_from(values) else "messages"
-        column = values.get("datasets.field_messages") or "messages"
-        return Converted(
-            {
-                f"{DATA}.name": "chat",
-                f"{DATA}.layout": layout,
-                f"{DATA}.column": column,
-                "kind": "sft",
-                **named,
-            },
-            how=how,
-        )
+        layout = "sharegpt" if uses_sharegpt_keys(values) else "messages"
+        chat |= {
+            f"{DATASET_TARGET}.layout": layout,
+            f"{DATASET_TARGET}.column": values.get("datasets.field_messages") or "messages",
+        }
+        return ConvertedValue({**chat, "kind": "sft", **named}, how=how)
     if kind == "alpaca":
         how = "; ".join(filter(None, [ALPACA, how]))
-        return Converted(
-            {f"{DATA}.name": "chat", f"{DATA}.layout": "alpaca", "kind": "sft", **named}, how=how
-        )
+        chat |= {f"{DATASET_TARGET}.layout": "alpaca"}
+        return ConvertedValue({**chat, "kind": "sft", **named}, how=how)
     if kind == "completion":
-        return Converted(
+        return ConvertedValue(
             {
-                f"{DATA}.name": "text",
-                f"{DATA}.column": values.get("datasets.field") or "text",
+                f"{DATASET_TARGET}.name": "text",
+                f"{DATASET_TARGET}.column": values.get("datasets.field") or "text",
                 **named,
             },
             how=how,
         )
-    return Converted({f"{DATA}.name": "chat", **named}, refused=NO_TYPE)
+    return ConvertedValue({**chat, **named}, refused=UNKNOWN_FORMAT)
 
 
-def roles_by_from(values: Values) -> bool:
-    """Whether messages say who speaks under `from`, as ShareGPT's do."""
+def uses_sharegpt_keys(values: SourceValues) -> bool:
+    """Return whether messages name the speaker under `from`, as in ShareGPT."""
     mapped = values.get("datasets.message_property_mappings")
     role = (
         mapped.get("role")
@@ -96,23 +103,23 @@ def roles_by_from(values: Values) -> bool:
     return role == "from"
 
 
-def mapping(_: Key, value: Any, values: Values) -> Converted:
-    """role and content, or from and value, which are the layout sharegpt."""
+def convert_message_mapping(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Accept role and content, or from and value, which are the layout sharegpt."""
     known = ({"role": "role", "content": "content"}, {"role": "from", "content": "value"})
     if value in (None, {}) or any(value == one for one in known):
-        return Converted(
-            {f"{DATA}.layout": "sharegpt" if roles_by_from(values) else "messages"}
-            if value and not is_pairs(values)
+        return ConvertedValue(
+            {f"{DATASET_TARGET}.layout": "sharegpt" if uses_sharegpt_keys(values) else "messages"}
+            if value and not is_preference_data(values)
             else {}
         )
-    return Converted(
-        {}, refused="messages have role and content, or from and value: rename them in the files"
+    return ConvertedValue(
+        {}, refused="messages must have role and content, or from and value: rename the keys"
     )
 
 
-def role_field(_: Key, value: Any, values: Values) -> Converted:
-    """An older spelling of message_property_mappings."""
-    return Converted(
+def convert_role_field(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Accept an older spelling of message_property_mappings."""
+    return ConvertedValue(
         {},
         refused=""
         if value in (None, "role", "content", "from", "value")
@@ -120,111 +127,130 @@ def role_field(_: Key, value: Any, values: Values) -> Converted:
     )
 
 
-def path(_: Key, value: Any, values: Values) -> Converted:
-    """A file or folder as it is; a name on the Hub becomes a folder for its files."""
-    return Converted({f"{DATA}.path": where(values)[0]} if value else {})
+def convert_dataset_path(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep the path of a file or folder; map a name on the Hub to a folder for its files."""
+    return ConvertedValue(
+        {f"{DATASET_TARGET}.path": locate_axolotl_data(values)[0]} if value else {}
+    )
 
 
-def files(_: Key, value: Any, values: Values) -> Converted:
-    """The path of the data."""
+def convert_axolotl_data_files(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set the path of the data."""
     if isinstance(value, list) and len(value) > 1:
-        return Converted(
-            {}, refused="several files: put them in a folder, or name them with a glob"
+        return ConvertedValue(
+            {}, refused="several files: move them to one folder, or name them with a glob"
         )
-    return Converted({f"{DATA}.path": where(values)[0]} if value else {})
+    return ConvertedValue(
+        {f"{DATASET_TARGET}.path": locate_axolotl_data(values)[0]} if value else {}
+    )
 
 
-def column(name: str) -> Any:
-    """A conversion to a column of the data."""
+def make_column_conversion(name: str) -> Any:
+    """Return a conversion to a column of the data."""
 
-    def convert(_: Key, value: Any, values: Values) -> Converted:
-        """A column of the records."""
+    def convert(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+        """Set a column of the records."""
         of_pairs = name in ("prompt", "chosen", "rejected")
-        if not value or of_pairs != is_pairs(values):
-            return Converted({})
-        return Converted({f"{DATA}.{name}_column" if of_pairs else f"{DATA}.column": value})
+        if not value or of_pairs != is_preference_data(values):
+            return ConvertedValue({})
+        return ConvertedValue(
+            {f"{DATASET_TARGET}.{name}_column" if of_pairs else f"{DATASET_TARGET}.column": value}
+        )
 
     return convert
 
 
-def messages(key: Key, value: Any, values: Values) -> Converted:
-    """The column of the conversation, or of what was said before both replies."""
-    converted: Converted = column("prompt" if is_pairs(values) else "messages")(key, value, values)
+def convert_messages_column(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set the column of the conversation, or of the prompt of a pair."""
+    converted: ConvertedValue = make_column_conversion(
+        "prompt" if is_preference_data(values) else "messages"
+    )(key, value, values)
     return converted
 
 
-def roles(_: Key, value: Any, values: Values) -> Converted:
-    """What the assistant says, or all of it."""
+def convert_trained_roles(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Accept the assistant's replies or everything."""
     trained = [value] if isinstance(value, str) else value
     if trained in (None, ["assistant"], ["gpt"]):
-        return Converted({})
-    return Converted({}, refused="replies count, or everything: training.dataset.train_on")
-
-
-def inputs(_: Key, value: Any, values: Values) -> Converted:
-    """true is train_on: all, false train_on: replies."""
-    if is_pairs(values) or str(values.get("datasets.type")) not in ("chat_template", "alpaca"):
-        return Converted(
-            {}, refused="what is compared are the replies" if value and is_pairs(values) else ""
-        )
-    return Converted({f"{DATA}.train_on": "all" if value else "replies"})
-
-
-def ends(_: Key, value: Any, __: Values) -> Converted:
-    """The token that ends a reply counts with it."""
-    return Converted(
-        {},
-        refused=""
-        if value in (None, "turn")
-        else "the token that ends a reply counts where the reply does",
+        return ConvertedValue({})
+    return ConvertedValue(
+        {}, refused="only replies or everything can be trained on: training.dataset.train_on"
     )
 
 
-def packing(_: Key, value: Any, values: Values) -> Converted:
-    """Conversations share rows and do not see each other."""
-    if not value:
-        text = str(values.get("datasets.type")) == "completion" and not is_pairs(values)
-        return Converted({f"{DATA}.packing": None} if text else {})
-    if is_pairs(values):
-        return Converted({}, refused="pairs have rows of their own")
-    if not is_own(values):
-        return Converted(
+def convert_train_on_inputs(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Map true to train_on: all, false to train_on: replies."""
+    if is_preference_data(values) or str(values.get("datasets.type")) not in (
+        "chat_template",
+        "alpaca",
+    ):
+        return ConvertedValue(
             {},
-            refused="a class of transformers sees all of a row: each conversation has one of its own",
+            refused="only the replies of a pair are compared"
+            if value and is_preference_data(values)
+            else "",
         )
-    return Converted({f"{DATA}.packing": "best_fit", "model.attention.mask": "block_causal"})
+    return ConvertedValue({f"{DATASET_TARGET}.train_on": "all" if value else "replies"})
 
 
-def too_long(_: Key, value: Any, values: Values) -> Converted:
-    """drop, cut for truncate, refuse for raise."""
+def convert_train_on_eos(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Accept turn: the token that ends a reply is trained on with the reply."""
+    return ConvertedValue(
+        {},
+        refused=""
+        if value in (None, "turn")
+        else "the token that ends a reply is trained on if the reply is",
+    )
+
+
+def convert_sample_packing(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Pack conversations into sequences in which they do not attend to each other."""
+    if not value:
+        text = str(values.get("datasets.type")) == "completion" and not is_preference_data(values)
+        return ConvertedValue({f"{DATASET_TARGET}.packing": None} if text else {})
+    if is_preference_data(values):
+        return ConvertedValue({}, refused="pairs are not packed")
+    if not is_native_family(values):
+        return ConvertedValue(
+            {},
+            refused="a transformers model attends to the whole sequence: each conversation is a "
+            "separate sequence",
+        )
+    return ConvertedValue(
+        {f"{DATASET_TARGET}.packing": "best_fit", "model.attention.mask": "block_causal"}
+    )
+
+
+def convert_excess_length(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Map drop to drop, truncate to cut, raise to refuse."""
     meant = (
         {None: "drop", "drop": "drop", "truncate": "cut", "raise": "refuse"}.get(value)
         if not isinstance(value, (list, dict))
         else None
     )
-    if meant is None or (meant == "cut" and is_pairs(values)):
-        return Converted(
+    if meant is None or (meant == "cut" and is_preference_data(values)):
+        return ConvertedValue(
             {},
-            refused="a pair is left out or refused"
+            refused="a pair that is too long can be dropped or refused"
             if meant
-            else "rows too long are dropped, cut or refused",
+            else "sequences that are too long can be dropped, cut or refused",
         )
-    return Converted({f"{DATA}.too_long": meant})
+    return ConvertedValue({f"{DATASET_TARGET}.too_long": meant})
 
 
-def template(_: Key, value: Any, __: Values) -> Converted:
-    """The tokenizer's own template; another one is a file under training.dataset.template."""
-    return Converted(
+def convert_chat_template(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Use the tokenizer's own template; name another one in training.dataset.template."""
+    return ConvertedValue(
         {}, how="" if value in (None, "tokenizer_default", "jinja") else f"left out: {TEMPLATE}"
     )
 
 
-def template_file(_: Key, value: Any, __: Values) -> Converted:
-    """A file with a template; a template as text has to be one."""
+def convert_chat_template_file(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Keep a file with a template; refuse a template written as text."""
     if not value:
-        return Converted({})
+        return ConvertedValue({})
     if isinstance(value, str) and "{" not in value:
-        return Converted({f"{DATA}.template": value})
-    return Converted(
-        {}, refused="write the template into a file, and name it in training.dataset.template"
+        return ConvertedValue({f"{DATASET_TARGET}.template": value})
+    return ConvertedValue(
+        {}, refused="write the template to a file, and name it in training.dataset.template"
     )

@@ -1,243 +1,363 @@
-"""The keys of axolotl 0.19's configurations, and what becomes of each.
+"""Keys of axolotl 0.19's configurations and their migration.
 
-Which keys there are, and their defaults, was read from its schemas; `datasets` stands for the first of the list.
+Keys and defaults were read from its schemas; `datasets` stands for the first item of the list.
 """
 
 from titanrun.recipe.migrate import axolotl_data as data
 from titanrun.recipe.migrate import axolotl_model as model
-from titanrun.recipe.migrate import axolotl_rest as rest
+from titanrun.recipe.migrate import axolotl_unsupported as rest
 from titanrun.recipe.migrate import axolotl_values as to
-from titanrun.recipe.migrate.keys import Key, moved, refused, unread
+from titanrun.recipe.migrate.key_mapping import SourceKey, ignore_key, move_key, reject_key
 
 RUN_DIRECTORY = (
-    "the run directory itself: an unfinished run in it goes on, another run in it is an error"
+    "the run directory itself: an unfinished run in it resumes, another run in it is an error"
 )
-OF_FOLDER = "the chat template is that of the model's folder"
-HELD_OUT = "a part of the training data is not held out: name held-out data in validation.dataset"
-SHARDS = "data are sharded over ranks by themselves"
+TEMPLATE_FROM_FOLDER = "the chat template is that of the model's folder"
+HELD_OUT = "titanrun holds out no training data: name held-out data in validation.dataset"
+THINKING = "the key of thinking must be the one of the chat template: rename it in the files"
+TRAINED_TURNS = "all conversations train on the same turns: training.dataset.train_on"
+SHARDS = "data are sharded over ranks automatically"
 
 
-def wanted(path: str, why: str) -> Key:
-    """A key that is refused where it asks for something."""
-    return refused(path, None, why, convert=to.refused_if_on)
+def reject_key_if_set(path: str, why: str) -> SourceKey:
+    """Return a key that is refused if it is set."""
+    return reject_key(path, None, why, convert=to.reject_axolotl_if_enabled)
 
 
 MODEL = (
-    moved("base_model", None, "model.name", convert=model.model),
-    moved("output_dir", "./model-out", "dump_folder", how=RUN_DIRECTORY),
-    moved("adapter", None, "converters", convert=model.adapter),
-    unread("load_in_8bit", False, "the converter qlora says it", convert=model.packed_base),
-    unread("load_in_4bit", False, "the converter qlora says it", convert=model.packed_base),
-    moved("lora_r", None, "converters[lora].rank", convert=model.of_adapter("rank")),
-    moved("lora_alpha", None, "converters[lora].alpha", convert=model.of_adapter("alpha")),
-    moved(
-        "lora_dropout", 0.0, "converters[lora].dropout", convert=model.of_adapter("dropout", 0.0)
+    move_key("base_model", None, "model.name", convert=model.convert_axolotl_model),
+    move_key("output_dir", "./model-out", "dump_folder", how=RUN_DIRECTORY),
+    move_key("adapter", None, "converters", convert=model.convert_axolotl_adapter),
+    ignore_key(
+        "load_in_8bit", False, "the converter qlora sets it", convert=model.convert_quantized_base
     ),
-    moved("lora_target_modules", None, "converters[lora].target_modules", convert=model.targets),
-    moved("lora_target_linear", None, "converters[lora].target_modules", convert=model.targets),
+    ignore_key(
+        "load_in_4bit", False, "the converter qlora sets it", convert=model.convert_quantized_base
+    ),
+    move_key(
+        "lora_r",
+        None,
+        "converters[lora].rank",
+        convert=model.make_axolotl_adapter_conversion("rank"),
+    ),
+    move_key(
+        "lora_alpha",
+        None,
+        "converters[lora].alpha",
+        convert=model.make_axolotl_adapter_conversion("alpha"),
+    ),
+    move_key(
+        "lora_dropout",
+        0.0,
+        "converters[lora].dropout",
+        convert=model.make_axolotl_adapter_conversion("dropout", 0.0),
+    ),
+    move_key(
+        "lora_target_modules",
+        None,
+        "converters[lora].target_modules",
+        convert=model.convert_axolotl_target_modules,
+    ),
+    move_key(
+        "lora_target_linear",
+        None,
+        "converters[lora].target_modules",
+        convert=model.convert_axolotl_target_modules,
+    ),
 )
 DATA = (
-    moved("datasets.type", None, "training.dataset.name", convert=data.dataset),
-    moved("datasets.path", None, "training.dataset.path", convert=data.path),
-    moved("datasets.data_files", None, "training.dataset.path", convert=data.files),
-    moved("datasets.field", None, "training.dataset.column", convert=data.column("text")),
-    moved("datasets.field_messages", None, "training.dataset.column", convert=data.messages),
-    moved(
+    move_key("datasets.type", None, "training.dataset.name", convert=data.convert_axolotl_dataset),
+    move_key("datasets.path", None, "training.dataset.path", convert=data.convert_dataset_path),
+    move_key(
+        "datasets.data_files",
+        None,
+        "training.dataset.path",
+        convert=data.convert_axolotl_data_files,
+    ),
+    move_key(
+        "datasets.field",
+        None,
+        "training.dataset.column",
+        convert=data.make_column_conversion("text"),
+    ),
+    move_key(
+        "datasets.field_messages",
+        None,
+        "training.dataset.column",
+        convert=data.convert_messages_column,
+    ),
+    move_key(
         "datasets.field_chosen",
         None,
         "training.dataset.chosen_column",
-        convert=data.column("chosen"),
+        convert=data.make_column_conversion("chosen"),
     ),
-    moved(
+    move_key(
         "datasets.field_rejected",
         None,
         "training.dataset.rejected_column",
-        convert=data.column("rejected"),
+        convert=data.make_column_conversion("rejected"),
     ),
-    moved(
-        "datasets.message_property_mappings", None, "training.dataset.layout", convert=data.mapping
+    move_key(
+        "datasets.message_property_mappings",
+        None,
+        "training.dataset.layout",
+        convert=data.convert_message_mapping,
     ),
-    refused("datasets.message_field_role", None, "", convert=data.role_field),
-    refused("datasets.message_field_content", None, "", convert=data.role_field),
-    refused("datasets.roles_to_train", None, "", convert=data.roles),
-    refused("datasets.train_on_eos", None, "", convert=data.ends),
-    refused("datasets.train_on_eot", None, "", convert=data.ends),
-    unread("datasets.chat_template", None, OF_FOLDER, convert=data.template),
-    moved(
+    reject_key("datasets.message_field_role", None, "", convert=data.convert_role_field),
+    reject_key("datasets.message_field_content", None, "", convert=data.convert_role_field),
+    reject_key("datasets.roles_to_train", None, "", convert=data.convert_trained_roles),
+    reject_key("datasets.train_on_eos", None, "", convert=data.convert_train_on_eos),
+    reject_key("datasets.train_on_eot", None, "", convert=data.convert_train_on_eos),
+    ignore_key(
+        "datasets.chat_template", None, TEMPLATE_FROM_FOLDER, convert=data.convert_chat_template
+    ),
+    move_key(
         "datasets.chat_template_jinja",
         None,
         "training.dataset.template",
-        convert=data.template_file,
+        convert=data.convert_chat_template_file,
     ),
-    unread("chat_template", None, OF_FOLDER, convert=data.template),
-    moved("chat_template_jinja", None, "training.dataset.template", convert=data.template_file),
-    unread("datasets.split", None, "the files hold one split"),
-    unread("datasets.name", None, "the files hold one subset"),
-    unread("datasets.ds_type", None, "the names of the files say it"),
-    unread("datasets.revision", None, "the files stay as they are: their digests are kept"),
-    unread("datasets.trust_remote_code", False, "no code of a data set runs"),
-    unread("datasets.shards", None, SHARDS),
-    unread("datasets.shards_idx", None, SHARDS),
-    unread("datasets.preprocess_shards", None, SHARDS),
-    unread("datasets.conversation", None, "the chat template says it"),
-    wanted("datasets.input_transform", "a recipe holds no code: change the files"),
-    wanted("datasets.input_format", "the chat template says it"),
-    wanted("datasets.field_human", "the layouts have fixed names: rename them in the files"),
-    wanted("datasets.field_model", "the layouts have fixed names: rename them in the files"),
-    wanted("datasets.field_tools", "tools stand in the messages"),
-    wanted(
+    ignore_key("chat_template", None, TEMPLATE_FROM_FOLDER, convert=data.convert_chat_template),
+    move_key(
+        "chat_template_jinja",
+        None,
+        "training.dataset.template",
+        convert=data.convert_chat_template_file,
+    ),
+    ignore_key("datasets.split", None, "the files contain one split"),
+    ignore_key("datasets.name", None, "the files contain one subset"),
+    ignore_key("datasets.ds_type", None, "the names of the files determine it"),
+    ignore_key("datasets.revision", None, "local files are read: run.json has their digests"),
+    ignore_key("datasets.trust_remote_code", False, "code of a dataset is never run"),
+    ignore_key("datasets.shards", None, SHARDS),
+    ignore_key("datasets.shards_idx", None, SHARDS),
+    ignore_key("datasets.preprocess_shards", None, SHARDS),
+    ignore_key("datasets.conversation", None, "the chat template defines it"),
+    reject_key_if_set("datasets.input_transform", "a recipe cannot contain code: change the files"),
+    reject_key_if_set("datasets.input_format", "the chat template defines it"),
+    reject_key_if_set(
+        "datasets.field_human", "the layouts have fixed names: rename them in the files"
+    ),
+    reject_key_if_set(
+        "datasets.field_model", "the layouts have fixed names: rename them in the files"
+    ),
+    reject_key_if_set("datasets.field_tools", "tools are part of the messages"),
+    reject_key_if_set(
         "datasets.field_thinking",
-        "what a template calls thinking has its own name: rename it in the files",
+        THINKING,
     ),
-    wanted(
+    reject_key_if_set(
         "datasets.template_thinking_key",
-        "what a template calls thinking has its own name: rename it in the files",
+        THINKING,
     ),
-    wanted(
+    reject_key_if_set(
         "datasets.split_thinking",
-        "what a template calls thinking has its own name: rename it in the files",
+        THINKING,
     ),
-    wanted(
+    reject_key_if_set(
         "datasets.message_field_training",
-        "which turns count is said for all of them: training.dataset.train_on",
+        TRAINED_TURNS,
     ),
-    wanted(
+    reject_key_if_set(
         "datasets.message_field_training_detail",
-        "which turns count is said for all of them: training.dataset.train_on",
+        TRAINED_TURNS,
     ),
-    wanted("datasets.logprobs_field", "titanrun has no distillation"),
-    wanted("datasets.temperature", "titanrun has no distillation"),
-    wanted(
+    reject_key_if_set("datasets.logprobs_field", "titanrun has no distillation"),
+    reject_key_if_set("datasets.temperature", "titanrun has no distillation"),
+    reject_key_if_set(
         "datasets.roles",
-        "roles are system, developer, user, assistant and tool: rename them in the files",
+        "roles must be system, developer, user, assistant or tool: rename them in the files",
     ),
-    wanted("datasets.drop_system_message", "take system messages out of the files"),
-    wanted("datasets.skip", "take the records out of the files"),
-    unread("datasets.text_column", None, "datasets.field says it"),
-    moved("shuffle_merged_datasets", True, "training.dataset.shuffle"),
-    moved("sequence_len", 512, "training.seq_len"),
-    moved("sample_packing", None, "training.dataset.packing", convert=data.packing),
-    moved("excess_length_strategy", None, "training.dataset.too_long", convert=data.too_long),
-    moved("train_on_inputs", False, "training.dataset.train_on", convert=data.inputs),
-    moved("dataset_prepared_path", None, "training.data_cache"),
-    moved(
-        "dataloader_num_workers", None, "training.dataloader.num_workers", convert=to.steps_or_none
+    reject_key_if_set("datasets.drop_system_message", "remove system messages from the files"),
+    reject_key_if_set("datasets.skip", "remove the records from the files"),
+    ignore_key("datasets.text_column", None, "datasets.field sets it"),
+    move_key("shuffle_merged_datasets", True, "training.dataset.shuffle"),
+    move_key("sequence_len", 512, "training.seq_len"),
+    move_key(
+        "sample_packing", None, "training.dataset.packing", convert=data.convert_sample_packing
     ),
-    moved(
-        "dataloader_pin_memory", None, "training.dataloader.pin_memory", convert=to.steps_or_none
+    move_key(
+        "excess_length_strategy",
+        None,
+        "training.dataset.too_long",
+        convert=data.convert_excess_length,
     ),
-    moved(
+    move_key(
+        "train_on_inputs", False, "training.dataset.train_on", convert=data.convert_train_on_inputs
+    ),
+    move_key("dataset_prepared_path", None, "training.data_cache"),
+    move_key(
+        "dataloader_num_workers",
+        None,
+        "training.dataloader.num_workers",
+        convert=to.convert_step_interval,
+    ),
+    move_key(
+        "dataloader_pin_memory",
+        None,
+        "training.dataloader.pin_memory",
+        convert=to.convert_step_interval,
+    ),
+    move_key(
         "dataloader_prefetch_factor",
         None,
         "training.dataloader.prefetch_factor",
-        convert=to.prefetched,
+        convert=to.convert_prefetch_factor,
     ),
-    wanted("val_set_size", HELD_OUT),
-    wanted("test_datasets", HELD_OUT),
+    reject_key_if_set("val_set_size", HELD_OUT),
+    reject_key_if_set("test_datasets", HELD_OUT),
 )
 OPTIMIZER = (
-    moved("optimizer", "adamw_torch_fused", "optimizer.name", convert=to.optimizer),
-    moved("learning_rate", None, "optimizer.lr"),
-    moved("weight_decay", 0.0, "optimizer.weight_decay"),
-    moved("adam_beta1", None, "optimizer.beta1", convert=to.of_adam("beta1", 0.9)),
-    moved("adam_beta2", None, "optimizer.beta2", convert=to.of_adam("beta2", 0.999)),
-    moved("adam_epsilon", None, "optimizer.eps", convert=to.of_adam("eps", 1e-8)),
-    moved("lr_scheduler", "cosine", "lr_scheduler.name", convert=to.schedule),
-    moved("warmup_steps", None, "lr_scheduler.warmup_steps", convert=to.warmup),
-    moved("warmup_ratio", None, "lr_scheduler.warmup_steps", convert=to.warmup_share),
-    moved("cosine_min_lr_ratio", None, "lr_scheduler.min_lr_factor", convert=to.least_rate),
-    moved("max_grad_norm", None, "training.max_norm", convert=to.norm),
-    moved("micro_batch_size", 1, "training.local_batch_size"),
-    moved("gradient_accumulation_steps", 1, "training.global_batch_size", convert=to.accumulation),
-    moved("num_epochs", 1.0, "training.epochs", convert=to.epochs),
-    moved("max_steps", None, "training.steps", convert=to.steps_or_none),
-    moved("rl", None, "loss.name", convert=to.loss),
-    moved("rl_beta", None, "loss.beta", convert=to.of_dpo("beta")),
-    moved("dpo_beta", None, "loss.beta", convert=to.of_dpo("beta")),
-    moved(
-        "dpo_label_smoothing", None, "loss.label_smoothing", convert=to.of_dpo("label_smoothing")
+    move_key(
+        "optimizer", "adamw_torch_fused", "optimizer.name", convert=to.convert_axolotl_optimizer
     ),
-    refused("dpo_loss_type", None, "", convert=to.dpo_kind),
+    move_key("learning_rate", None, "optimizer.lr"),
+    move_key("weight_decay", 0.0, "optimizer.weight_decay"),
+    move_key("adam_beta1", None, "optimizer.beta1", convert=to.make_adam_conversion("beta1", 0.9)),
+    move_key(
+        "adam_beta2", None, "optimizer.beta2", convert=to.make_adam_conversion("beta2", 0.999)
+    ),
+    move_key("adam_epsilon", None, "optimizer.eps", convert=to.make_adam_conversion("eps", 1e-8)),
+    move_key("lr_scheduler", "cosine", "lr_scheduler.name", convert=to.convert_axolotl_schedule),
+    move_key("warmup_steps", None, "lr_scheduler.warmup_steps", convert=to.convert_axolotl_warmup),
+    move_key("warmup_ratio", None, "lr_scheduler.warmup_steps", convert=to.convert_warmup_ratio),
+    move_key("cosine_min_lr_ratio", None, "lr_scheduler.min_lr_factor", convert=to.convert_min_lr),
+    move_key("max_grad_norm", None, "training.max_norm", convert=to.convert_axolotl_max_grad_norm),
+    move_key("micro_batch_size", 1, "training.local_batch_size"),
+    move_key(
+        "gradient_accumulation_steps",
+        1,
+        "training.global_batch_size",
+        convert=to.convert_axolotl_gradient_accumulation,
+    ),
+    move_key("num_epochs", 1.0, "training.epochs", convert=to.convert_axolotl_epochs),
+    move_key("max_steps", None, "training.steps", convert=to.convert_step_interval),
+    move_key("rl", None, "loss.name", convert=to.convert_axolotl_loss),
+    move_key("rl_beta", None, "loss.beta", convert=to.make_dpo_conversion("beta")),
+    move_key("dpo_beta", None, "loss.beta", convert=to.make_dpo_conversion("beta")),
+    move_key(
+        "dpo_label_smoothing",
+        None,
+        "loss.label_smoothing",
+        convert=to.make_dpo_conversion("label_smoothing"),
+    ),
+    reject_key("dpo_loss_type", None, "", convert=to.convert_dpo_loss_type),
 )
 MACHINE = (
-    moved("bf16", "auto", "training.dtype", convert=to.types),
-    moved("bfloat16", None, "training.dtype", convert=to.types_if_on),
-    moved("float32", None, "training.dtype", convert=to.types_if_on),
-    refused("fp16", None, "", convert=to.half),
-    refused("float16", None, "", convert=to.half),
-    moved("gradient_checkpointing", False, "activation_checkpoint.name", convert=to.recompute),
-    moved("fsdp_config", None, "parallelism.fsdp_reshard_after_forward", convert=to.sharding),
-    moved(
-        "dp_shard_size", None, "parallelism.data_parallel_shard_degree", convert=to.steps_or_none
+    move_key("bf16", "auto", "training.dtype", convert=to.convert_dtypes),
+    move_key("bfloat16", None, "training.dtype", convert=to.convert_dtypes_if_enabled),
+    move_key("float32", None, "training.dtype", convert=to.convert_dtypes_if_enabled),
+    reject_key("fp16", None, "", convert=to.convert_fp16),
+    reject_key("float16", None, "", convert=to.convert_fp16),
+    move_key(
+        "gradient_checkpointing",
+        False,
+        "activation_checkpoint.name",
+        convert=to.convert_axolotl_activation_checkpointing,
     ),
-    moved(
+    move_key(
+        "fsdp_config",
+        None,
+        "parallelism.fsdp_reshard_after_forward",
+        convert=to.convert_fsdp_config,
+    ),
+    move_key(
+        "dp_shard_size",
+        None,
+        "parallelism.data_parallel_shard_degree",
+        convert=to.convert_step_interval,
+    ),
+    move_key(
         "dp_replicate_size",
         None,
         "parallelism.data_parallel_replicate_degree",
-        convert=to.steps_or_none,
+        convert=to.convert_step_interval,
     ),
-    moved(
-        "tensor_parallel_size", None, "parallelism.tensor_parallel_degree", convert=to.steps_or_none
+    move_key(
+        "tensor_parallel_size",
+        None,
+        "parallelism.tensor_parallel_degree",
+        convert=to.convert_step_interval,
     ),
-    moved(
+    move_key(
         "context_parallel_size",
         None,
         "parallelism.context_parallel_degree",
-        convert=to.steps_or_none,
+        convert=to.convert_step_interval,
     ),
-    moved(
+    move_key(
         "sequence_parallel_degree",
         None,
         "parallelism.context_parallel_degree",
-        convert=to.steps_or_none,
+        convert=to.convert_step_interval,
     ),
-    moved("torch_compile", None, "compile.enable", convert=to.compiled),
-    moved("torch_compile_backend", None, "compile.backend", convert=to.backend),
-    moved("seed", None, "debug.seed", convert=to.seed),
+    move_key("torch_compile", None, "compile.enable", convert=to.convert_torch_compile),
+    move_key("torch_compile_backend", None, "compile.backend", convert=to.convert_compile_backend),
+    move_key("seed", None, "debug.seed", convert=to.convert_axolotl_seed),
 )
-KEEPING = (
-    moved("save_steps", None, "checkpoint.interval", convert=to.steps_or_none),
-    moved("save_total_limit", None, "checkpoint.keep_latest_k", convert=to.kept),
-    moved(
-        "save_first_step", None, "checkpoint.enable_first_step_checkpoint", convert=to.steps_or_none
+CHECKPOINT = (
+    move_key("save_steps", None, "checkpoint.interval", convert=to.convert_step_interval),
+    move_key(
+        "save_total_limit", None, "checkpoint.keep_latest_k", convert=to.convert_save_total_limit
     ),
-    moved("logging_steps", None, "metrics.log_freq", convert=to.steps_or_none),
-    moved(
+    move_key(
+        "save_first_step",
+        None,
+        "checkpoint.enable_first_step_checkpoint",
+        convert=to.convert_step_interval,
+    ),
+    move_key("logging_steps", None, "metrics.log_freq", convert=to.convert_step_interval),
+    move_key(
         "wandb_project",
         None,
         "metrics.trackers[wandb].project",
-        convert=to.tracker("wandb", "project"),
+        convert=to.make_tracker_conversion("wandb", "project"),
     ),
-    moved("wandb_entity", None, "metrics.trackers[wandb].entity", convert=to.wandb_field("entity")),
-    moved("wandb_mode", None, "metrics.trackers[wandb].mode", convert=to.wandb_mode),
-    moved(
+    move_key(
+        "wandb_entity",
+        None,
+        "metrics.trackers[wandb].entity",
+        convert=to.make_wandb_conversion("entity"),
+    ),
+    move_key("wandb_mode", None, "metrics.trackers[wandb].mode", convert=to.convert_wandb_mode),
+    move_key(
         "mlflow_experiment_name",
         None,
         "metrics.trackers[mlflow].experiment",
-        convert=to.tracker("mlflow", "experiment"),
+        convert=to.make_tracker_conversion("mlflow", "experiment"),
     ),
-    moved(
+    move_key(
         "mlflow_tracking_uri",
         None,
         "metrics.trackers[mlflow].tracking_uri",
-        convert=to.tracker("mlflow", "tracking_uri"),
+        convert=to.make_tracker_conversion("mlflow", "tracking_uri"),
     ),
-    moved(
+    move_key(
         "trackio_project_name",
         None,
         "metrics.trackers[trackio].project",
-        convert=to.tracker("trackio", "project"),
+        convert=to.make_tracker_conversion("trackio", "project"),
     ),
-    moved("use_tensorboard", None, "metrics.trackers[tensorboard].name", convert=to.tensorboard),
+    move_key(
+        "use_tensorboard",
+        None,
+        "metrics.trackers[tensorboard].name",
+        convert=to.convert_axolotl_tensorboard,
+    ),
 )
 REST = (
-    *(unread(path, None, why) for why, paths in rest.UNREAD.items() for path in paths.split()),
-    *(wanted(path, why) for why, paths in rest.REFUSED.items() for path in paths.split()),
+    *(ignore_key(path, None, why) for why, paths in rest.UNREAD.items() for path in paths.split()),
+    *(
+        reject_key_if_set(path, why)
+        for why, paths in rest.REFUSED.items()
+        for path in paths.split()
+    ),
 )
 
-AXOLOTL_KEYS: tuple[Key, ...] = (*MODEL, *DATA, *OPTIMIZER, *MACHINE, *KEEPING, *REST)
-# of these axolotl's default holds where the file has nothing, and may be another than titanrun's
-COUNTED = (
+AXOLOTL_KEYS: tuple[SourceKey, ...] = (*MODEL, *DATA, *OPTIMIZER, *MACHINE, *CHECKPOINT, *REST)
+# keys whose axolotl default applies if the file omits them; it may differ from titanrun's
+KEYS_WITH_DEFAULTS = (
     "sequence_len",
     "sample_packing",
     "train_on_inputs",

@@ -1,12 +1,12 @@
-"""What axolotl's optimizers, schedules, types and trackers become."""
+"""Conversion of axolotl's optimizers, schedules, dtypes and trackers."""
 
 from typing import Any
 
-from titanrun.recipe.migrate.axolotl_data import is_pairs
-from titanrun.recipe.migrate.axolotl_model import adapter_of, is_own
-from titanrun.recipe.migrate.keys import Converted, Key, Values
+from titanrun.recipe.migrate.axolotl_data import is_preference_data
+from titanrun.recipe.migrate.axolotl_model import get_axolotl_adapter, is_native_family
+from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
 
-FORMATS = "torchao's formats of the states; they are not paged to the host"
+FORMATS = "the states have torchao's formats and are not paged to the host"
 OPTIMIZERS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"), ("adamw", "")
@@ -22,39 +22,45 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
     "schedule_free_adamw": ("schedule_free_adamw", ""),
     "sgd": ("sgd", ""),
 }
-BESIDE = "adapters are in fp32, and so is the base that is multiplied in bf16; axolotl keeps the base in bf16"
-RANKS = "counted over all ranks; axolotl's is for each: multiply it by the number of ranks"
+FP32_BASE = (
+    "adapters are in fp32, and so is the base, which is multiplied in bf16; axolotl keeps the base "
+    "in bf16"
+)
+RANKS = "over all ranks; axolotl's value is per rank: multiply it by the number of ranks"
 
 
-def optimizer_of(values: Values) -> str:
-    """The optimizer's name here."""
+def get_axolotl_optimizer(values: SourceValues) -> str:
+    """Return titanrun's name of the optimizer."""
     return OPTIMIZERS.get(str(values.get("optimizer")), ("adamw", ""))[0]
 
 
-def optimizer(_: Key, value: Any, __: Values) -> Converted:
-    """AdamW in several precisions, the schedule-free one and SGD have counterparts."""
+def convert_axolotl_optimizer(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Map AdamW in several precisions, schedule-free AdamW and SGD to their counterparts."""
     if str(value) not in OPTIMIZERS:
-        return Converted({}, refused="no optimizer of titanrun: adamw stands there instead")
+        return ConvertedValue({}, refused="titanrun has no such optimizer: adamw is used instead")
     name, how = OPTIMIZERS[str(value)]
-    return Converted({"optimizer.name": name}, how=how)
+    return ConvertedValue({"optimizer.name": name}, how=how)
 
 
-def of_adam(field: str, otherwise: float) -> Any:
-    """A conversion to a field of Adam; `otherwise` is axolotl's default."""
+def make_adam_conversion(field: str, otherwise: float) -> Any:
+    """Return a conversion to a field of Adam; `otherwise` is axolotl's default."""
 
-    def convert(_: Key, value: Any, values: Values) -> Converted:
-        """A field of Adam; unset it is transformers' default."""
-        return Converted(
+    def convert(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+        """Set a field of Adam; use transformers' default if unset."""
+        return ConvertedValue(
             {}
-            if optimizer_of(values) == "sgd"
+            if get_axolotl_optimizer(values) == "sgd"
             else {f"optimizer.{field}": otherwise if value is None else value}
         )
 
     return convert
 
 
-def schedule(_: Key, value: Any, values: Values) -> Converted:
-    """cosine, linear, constant and constant_with_warmup, whose first step has rate 0 where they warm up."""
+def convert_axolotl_schedule(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Map cosine, linear, constant and constant_with_warmup.
+
+    With warmup the first step has rate 0.
+    """
     name = {
         "cosine": "cosine",
         "linear": "polynomial",
@@ -62,65 +68,69 @@ def schedule(_: Key, value: Any, values: Values) -> Converted:
         "constant_with_warmup": "constant",
     }.get(str(value))
     if name is None:
-        return Converted(
-            {}, refused="schedules are cosine, linear, constant and constant_with_warmup here"
+        return ConvertedValue(
+            {}, refused="supported schedules: cosine, linear, constant and constant_with_warmup"
         )
     linear = {"lr_scheduler.power": 1.0} if value == "linear" else {}
     first = (
         {"lr_scheduler.warmup_steps": 0} if value == "constant" else {"lr_scheduler.first_step": 0}
     )
-    return Converted({"lr_scheduler.name": name, **linear, **first})
+    return ConvertedValue({"lr_scheduler.name": name, **linear, **first})
 
 
-def warmup(_: Key, value: Any, values: Values) -> Converted:
-    """Steps; where only a share is written, it is taken of max_steps."""
+def convert_axolotl_warmup(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set the steps; if only a ratio is written, it is a ratio of max_steps."""
     if values.get("lr_scheduler") == "constant":
-        return Converted({})
+        return ConvertedValue({})
     if value is not None:
-        return Converted({"lr_scheduler.warmup_steps": 2 if value == 1 else value})
+        return ConvertedValue({"lr_scheduler.warmup_steps": 2 if value == 1 else value})
     if values.get("warmup_ratio") is not None:
-        return Converted({})
+        return ConvertedValue({})
     steps = values.get("max_steps")
     if isinstance(steps, int):
-        return Converted({"lr_scheduler.warmup_steps": at_least_two(min(0.03 * steps, 100))})
-    return Converted(
+        return ConvertedValue(
+            {"lr_scheduler.warmup_steps": round_to_at_least_two(min(0.03 * steps, 100))}
+        )
+    return ConvertedValue(
         {"lr_scheduler.warmup_steps": "auto"},
-        how="a tenth of the steps, 200 at most; axolotl takes 3%, 100 at most",
+        how="a tenth of the steps, at most 200; axolotl uses 3%, at most 100",
     )
 
 
-def at_least_two(steps: float) -> int:
-    """Whole steps, for axolotl never one alone."""
+def round_to_at_least_two(steps: float) -> int:
+    """Return whole steps, for axolotl never just one."""
     return 2 if int(steps) == 1 else int(steps)
 
 
-def warmup_share(_: Key, value: Any, values: Values) -> Converted:
-    """Of max_steps; of epochs, whose steps the data decide, it is refused."""
+def convert_warmup_ratio(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Multiply by max_steps; refuse it with epochs, whose steps depend on the data."""
     if value is None or values.get("warmup_steps") is not None:
-        return Converted({})
+        return ConvertedValue({})
     if isinstance(values.get("max_steps"), int):
-        return Converted(
-            {"lr_scheduler.warmup_steps": at_least_two(value * values["max_steps"])}
+        return ConvertedValue(
+            {"lr_scheduler.warmup_steps": round_to_at_least_two(value * values["max_steps"])}
             if isinstance(value, int | float)
             else {}
         )
-    return Converted(
+    return ConvertedValue(
         {},
-        refused="how many steps epochs have is known from the data: write lr_scheduler.warmup_steps",
+        refused="the steps of an epoch depend on the data: write lr_scheduler.warmup_steps",
     )
 
 
-def least_rate(_: Key, value: Any, values: Values) -> Converted:
-    """The floor of the cosine."""
-    return Converted(
+def convert_min_lr(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set the floor of the cosine."""
+    return ConvertedValue(
         {"lr_scheduler.min_lr_factor": value}
         if value and values.get("lr_scheduler") == "cosine"
         else {}
     )
 
 
-def accumulation(_: Key, value: Any, values: Values) -> Converted:
-    """Passes of a step become the rows of a step."""
+def convert_axolotl_gradient_accumulation(
+    _: SourceKey, value: Any, values: SourceValues
+) -> ConvertedValue:
+    """Convert forward passes per step to sequences per step."""
     rows = values.get("micro_batch_size")
     if (
         not isinstance(value, int)
@@ -128,52 +138,61 @@ def accumulation(_: Key, value: Any, values: Values) -> Converted:
         or isinstance(value, bool)
         or value <= 1
     ):
-        return Converted({}, refused="" if value in (None, 1) else "no number of passes")
-    return Converted({"training.global_batch_size": value * rows}, how=RANKS)
+        return ConvertedValue(
+            {}, refused="" if value in (None, 1) else "not a number of forward passes"
+        )
+    return ConvertedValue({"training.global_batch_size": value * rows}, how=RANKS)
 
 
-def epochs(_: Key, value: Any, values: Values) -> Converted:
-    """Whole passes over the data, where max_steps does not say how long the run is."""
+def convert_axolotl_epochs(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set whole epochs, unless max_steps sets the length of the run."""
     if values.get("max_steps"):
-        return Converted({}, how="left out: max_steps says how long the run is")
+        return ConvertedValue({}, how="left out: max_steps sets the length of the run")
     if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
-        return Converted({"training.epochs": int(value)})
-    return Converted({}, refused="passes are whole: write training.steps")
+        return ConvertedValue({"training.epochs": int(value)})
+    return ConvertedValue({}, refused="epochs must be whole: write training.steps")
 
 
-def norm(_: Key, value: Any, __: Values) -> Converted:
-    """The largest norm; 0 is null."""
-    return Converted({} if value is None else {"training.max_norm": value or None})
+def convert_axolotl_max_grad_norm(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Set the largest norm; map 0 to null."""
+    return ConvertedValue({} if value is None else {"training.max_norm": value or None})
 
 
-def types(_: Key, value: Any, values: Values) -> Converted:
-    """bf16 keeps and multiplies weights in bf16, as axolotl loads them; false is fp32."""
+def convert_dtypes(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep and multiply weights in bf16 if set, as axolotl loads them; map false to fp32."""
     if values.get("float32") or value is False:
-        return Converted({"training.dtype": "float32", "training.mixed_precision_param": "float32"})
+        return ConvertedValue(
+            {"training.dtype": "float32", "training.mixed_precision_param": "float32"}
+        )
     name = {"training.mixed_precision_param": "bfloat16"}
-    if adapter_of(values):
-        return Converted(name, how=BESIDE)
-    return Converted({"training.dtype": "bfloat16", **name})
+    if get_axolotl_adapter(values):
+        return ConvertedValue(name, how=FP32_BASE)
+    return ConvertedValue({"training.dtype": "bfloat16", **name})
 
 
-def half(_: Key, value: Any, __: Values) -> Converted:
-    """fp16 is refused."""
-    return Converted({}, refused="weights are kept in fp32 or bf16" if value else "")
+def convert_fp16(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Refuse fp16."""
+    return ConvertedValue({}, refused="weights can be fp32 or bf16" if value else "")
 
 
-def recompute(_: Key, value: Any, __: Values) -> Converted:
-    """Every layer; offload, which moves what is kept to the host, is refused."""
+def convert_axolotl_activation_checkpointing(
+    _: SourceKey, value: Any, __: SourceValues
+) -> ConvertedValue:
+    """Recompute every layer; offload to the host is not carried over."""
     if value in ("offload", "offload_disk"):
-        return Converted(
+        return ConvertedValue(
             {"activation_checkpoint.name": "full"}, how="activations stay on the device"
         )
-    return Converted({"activation_checkpoint.name": "full" if value else "none"})
+    return ConvertedValue({"activation_checkpoint.name": "full" if value else "none"})
 
 
-def sharding(_: Key, value: Any, __: Values) -> Converted:
-    """Of it, offload_params and reshard_after_forward are carried over; each family shards blocks of its own."""
+def convert_fsdp_config(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Carry over offload_params and reshard_after_forward.
+
+    Each model family shards its own blocks.
+    """
     if not isinstance(value, dict):
-        return Converted({})
+        return ConvertedValue({})
     found = {key.removeprefix("fsdp_"): inside for key, inside in value.items()}
     targets: dict[str, Any] = {}
     if found.get("offload_params"):
@@ -184,130 +203,137 @@ def sharding(_: Key, value: Any, __: Values) -> Converted:
         )
     if found.get("activation_checkpointing"):
         targets["activation_checkpoint.name"] = "full"
-    return Converted(
-        targets, how="" if targets else "left out: each family shards blocks of its own with FSDP2"
+    return ConvertedValue(
+        targets,
+        how="" if targets else "left out: each model family shards its own blocks with FSDP2",
     )
 
 
-def loss(_: Key, value: Any, values: Values) -> Converted:
-    """dpo; other kinds have no counterpart among the losses."""
+def convert_axolotl_loss(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Map dpo; other kinds have no counterpart among the losses."""
     if value in (None, ""):
-        return Converted({})
+        return ConvertedValue({})
     if value != "dpo":
-        return Converted(
+        return ConvertedValue(
             {},
-            refused="of these only dpo is a loss; titanrun's reinforcement learning has a section of its own, rl",
+            refused="of these only dpo is a loss; titanrun's reinforcement learning has its own "
+            "section rl",
         )
-    return Converted(
-        {"loss.name": "dpo", **({"model.attention.mask": "block_causal"} if is_own(values) else {})}
+    return ConvertedValue(
+        {
+            "loss.name": "dpo",
+            **({"model.attention.mask": "block_causal"} if is_native_family(values) else {}),
+        }
     )
 
 
-def of_dpo(field: str) -> Any:
-    """A conversion to a field of the loss dpo."""
+def make_dpo_conversion(field: str) -> Any:
+    """Return a conversion to a field of the loss dpo."""
 
-    def convert(_: Key, value: Any, values: Values) -> Converted:
-        """A setting of dpo."""
-        return Converted({f"loss.{field}": value} if is_pairs(values) and value is not None else {})
+    def convert(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+        """Set a field of the loss dpo."""
+        return ConvertedValue(
+            {f"loss.{field}": value} if is_preference_data(values) and value is not None else {}
+        )
 
     return convert
 
 
-def dpo_kind(_: Key, value: Any, __: Values) -> Converted:
-    """The sigmoid only."""
+def convert_dpo_loss_type(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Accept sigmoid only."""
     kinds = [value] if isinstance(value, str) else value
-    return Converted(
-        {}, refused="" if kinds in (None, ["sigmoid"]) else "dpo has the sigmoid of the paper"
+    return ConvertedValue(
+        {}, refused="" if kinds in (None, ["sigmoid"]) else "dpo supports the paper's sigmoid only"
     )
 
 
-def tracker(name: str, field: str) -> Any:
-    """A conversion to a field of a tracker, which is named by it."""
+def make_tracker_conversion(name: str, field: str) -> Any:
+    """Return a conversion to a field of a tracker, which adds that tracker."""
 
-    def convert(_: Key, value: Any, values: Values) -> Converted:
-        """A field of the tracker, which is there because of it."""
+    def convert(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+        """Set a field of the tracker, which it adds."""
         switched_off = values.get(f"use_{name}") is False or (
             name == "wandb" and values.get("wandb_mode") == "disabled"
         )
         if not value or switched_off:
-            return Converted({})
-        return Converted(
+            return ConvertedValue({})
+        return ConvertedValue(
             {f"metrics.trackers[{name}].name": name, f"metrics.trackers[{name}].{field}": value}
         )
 
     return convert
 
 
-def wandb_mode(_: Key, value: Any, values: Values) -> Converted:
-    """online or offline; disabled names no tracker."""
+def convert_wandb_mode(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep online or offline; disabled adds no tracker."""
     there = values.get("wandb_project") and value in ("online", "offline")
-    return Converted({"metrics.trackers[wandb].mode": value} if there else {})
+    return ConvertedValue({"metrics.trackers[wandb].mode": value} if there else {})
 
 
-def tensorboard(_: Key, value: Any, __: Values) -> Converted:
-    """The switch becomes a tracker in the list."""
-    return Converted({"metrics.trackers[tensorboard].name": "tensorboard"} if value else {})
+def convert_axolotl_tensorboard(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Map the switch to a tracker in the list."""
+    return ConvertedValue({"metrics.trackers[tensorboard].name": "tensorboard"} if value else {})
 
 
-def steps_or_none(key: Key, value: Any, __: Values) -> Converted:
-    """Whole numbers of steps; a share of the run is refused."""
+def convert_step_interval(key: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Keep a whole number of steps; refuse a fraction of the run."""
     if value is None:
-        return Converted({})
+        return ConvertedValue({})
     if isinstance(value, float) and value < 1:
-        return Converted({}, refused="a share of the run: write steps")
-    return Converted({key.target: value} if key.target else {})
+        return ConvertedValue({}, refused="a fraction of the run: write steps")
+    return ConvertedValue({key.target: value} if key.target else {})
 
 
-def kept(_: Key, value: Any, __: Values) -> Converted:
-    """Unset is 4."""
-    return Converted({"checkpoint.keep_latest_k": value or 4})
+def convert_save_total_limit(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Use 4 if unset."""
+    return ConvertedValue({"checkpoint.keep_latest_k": value or 4})
 
 
-def refused_if_on(key: Key, value: Any, __: Values) -> Converted:
-    """What is off, or unset, was not asked for."""
-    return Converted({}, refused=key.how if value else "")
+def reject_axolotl_if_enabled(key: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Drop it if it is off or unset, else refuse it."""
+    return ConvertedValue({}, refused=key.how if value else "")
 
 
-def seed(_: Key, value: Any, __: Values) -> Converted:
-    """Unset is 42."""
-    return Converted({"debug.seed": 42 if value is None else value})
+def convert_axolotl_seed(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Use 42 if unset."""
+    return ConvertedValue({"debug.seed": 42 if value is None else value})
 
 
-def compiled(_: Key, value: Any, __: Values) -> Converted:
-    """true or false; auto, which leaves it to axolotl, is false."""
-    return Converted({"compile.enable": value is True})
+def convert_torch_compile(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Keep true or false; map auto, which leaves it to axolotl, to false."""
+    return ConvertedValue({"compile.enable": value is True})
 
 
-def prefetched(_: Key, value: Any, values: Values) -> Converted:
-    """Batches that each loading process has ready."""
-    return Converted(
+def convert_prefetch_factor(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set the number of batches that each dataloader worker keeps ready."""
+    return ConvertedValue(
         {"training.dataloader.prefetch_factor": value}
         if value and values.get("dataloader_num_workers")
         else {}
     )
 
 
-def types_if_on(key: Key, value: Any, values: Values) -> Converted:
-    """As bf16, where it is on."""
-    return types(key, "auto", values) if value else Converted({})
+def convert_dtypes_if_enabled(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Convert it like bf16 if it is on."""
+    return convert_dtypes(key, "auto", values) if value else ConvertedValue({})
 
 
-def backend(_: Key, value: Any, values: Values) -> Converted:
-    """The back end of torch.compile, where that is on."""
-    return Converted(
+def convert_compile_backend(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set the backend of torch.compile if that is on."""
+    return ConvertedValue(
         {"compile.backend": value} if value and values.get("torch_compile") is True else {}
     )
 
 
-def wandb_field(field: str) -> Any:
-    """A conversion to a field of Weights & Biases, where wandb_project asks for it."""
+def make_wandb_conversion(field: str) -> Any:
+    """Return a conversion to a field of Weights & Biases, applied if wandb_project is set."""
 
-    def convert(key: Key, value: Any, values: Values) -> Converted:
-        """A field of the tracker that wandb_project asks for."""
+    def convert(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+        """Set a field of the tracker that wandb_project adds."""
         return (
-            tracker("wandb", field)(key, value, values)
+            make_tracker_conversion("wandb", field)(key, value, values)
             if values.get("wandb_project")
-            else Converted({})
+            else ConvertedValue({})
         )
 
     return convert

@@ -1,92 +1,117 @@
-"""Migrates a configuration of another program: the recipe, and what became of every key."""
+"""Migration of another program's configuration to a recipe, with the outcome of every key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from titanrun.config.problems import Problem, ProblemsFound, SourceText
-from titanrun.config.source import read_text
-from titanrun.recipe import menu
-from titanrun.recipe.migrate.entries import Written
-from titanrun.recipe.migrate.places import data_of, is_required, path_in
-from titanrun.recipe.migrate.plan import Item, placements, plan
-from titanrun.recipe.migrate.sheet import recipe_text
-from titanrun.recipe.migrate.tool import Tool
-from titanrun.recipe.resolve import Case, examine, further_problems
+from titanrun.config.read_source import read_source_text
+from titanrun.recipe import builtins
+from titanrun.recipe.migrate.migration_plan import MigrationItem, iter_placements, plan_migration
+from titanrun.recipe.migrate.recipe_writer import format_migrated_recipe
+from titanrun.recipe.migrate.source_entries import SourceEntries
+from titanrun.recipe.migrate.source_tool import SourceTool
+from titanrun.recipe.migrate.target_paths import (
+    build_recipe_data,
+    get_data_path,
+    is_required_target,
+)
+from titanrun.recipe.resolving.resolve import (
+    ResolveOptions,
+    find_problems_in_sound_part,
+    resolve_tree,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A recipe's text, what became of every key, and what `validate` finds in that recipe."""
+    """Text of the migrated recipe, outcome of every key, and problems of that recipe."""
 
-    tool: Tool
+    tool: SourceTool
     text: str
-    items: tuple[Item, ...]
+    items: tuple[MigrationItem, ...]
     problems: tuple[Problem, ...]
 
     @property
     def exit_code(self) -> int:
-        """0 when every key is mapped, changed or read by nothing, and the recipe validates; else 1."""
-        refused = any(item.fate == "refused" for item in self.items)
+        """0 if no key is refused and the recipe validates, else 1."""
+        refused = any(item.outcome == "refused" for item in self.items)
         return 1 if refused or any(problem.severity == "error" for problem in self.problems) else 0
 
 
-def migrate(file: str, tool: Tool, *, recipe: str, head: Sequence[str]) -> Migration:
-    """The migration of `file`. `recipe` is how problems call the new recipe, `head` its first lines. Raises ProblemsFound."""
-    menu.open_menu()
-    return migrated(tool.read(file), tool, recipe=recipe, head=head)
+def migrate_file(
+    file: str, tool: SourceTool, *, recipe_name: str, header_lines: Sequence[str]
+) -> Migration:
+    """Migrate `file`. Raise ProblemsFound if it cannot be read.
+
+    Args:
+        file: Configuration of `tool`.
+        tool: Program that the configuration was written for.
+        recipe_name: Name of the new recipe in problems.
+        header_lines: First lines of the new recipe.
+    """
+    builtins.register_builtins()
+    return migrate_entries(
+        tool.read(file), tool, recipe_name=recipe_name, header_lines=header_lines
+    )
 
 
-def migrated(written: Written, tool: Tool, *, recipe: str, head: Sequence[str]) -> Migration:
-    """The migration of entries wherever they come from."""
-    items = plan(written, tool)
+def migrate_entries(
+    written: SourceEntries, tool: SourceTool, *, recipe_name: str, header_lines: Sequence[str]
+) -> Migration:
+    """Migrate entries from any source."""
+    items = plan_migration(written, tool)
     while True:
-        text = recipe_text(items, written, tool, head=head)
-        problems = problems_in(text, recipe)
-        settled = [after for item in items if (after := settle(item, items, problems)) is not None]
+        text = format_migrated_recipe(items, written, tool, header_lines=header_lines)
+        problems = find_recipe_problems(text, recipe_name)
+        settled = [
+            after for item in items if (after := update_outcome(item, items, problems)) is not None
+        ]
         if settled == items:
             kept = {
-                path_in(data_of(placements(items)), target)
+                get_data_path(build_recipe_data(iter_placements(items)), target)
                 for item in items
-                if item.fate == "refused"
+                if item.outcome == "refused"
                 for target in item.targets
             }
-            told = [
+            remaining = [
                 problem
                 for problem in problems
                 if problem.path not in kept and (*problem.path, "name") not in kept
             ]
-            return Migration(tool, text, tuple(items), tuple(told))
+            return Migration(tool, text, tuple(items), tuple(remaining))
         items = settled
 
 
-def problems_in(text: str, name: str) -> list[Problem]:
-    """What `titanrun validate` finds in a recipe."""
+def find_recipe_problems(text: str, name: str) -> list[Problem]:
+    """Return what `titanrun validate` finds in a recipe."""
     try:
-        tree = read_text(SourceText(name, text), "yaml")
+        tree = read_source_text(SourceText(name, text), "yaml")
     except ProblemsFound as found:
         return list(found.problems)
-    case = Case(name)
+    case = ResolveOptions(name)
     try:
-        return examine(tree, tree, case)[2]
+        return resolve_tree(tree, tree, case)[2]
     except ProblemsFound as error:
-        return [*error.problems, *further_problems(tree, error.problems, set(), case)]
+        return [*error.problems, *find_problems_in_sound_part(tree, error.problems, set(), case)]
 
 
-def settle(item: Item, items: list[Item], problems: list[Problem]) -> Item | None:
-    """The item after what `validate` said: refused where something is not built, left out where nothing reads it."""
-    if item.fate == "unread":
+def update_outcome(
+    item: MigrationItem, items: list[MigrationItem], problems: list[Problem]
+) -> MigrationItem | None:
+    """Return the item after validation: refused if not built, left out if without effect."""
+    if item.outcome == "unread":
         return item
-    data = data_of(placements(items))
-    paths = {target: path_in(data, target) for target in item.targets}
+    data = build_recipe_data(iter_placements(items))
+    paths = {target: get_data_path(data, target) for target in item.targets}
     for problem in problems:
         about = [target for target, path in paths.items() if path == problem.path]
-        if not about or is_required(about[0]):
+        if not about or is_required_target(about[0]):
             continue
         kept = {target: value for target, value in item.targets.items() if target not in about}
         if problem.code == "not-built":
-            return replace(item, fate="refused", targets=kept, words=problem.message)
+            return replace(item, outcome="refused", targets=kept, words=problem.message)
         if problem.code == "no-effect" and item.entry is None:
             return None
         if problem.code == "no-effect":
-            return replace(item, fate="unread", words=f"left out: {problem.message}")
+            return replace(item, outcome="unread", words=f"left out: {problem.message}")
     return item

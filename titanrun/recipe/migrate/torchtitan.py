@@ -1,20 +1,20 @@
-"""torchtitan as migration knows it: its keys of all versions, and how its files are read."""
+"""torchtitan as a source of migration: the keys of all versions, and its reader."""
 
-from titanrun.config.emit import toml_value
-from titanrun.recipe.migrate.extensions import EXTENSIONS, IMPLIED, OLDER
-from titanrun.recipe.migrate.layouts import LATER
-from titanrun.recipe.migrate.source import read_torchtitan
-from titanrun.recipe.migrate.table import CORE
-from titanrun.recipe.migrate.tool import Tool
+from titanrun.config.serialize import format_toml_value
+from titanrun.recipe.migrate.source_tool import SourceTool
+from titanrun.recipe.migrate.torchtitan_dumps import LATER
+from titanrun.recipe.migrate.torchtitan_extensions import EXTENSIONS, IMPLIED, OLDER
+from titanrun.recipe.migrate.torchtitan_reader import read_torchtitan
+from titanrun.recipe.migrate.torchtitan_table import TORCHTITAN_KEYS
 
-TORCHTITAN = Tool(
+TORCHTITAN = SourceTool(
     "torchtitan",
-    keys={key.path: key for key in (*CORE, *EXTENSIONS, *OLDER, *LATER)},
-    counted=frozenset(key.path for key in CORE),
+    keys={key.path: key for key in (*TORCHTITAN_KEYS, *EXTENSIONS, *OLDER, *LATER)},
+    keys_with_defaults=frozenset(key.path for key in TORCHTITAN_KEYS),
     read=read_torchtitan,
-    suggested=frozenset(key.path for key in CORE),
-    implied=IMPLIED,
+    suggested_keys=frozenset(key.path for key in TORCHTITAN_KEYS),
+    implied_values=IMPLIED,
     sections={"job": "", "model": "model", "validator": "validation", "profiler": "profiling"},
     assignment=" = ",
-    spelled=toml_value,
+    format_value=format_toml_value,
 )

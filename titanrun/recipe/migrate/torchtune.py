@@ -1,19 +1,26 @@
-"""torchtune as migration knows it."""
+"""torchtune as a source of migration."""
 
-from titanrun.recipe.migrate.entries import Written
-from titanrun.recipe.migrate.tool import Tool
-from titanrun.recipe.migrate.tune_table import COUNTED, HEADS, TUNE, WHOLE
-from titanrun.recipe.migrate.yaml_file import read_yaml_entries
+from titanrun.recipe.migrate.source_entries import SourceEntries
+from titanrun.recipe.migrate.source_tool import SourceTool
+from titanrun.recipe.migrate.torchtune_table import (
+    KEYS_WITH_DEFAULTS,
+    NULLABLE_SECTIONS,
+    TORCHTUNE_KEYS,
+    WHOLE_VALUE_KEYS,
+)
+from titanrun.recipe.migrate.yaml_entries import read_yaml_entries
 
 
-def read_torchtune(file: str) -> Written:
-    """The entries of a YAML file. Raises ProblemsFound."""
-    return read_yaml_entries(file, leaves=WHOLE, heads=HEADS)
+def read_torchtune(file: str) -> SourceEntries:
+    """Return the entries of a YAML file. Raise ProblemsFound on errors."""
+    return read_yaml_entries(
+        file, whole_value_keys=WHOLE_VALUE_KEYS, nullable_sections=NULLABLE_SECTIONS
+    )
 
 
-TORCHTUNE = Tool(
+TORCHTUNE = SourceTool(
     "torchtune",
-    keys={key.path: key for key in TUNE},
-    counted=frozenset(COUNTED),
+    keys={key.path: key for key in TORCHTUNE_KEYS},
+    keys_with_defaults=frozenset(KEYS_WITH_DEFAULTS),
     read=read_torchtune,
 )

@@ -1,4 +1,4 @@
-"""What layers keep for their backward pass, by what is recomputed and by the microbatches that are under way at once."""
+"""Activation memory of layers, by recomputed operations and microbatches in flight."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,68 +7,72 @@ from titanrun.distributed.config import (
     MemoryBudgetActivationCheckpointConfig,
     SelectiveActivationCheckpointConfig,
 )
-from titanrun.distributed.stages import SCHEDULES
-from titanrun.models.shared.config import decided
-from titanrun.recipe.plan.layout import Layout
+from titanrun.distributed.spec.pipeline_stages import PIPELINE_SCHEDULES
+from titanrun.models.shared.config import unwrap_auto
+from titanrun.recipe.plan.plan_layout import PlanLayout
 
-# products that give the stream: whole on every tensor-parallel rank, until the ranks' parts are added up
-INTO_STREAM = ("wo", "w2")
-# the router's logits are computed again, and grouped products of experts are none that the policy counts
+# products that return the residual stream: whole on every tensor-parallel rank, until the partial
+# sums of the ranks are added
+RESIDUAL_OUTPUT_NAMES = ("wo", "w2")
+# the router's logits are recomputed, and the policy does not count grouped products of experts
 NOT_COUNTED = (".moe.experts.", ".router.")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Elements of one token on one rank: of a layer as it is, of one that is recomputed, and how many of the layers are.
+class LayerActivations:
+    """Elements of one token on one rank, with and without recomputation of a layer.
 
     Args:
-        whole: of a layer that keeps everything.
-        partly: of a layer that is recomputed.
-        recomputes: of that many layers one is recomputed; None: no layer is.
+        full_elements: Elements of a layer that keeps all activations.
+        recomputed_elements: Elements of a layer that is recomputed.
+        recompute_every: One of this many layers is recomputed. None: no layer is.
     """
 
-    whole: float
-    partly: float
-    recomputes: int | None
+    full_elements: float
+    recomputed_elements: float
+    recompute_every: int | None
 
-    def of_layers(self, count: int) -> float:
-        """Elements that so many layers keep from the forward pass on."""
-        again = 0 if self.recomputes is None else count // self.recomputes
-        return again * self.partly + (count - again) * self.whole
+    def count_elements(self, count: int) -> float:
+        """Return the elements that `count` layers keep after the forward pass."""
+        again = 0 if self.recompute_every is None else count // self.recompute_every
+        return again * self.recomputed_elements + (count - again) * self.full_elements
 
     @property
-    def while_recomputing(self) -> float:
-        """Elements that come back while one layer of one microbatch is recomputed."""
-        return 0 if self.recomputes is None else self.whole
+    def recompute_elements(self) -> float:
+        """Elements that are restored while one layer of one microbatch is recomputed."""
+        return 0 if self.recompute_every is None else self.full_elements
 
 
-def kept(layout: Layout) -> Kept:
-    """What a layer of the run keeps."""
-    config, tensor = layout.run.activation_checkpoint, layout.degrees.tensor
-    stream, split = layout.run.model.kept_widths()
-    shared = shares_of_stream(layout)
-    whole, entering = stream / shared + split / tensor, layout.run.model.stream_width() / shared
+def compute_layer_activations(layout: PlanLayout) -> LayerActivations:
+    """Return the activations of a layer of the run."""
+    config, tensor = layout.run.activation_checkpoint, layout.parallel_dims.tp
+    stream, split = layout.run.model.layer_activation_elements()
+    shared = get_sequence_parallel_size(layout)
+    whole, entering = stream / shared + split / tensor, layout.run.model.model_dim() / shared
     if config.name == "full":
-        return Kept(whole, entering, 1)
+        return LayerActivations(whole, entering, 1)
     if isinstance(config, SelectiveActivationCheckpointConfig):
         return (
-            Kept(whole, entering, config.every)
-            if config.every
-            else Kept(whole, entering + kept_by_operation(layout), 1)
+            LayerActivations(whole, entering, config.layer_interval)
+            if config.layer_interval
+            else LayerActivations(whole, entering + compute_selective_op_activations(layout), 1)
         )
     if isinstance(config, MemoryBudgetActivationCheckpointConfig):
-        return Kept(whole, entering + config.memory_budget * (whole - entering), 1)
-    return Kept(whole, whole, None)
+        return LayerActivations(whole, entering + config.memory_budget * (whole - entering), 1)
+    return LayerActivations(whole, whole, None)
 
 
-def shares_of_stream(layout: Layout) -> int:
-    """Ranks that share the residual stream of a row."""
-    return layout.degrees.tensor if layout.run.parallelism.enable_sequence_parallel else 1
+def get_sequence_parallel_size(layout: PlanLayout) -> int:
+    """Return the number of ranks that share the residual stream of a sequence."""
+    return layout.parallel_dims.tp if layout.run.parallelism.enable_sequence_parallel else 1
 
 
-def kept_by_operation(layout: Layout) -> float:
-    """Elements of one token that selective checkpointing by operation keeps within a layer (`distributed/activation_checkpoint.py`); of the
-    kind of layer that keeps most."""
+def compute_selective_op_activations(layout: PlanLayout) -> float:
+    """Return elements of one token that selective checkpointing by operation keeps in a layer.
+
+    The policy is in `distributed/activation_checkpoint.py`. The result is that of the kind of layer
+    that keeps most.
+    """
     kinds: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = {}
     shapes = layout.run.model.parameter_shapes()
     for index in range(layout.run.model.layer_count()):
@@ -79,17 +83,20 @@ def kept_by_operation(layout: Layout) -> float:
             if name.startswith(f"{front}.")
         }
         kinds[tuple(layer)] = layer
-    return max(kept_of_layer(layout, layer) for layer in kinds.values())
+    return max(compute_layer_op_activations(layout, layer) for layer in kinds.values())
 
 
-def kept_of_layer(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
-    """`kept_by_operation` of a layer with parameters of these names and shapes [out, in]."""
+def compute_layer_op_activations(layout: PlanLayout, layer: dict[str, tuple[int, ...]]) -> float:
+    """Return `compute_selective_op_activations` of one layer.
+
+    `layer` maps parameter names to shapes [out, in].
+    """
     tensor, shared, saves = (
-        layout.degrees.tensor,
-        shares_of_stream(layout),
-        saved_operations(layout),
+        layout.parallel_dims.tp,
+        get_sequence_parallel_size(layout),
+        get_saved_operations(layout),
     )
-    products = counted_products(layer)
+    products = list_counted_products(layer)
     chosen = (
         products
         if "products" in saves
@@ -97,7 +104,9 @@ def kept_of_layer(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
         if "every_second_product" in saves
         else []
     )
-    found = sum(out if name.endswith(INTO_STREAM) else out / tensor for name, (out, _) in chosen)
+    found = sum(
+        out if name.endswith(RESIDUAL_OUTPUT_NAMES) else out / tensor for name, (out, _) in chosen
+    )
     if "attention" in saves:
         found += sum(width for name, (_, width) in products if name.endswith(".wo")) / tensor
     if "biased_products" in saves:
@@ -105,57 +114,65 @@ def kept_of_layer(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
             sum(
                 shape[0]
                 for name, shape in layer.items()
-                if name.endswith(".bias") and not is_not_counted(name)
+                if name.endswith(".bias") and not is_uncounted_parameter(name)
             )
             / tensor
         )
     if "activations" in saves:
         found += sum(out for name, (out, _) in products if name.endswith("w1")) / tensor
     if tensor > 1 and shared > 1 and "reduce_scatter" in saves:
-        # the parts of products into the stream, added up and scattered
-        found += sum(out for name, (out, _) in products if name.endswith(INTO_STREAM)) / shared
-    return found + kept_of_experts(layout, layer)
+        # reduce-scattered partial products into the stream
+        found += (
+            sum(out for name, (out, _) in products if name.endswith(RESIDUAL_OUTPUT_NAMES)) / shared
+        )
+    return found + compute_expert_op_activations(layout, layer)
 
 
-def kept_of_experts(layout: Layout, layer: dict[str, tuple[int, ...]]) -> float:
-    """`kept_of_layer` of what a router sends to experts; 0 for a dense layer."""
+def compute_expert_op_activations(layout: PlanLayout, layer: dict[str, tuple[int, ...]]) -> float:
+    """Return the part of `compute_layer_op_activations` for tokens routed to experts.
+
+    It is 0 for a dense layer.
+    """
     moe, tensor, saves = (
-        decided(getattr(layout.run.model, "moe", None)),
-        layout.degrees.tensor,
-        saved_operations(layout),
+        unwrap_auto(getattr(layout.run.model, "moe", None)),
+        layout.parallel_dims.tp,
+        get_saved_operations(layout),
     )
     if moe is None or not any(".experts." in name for name in layer):
         return 0
     top_k, hidden, stream, found = (
-        int(decided(moe.top_k)),
-        int(decided(moe.hidden_dim)),
-        layout.run.model.stream_width(),
+        int(unwrap_auto(moe.top_k)),
+        int(unwrap_auto(moe.hidden_dim)),
+        layout.run.model.model_dim(),
         0.0,
     )
-    if layout.degrees.expert > 1 and "all_to_all" in saves:
-        # tokens on their way to experts and back
+    if layout.parallel_dims.ep > 1 and "all_to_all" in saves:
+        # tokens sent to experts and back
         found += 2 * top_k * stream / tensor
     if "grouped_products" in saves:
         found += top_k * (2 * hidden + stream) / tensor
     return found + (top_k * hidden / tensor if "activations" in saves else 0)
 
 
-def saved_operations(layout: Layout) -> Collection[str]:
-    """What the run keeps of layers whose operations are recomputed."""
+def get_saved_operations(layout: PlanLayout) -> Collection[str]:
+    """Return the operations whose results are kept if layers are recomputed by operation."""
     chosen = layout.run.activation_checkpoint
     return (
         chosen.per_op_sac_saves if isinstance(chosen, SelectiveActivationCheckpointConfig) else ()
     )
 
 
-def is_not_counted(name: str) -> bool:
-    """Whether a parameter takes part in no product that the policy counts."""
+def is_uncounted_parameter(name: str) -> bool:
+    """Return whether a parameter is in no matrix product that the policy counts."""
     return any(text in name for text in NOT_COUNTED)
 
 
-def counted_products(layer: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Name and shape of each matrix whose product the policy counts, in the order of the forward pass: those with a bias are added
-    to it in one operation, which is another one."""
+def list_counted_products(layer: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return name and shape of each matrix whose product the policy counts.
+
+    They are in the order of the forward pass. Matrices with a bias are excluded: product and
+    addition are one fused operation, which the policy counts separately.
+    """
     biased = {name.removesuffix(".bias") for name in layer if name.endswith(".bias")}
     matrices = {
         name.removesuffix(".weight"): shape for name, shape in layer.items() if len(shape) == 2
@@ -163,36 +180,39 @@ def counted_products(layer: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple
     named = [
         (name, shape)
         for name, shape in matrices.items()
-        if name not in biased and not is_not_counted(name)
+        if name not in biased and not is_uncounted_parameter(name)
     ]
-    # the third matrix of SwiGLU makes the value, before the second takes it back into the stream
+    # the third matrix of SwiGLU computes the value, before the second projects it to the stream
     return sorted(
         named,
         key=lambda entry: (entry[0].rpartition(".")[0] != ".attention", entry[0].endswith("w2")),
     )
 
 
-def microbatches_kept(layout: Layout, rank: int) -> float:
-    """Microbatches whose activations a pipeline rank keeps at the same time; of ranks with several stages, in all of their layers.
+def count_live_microbatches(layout: PlanLayout, rank: int) -> float:
+    """Return the microbatches whose activations a pipeline rank keeps at the same time.
 
-    As many as wait for their backward pass: all where that comes last, else those that went ahead before the first came back (Narayanan et
-    al., https://arxiv.org/abs/2104.04473; the V-shaped ones by Qi et al., https://arxiv.org/abs/2401.10241, as many as ranks).
+    On ranks with several stages this applies to all of their layers. It is the number of
+    microbatches that wait for their backward pass: all of them if the backward passes come last,
+    else those that start before the first one returns (Narayanan et al.,
+    https://arxiv.org/abs/2104.04473); V-shaped schedules keep as many as there are ranks (Qi et
+    al., https://arxiv.org/abs/2401.10241).
     """
     name, ranks, every = (
         layout.run.parallelism.pipeline_parallel_schedule,
-        layout.degrees.pipeline,
-        layout.microbatches,
+        layout.parallel_dims.pp,
+        layout.num_microbatches,
     )
     if ranks == 1:
         return 1
-    shape = SCHEDULES.get(name)
+    shape = PIPELINE_SCHEDULES.get(name)
     if (
         name in ("GPipe", "LoopedBFS")
         or shape is None
         or layout.run.parallelism.pipeline_parallel_schedule_csv is not None
     ):
         return every
-    if shape.v_shaped:
+    if shape.is_v_shaped:
         return min(every, ranks)
     own = layout.stages_per_rank
     ahead = ranks - rank if own == 1 else (2 * (ranks - rank - 1) + (own - 1) * ranks + 1) / own

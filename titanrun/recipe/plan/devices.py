@@ -1,11 +1,17 @@
-"""Accelerators by the name people ask for: memory, and dense bf16 speed from the makers' data sheets."""
+"""Memory and speed of accelerators by their usual names.
+
+The speed is that of dense bf16 matrix products, from the vendors' data sheets.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator. `memory_gib` is what is left to a process after the driver's own share, about 2% of the whole."""
+    """Accelerator model.
+
+    `memory_gib` is the memory left to a process after the driver's share, about 2% of the total.
+    """
 
     name: str
     memory_gib: float

@@ -1,16 +1,16 @@
-"""Rules about attention: what documents are told apart by."""
+"""Rules about attention and document boundaries."""
 
 from collections.abc import Iterator
 
 from titanrun.components.data.config import DatasetConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
-from titanrun.components.tokenizers.vocabulary import special_token_ids
+from titanrun.components.tokenizers.spec.tokenizer_files import load_special_token_ids
 from titanrun.config.problems import DataPath, ProblemsFound
-from titanrun.config.tree import path_text
+from titanrun.config.tree import format_path
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import placed_datasets
+from titanrun.recipe.rules.data import get_datasets_with_paths
+from titanrun.recipe.rules.registry import RuleViolation, rule
 
 BACKEND: DataPath = ("model", "attention", "backend")
 MASK: DataPath = ("model", "attention", "mask")
@@ -19,41 +19,57 @@ FLAVOR: DataPath = ("model", "flavor")
 
 
 @rule("one-source-of-documents")
-def one_source_of_documents(run: Recipe) -> Iterator[Finding]:
-    """Attention of mask block_causal does not cross documents, so one thing must tell where they begin, in training and validation:
-    positions where the dataset starts them anew for each document, end-of-text tokens where it does not."""
-    attention = attention_of(run)
+def documents_have_one_source(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a single source of document boundaries for mask block_causal.
+
+    Attention with this mask does not cross documents, so that their boundaries must be known, in
+    training and validation: from positions if the dataset restarts them for each document, else
+    from end-of-text tokens.
+    """
+    attention = find_attention_config(run)
     if attention is None or attention.mask != "block_causal":
         return
     if attention.documents is None:
-        yield Finding(
-            "block_causal needs to know where documents begin",
+        yield RuleViolation(
+            "block_causal needs model.attention.documents",
             (DOCUMENTS, MASK, FLAVOR),
-            help="use documents: auto",
+            hint="use documents: auto",
         )
-    for place, dataset in placed_datasets(run) if attention.documents is not None else ():
+    for place, dataset in get_datasets_with_paths(run) if attention.documents is not None else ():
         if dataset.restarts_positions and attention.documents == "eos":
-            message = f"dataset '{dataset.name}' tells documents by positions, and the recipe by end-of-text tokens"
-            yield Finding(message, (DOCUMENTS, place), help="use documents: positions")
+            message = (
+                f"dataset '{dataset.name}' marks documents by positions, but the recipe "
+                "uses end-of-text tokens"
+            )
+            yield RuleViolation(message, (DOCUMENTS, place), hint="use documents: positions")
         if not dataset.restarts_positions and attention.documents == "positions":
-            message = f"the positions of dataset '{dataset.name}' do not tell where documents begin"
-            yield Finding(message, (DOCUMENTS, place), help=told_by(run, place, dataset))
+            message = f"dataset '{dataset.name}' does not restart positions for each document"
+            yield RuleViolation(
+                message, (DOCUMENTS, place), hint=get_document_source(run, place, dataset)
+            )
 
 
-def told_by(run: Recipe, place: DataPath, dataset: DatasetConfig) -> str:
-    """What tells where the documents of a dataset begin that does not start positions anew; others may, and then one way is left."""
-    if not any(other.restarts_positions for _, other in placed_datasets(run)):
+def get_document_source(run: Recipe, place: DataPath, dataset: DatasetConfig) -> str:
+    """Return a hint about the source of document boundaries for a dataset.
+
+    The dataset does not restart positions for each document. If other datasets do, this one must
+    do so too.
+    """
+    if not any(other.restarts_positions for _, other in get_datasets_with_paths(run)):
         return "use documents: eos"
     if hasattr(dataset, "packing"):
-        return f"set {path_text((*place, 'packing'))}: documents"
-    return "take one that starts positions anew for each document"
+        return f"set {format_path((*place, 'packing'))}: documents"
+    return "use a dataset that restarts positions for each document"
 
 
 @rule("ends-need-tokenizer")
-def ends_need_tokenizer(run: Recipe) -> Iterator[Finding]:
-    """With model.attention.documents eos a document ends with the tokenizer's end-of-text token: name the tokenizer that the data was
-    made with."""
-    attention = attention_of(run)
+def ends_need_tokenizer(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a tokenizer for model.attention.documents: eos.
+
+    A document ends with the tokenizer's end-of-text token. Use the tokenizer that the data was
+    tokenized with.
+    """
+    attention = find_attention_config(run)
     if (
         attention is not None
         and attention.documents == "eos"
@@ -61,18 +77,23 @@ def ends_need_tokenizer(run: Recipe) -> Iterator[Finding]:
         and attention.mask == "block_causal"
     ):
         paths = (MASK, DOCUMENTS, FLAVOR, ("tokenizer",))
-        message = "block_causal tells documents by end-of-text tokens, and there is no tokenizer to know them"
-        yield Finding(
+        message = (
+            "documents: eos needs the end-of-text token of a tokenizer, but tokenizer is not set"
+        )
+        yield RuleViolation(
             message,
             paths,
-            help="set tokenizer: {name: huggingface, path: ...}, or model.attention.mask: causal",
+            hint="set tokenizer: {name: huggingface, path: ...}, or model.attention.mask: causal",
         )
 
 
 @rule("tokenizer-has-end", level="environment")
-def tokenizer_has_end(run: Recipe) -> Iterator[Finding]:
-    """With model.attention.documents eos the tokenizer must have an end-of-text token: eos_token in its tokenizer_config.json."""
-    attention = attention_of(run)
+def tokenizer_has_end(run: Recipe) -> Iterator[RuleViolation]:
+    """Require an end-of-text token for model.attention.documents: eos.
+
+    The tokenizer must have one: eos_token in its tokenizer_config.json.
+    """
+    attention = find_attention_config(run)
     if (
         attention is None
         or attention.documents != "eos"
@@ -80,44 +101,47 @@ def tokenizer_has_end(run: Recipe) -> Iterator[Finding]:
     ):
         return
     try:
-        has_end = "eos_token" in special_token_ids(run.tokenizer.folder)
+        has_end = "eos_token" in load_special_token_ids(run.tokenizer.folder)
     except ProblemsFound:
-        return  # paths-exist and tokenizer-fits-vocabulary say so
+        return  # paths-exist and tokenizer-fits-vocabulary report this
     if not has_end:
-        message = "documents end with an end-of-text token, and the tokenizer has none"
-        help = "name its eos_token in tokenizer_config.json, or set model.attention.mask: causal"
-        yield Finding(
+        message = "documents: eos needs an end-of-text token, but the tokenizer has none"
+        hint = "set eos_token in tokenizer_config.json, or set model.attention.mask: causal"
+        yield RuleViolation(
             message,
             (("tokenizer", "path"), ("model", "hf_assets_path"), DOCUMENTS, FLAVOR),
-            help=help,
+            hint=hint,
             code="data",
         )
 
 
 @rule("documents-need-mask")
-def documents_need_mask(run: Recipe) -> Iterator[Finding]:
-    """Where a document begins matters to the mask block_causal only. Use it, or remove model.attention.documents."""
-    attention = attention_of(run)
+def documents_need_mask(run: Recipe) -> Iterator[RuleViolation]:
+    """Require mask block_causal for model.attention.documents.
+
+    Only this mask uses document boundaries. Use it, or remove model.attention.documents.
+    """
+    attention = find_attention_config(run)
     if attention is not None and attention.mask == "causal" and attention.documents is not None:
         message = "documents has no effect: model.attention.mask is causal"
         paths = (DOCUMENTS, MASK, FLAVOR)
-        yield Finding(
+        yield RuleViolation(
             message,
             paths,
-            help="set mask: block_causal, or remove it",
+            hint="set mask: block_causal, or remove it",
             code="no-effect",
             severity="warning",
-            if_written=True,
+            applies_only_if_written=True,
         )
 
 
-def attention_of(run: Recipe) -> AttentionConfig | None:
-    """The model's attention; None for a family without a choice."""
+def find_attention_config(run: Recipe) -> AttentionConfig | None:
+    """Return the attention config of the model, None for a family without one."""
     attention = getattr(run.model, "attention", None)
     return attention if isinstance(attention, AttentionConfig) else None
 
 
-def attention_backend(run: Recipe) -> str | None:
-    """The attention back end; None for a family without one."""
-    attention = attention_of(run)
+def find_attention_backend(run: Recipe) -> str | None:
+    """Return the attention back end, None for a family without one."""
+    attention = find_attention_config(run)
     return None if attention is None else str(attention.backend)

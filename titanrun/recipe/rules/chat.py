@@ -1,4 +1,4 @@
-"""Rules about conversations: what keeps them apart in a row, and whether template and files fit them."""
+"""Rules about conversations: document masks, columns, chat templates and files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -7,35 +7,35 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from titanrun.components.data.chat_layouts import LAYOUTS, Message, value_of
-from titanrun.components.data.columns import (
-    columns_of,
-    records_of_csv,
-    records_of_json,
-    records_of_jsonl,
-)
 from titanrun.components.data.config import (
     ChatDatasetConfig,
     ConversationsConfig,
     PreferenceDatasetConfig,
 )
-from titanrun.components.data.pair_layouts import pair_in
-from titanrun.components.data.source_files import ending, find_files
+from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Message, get_column_value
+from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
+from titanrun.components.data.spec.file_columns import (
+    find_file_columns,
+    iter_valid_csv_records,
+    iter_valid_json_records,
+    iter_valid_jsonl_records,
+)
+from titanrun.components.data.spec.preference_formats import parse_preference_pair
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
-from titanrun.components.tokenizers.vocabulary import chat_template
-from titanrun.config.counted import counted
+from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
-from titanrun.config.tree import path_text
+from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.attention import FLAVOR, MASK, attention_of
-from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.data import sources
+from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
+from titanrun.recipe.rules.data import get_all_datasets
+from titanrun.recipe.rules.registry import RuleViolation, rule
 
-Spoken: TypeAlias = ChatDatasetConfig | PreferenceDatasetConfig
-# the layouts that each column is read in
+ConversationDataset: TypeAlias = ChatDatasetConfig | PreferenceDatasetConfig
+# layouts that read each column
 IN_LISTS, IN_TWO_COLUMNS = ("messages", "sharegpt"), ("prompt_completion",)
-READ_IN = {
+LAYOUTS_BY_FIELD = {
     "column": IN_LISTS,
     "turn_weights": IN_LISTS,
     "prompt_column": IN_TWO_COLUMNS,
@@ -44,142 +44,180 @@ READ_IN = {
 
 
 @rule("packing-needs-document-mask")
-def packing_needs_document_mask(run: Recipe) -> Iterator[Finding]:
-    """Conversations and documents that share a row must not see each other: packing needs model.attention.mask block_causal."""
-    attention = attention_of(run)
-    for place, dataset in sources(run):
-        shares_rows = dataset.restarts_positions and getattr(dataset, "packing", None) is not None
-        if shares_rows and (attention is None or attention.mask != "block_causal"):
+def packing_needs_document_mask(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a document mask for packed sequences.
+
+    Conversations and documents that share a sequence must not attend to each other: packing needs
+    model.attention.mask block_causal.
+    """
+    attention = find_attention_config(run)
+    for place, dataset in get_all_datasets(run):
+        shares_sequences = (
+            dataset.restarts_positions and getattr(dataset, "packing", None) is not None
+        )
+        if shares_sequences and (attention is None or attention.mask != "block_causal"):
             noun = "conversations" if isinstance(dataset, ConversationsConfig) else "documents"
-            message = f"packed {noun} would see each other: attention goes back to the beginning of the row"
-            help = (
+            message = (
+                f"packed {noun} would attend to each other: attention goes back to the "
+                "start of the sequence"
+            )
+            hint = (
                 "set model.attention.mask: block_causal"
                 if attention
-                else "remove packing: the model attends to whole rows only"
+                else "remove packing: the model has no document mask"
             )
-            yield Finding(message, ((*place, "packing"), place, MASK, FLAVOR), help=help)
+            yield RuleViolation(message, ((*place, "packing"), place, MASK, FLAVOR), hint=hint)
 
 
 @rule("sft-needs-conversations")
-def sft_needs_conversations(run: Recipe) -> Iterator[Finding]:
-    """kind: sft says that conversations are learned: training.dataset must hold some, or kind be pretrain."""
+def sft_needs_conversations(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a conversation dataset if kind is sft.
+
+    kind: sft trains on conversations. Use a training.dataset that has some, or kind: pretrain.
+    """
     if run.kind == "sft" and not isinstance(run.training.dataset, ConversationsConfig):
-        message = f"kind is sft, and dataset '{run.training.dataset.name}' has no conversations"
-        yield Finding(
+        message = (
+            "kind sft needs a conversation dataset, but dataset "
+            f"'{run.training.dataset.name}' has no conversations"
+        )
+        yield RuleViolation(
             message,
             (("kind",), ("training", "dataset")),
-            help="take tiny_chat or chat, or kind: pretrain",
+            hint="use tiny_chat or chat, or kind: pretrain",
         )
 
 
 @rule("columns-fit-layout")
-def columns_fit_layout(run: Recipe) -> Iterator[Finding]:
-    """Each layout of conversations reads columns of its own: one that it does not read has no effect."""
-    for place, dataset in sources(run):
+def columns_fit_layout(run: Recipe) -> Iterator[RuleViolation]:
+    """Reject column settings that the layout does not read.
+
+    Each layout of conversations reads its own columns: the others have no effect.
+    """
+    for place, dataset in get_all_datasets(run):
         if not isinstance(dataset, ChatDatasetConfig):
             continue
-        for name, layouts in READ_IN.items():
+        for name, layouts in LAYOUTS_BY_FIELD.items():
             if getattr(dataset, name) is not None and dataset.layout not in layouts:
                 message = f"{name} has no effect in layout {dataset.layout}"
                 places = ((*place, name), (*place, "layout"))
-                yield Finding(
+                yield RuleViolation(
                     message,
                     places,
-                    help=f"it is read in layout {' and '.join(layouts)}; else remove it",
+                    hint=f"use layout {' or '.join(layouts)}, or remove it",
                     code="no-effect",
                 )
 
 
 @rule("chat-has-template", level="environment")
-def chat_has_template(run: Recipe) -> Iterator[Finding]:
-    """Conversations, pairs of them too, are put into words by a chat template: the tokenizer's own, or a file that the dataset's template
-    names.
+def chat_has_template(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a chat template for conversations and preference pairs.
+
+    A chat template turns them into text: the one of the tokenizer, or a file that the dataset's
+    template names.
     """
-    for place, dataset in sources(run):
-        named = getattr(dataset, "template", None)
-        is_spoken = isinstance(dataset, ConversationsConfig | PreferenceDatasetConfig)
-        if not is_spoken or named is not None or not isinstance(run.tokenizer, TokenizerConfig):
+    for place, dataset in get_all_datasets(run):
+        template = getattr(dataset, "template", None)
+        has_conversations = isinstance(dataset, ConversationsConfig | PreferenceDatasetConfig)
+        if (
+            not has_conversations
+            or template is not None
+            or not isinstance(run.tokenizer, TokenizerConfig)
+        ):
             continue
         try:
-            chat_template(run.tokenizer.folder)
+            load_chat_template_text(run.tokenizer.folder)
         except ProblemsFound as error:
             for problem in error.problems:
-                elsewhere = (
-                    f", or name a file as {path_text((*place, 'template'))}"
+                alternative = (
+                    f", or set {format_path((*place, 'template'))} to a file"
                     if hasattr(dataset, "template")
                     else ""
                 )
-                yield Finding(
+                yield RuleViolation(
                     problem.message,
                     (place, ("tokenizer",)),
-                    help=f"{problem.help}{elsewhere}",
+                    hint=f"{problem.hint}{alternative}",
                     code="data",
                 )
 
 
 @rule("first-conversation-fits", level="environment")
-def first_conversation_fits(run: Recipe) -> Iterator[Finding]:
-    """The first record of the first file must be a conversation in the layout that the recipe names, or a pair of them, with the columns
-    it names.
+def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the first record of the first file to match the layout.
+
+    It must be a conversation, or a pair of them, in the layout that the recipe names and with the
+    columns it names.
     """
-    for place, dataset in sources(run):
-        if not isinstance(dataset, Spoken):
+    for place, dataset in get_all_datasets(run):
+        if not isinstance(dataset, ConversationDataset):
             continue
         try:
-            file = find_files(dataset.path, tuple(RECORDS))[0]
-            record = next(RECORDS[ending(file)](file), None)
+            file = resolve_data_files(dataset.path, tuple(RECORD_READERS))[0]
+            record = next(RECORD_READERS[get_data_suffix(file)](file), None)
             if record is not None:
-                conversations_in(dataset, record, f"the first record of '{file}'")
-            # of what is not read here, the columns are known
-            for column, field in wanted(dataset) if ending(file) == ".parquet" else ():
-                value_of(
-                    dict.fromkeys(columns_of(file) or [column]), column, f"'{file}'", field=field
+                parse_conversations(dataset, record, f"the first record of '{file}'")
+            # only the columns of parquet files are checked: their records are not read here
+            for column, field in (
+                get_conversation_columns(dataset) if get_data_suffix(file) == ".parquet" else ()
+            ):
+                get_column_value(
+                    dict.fromkeys(find_file_columns(file) or [column]),
+                    column,
+                    f"'{file}'",
+                    field=field,
                 )
         except ProblemsFound as error:
             for problem in error.problems:
                 if problem.path != ("path",) or "first record" in problem.message:
-                    yield Finding(
+                    yield RuleViolation(
                         problem.message,
                         ((*place, *problem.path), place),
-                        help=problem.help,
+                        hint=problem.hint,
                         code="data",
                         section=place,
                     )
 
 
 @rule("turn-weights-are-there", level="environment")
-def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
-    """Some message must have the key that turn_weights names, or the run ends when it has read all: none in the first hundred records of
-    the first file is a warning."""
-    for place, dataset in sources(run):
+def turn_weights_are_there(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a message with the key that turn_weights names.
+
+    Without one the run ends after reading all records. A warning is shown if the first hundred
+    records of the first file have none.
+    """
+    for place, dataset in get_all_datasets(run):
         key = getattr(dataset, "turn_weights", None)
         if not isinstance(dataset, ChatDatasetConfig) or key is None:
             continue
         try:
-            files = find_files(dataset.path, tuple(RECORDS))
-            records = list(islice(RECORDS[ending(files[0])](files[0]), LOOKED_AT))
+            files = resolve_data_files(dataset.path, tuple(RECORD_READERS))
+            records = list(
+                islice(RECORD_READERS[get_data_suffix(files[0])](files[0]), NUM_RECORDS_CHECKED)
+            )
             messages = [
                 message
                 for record in records
-                for message in conversations_in(dataset, record, "")[0]
+                for message in parse_conversations(dataset, record, "")[0]
             ]
         except ProblemsFound:
-            continue  # another rule says so
+            continue  # another rule reports this
         if messages and not any(key in message for message in messages):
             names = dict.fromkeys(
                 name for message in messages for name in message if name not in ("role", "content")
             )
             close = get_close_matches(key, names, n=1)
-            help = (
+            hint = (
                 f"did you mean '{close[0]}'?"
                 if close
-                else "name the key that holds weights, or none"
+                else "use the key that holds weights, or null"
             )
-            message = f"of the {counted(len(messages), 'message')} at the beginning of '{files[0]}' none has a '{key}'"
-            yield Finding(
+            message = (
+                f"the first {pluralize(len(messages), 'message')} of '{files[0]}' have no '{key}'"
+            )
+            yield RuleViolation(
                 message,
                 ((*place, "turn_weights"), place),
-                help=help,
+                hint=hint,
                 code="data",
                 severity="warning",
                 section=place,
@@ -187,36 +225,48 @@ def turn_weights_are_there(run: Recipe) -> Iterator[Finding]:
 
 
 @rule("template-has-words", level="environment")
-def template_has_words(run: Recipe) -> Iterator[Finding]:
-    """The chat template must have words for every role in the first hundred records of the first file, and give back what is learned of
-    them: take another template, or leave such conversations out.
+def template_has_words(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the chat template to render the first hundred records of the first file.
+
+    It must write text for every role, and reproduce the trained part of the messages. Use another
+    template, or remove such conversations.
     """
-    for place, dataset in sources(run):
-        if not isinstance(dataset, Spoken) or not isinstance(run.tokenizer, TokenizerConfig):
+    for place, dataset in get_all_datasets(run):
+        if not isinstance(dataset, ConversationDataset) or not isinstance(
+            run.tokenizer, TokenizerConfig
+        ):
             continue
-        asked_only = isinstance(task_at(run, place), ExactMatchTaskConfig)
-        for problem in misfits(dataset, run.tokenizer.folder, is_learned=not asked_only):
+        is_prompt_only = isinstance(find_task(run, place), ExactMatchTaskConfig)
+        for problem in find_template_problems(
+            dataset, run.tokenizer.folder, is_learned=not is_prompt_only
+        ):
             places = ((*place, *problem.path), place, ("tokenizer",))
-            yield Finding(problem.message, places, help=problem.help, code="data", section=place)
+            yield RuleViolation(
+                problem.message, places, hint=problem.hint, code="data", section=place
+            )
 
 
-def conversations_in(
-    dataset: Spoken, record: Mapping[str, Any], place: str
+def parse_conversations(
+    dataset: ConversationDataset, record: Mapping[str, Any], place: str
 ) -> Sequence[list[Message]]:
-    """The conversation of a record, or both of a pair. Raises a data problem."""
+    """Return the conversation of a record, or both conversations of a pair.
+
+    Raises:
+        ProblemsFound: With code `data` if the record does not match the layout.
+    """
     if isinstance(dataset, PreferenceDatasetConfig):
-        return pair_in(dataset, record, place)
-    return [LAYOUTS[dataset.layout](record, dataset.columns(), place)]
+        return parse_preference_pair(dataset, record, place)
+    return [CHAT_FORMATS[dataset.layout](record, dataset.get_columns(), place)]
 
 
-def wanted(dataset: Spoken) -> Sequence[tuple[str, str]]:
-    """The columns that every record must have, each with the field that names it."""
+def get_conversation_columns(dataset: ConversationDataset) -> Sequence[tuple[str, str]]:
+    """Return the columns that every record must have, each with the field that names it."""
     if isinstance(dataset, PreferenceDatasetConfig):
         return (dataset.chosen_column, "chosen_column"), (
             dataset.rejected_column,
             "rejected_column",
         )
-    named = dataset.columns()
+    named = dataset.get_columns()
     if dataset.layout == "alpaca":
         return ("instruction", "layout"), ("output", "layout")
     if dataset.layout == "prompt_completion":
@@ -224,55 +274,65 @@ def wanted(dataset: Spoken) -> Sequence[tuple[str, str]]:
     return ((named.messages, "column"),)
 
 
-def task_at(run: Recipe, place: DataPath) -> object:
-    """The task of `evaluation` whose dataset is at `place`; None where it is no task's."""
+def find_task(run: Recipe, place: DataPath) -> object:
+    """Return the evaluation task whose dataset is at `place`, None if there is no such task."""
     return run.evaluation.tasks[int(place[2])] if place[:2] == ("evaluation", "tasks") else None
 
 
-def misfits(dataset: Spoken, folder: Path, *, is_learned: bool) -> Sequence[Problem]:
-    """What a run would say first of the conversations that are looked at; nothing where another rule says that they cannot be read."""
-    # jinja is imported only where there are conversations
+def find_template_problems(
+    dataset: ConversationDataset, folder: Path, *, is_learned: bool
+) -> Sequence[Problem]:
+    """Return the problems a run would report first for the checked conversations.
+
+    Return nothing if another rule reports that they cannot be read.
+    """
+    # jinja is imported only if there are conversations
     templates, learned = map(
         import_module,
-        ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.learned"),
+        ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.loss_mask"),
     )
     try:
-        template = templates.chosen_template(dataset.template, folder)
-        file = find_files(dataset.path, tuple(RECORDS))[0]
+        template = templates.load_chat_template(dataset.template, folder)
+        file = resolve_data_files(dataset.path, tuple(RECORD_READERS))[0]
     except ProblemsFound as found:
         return [
             problem
             for problem in found.problems
             if problem.path == ("template",) and Path(dataset.template or "").is_file()
         ]
-    for number, record in enumerate(islice(RECORDS[ending(file)](file), LOOKED_AT), start=1):
+    for number, record in enumerate(
+        islice(RECORD_READERS[get_data_suffix(file)](file), NUM_RECORDS_CHECKED), start=1
+    ):
         place = f"record {number} of '{file}'"
         try:
-            conversations = conversations_in(dataset, record, place)
+            conversations = parse_conversations(dataset, record, place)
         except ProblemsFound as found:
             return found.problems if number > 1 else ()
         try:
             for messages in conversations:
-                templates.check_words(template, messages, place)
+                templates.check_template_renders_messages(template, messages, place)
                 if isinstance(dataset, PreferenceDatasetConfig):
-                    learned.last_reply(template, messages, place)
+                    learned.mask_all_but_last_reply(template, messages, place)
                 elif is_learned:
-                    learned.spoken(dataset, template, messages, place)
+                    learned.build_loss_mask(dataset, template, messages, place)
         except ProblemsFound as found:
             return found.problems
     return ()
 
 
-def nothing_read(file: Path) -> Iterator[Mapping[str, Any]]:
-    """Nothing: parquet is opened by the run only, through a library that takes long to import."""
+def iter_no_records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """Return no records.
+
+    Only the run opens parquet files, through a library that takes long to import.
+    """
     return iter(())
 
 
-LOOKED_AT = 100
-"""Conversations that are put into words before a run."""
-RECORDS: dict[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
-    ".jsonl": records_of_jsonl,
-    ".json": records_of_json,
-    ".csv": records_of_csv,
-    ".parquet": nothing_read,
+NUM_RECORDS_CHECKED = 100
+"""Number of records that are rendered with the chat template before a run."""
+RECORD_READERS: dict[str, Callable[[Path], Iterator[Mapping[str, Any]]]] = {
+    ".jsonl": iter_valid_jsonl_records,
+    ".json": iter_valid_json_records,
+    ".csv": iter_valid_csv_records,
+    ".parquet": iter_no_records,
 }

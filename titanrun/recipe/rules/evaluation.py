@@ -1,4 +1,4 @@
-"""Rules about what a model is measured by."""
+"""Rules about evaluation tasks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,67 +9,89 @@ from titanrun.components.evaluation.config import (
     LossTaskConfig,
     MultipleChoiceTaskConfig,
 )
-from titanrun.components.evaluation.questions import read_questions
+from titanrun.components.evaluation.spec.choice_questions import load_choice_questions
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rank_rule, rule
-from titanrun.recipe.rules.ranks import where_asked
+from titanrun.recipe.rules.parallel_dims import find_ranks_setting
+from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
 
 
 @rule("tasks-have-data")
-def tasks_have_data(run: Recipe) -> Iterator[Finding]:
-    """A task needs data of its own, or that of validation; exact_match needs conversations, of which it asks for the replies."""
+def tasks_have_data(run: Recipe) -> Iterator[RuleViolation]:
+    """Require every evaluation task to have a dataset.
+
+    A task needs its own dataset or validation.dataset. The task exact_match needs conversations,
+    because it compares their replies.
+    """
     for index, task in enumerate(run.evaluation.tasks):
         path = ("evaluation", "tasks", index)
         if isinstance(task, LossTaskConfig | ExactMatchTaskConfig) and task.dataset is None:
             paths = ((*path, "dataset"), path, ("validation", "dataset"))
-            yield Finding(
-                f"the task {task.name} has no dataset",
+            yield RuleViolation(
+                f"task {task.name} has no dataset",
                 paths,
-                help="name one in the task, or set validation.dataset",
+                hint="set dataset in the task, or validation.dataset",
             )
         elif isinstance(task, ExactMatchTaskConfig) and not isinstance(
             task.dataset, ConversationsConfig
         ):
-            message = f"exact_match asks for the replies of conversations, and dataset '{task.dataset.name}' has none"  # type: ignore[union-attr]
-            yield Finding(
-                message, ((*path, "dataset"), path), help="take tiny_chat or chat, or the task loss"
+            name = task.dataset.name  # type: ignore[union-attr]
+            message = (
+                f"task exact_match needs a conversation dataset, but dataset '{name}' has "
+                "no conversations"
+            )
+            yield RuleViolation(
+                message, ((*path, "dataset"), path), hint="use tiny_chat or chat, or the task loss"
             )
 
 
 @rule("eval-has-tasks")
-def eval_has_tasks(run: Recipe) -> Iterator[Finding]:
-    """A run of kind eval measures by evaluation.tasks, or by the loss on validation.dataset: one of the two must be there."""
+def eval_has_tasks(run: Recipe) -> Iterator[RuleViolation]:
+    """Require evaluation.tasks or validation.dataset if kind is eval.
+
+    A run of kind eval evaluates the tasks, or the loss on validation.dataset. Set one of the two.
+    """
     if run.kind == "eval" and not run.evaluation.tasks and run.validation.dataset is None:
         paths = (("kind",), ("evaluation", "tasks"), ("validation", "dataset"))
-        yield Finding(
-            "there is nothing to measure", paths, help="set evaluation.tasks, or validation.dataset"
+        yield RuleViolation(
+            "kind eval has nothing to evaluate",
+            paths,
+            hint="set evaluation.tasks or validation.dataset",
         )
 
 
 @rule("questions-can-be-read", level="environment")
-def questions_can_be_read(run: Recipe) -> Iterator[Finding]:
-    """Every line of a file of questions must have a question, two answers or more, and the place of the right one, counted from 0."""
+def questions_can_be_read(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the files of multiple-choice questions to be readable.
+
+    Every line needs a question, two or more choices, and the index of the correct choice, counted
+    from 0.
+    """
     for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
         if not isinstance(task, MultipleChoiceTaskConfig) or not Path(task.path).exists():
-            continue  # of a file that is not there, paths-exist speaks
+            continue  # paths-exist reports missing files
         try:
-            read_questions(Path(task.path))
+            load_choice_questions(Path(task.path))
         except ProblemsFound as found:
             for problem in found.problems:
-                yield Finding(
+                yield RuleViolation(
                     problem.message,
                     (("evaluation", "tasks", index, "path"),),
-                    help=problem.help,
+                    hint=problem.hint,
                     code="data",
                 )
 
 
 @rank_rule("eval-takes-one-process")
-def eval_takes_one_process(run: Recipe, ranks: int | None) -> Iterator[Finding]:
-    """A model is measured by one process: set launch.nproc_per_node: 1 where kind is eval."""
+def eval_takes_one_process(run: Recipe, ranks: int | None) -> Iterator[RuleViolation]:
+    """Require a single process if kind is eval.
+
+    Evaluation runs in one process. Set launch.nproc_per_node: 1.
+    """
     if run.kind == "eval" and ranks is not None and ranks > 1:
-        message = f"kind eval is done by one process, and there are {ranks}"
-        yield Finding(
-            message, (("kind",), *where_asked(run, ranks)), help="set launch.nproc_per_node: 1"
+        message = f"kind eval runs in one process, but world_size is {ranks}"
+        yield RuleViolation(
+            message,
+            (("kind",), *find_ranks_setting(run, ranks)),
+            hint="set launch.nproc_per_node: 1",
         )

@@ -1,80 +1,106 @@
-"""Rules about models of pictures: data, loss and rows that fit them, and encoders that are there."""
+"""Rules about image models: data, loss, sequence lengths and encoders."""
 
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from titanrun.components.data.config import FolderImagesConfig, ImagesConfig, WebDatasetConfig
-from titanrun.components.data.source_files import (
-    CAPTION,
-    PICTURES,
-    TAR_FILES,
-    find_files,
-    no_tar_file,
+from titanrun.components.data.spec.data_files import (
+    CAPTION_SUFFIX,
+    IMAGE_SUFFIXES,
+    TAR_SUFFIXES,
+    resolve_data_files,
+    unreadable_tar_error,
 )
-from titanrun.config.counted import counted
-from titanrun.config.problems import DataPath, ProblemsFound, fail
-from titanrun.distributed.degrees import pieces_per_rank
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import DataPath, ProblemsFound, problem_error
+from titanrun.distributed.spec.parallel_dims import get_cp_chunks_per_rank
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.context_parallel import BALANCER, CONTEXT, next_multiple
-from titanrun.recipe.rules.data import datasets, exists, sources
+from titanrun.recipe.rules.context_parallel import BALANCER, CONTEXT, round_up_to_multiple
+from titanrun.recipe.rules.data import get_all_datasets, get_section_datasets, matches_existing_path
+from titanrun.recipe.rules.registry import RuleViolation, rule
 
 TEXT_LENGTH: DataPath = ("model", "encoder", "max_t5_encoding_len")
 ENCODERS = ("t5_encoder", "clip_encoder", "autoencoder_path")
-OF_CONTENT = {
+NEEDS_BY_MODALITY = {
     "images": ("images, webdataset or tiny_images", "flow_matching"),
     "tokens": ("text or tokens", "cross_entropy"),
 }
 
 
 @rule("data-and-loss-fit-model")
-def data_and_loss_fit_model(run: Recipe) -> Iterator[Finding]:
-    """A model trains either on tokens or on pictures: its datasets must give them, and its loss be about them. Take a dataset and a loss
-    of the model's kind."""
-    takes = run.model.takes
-    fitting_data, fitting_loss = OF_CONTENT.get(takes, (f"one of {takes}", f"one about {takes}"))
-    for section, dataset in datasets(run):
-        if dataset.gives != takes:
-            message = f"{run.model.name} trains on {takes}, and dataset '{dataset.name}' gives {dataset.gives}"
-            yield Finding(
+def data_and_loss_fit_model(run: Recipe) -> Iterator[RuleViolation]:
+    """Require datasets and loss to match the modality of the model.
+
+    A model trains either on tokens or on images. Use datasets and a loss of the model's modality.
+    """
+    modality = run.model.modality
+    fitting_data, fitting_loss = NEEDS_BY_MODALITY.get(
+        modality, (f"one of {modality}", f"one for {modality}")
+    )
+    for section, dataset in get_section_datasets(run):
+        if dataset.modality != modality:
+            message = (
+                f"model '{run.model.name}' trains on {modality}, but dataset "
+                f"'{dataset.name}' has {dataset.modality}"
+            )
+            yield RuleViolation(
                 message,
                 ((section, "dataset"), ("model", "name")),
-                help=f"take the dataset {fitting_data}",
+                hint=f"use the dataset {fitting_data}",
             )
-    if run.loss.concerns != takes:
-        message = f"{run.model.name} trains on {takes}, and loss '{run.loss.name}' is about {run.loss.concerns}"
-        yield Finding(message, (("loss",), ("model", "name")), help=f"set loss: {fitting_loss}")
+    if run.loss.modality != modality:
+        message = (
+            f"model '{run.model.name}' trains on {modality}, but loss '{run.loss.name}' is "
+            f"for {run.loss.modality}"
+        )
+        yield RuleViolation(
+            message, (("loss",), ("model", "name")), hint=f"set loss: {fitting_loss}"
+        )
 
 
 @rule("images-need-no-tokenizer")
-def images_need_no_tokenizer(run: Recipe) -> Iterator[Finding]:
-    """The captions of pictures are read by the tokenizers of the text encoders, so that a tokenizer in the recipe has no effect."""
-    if run.model.takes == "images" == run.training.dataset.gives and run.tokenizer is not None:
-        message = f"{run.model.name} has the tokenizers of its text encoders, and none of its own"
-        yield Finding(
-            message, (("tokenizer",), ("model", "name")), help="remove it", code="no-effect"
+def images_need_no_tokenizer(run: Recipe) -> Iterator[RuleViolation]:
+    """Reject a tokenizer for image models.
+
+    The tokenizers of the text encoders read the captions of images, so that a tokenizer in the
+    recipe has no effect. Remove it.
+    """
+    if (
+        run.model.modality == "images" == run.training.dataset.modality
+        and run.tokenizer is not None
+    ):
+        message = (
+            f"tokenizer has no effect: model '{run.model.name}' uses the tokenizers of its "
+            "text encoders"
+        )
+        yield RuleViolation(
+            message, (("tokenizer",), ("model", "name")), hint="remove it", code="no-effect"
         )
 
 
 @rule("rows-hold-images")
-def rows_hold_images(run: Recipe) -> Iterator[Finding]:
-    """A row of a model of pictures is a picture and its caption: training.seq_len and validation.seq_len are the tokens of both, and
-    pictures must be cut evenly into tokens. Set them to what the message says."""
-    if run.model.takes != "images":
+def sequences_hold_images(run: Recipe) -> Iterator[RuleViolation]:
+    """Require seq_len to equal the tokens of one image and its caption.
+
+    A sequence of an image model is an image and its caption: training.seq_len and
+    validation.seq_len are the tokens of both, and image_size must be a multiple of the pixels per
+    token. Set them to the values in the message.
+    """
+    if run.model.modality != "images":
         return
-    for section, dataset in datasets(run):
+    for section, dataset in get_section_datasets(run):
         if not isinstance(dataset, ImagesConfig):
             continue
-        size, pixels = dataset.image_size, run.model.pixels_of_token()
+        size, pixels = dataset.image_size, run.model.pixels_per_token()
         place: DataPath = (section, "dataset", "image_size")
         if size % pixels:
-            message = f"pictures of {size} pixels cannot be cut into tokens of {pixels}"
-            yield Finding(
-                message, (place, (section, "dataset")), help=f"use a multiple of {pixels}"
+            message = f"image_size {size} is not divisible by {pixels} pixels per token"
+            yield RuleViolation(
+                message, (place, (section, "dataset")), hint=f"use a multiple of {pixels}"
             )
             continue
-        wanted, written = run.model.row_length(size), int(getattr(run, section).seq_len)
+        wanted, written = run.model.image_seq_len(size), int(getattr(run, section).seq_len)
         follows = (
             section == "validation"
             and written == run.training.seq_len
@@ -82,104 +108,126 @@ def rows_hold_images(run: Recipe) -> Iterator[Finding]:
         )
         if wanted != written and not follows:
             text = wanted - (size // pixels) ** 2
-            message = f"a picture of {size} pixels and {text} tokens of text are {wanted} tokens, and {section}.seq_len is {written}"
-            yield Finding(
-                message, ((section, "seq_len"), place), help=f"set {section}.seq_len: {wanted}"
+            message = (
+                f"an image of {size} pixels and {text} text tokens need {wanted} tokens, "
+                f"but {section}.seq_len is {written}"
+            )
+            yield RuleViolation(
+                message, ((section, "seq_len"), place), hint=f"set {section}.seq_len: {wanted}"
             )
 
 
 @rule("images-divide-over-cp")
-def images_divide_over_cp(run: Recipe) -> Iterator[Finding]:
-    """Context-parallel ranks share the text and the picture of each row: the tokens of either must be a multiple of
-    context_parallel_degree, and of twice that with the load balancer headtail."""
-    degree, pieces = run.parallelism.context_parallel_degree, pieces_per_rank(run.parallelism)
-    if run.model.takes != "images" or degree == 1:
+def images_divide_over_cp(run: Recipe) -> Iterator[RuleViolation]:
+    """Require text and image tokens to be divisible by context_parallel_degree.
+
+    Context-parallel ranks share the text and the image of each sequence: the tokens of either must
+    be a multiple of context_parallel_degree, and of twice that with the load balancer headtail.
+    """
+    degree, pieces = (
+        run.parallelism.context_parallel_degree,
+        get_cp_chunks_per_rank(run.parallelism),
+    )
+    if run.model.modality != "images" or degree == 1:
         return
     unit = degree * pieces
-    each = ", two pieces each" if pieces > 1 else ""
-    ranks = f"{degree} context-parallel ranks{each}"
-    text = run.model.row_length(0)
+    divisor = (
+        f"{unit} ({pieces} x context_parallel_degree {degree})"
+        if pieces > 1
+        else f"context_parallel_degree {degree}"
+    )
+    text = run.model.image_seq_len(0)
     if text % unit:
-        message = f"{text} tokens of text cannot be split over {ranks}"
-        yield Finding(
+        message = f"{text} text tokens are not divisible by {divisor}"
+        yield RuleViolation(
             message,
             (TEXT_LENGTH, CONTEXT, BALANCER),
-            help=f"use a multiple of {unit}, such as {next_multiple(text, unit)}",
+            hint=f"use a multiple of {unit}, such as {round_up_to_multiple(text, unit)}",
         )
-    for section, dataset in datasets(run):
+    for section, dataset in get_section_datasets(run):
         if not isinstance(dataset, ImagesConfig):
             continue
-        size, pixels = dataset.image_size, run.model.pixels_of_token()
+        size, pixels = dataset.image_size, run.model.pixels_per_token()
         tokens = (size // pixels) ** 2
         if size % pixels == 0 and tokens % unit:
             place: DataPath = (section, "dataset", "image_size")
-            message = f"a picture of {size} pixels, {tokens} tokens, cannot be split over {ranks}"
-            yield Finding(
+            message = (
+                f"an image of {size} pixels has {tokens} tokens, which are not divisible "
+                f"by {divisor}"
+            )
+            yield RuleViolation(
                 message,
                 (place, CONTEXT, BALANCER),
-                help="use pictures of another size, or fewer ranks",
+                hint="use another image_size, or fewer ranks",
             )
 
 
 @rule("encoders-exist", level="environment")
-def encoders_exist(run: Recipe) -> Iterator[Finding]:
-    """The encoders of a model of pictures must be there before the run starts: folders with a config.json, and a file for the
-    autoencoder. `tiny` stands for one that needs no files."""
+def encoders_exist(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the encoders of an image model to exist.
+
+    They are folders with a config.json, and a file for the autoencoder. `tiny` stands for an
+    encoder that needs no files.
+    """
     encoder = getattr(run.model, "encoder", None)
-    if run.model.takes != "images" or encoder is None:
+    if run.model.modality != "images" or encoder is None:
         return
     for name in ENCODERS:
         written = str(getattr(encoder, name))
         path = Path(written)
-        is_there = (
-            path.is_file() if name == "autoencoder_path" else (path / "config.json").is_file()
-        )
-        if written != "tiny" and not is_there:
-            what = (
-                f"there is no file '{written}'"
+        exists = path.is_file() if name == "autoencoder_path" else (path / "config.json").is_file()
+        if written != "tiny" and not exists:
+            message = (
+                f"file not found: '{written}'"
                 if name == "autoencoder_path"
-                else f"there is no encoder in '{written}'"
+                else f"'{written}' has no encoder: config.json not found"
             )
-            yield Finding(
-                what,
+            yield RuleViolation(
+                message,
                 (("model", "encoder", name),),
-                help=f"paths are relative to {Path.cwd()}; tiny needs none",
+                hint=f"paths are relative to {Path.cwd()}; tiny needs no files",
                 code="file",
             )
 
 
 @rule("pictures-are-there", level="environment")
-def pictures_are_there(run: Recipe) -> Iterator[Finding]:
-    """A folder of pictures must have one with a caption: a .txt file of its name beside it. Of tar files the first must be one, and not
-    compressed."""
-    for place, dataset in sources(run):
-        if not isinstance(dataset, FolderImagesConfig | WebDatasetConfig) or not exists(
-            dataset.path
-        ):
-            continue  # of what is not there, paths-exist speaks
+def images_have_captions(run: Recipe) -> Iterator[RuleViolation]:
+    """Require images with captions, or an uncompressed tar file.
+
+    A folder of images must have at least one with a caption: a .txt file of the same name next to
+    it. The first tar file must be a valid one, without compression.
+    """
+    for place, dataset in get_all_datasets(run):
+        if not isinstance(
+            dataset, FolderImagesConfig | WebDatasetConfig
+        ) or not matches_existing_path(dataset.path):
+            continue  # paths-exist reports missing files
         try:
-            look_into(dataset)
+            check_image_files(dataset)
         except ProblemsFound as found:
             for problem in found.problems:
-                yield Finding(
-                    problem.message, ((*place, "path"), place), help=problem.help, code="data"
+                yield RuleViolation(
+                    problem.message, ((*place, "path"), place), hint=problem.hint, code="data"
                 )
 
 
-def look_into(dataset: FolderImagesConfig | WebDatasetConfig) -> None:
-    """Raises a data problem where the files of a dataset hold no pictures."""
+def check_image_files(dataset: FolderImagesConfig | WebDatasetConfig) -> None:
+    """Check that the files of a dataset hold images.
+
+    Raises:
+        ProblemsFound: With code `data` if they do not.
+    """
     if isinstance(dataset, FolderImagesConfig):
-        pictures = find_files(dataset.path, PICTURES)
-        if not any(picture.with_suffix(CAPTION).is_file() for picture in pictures):
-            message = (
-                f"'{dataset.path}' has {counted(len(pictures), 'picture')}, and none with a caption"
-            )
-            help = f"write that of '{pictures[0].name}' into '{pictures[0].with_suffix(CAPTION).name}' beside it"
-            raise fail("data", message, path=("path",), help=help)
+        images = resolve_data_files(dataset.path, IMAGE_SUFFIXES)
+        if not any(image.with_suffix(CAPTION_SUFFIX).is_file() for image in images):
+            message = f"'{dataset.path}' has {pluralize(len(images), 'image')}, but no captions"
+            caption = images[0].with_suffix(CAPTION_SUFFIX).name
+            hint = f"write the caption of '{images[0].name}' to '{caption}' in the same folder"
+            raise problem_error("data", message, path=("path",), hint=hint)
         return
-    file = find_files(dataset.path, TAR_FILES)[0]
+    file = resolve_data_files(dataset.path, TAR_SUFFIXES)[0]
     try:
         with tarfile.open(file, "r:") as archive:
             archive.next()
     except (tarfile.TarError, OSError) as error:
-        raise no_tar_file(file, error) from None
+        raise unreadable_tar_error(file, error) from None

@@ -3,24 +3,28 @@
 from collections.abc import Iterator
 
 from titanrun.config.problems import DataPath
-from titanrun.distributed.degrees import degrees_of
+from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rank_rule, rule
-from titanrun.recipe.rules.ranks import at
+from titanrun.recipe.rules.parallel_dims import get_parallelism_path
+from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
 
-EARLY = ("optimizer", "early_step_in_backward")
+OPTIMIZER_IN_BACKWARD = ("optimizer", "early_step_in_backward")
 
 
-def steps_early(run: Recipe) -> bool:
-    """Whether weights are updated inside the backward pass."""
+def is_optimizer_in_backward(run: Recipe) -> bool:
+    """Return whether weights are updated inside the backward pass."""
     return bool(getattr(run.optimizer, "early_step_in_backward", False))
 
 
 @rule("early-step-stands-alone")
-def early_step_stands_alone(run: Recipe) -> Iterator[Finding]:
-    """early_step_in_backward updates a parameter before the other gradients are there: their norm cannot be clipped, no update can be
-    skipped, and pipeline parallelism and expert parallelism need the gradients for longer. Switch one of the two off."""
-    if not steps_early(run):
+def early_step_stands_alone(run: Recipe) -> Iterator[RuleViolation]:
+    """Reject settings that need all gradients at once with early_step_in_backward.
+
+    It updates a parameter before the other gradients exist: their norm cannot be clipped, updates
+    cannot be skipped, and pipeline parallelism and expert parallelism need the gradients for
+    longer. Switch one of the two off.
+    """
+    if not is_optimizer_in_backward(run):
         return
     clashes: list[tuple[bool, DataPath, str, str]] = [
         (
@@ -31,42 +35,56 @@ def early_step_stands_alone(run: Recipe) -> Iterator[Finding]:
         ),
         (
             run.parallelism.pipeline_parallel_degree > 1,
-            at("pipeline_parallel_degree"),
+            get_parallelism_path("pipeline_parallel_degree"),
             "summed over microbatches",
             "use no pipeline",
         ),
         (
             run.parallelism.expert_parallel_degree > 1,
-            at("expert_parallel_degree"),
+            get_parallelism_path("expert_parallel_degree"),
             "summed over expert ranks",
             "use no expert ranks",
         ),
         (
             run.guard.non_finite == "skip",
             ("guard", "non_finite"),
-            "left out",
+            "discarded",
             "set guard.non_finite: stop",
         ),
     ]
-    for clash, path, use, help in clashes:
+    for clash, path, use, hint in clashes:
         if clash:
-            message = f"gradients cannot be {use} where parameters are updated in the backward pass"
-            yield Finding(message, (EARLY, path), help=f"{help}, or early_step_in_backward: false")
+            message = f"gradients cannot be {use} with early_step_in_backward"
+            yield RuleViolation(
+                message,
+                (OPTIMIZER_IN_BACKWARD, path),
+                hint=f"{hint}, or early_step_in_backward: false",
+            )
 
 
 @rank_rule("early-step-needs-one-pass")
-def early_step_needs_one_pass(run: Recipe, ranks: int | None) -> Iterator[Finding]:
-    """early_step_in_backward updates weights in the first backward pass of a step, so that there can be one only:
-    training.global_batch_size must be what the data-parallel ranks take in one pass of training.local_batch_size rows each."""
-    degrees, batch = degrees_of(run.parallelism, ranks), run.training.global_batch_size
-    if not steps_early(run) or degrees is None or batch == "auto":
+def early_step_needs_one_pass(run: Recipe, ranks: int | None) -> Iterator[RuleViolation]:
+    """Require a single backward pass per step with early_step_in_backward.
+
+    Weights are updated in the first backward pass of a step: training.global_batch_size must be
+    training.local_batch_size times the number of data-parallel ranks.
+    """
+    degrees, batch = resolve_parallel_dims(run.parallelism, ranks), run.training.global_batch_size
+    if not is_optimizer_in_backward(run) or degrees is None or batch == "auto":
         return
-    rows = run.training.local_batch_size * degrees.batch
-    if batch > rows:
-        message = f"a step of {batch} rows takes several passes of {rows}, and the first of them updates the weights"
-        places = (("training", "global_batch_size"), ("training", "local_batch_size"), EARLY)
-        yield Finding(
+    pass_size = run.training.local_batch_size * degrees.dp_size
+    if batch > pass_size:
+        message = (
+            f"global_batch_size {batch} needs several passes of {pass_size}, but "
+            "early_step_in_backward allows one"
+        )
+        places = (
+            ("training", "global_batch_size"),
+            ("training", "local_batch_size"),
+            OPTIMIZER_IN_BACKWARD,
+        )
+        yield RuleViolation(
             message,
             places,
-            help=f"set training.global_batch_size: {rows}, or early_step_in_backward: false",
+            hint=f"set training.global_batch_size: {pass_size}, or early_step_in_backward: false",
         )

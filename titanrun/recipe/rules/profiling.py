@@ -1,19 +1,23 @@
-"""Rules about what records a run."""
+"""Rules about profiling."""
 
 from collections.abc import Iterator
 
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.rules.registry import RuleViolation, rule
 
 SNAPSHOTS = ("profiling", "enable_memory_snapshot")
 
 
 @rule("snapshots-need-accelerator")
-def snapshots_need_accelerator(run: Recipe) -> Iterator[Finding]:
-    """A memory snapshot is what an accelerator's allocator remembers; the CPU's remembers nothing. Train on a GPU, or leave it out."""
+def snapshots_need_accelerator(run: Recipe) -> Iterator[RuleViolation]:
+    """Require an accelerator for memory snapshots.
+
+    A memory snapshot is the history of an accelerator's allocator; the CPU's allocator keeps none.
+    Train on a GPU, or remove the setting.
+    """
     if run.profiling.enable_memory_snapshot and run.device == "cpu":
-        yield Finding(
-            "a run on the CPU has no memory snapshots",
+        yield RuleViolation(
+            "memory snapshots need an accelerator, but device is cpu",
             (SNAPSHOTS, ("device",)),
-            help="leave it out, or use device: gpu",
+            hint="remove it, or use device: gpu",
         )

@@ -1,146 +1,170 @@
-"""Rules about RL: what a policy is asked, what its answers are worth, and what can be learned from them."""
+"""Rules about RL: prompts, rewards, algorithms and on-policy training."""
 
 from collections.abc import Iterator
 
-from titanrun.components.data.config import DataLoaderConfig
+from titanrun.components.data.dataloader_config import DataLoaderConfig
 from titanrun.config.problems import DataPath
-from titanrun.models.shared.config import decided
-from titanrun.recipe.adapters import lora_of
+from titanrun.models.shared.config import unwrap_auto
+from titanrun.recipe.adapters import find_lora_converter
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
-from titanrun.recipe.rules.unread import unread
-from titanrun.rl.tasks.config import TaskConfig
+from titanrun.recipe.rules.no_effect import build_no_effect_violation
+from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.rl.config import RlConfig
+from titanrun.rl.environments.config import SingleTurnConfig
+from titanrun.rl.generators.config import NativeConfig, StaticConfig
+from titanrun.rl.prompts.config import PromptDatasetConfig
+from titanrun.rl.rewards.config import EnvironmentRewardConfig
 
 KIND: DataPath = ("kind",)
 RL: DataPath = ("rl",)
 DATASET: DataPath = ("training", "dataset")
 ROLLOUT: DataPath = ("rl", "rollout")
 TASKS = "use string_task, arithmetic, guess_task, lookup_task, questions or hub_questions"
-# of pretraining: what an RL step has nothing to do with
-NOT_READ: dict[DataPath, str] = {
-    ("training", "global_batch_size"): "a step has as many rows as its answers fill",
-    ("training", "data_cache"): "prompts are read anew at each start",
-    ("guard", "replay_interval"): "no step of it is computed twice",
-    ("guard", "spike_sigmas"): "the loss of a policy is near 0 whatever it does",
-    ("guard", "spike_window"): "the loss of a policy is near 0 whatever it does",
-    ("guard", "straggler_ratio"): "ranks wait for each other's answers anyway",
-    ("loss",): "the loss follows from rl.algorithm",
+# pretraining settings that an RL step does not read, with the reason
+UNREAD_SETTINGS: dict[DataPath, str] = {
+    ("training", "global_batch_size"): "the completions determine the batch size of a step",
+    ("training", "data_cache"): "prompts are read again at each start",
+    ("loss",): "rl.algorithm determines the loss",
 }
-NOT_READ |= {
-    ("training", "dataloader", name): "prompts are texts that are there already"
+UNREAD_SETTINGS |= {
+    ("training", "dataloader", name): "prompts are loaded before the first step"
     for name in DataLoaderConfig.model_fields
 }
 
+OnPolicyCondition = tuple[bool, DataPath, str, str]
+"""Whether the condition holds, the path of its setting, the reason if not, and the fix."""
+
 
 @rule("rl-needs-its-section")
-def rl_needs_its_section(run: Recipe) -> Iterator[Finding]:
-    """kind: rl reads the section rl, which says what answers are worth; no other kind reads it."""
+def rl_needs_its_section(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the section rl if and only if kind is rl.
+
+    kind: rl reads the section rl, which defines the rewards; no other kind reads it.
+    """
     if run.kind == "rl" and run.rl is None:
-        help = "write a section rl, at least rl: {rewards: [exact_match]}"
-        yield Finding("kind rl needs the section rl: what answers are worth", (KIND, RL), help=help)
+        hint = "add a section rl, such as rl: {rewards: [exact_match]}"
+        yield RuleViolation("kind rl needs the section rl", (KIND, RL), hint=hint)
     if run.kind != "rl" and run.rl is not None:
-        yield Finding(
-            f"the section rl has no effect: kind is {run.kind}",
+        yield RuleViolation(
+            f"section rl has no effect: kind is {run.kind}",
             (RL, KIND),
-            help="set kind: rl",
+            hint="set kind: rl",
             code="no-effect",
         )
 
 
 @rule("rl-needs-questions")
-def rl_needs_questions(run: Recipe) -> Iterator[Finding]:
-    """A policy is asked questions: the dataset of kind rl holds prompts with expected answers, and the tokenizer makes ids of them."""
-    if run.kind == "rl" and not isinstance(run.training.dataset, TaskConfig):
-        message = f"dataset '{run.training.dataset.name}' holds no prompts to answer"
-        yield Finding(message, (DATASET, KIND), help=TASKS)
+def rl_needs_prompts(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a prompt dataset and a tokenizer if kind is rl.
+
+    The dataset of kind rl holds prompts with expected answers, and the tokenizer encodes them.
+    """
+    if run.kind == "rl" and not isinstance(run.training.dataset, PromptDatasetConfig):
+        message = (
+            f"kind rl needs a prompt dataset, but dataset '{run.training.dataset.name}' "
+            "has no prompts"
+        )
+        yield RuleViolation(message, (DATASET, KIND), hint=TASKS)
     if run.kind == "rl" and run.tokenizer is None:
-        yield Finding(
+        yield RuleViolation(
             "prompts need a tokenizer",
             (("tokenizer",), DATASET),
-            help="set tokenizer: characters, or name a folder",
+            hint="set tokenizer: characters, or a tokenizer folder",
         )
     held_out = None if run.rl is None else run.rl.validation.dataset
     if (
         run.kind == "rl"
         and held_out is not None
         and held_out != "auto"
-        and not isinstance(held_out, TaskConfig)
+        and not isinstance(held_out, PromptDatasetConfig)
     ):
-        message = f"dataset '{held_out.name}' holds no prompts to answer"
-        yield Finding(message, (("rl", "validation", "dataset"),), help=TASKS)
+        message = f"kind rl needs a prompt dataset, but dataset '{held_out.name}' has no prompts"
+        yield RuleViolation(message, (("rl", "validation", "dataset"),), hint=TASKS)
 
 
 @rule("rl-has-rewards")
-def rl_has_rewards(run: Recipe) -> Iterator[Finding]:
-    """What is learned follows from rewards: name at least one, with a weight above 0. The environment's own reward is one only where
-    the environment gives any."""
+def rl_has_rewards(run: Recipe) -> Iterator[RuleViolation]:
+    """Require at least one reward with a nonzero weight.
+
+    The policy learns from rewards. The environment's own reward counts only if the environment
+    returns one.
+    """
     rl = run.rl
     if run.kind != "rl" or rl is None:
         return
     path = ("rl", "rewards")
     if rl.algorithm.learns_from_rewards and not any(reward.weight for reward in rl.rewards):
-        yield Finding(
-            "no reward has a weight: nothing can be learned",
+        yield RuleViolation(
+            "no reward has a nonzero weight",
             ((*path, 0), path, RL),
-            help="for example rewards: [exact_match]",
+            hint="set a reward, such as rewards: [exact_match]",
         )
     for index, reward in enumerate(rl.rewards):
-        if reward.builds.endswith(":OfEnvironment") and rl.environment.builds.endswith(
-            ":SingleTurn"
+        if isinstance(reward, EnvironmentRewardConfig) and isinstance(
+            rl.environment, SingleTurnConfig
         ):
-            message = "the environment single_turn gives no reward"
-            yield Finding(
+            message = "environment single_turn returns no reward"
+            yield RuleViolation(
                 message,
                 ((*path, index), ("rl", "environment")),
-                help="use exact_match, or an environment that gives some",
+                hint="use exact_match, or an environment with rewards",
             )
 
 
 @rule("advantage-needs-siblings")
-def advantage_needs_siblings(run: Recipe) -> Iterator[Finding]:
-    """An advantage against the group needs several answers to a prompt: one alone is its own mean, and has no deviation."""
+def advantage_needs_siblings(run: Recipe) -> Iterator[RuleViolation]:
+    """Require several completions per prompt for group advantages.
+
+    An advantage relative to the group needs several completions of a prompt: a single one equals
+    its own mean, and has no deviation.
+    """
     rl = run.rl
     if rl is None or rl.rollout.samples_per_prompt > 1 or not rl.algorithm.learns_from_rewards:
         return
     advantage = getattr(rl.algorithm, "advantage", None)
     places = ((*ROLLOUT, "samples_per_prompt"), ("rl", "algorithm", "advantage"), ROLLOUT)
     if advantage != "running_mean":
-        message = f"advantage {advantage} compares the answers to a prompt, and there is one"
-        yield Finding(message, places, help="raise rl.rollout.samples_per_prompt")
+        message = (
+            f"advantage {advantage} needs several completions per prompt, but "
+            "samples_per_prompt is 1"
+        )
+        yield RuleViolation(message, places, hint="raise rl.rollout.samples_per_prompt")
     elif rl.rollout.drop_zero_variance:
-        message = "the one answer to a prompt has no variance, and would be dropped"
-        yield Finding(message, places, help="set rl.rollout.drop_zero_variance: false")
+        message = "drop_zero_variance would drop every group: samples_per_prompt is 1"
+        yield RuleViolation(message, places, hint="set rl.rollout.drop_zero_variance: false")
 
 
 @rule("reference-is-read")
-def reference_is_read(run: Recipe) -> Iterator[Finding]:
-    """A penalty for leaving the reference, and ref_kl, need rl.reference; nothing else reads it."""
+def reference_is_read(run: Recipe) -> Iterator[RuleViolation]:
+    """Require rl.reference if and only if the algorithm reads it.
+
+    A penalty for the divergence from the reference, and ref_kl, need rl.reference; nothing else
+    reads it.
+    """
     if run.rl is None:
         return
     algorithm, path = run.rl.algorithm, ("rl", "reference")
     reads = algorithm.needs_reference or algorithm.kl.coef > 0
     if reads and run.rl.reference is None:
-        what = (
-            algorithm.builds.rpartition(":")[2].lower() if algorithm.needs_reference else "kl.coef"
-        )
-        kind = "frozen_copy" if lora_of(run) is None else "adapter_off"
-        yield Finding(
-            f"{what} needs a reference",
+        reader = getattr(algorithm, "name", "algorithm") if algorithm.needs_reference else "kl.coef"
+        kind = "frozen_copy" if find_lora_converter(run) is None else "adapter_off"
+        yield RuleViolation(
+            f"{reader} needs rl.reference",
             (path, ("rl", "algorithm")),
-            help=f"set rl.reference: {kind}",
+            hint=f"set rl.reference: {kind}",
         )
-    if run.rl.reference == "adapter_off" and lora_of(run) is None:
-        message = "adapter_off is the policy without its adapters, and it has none"
-        yield Finding(
+    if run.rl.reference == "adapter_off" and find_lora_converter(run) is None:
+        message = "reference adapter_off needs a policy with adapters"
+        yield RuleViolation(
             message,
             (path, ("converters",)),
-            help="use frozen_copy, or give it adapters with the converter lora",
+            hint="use frozen_copy, or add the converter lora",
         )
     if not reads:
-        yield unread(
+        yield build_no_effect_violation(
             path, ("rl", "algorithm", "kl", "coef"), "is 0", "set a coef above 0, or remove it"
         )
-        yield unread(
+        yield build_no_effect_violation(
             ("rl", "algorithm", "kl", "estimator"),
             ("rl", "algorithm", "kl", "coef"),
             "is 0",
@@ -149,62 +173,87 @@ def reference_is_read(run: Recipe) -> Iterator[Finding]:
 
 
 @rule("answers-fit-rows")
-def answers_fit_rows(run: Recipe) -> Iterator[Finding]:
-    """A conversation is learned from in one row: it must not be longer than training.seq_len, and an answer not longer than it."""
+def answers_fit_sequences(run: Recipe) -> Iterator[RuleViolation]:
+    """Require conversations and completions to fit into seq_len.
+
+    A conversation is trained on in one sequence: it must not be longer than training.seq_len, and a
+    completion must be shorter than the conversation.
+    """
     if run.rl is None or run.kind != "rl":
         return
-    longest, row = run.rl.rollout.max_tokens, run.training.seq_len
-    if longest is not None and longest > row:
-        message = f"conversations of {longest} tokens do not fit into rows of {row}"
+    longest, seq_len = run.rl.rollout.max_tokens, run.training.seq_len
+    if longest is not None and longest > seq_len:
+        message = f"rl.rollout.max_tokens {longest} exceeds training.seq_len {seq_len}"
         paths = ((*ROLLOUT, "max_tokens"), ("training", "seq_len"))
-        yield Finding(message, paths, help=f"use {row} at most, or raise training.seq_len")
-    answer = run.rl.sampling.max_new_tokens
-    if answer >= (longest or row):
-        message = f"an answer of {answer} tokens leaves no room for a prompt in a conversation of {longest or row}"
-        yield Finding(
+        yield RuleViolation(
+            message, paths, hint=f"use at most {seq_len}, or raise training.seq_len"
+        )
+    max_new_tokens = run.rl.sampling.max_new_tokens
+    if max_new_tokens >= (longest or seq_len):
+        message = (
+            f"max_new_tokens {max_new_tokens} leaves no space for a prompt in a "
+            f"conversation of {longest or seq_len} tokens"
+        )
+        yield RuleViolation(
             message,
             (
                 ("rl", "sampling", "max_new_tokens"),
                 (*ROLLOUT, "max_tokens"),
                 ("training", "seq_len"),
             ),
-            help="lower it",
+            hint="lower it",
         )
-    known = decided(run.model.max_seq_len)
-    if (longest or row) > known:
-        message = f"conversations of {longest or row} tokens are longer than the model's {known}"
-        yield Finding(
+    known = unwrap_auto(run.model.max_seq_len)
+    if (longest or seq_len) > known:
+        message = f"conversations of {longest or seq_len} tokens exceed model.max_seq_len {known}"
+        yield RuleViolation(
             message,
             ((*ROLLOUT, "max_tokens"), ("model", "max_seq_len")),
-            help=f"use {known} at most",
+            hint=f"use at most {known}",
         )
 
 
 @rule("batch-invariant-means-on-policy")
-def batch_invariant_means_on_policy(run: Recipe) -> Iterator[Finding]:
-    """rl.batch_invariant wants the same bits from generator and trainer: the same weights (target_offpolicy 0), whole matrices and
-    rows on every rank, the same code (native, not compiled), and kernels that give the same bits twice."""
+def batch_invariant_means_on_policy(run: Recipe) -> Iterator[RuleViolation]:
+    """Require on-policy settings for rl.batch_invariant.
+
+    It requires the same bits from generator and trainer: the same weights (target_offpolicy 0),
+    whole matrices and sequences on every rank, the same code (native, not compiled), and kernels
+    that return the same bits twice.
+    """
     rl = run.rl
     if rl is None or not rl.batch_invariant:
         return
     switch = ("rl", "batch_invariant")
-    wanted: list[tuple[bool, DataPath, str, str]] = [
+    conditions = [*get_same_code_conditions(run, rl), *get_same_sum_conditions(run)]
+    for holds, path, reason, hint in conditions:
+        if not holds:
+            yield RuleViolation(
+                f"rl.batch_invariant is not possible: {reason}",
+                (path, switch),
+                hint=f"{hint}, or remove rl.batch_invariant",
+            )
+
+
+def get_same_code_conditions(run: Recipe, rl: RlConfig) -> list[OnPolicyCondition]:
+    """Return the conditions for the same kernels and weights in generator and trainer."""
+    return [
         (
             rl.schedule.target_offpolicy == 0,
             ("rl", "schedule", "target_offpolicy"),
-            "answers are older than the weights",
+            "completions are older than the weights",
             "use 0",
         ),
         (
-            rl.generator.builds.endswith(":NativeGenerator"),
+            isinstance(rl.generator, NativeConfig),
             ("rl", "generator"),
-            "the generator is not the model",
+            "the generator does not run the trained model",
             "use native",
         ),
         (
             not run.compile.enable,
             ("compile", "enable"),
-            "compiled code sums in another order",
+            "compiled code sums in a different order",
             "use false",
         ),
         (
@@ -216,126 +265,128 @@ def batch_invariant_means_on_policy(run: Recipe) -> Iterator[Finding]:
         (
             not run.converters,
             ("converters",),
-            "converted matrices are rounded by what is in the batch",
+            "the rounding of converted matrices depends on the batch",
             "remove them",
         ),
+    ]
+
+
+def get_same_sum_conditions(run: Recipe) -> list[OnPolicyCondition]:
+    """Return the conditions for sums that do not depend on the batch or the ranks."""
+    return [
         (
-            run.model.routed_experts() == 0,
+            run.model.count_routed_experts() == 0,
             ("model", "name"),
-            "experts sum as many tokens as the batch sends them",
+            "the number of tokens per expert depends on the batch",
             "use a dense model",
         ),
         (
             run.parallelism.tensor_parallel_degree == 1,
             ("parallelism", "tensor_parallel_degree"),
-            "split matrices sum in another order",
+            "split matrices sum in a different order",
             "use 1",
         ),
         (
             run.parallelism.context_parallel_degree == 1,
             ("parallelism", "context_parallel_degree"),
-            "attention over shared rows sums in another order",
+            "attention over split sequences sums in a different order",
             "use 1",
         ),
         (
             run.parallelism.pipeline_parallel_degree == 1,
             ("parallelism", "pipeline_parallel_degree"),
-            "stages compute fewer rows at once",
+            "stages compute fewer sequences at once",
             "use 1",
         ),
     ]
-    for holds, path, reason, help in wanted:
-        if not holds:
-            yield Finding(
-                f"rl.batch_invariant cannot be: {reason}",
-                (path, switch),
-                help=f"{help}, or remove rl.batch_invariant",
-            )
 
 
 @rule("logprobs-are-compared-on-policy")
-def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[Finding]:
-    """rl.sync.max_logprob_diff holds the generator against the weights that learn: older answers, and answers that nobody drew, differ
-    by what they are."""
+def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[RuleViolation]:
+    """Require on-policy completions for rl.sync.max_logprob_diff.
+
+    It compares the generator with the trained weights: older completions, and completions that were
+    not sampled, always differ.
+    """
     rl = run.rl
     if rl is None or rl.sync.max_logprob_diff is None:
         return
     path = ("rl", "sync", "max_logprob_diff")
     if rl.schedule.target_offpolicy:
         other = ("rl", "schedule", "target_offpolicy")
-        yield Finding(
-            "answers of older weights have other log-probabilities",
+        yield RuleViolation(
+            "max_logprob_diff needs completions of the current weights, but "
+            "target_offpolicy is above 0",
             (path, other),
-            help="remove it, or use target_offpolicy: 0",
+            hint="remove it, or use target_offpolicy: 0",
         )
-    if rl.generator.builds.endswith(":StaticGenerator"):
-        yield Finding(
-            "static answers have no log-probabilities",
+    if isinstance(rl.generator, StaticConfig):
+        yield RuleViolation(
+            "static completions have no log-probabilities",
             (path, ("rl", "generator")),
-            help="remove it",
+            hint="remove it",
         )
 
 
 @rule("window-needs-older-answers")
-def window_needs_older_answers(run: Recipe) -> Iterator[Finding]:
-    """With rl.schedule.target_offpolicy 0 every step waits for all its answers: there is nothing to overtake."""
+def window_needs_older_answers(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about rl.schedule.window if target_offpolicy is 0.
+
+    With rl.schedule.target_offpolicy 0 every step waits for all its completions: no completion can
+    overtake another.
+    """
     if run.rl is not None and run.rl.schedule.target_offpolicy == 0:
         other = ("rl", "schedule", "target_offpolicy")
-        yield unread(
+        yield build_no_effect_violation(
             ("rl", "schedule", "window"), other, "is 0", "set target_offpolicy, or remove it"
         )
 
 
 @rule("rl-can-train-it")
-def rl_can_train_it(run: Recipe) -> Iterator[Finding]:
-    """Some things that pretraining can do RL cannot: lengths in epochs or tokens, going back after a bad step, a held-out loss, models
-    that titanrun does not generate with."""
+def rl_can_train_it(run: Recipe) -> Iterator[RuleViolation]:
+    """Reject pretraining settings that RL does not support.
+
+    RL does not support lengths in tokens, a validation loss, simulated ranks, and models that
+    titanrun cannot generate with.
+    """
     if run.kind != "rl" or run.rl is None:
         return
     refused: list[tuple[bool, DataPath, str, str]] = [
         (
-            run.training.epochs is not None,
-            ("training", "epochs"),
-            "a length in epochs",
-            "use training.steps",
-        ),
-        (
             run.training.tokens is not None,
             ("training", "tokens"),
-            "a length in tokens",
-            "use training.steps",
+            "training.tokens",
+            "use training.steps or training.epochs",
         ),
+        (run.validation.enable, ("validation", "enable"), "validation.enable", "use rl.validation"),
         (
-            run.guard.non_finite == "rollback",
-            ("guard", "non_finite"),
-            "going back after a bad step",
-            "use stop or skip",
-        ),
-        (run.validation.enable, ("validation", "enable"), "a held-out loss", "use rl.validation"),
-        (
-            "text generation" in run.model.lacks,
+            "text generation" in run.model.unsupported_features,
             ("model", "name"),
-            f"generating with a {run.model.name} model",
+            f"model '{run.model.name}': it cannot generate text",
             "use another family",
         ),
-        (run.comm.mode != "default", ("comm", "mode"), "simulated ranks", "use default"),
+        (run.comm.mode != "default", ("comm", "mode"), f"comm.mode {run.comm.mode}", "use default"),
     ]
-    for is_asked, path, what, help in refused:
-        if is_asked:
-            yield Finding(f"RL does not do that: {what}", (path, KIND), help=help)
+    for is_set, path, feature, hint in refused:
+        if is_set:
+            yield RuleViolation(f"kind rl does not support {feature}", (path, KIND), hint=hint)
 
 
 @rule("rl-reads-no-rows")
-def rl_reads_no_rows(run: Recipe) -> Iterator[Finding]:
-    """The rows of an RL step are the policy's answers: what steers pretraining's rows and loss is not read."""
+def rl_reads_no_sequences(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about pretraining data and loss settings if kind is rl.
+
+    The sequences of an RL step are the policy's completions: the settings of pretraining sequences
+    and loss are not read.
+    """
     if run.kind == "rl":
-        for path, reason in NOT_READ.items():
+        for path, reason in UNREAD_SETTINGS.items():
             message = f"{path[-1]} has no effect with kind rl: {reason}"
-            yield Finding(
+            yield RuleViolation(
                 message,
                 (path, KIND),
-                help="remove it",
+                hint="remove it",
                 code="no-effect",
                 severity="warning",
-                if_written=True,
+                applies_only_if_written=True,
             )

@@ -1,116 +1,137 @@
-"""Rules about the length of the run and the learning-rate schedule."""
+"""Rules about the run length and the learning-rate schedule."""
 
 from collections.abc import Iterator
 
-from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
-from titanrun.components.schedules.config import (
-    ConstantConfig,
-    DecayingConfig,
-    ScheduleConfig,
-    WarmedConfig,
+from titanrun.components.lr_schedulers.config import (
+    ConstantScheduleConfig,
+    DecayScheduleConfig,
+    LRSchedulerConfig,
+    WarmupScheduleConfig,
 )
-from titanrun.config.counted import counted
-from titanrun.config.suggest import listing
-from titanrun.config.tree import path_text
-from titanrun.recipe.length import FOLLOW_STEPS, LENGTHS
+from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
+from titanrun.config.pluralize import pluralize
+from titanrun.config.suggest import format_word_list
+from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rules.book import Finding, rule
+from titanrun.recipe.resolving.run_length import FIELDS_FROM_STEPS, LENGTH_FIELDS
+from titanrun.recipe.rules.registry import RuleViolation, rule
 
 
 @rule("one-length")
-def one_length(run: Recipe) -> Iterator[Finding]:
-    """A run has one length: training.steps, training.tokens or training.epochs. Keep one; the start of the run prints the others."""
-    written = [name for name in LENGTHS if getattr(run.training, name) is not None]
+def run_has_one_length(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a single run length: training.steps, training.tokens or training.epochs.
+
+    Keep one of them. The log prints the others when the run starts.
+    """
+    written = [name for name in LENGTH_FIELDS if getattr(run.training, name) is not None]
     if len(written) > 1:
-        yield Finding(
-            f"the run has two lengths: {listing([f'training.{name}' for name in written], last='and')}",
+        names = [f"training.{name}" for name in written]
+        yield RuleViolation(
+            f"more than one run length: {format_word_list(names, conjunction='and')}",
             tuple(("training", name) for name in reversed(written)),
-            help="keep one of them",
+            hint="keep one of them",
         )
 
 
 @rule("null-follows-epochs")
-def null_follows_epochs(run: Recipe) -> Iterator[Finding]:
-    """Where training.epochs is the length, only the data decides how many steps that is, and null stands in their place. Without
-    epochs there is nothing that null could follow: write a number or `auto`."""
+def null_follows_epochs(run: Recipe) -> Iterator[RuleViolation]:
+    """Require training.epochs if a number of steps is null.
+
+    If training.epochs is the length, the data decides the number of steps, and null stands for it.
+    Without epochs null has no meaning: use a number or `auto`.
+    """
     if run.training.epochs is not None:
         return
-    for section, name in (("training", "steps"), *FOLLOW_STEPS):
+    for section, name in (("training", "steps"), *FIELDS_FROM_STEPS):
         config = getattr(run, section)
         if name in type(config).model_fields and getattr(config, name) is None:
-            yield Finding(
-                f"{path_text((section, name))} is null, which stands for what the epochs come to, and the run has no training.epochs",
+            yield RuleViolation(
+                f"{format_path((section, name))} is null, which needs training.epochs",
                 ((section, name), ("training", "epochs")),
-                help="write a number, or auto",
+                hint="use a number or auto",
             )
 
 
 @rule("epochs-need-repeat")
-def epochs_need_repeat(run: Recipe) -> Iterator[Finding]:
-    """A dataset with repeat false is read once, so a run of several epochs would stop after the first. Remove repeat, or ask for one
-    epoch."""
+def epochs_need_repeat(run: Recipe) -> Iterator[RuleViolation]:
+    """Require repeat for more than one epoch.
+
+    A dataset with repeat false is read once, so that a run of several epochs would stop after the
+    first. Remove repeat, or use one epoch.
+    """
     if (run.training.epochs or 1) > 1 and not run.training.dataset.repeat:
-        yield Finding(
-            f"{run.training.epochs} epochs read the data again and again, and its repeat is false",
+        yield RuleViolation(
+            f"{run.training.epochs} epochs need to repeat the data, but repeat is false",
             (("training", "dataset", "repeat"), ("training", "epochs")),
-            help="remove repeat, or write epochs: 1",
+            hint="remove repeat, or use epochs: 1",
         )
 
 
 @rule("warmup-within-run")
-def warmup_within_run(run: Recipe) -> Iterator[Finding]:
-    """A warmup longer than the run never reaches the peak learning rate. Shorten it, or leave it `auto`. Where epochs are the length,
-    this is checked when the data is open."""
+def warmup_within_run(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the warmup to fit into the run.
+
+    A warmup longer than the run never reaches the peak learning rate. Shorten it, or use `auto`. If
+    the length is in epochs, this is checked once the dataset is loaded.
+    """
     schedule, steps = run.lr_scheduler, run.training.steps
     if (
-        not isinstance(schedule, WarmedConfig)
+        not isinstance(schedule, WarmupScheduleConfig)
         or not isinstance(steps, int)
         or not isinstance(schedule.warmup_steps, int)
     ):
         return
     if schedule.warmup_steps > steps:
-        yield Finding(
-            f"a warmup of {counted(schedule.warmup_steps, 'step')} is longer than the run of {steps}",
+        yield RuleViolation(
+            f"a warmup of {pluralize(schedule.warmup_steps, 'step')} exceeds the run "
+            f"length of {steps}",
             (("lr_scheduler", "warmup_steps"), ("training", "steps")),
-            help=f"use a warmup_steps of at most {steps}, or auto",
+            hint=f"use a warmup_steps of at most {steps}, or auto",
         )
 
 
 @rule("schedule-covers-run")
-def schedule_covers_run(run: Recipe) -> Iterator[Finding]:
-    """Beyond lr_scheduler.total_steps the learning rate stays at its floor. Leave it `auto` to follow training.steps."""
+def schedule_covers_run(run: Recipe) -> Iterator[RuleViolation]:
+    """Require lr_scheduler.total_steps to cover the whole run.
+
+    After total_steps the learning rate stays at its minimum. Use `auto` to follow training.steps.
+    """
     schedule, steps = run.lr_scheduler, run.training.steps
     if (
-        not isinstance(schedule, DecayingConfig)
+        not isinstance(schedule, DecayScheduleConfig)
         or not isinstance(steps, int)
         or not isinstance(schedule.total_steps, int)
     ):
         return
     if schedule.total_steps < steps and not schedule.is_flat():
-        yield Finding(
-            f"the schedule ends at step {schedule.total_steps}, the run at {steps}: "
-            f"the rest trains at {schedule.min_lr_factor} of the peak",
+        yield RuleViolation(
+            f"the schedule ends at step {schedule.total_steps}, but the run at {steps}: "
+            f"the learning rate stays at {schedule.min_lr_factor} of its peak",
             (("lr_scheduler", "total_steps"), ("training", "steps")),
-            help="use auto, so that the schedule follows the run",
+            hint="use auto to follow training.steps",
             severity="warning",
         )
 
 
 @rule("schedule-free-stays-high")
-def schedule_free_stays_high(run: Recipe) -> Iterator[Finding]:
-    """Schedule-free AdamW averages its steps in the place of a decay: a schedule that decays too lets the last steps count for little.
-    Use the constant schedule, which warms up and stays at its peak."""
-    if isinstance(run.optimizer, ScheduleFreeAdamWConfig) and decays(run.lr_scheduler):
-        yield Finding(
-            "the schedule lowers the learning rate, and schedule_free_adamw averages the weights instead",
+def schedule_free_stays_high(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the constant schedule for schedule_free_adamw.
+
+    Schedule-free AdamW averages the weights instead of decaying the learning rate. With a decaying
+    schedule the last steps count for little. Use the constant schedule, which warms up and stays at
+    its peak.
+    """
+    if isinstance(run.optimizer, ScheduleFreeAdamWConfig) and has_decay(run.lr_scheduler):
+        yield RuleViolation(
+            "schedule_free_adamw averages weights and needs no learning-rate decay",
             (("optimizer", "name"), ("lr_scheduler", "name")),
-            help="use lr_scheduler: constant",
+            hint="use lr_scheduler: constant",
             severity="warning",
         )
 
 
-def decays(schedule: ScheduleConfig) -> bool:
-    """Whether a schedule comes down from its peak."""
-    return not isinstance(schedule, ConstantConfig) and not (
-        isinstance(schedule, DecayingConfig) and schedule.is_flat()
+def has_decay(schedule: LRSchedulerConfig) -> bool:
+    """Return whether a schedule decays from its peak."""
+    return not isinstance(schedule, ConstantScheduleConfig) and not (
+        isinstance(schedule, DecayScheduleConfig) and schedule.is_flat()
     )

@@ -1,46 +1,52 @@
-"""What the rewards of a group count for each of its answers."""
+"""Advantages: the value of each completion relative to its group."""
 
 from collections.abc import Callable, Sequence
 from math import sqrt
 
 STD_FLOOR = 1e-6
-Advantages = Callable[[Sequence[float]], list[float]]
+AdvantageFn = Callable[[Sequence[float]], list[float]]
 
 
-def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean."""
+def compute_mean(values: Sequence[float]) -> float:
+    """Compute the arithmetic mean."""
     return sum(values) / len(values)
 
 
-def group_mean(rewards: Sequence[float]) -> list[float]:
-    """r - mean(r)."""
-    middle = mean(rewards)
+def subtract_group_mean(rewards: Sequence[float]) -> list[float]:
+    """Compute r - mean(r)."""
+    middle = compute_mean(rewards)
     return [reward - middle for reward in rewards]
 
 
-def group_std(rewards: Sequence[float]) -> list[float]:
-    """(r - mean(r)) / (std(r) + 1e-6), with the deviation of the group itself (divided by its size)."""
-    centred = group_mean(rewards)
-    deviation = sqrt(mean([value * value for value in centred]))
-    return [value / (deviation + STD_FLOOR) for value in centred]
+def normalize_by_group_std(rewards: Sequence[float]) -> list[float]:
+    """Compute (r - mean(r)) / (std(r) + 1e-6) with the population standard deviation."""
+    centered = subtract_group_mean(rewards)
+    deviation = sqrt(compute_mean([value * value for value in centered]))
+    return [value / (deviation + STD_FLOOR) for value in centered]
 
 
-def leave_one_out(rewards: Sequence[float]) -> list[float]:
-    """r_i - mean of the others."""
+def subtract_leave_one_out_mean(rewards: Sequence[float]) -> list[float]:
+    """Compute r_i - mean of the other rewards."""
     total, others = sum(rewards), len(rewards) - 1
     return [reward - (total - reward) / others for reward in rewards]
 
 
-def group_ratio(rewards: Sequence[float]) -> list[float]:
-    """(r - mean(r)) / mean(r); nothing where the mean is 0: no answer was any good."""
-    middle = mean(rewards)
+def divide_by_group_mean(rewards: Sequence[float]) -> list[float]:
+    """Compute (r - mean(r)) / mean(r).
+
+    Return zeros if the mean is 0, because no completion got a reward.
+    """
+    middle = compute_mean(rewards)
     return (
         [0.0] * len(rewards) if middle == 0 else [(reward - middle) / middle for reward in rewards]
     )
 
 
-def group_rank(rewards: Sequence[float]) -> list[float]:
-    """(answers that are worse - answers that are better) / (all others): -1 to 1, whatever the rewards' scale."""
+def rank_in_group(rewards: Sequence[float]) -> list[float]:
+    """Compute (number of worse completions - number of better ones) / number of all others.
+
+    The result is from -1 to 1, independent of the scale of the rewards.
+    """
     others = max(1, len(rewards) - 1)
     return [
         (sum(other < reward for other in rewards) - sum(other > reward for other in rewards))
@@ -49,36 +55,39 @@ def group_rank(rewards: Sequence[float]) -> list[float]:
     ]
 
 
-OF_GROUP: dict[str, Advantages] = {
-    "group_mean": group_mean,
-    "group_std": group_std,
-    "leave_one_out": leave_one_out,
-    "group_ratio": group_ratio,
-    "group_rank": group_rank,
+GROUP_ADVANTAGES: dict[str, AdvantageFn] = {
+    "group_mean": subtract_group_mean,
+    "group_std": normalize_by_group_std,
+    "leave_one_out": subtract_leave_one_out_mean,
+    "group_ratio": divide_by_group_mean,
+    "group_rank": rank_in_group,
 }
 
 
-def advantages_for(name: str) -> "Advantages | RunningMean":
-    """What computes the advantages of that name."""
-    return RunningMean() if name == "running_mean" else OF_GROUP[name]
+def build_advantage_fn(name: str) -> "AdvantageFn | RunningMeanBaseline":
+    """Return the function that computes the advantages of that name."""
+    return RunningMeanBaseline() if name == "running_mean" else GROUP_ADVANTAGES[name]
 
 
-class RunningMean:
-    """r - the mean of all rewards before: a baseline that needs no group. The first group is held against 0."""
+class RunningMeanBaseline:
+    """Advantages r - mean of all earlier rewards, a baseline that needs no group.
+
+    The baseline of the first group is 0.
+    """
 
     def __init__(self) -> None:
         self.total, self.count = 0.0, 0
 
     def __call__(self, rewards: Sequence[float]) -> list[float]:
-        """The advantages of a group, whose rewards then join the mean."""
+        """Compute the advantages of a group, then add its rewards to the mean."""
         baseline = self.total / self.count if self.count else 0.0
         self.total, self.count = self.total + sum(rewards), self.count + len(rewards)
         return [reward - baseline for reward in rewards]
 
-    def state(self) -> dict[str, float]:
-        """Plain data for a checkpoint."""
+    def state_dict(self) -> dict[str, float]:
+        """Return the state as plain data for a checkpoint."""
         return {"total": self.total, "count": self.count}
 
-    def load_state(self, state: dict[str, float]) -> None:
-        """Takes over what `state` gave."""
-        self.total, self.count = state["total"], int(state["count"])
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.total, self.count = state_dict["total"], int(state_dict["count"])

@@ -1,4 +1,4 @@
-"""The algorithm slot and its choices: what is learned from rewards."""
+"""The algorithm slot and its choices: RL objectives."""
 
 from typing import ClassVar, Literal
 
@@ -10,160 +10,195 @@ Advantage = Literal[
     "group_mean", "group_std", "leave_one_out", "group_ratio", "group_rank", "running_mean"
 ]
 LengthNorm = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-LOSS = "titanrun.rl.algorithms.losses"
+LOSS_MODULE = "titanrun.rl.algorithms.policy_losses"
 
 
 class DivergenceConfig(Config):
-    """A penalty for policies that leave the reference: coef times an estimate of KL(policy || reference) of each token."""
+    """Penalty for divergence from the reference: coef * KL(policy || reference).
+
+    The divergence is estimated for each token.
+    """
 
     coef: NonNegativeFloat = numerics(0.0, examples=[0.01])
-    """Weight of the penalty; 0: none."""
+    """Penalty weight. Set to 0 to disable."""
     estimator: Literal["k1", "k2", "k3", "abs"] = numerics("k3")
-    """With d = log p(policy) - log p(reference): k1: d; k2: d^2 / 2; k3: exp(-d) - 1 + d; abs: |d| (http://joschu.net/blog/kl-approx.html)."""
+    """Estimator of the divergence (http://joschu.net/blog/kl-approx.html).
+
+    With d = log p(policy) - log p(reference): k1: d; k2: d^2 / 2; k3: exp(-d) - 1 + d; abs: |d|."""
 
 
 class AlgorithmConfig(ComponentConfig):
-    """What is learned from the rewards of a group of answers to the same prompt."""
+    """Objective learned from the rewards of a group of completions of the same prompt."""
 
     slot: ClassVar = "algorithm"
     is_slot: ClassVar = True
     default_name: ClassVar = "grpo"
     needs_whole_sequences: ClassVar[bool] = False
-    """Whether the loss of a token depends on the other tokens of its answer."""
+    """Whether the loss of a token depends on the other tokens of its completion."""
     needs_reference: ClassVar[bool] = False
-    """Whether the loss reads the reference's log-probabilities whatever the penalty is."""
+    """Whether the loss reads the reference's log-probabilities even without a penalty."""
     learns_from_rewards: ClassVar[bool] = True
-    """Whether rewards decide what is learned; without, they are only measured."""
+    """Whether rewards determine the loss. If false, rewards are only measured."""
 
     length_norm: LengthNorm = numerics("token_mean")
-    """token_mean: every token of the step counts the same; sequence_mean: every answer does; sequence_sum: tokens are added up over an
-    answer, answers averaged; constant: as sequence_sum, divided by the longest answer allowed."""
+    """Normalization of the loss by length.
+
+    token_mean: all tokens of the step weigh the same; sequence_mean: all completions weigh the
+    same; sequence_sum: tokens are summed over a completion, completions are averaged; constant:
+    like sequence_sum, divided by the longest completion allowed."""
     entropy_coef: NonNegativeFloat = numerics(0.0, examples=[0.001])
-    """Weight of the policy's entropy, which is added to what is maximised."""
+    """Weight of the policy's entropy, which is added to the maximized objective."""
     kl: DivergenceConfig = section(DivergenceConfig)
 
 
-class RewardedConfig(AlgorithmConfig):
-    """What algorithms that learn from rewards share."""
+class RewardAlgorithmConfig(AlgorithmConfig):
+    """Fields of algorithms that learn from rewards."""
 
     advantage: Advantage = numerics("group_mean")
-    """What a reward counts: group_mean: r - mean; group_std: (r - mean) / (std + 1e-6); leave_one_out: r - mean of the others;
-    group_ratio: (r - mean) / mean; group_rank: the place of r in its group, from -1 (all others are better) to 1 (all are worse);
-    running_mean: r - running mean of all rewards before."""
+    """Advantage of a reward r.
+
+    group_mean: r - mean; group_std: (r - mean) / (std + 1e-6); leave_one_out: r - mean of the
+    others; group_ratio: (r - mean) / mean; group_rank: rank of r in its group, from -1 (all others
+    are better) to 1 (all others are worse); running_mean: r - running mean of all earlier rewards.
+    """
 
 
-class ClippedConfig(RewardedConfig):
-    """What algorithms with a clipped ratio share."""
+class ClippedAlgorithmConfig(RewardAlgorithmConfig):
+    """Fields of algorithms with a clipped ratio."""
 
     max_log_ratio: PositiveFloat = numerics(10.0)
-    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""
+    """Bound of |log p(policy) - log p(generator)| before exponentiation."""
     clip_low: Fraction = numerics(0.2)
-    """How far below 1 the ratio of policy and generator counts."""
+    """Lower clipping bound: the ratio of policy to generator is clipped at 1 - clip_low."""
     clip_high: NonNegativeFloat = numerics(0.2)
-    """How far above 1."""
+    """Upper clipping bound: the ratio is clipped at 1 + clip_high."""
 
 
-class GrpoConfig(ClippedConfig):
-    """GRPO: clipped token ratios, rewards against their group's mean (https://arxiv.org/abs/2402.03300)."""
+class GrpoConfig(ClippedAlgorithmConfig):
+    """GRPO: clipped token ratios, group-mean baseline (https://arxiv.org/abs/2402.03300)."""
 
     name: Literal["grpo"] = numerics("grpo")
-    builds: ClassVar = f"{LOSS}:ClippedRatio"
+    builds: ClassVar = f"{LOSS_MODULE}:ClippedRatioLoss"
 
 
-class DapoConfig(ClippedConfig):
-    """DAPO: GRPO with more room upwards, and every token of a step alike (https://arxiv.org/abs/2503.14476)."""
+class DapoConfig(ClippedAlgorithmConfig):
+    """DAPO: GRPO with a higher upper bound, token mean (https://arxiv.org/abs/2503.14476).
+
+    All tokens of a step weigh the same.
+    """
 
     name: Literal["dapo"] = numerics("dapo")
-    builds: ClassVar = f"{LOSS}:ClippedRatio"
+    builds: ClassVar = f"{LOSS_MODULE}:ClippedRatioLoss"
     advantage: Advantage = numerics("group_std")
-    """As of grpo; the paper divides by the group's standard deviation."""
+    """Advantage of a reward, see `grpo`. The paper divides by the group's standard deviation."""
     clip_high: NonNegativeFloat = numerics(0.28)
-    """How far above 1 the ratio of policy and generator counts."""
+    """Upper clipping bound: the ratio of policy to generator is clipped at 1 + clip_high."""
 
 
-class DrGrpoConfig(ClippedConfig):
-    """Dr. GRPO: no division by an answer's length or a group's deviation (https://arxiv.org/abs/2503.20783)."""
+class DrGrpoConfig(ClippedAlgorithmConfig):
+    """Dr. GRPO: no division by length or group deviation (https://arxiv.org/abs/2503.20783)."""
 
     name: Literal["dr_grpo"] = numerics("dr_grpo")
-    builds: ClassVar = f"{LOSS}:ClippedRatio"
+    builds: ClassVar = f"{LOSS_MODULE}:ClippedRatioLoss"
     length_norm: LengthNorm = numerics("constant")
-    """As of grpo; a constant, so that long answers weigh no less a token than short ones."""
+    """Normalization by length, see `grpo`.
+
+    The default is a constant, so that the tokens of long and short completions weigh the same."""
 
 
-class ReinforceConfig(RewardedConfig):
+class ReinforceConfig(RewardAlgorithmConfig):
     """REINFORCE: the gradient of log p times the advantage."""
 
     name: Literal["reinforce"] = numerics("reinforce")
-    builds: ClassVar = f"{LOSS}:PolicyGradient"
+    builds: ClassVar = f"{LOSS_MODULE}:PolicyGradientLoss"
     advantage: Advantage = numerics("running_mean")
-    """As of grpo; without groups the baseline is the mean of the rewards so far."""
+    """Advantage of a reward, see `grpo`. The default baseline is the mean of earlier rewards."""
 
 
-class RlooConfig(RewardedConfig):
-    """RLOO: REINFORCE whose baseline is the mean reward of the other answers (https://arxiv.org/abs/2402.14740)."""
+class RlooConfig(RewardAlgorithmConfig):
+    """RLOO: REINFORCE with a leave-one-out baseline (https://arxiv.org/abs/2402.14740).
+
+    The baseline of a completion is the mean reward of the other completions.
+    """
 
     name: Literal["rloo"] = numerics("rloo")
-    builds: ClassVar = f"{LOSS}:PolicyGradient"
+    builds: ClassVar = f"{LOSS_MODULE}:PolicyGradientLoss"
     advantage: Advantage = numerics("leave_one_out")
-    """As of grpo."""
+    """Advantage of a reward, see `grpo`."""
     length_norm: LengthNorm = numerics("sequence_sum")
-    """As of grpo; the paper takes the log-probability of whole answers."""
+    """Normalization by length, see `grpo`.
+
+    The paper uses the log-probability of whole completions."""
 
 
-class MaxRlConfig(RewardedConfig):
+class MaxRlConfig(RewardAlgorithmConfig):
     """MaxRL: (r - mean) / mean, so that rarely solved prompts weigh more."""
 
     name: Literal["max_rl"] = numerics("max_rl")
-    builds: ClassVar = f"{LOSS}:PolicyGradient"
+    builds: ClassVar = f"{LOSS_MODULE}:PolicyGradientLoss"
     advantage: Advantage = numerics("group_ratio")
-    """As of grpo."""
+    """Advantage of a reward, see `grpo`."""
 
 
-class GspoConfig(ClippedConfig):
-    """GSPO: one ratio for the whole answer, the geometric mean of its tokens' (https://arxiv.org/abs/2507.18071)."""
+class GspoConfig(ClippedAlgorithmConfig):
+    """GSPO: one ratio per completion (https://arxiv.org/abs/2507.18071).
+
+    The ratio is the geometric mean of the token ratios.
+    """
 
     name: Literal["gspo"] = numerics("gspo")
-    builds: ClassVar = f"{LOSS}:SequenceRatio"
+    builds: ClassVar = f"{LOSS_MODULE}:SequenceRatioLoss"
     needs_whole_sequences: ClassVar = True
     advantage: Advantage = numerics("group_std")
-    """As of grpo."""
+    """Advantage of a reward, see `grpo`."""
     length_norm: LengthNorm = numerics("sequence_mean")
-    """As of grpo; the paper averages over answers."""
+    """Normalization by length, see `grpo`. The paper averages over completions."""
     clip_low: Fraction = numerics(3e-4)
-    """How far below 1 the ratio counts; whole answers stay much nearer to 1 than tokens."""
+    """Lower clipping bound: the ratio is clipped at 1 - clip_low.
+
+    Ratios of whole completions stay much closer to 1 than ratios of tokens."""
     clip_high: NonNegativeFloat = numerics(4e-4)
-    """How far above 1."""
+    """Upper clipping bound: the ratio is clipped at 1 + clip_high."""
 
 
-class CispoConfig(ClippedConfig):
-    """CISPO: the clipped ratio is a weight without gradient, so that no token is dropped (https://arxiv.org/abs/2506.13585)."""
+class CispoConfig(ClippedAlgorithmConfig):
+    """CISPO: the clipped ratio is a gradient-free weight (https://arxiv.org/abs/2506.13585).
+
+    No token is dropped.
+    """
 
     name: Literal["cispo"] = numerics("cispo")
-    builds: ClassVar = f"{LOSS}:ClippedWeight"
+    builds: ClassVar = f"{LOSS_MODULE}:ClippedWeightLoss"
     clip_low: Fraction = numerics(1.0)
-    """How far below 1 the weight may go; 1: the weight has no lower bound."""
+    """Lower bound of the weight: 1 - clip_low. Set to 1 for no lower bound."""
 
 
-class DppoConfig(RewardedConfig):
-    """DPPO: tokens whose probability has already moved too far in the direction of their advantage are left out
-    (https://arxiv.org/abs/2602.04879, with the binary total variation)."""
+class DppoConfig(RewardAlgorithmConfig):
+    """DPPO: masks tokens whose probability moved too far (https://arxiv.org/abs/2602.04879).
+
+    A token is masked if its probability has already moved too far in the direction of its
+    advantage. This is the variant with the binary total variation.
+    """
 
     name: Literal["dppo"] = numerics("dppo")
-    builds: ClassVar = f"{LOSS}:BoundedProbability"
+    builds: ClassVar = f"{LOSS_MODULE}:BoundedProbabilityLoss"
     max_log_ratio: PositiveFloat = numerics(10.0)
-    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""
+    """Bound of |log p(policy) - log p(generator)| before exponentiation."""
     max_rise: Fraction = numerics(0.2)
-    """How far above the generator's a token's probability may be and still be raised."""
+    """Largest excess of a token's probability over the generator's at which it is raised."""
     max_fall: Fraction = numerics(0.2)
-    """How far below it may be and still be lowered."""
+    """Largest deficit of a token's probability at which it is lowered."""
 
 
 class RefKlConfig(AlgorithmConfig):
-    """On-policy distillation: the advantage of a token is log p(reference) - log p(generator); rewards are measured, not learned from."""
+    """On-policy distillation: the advantage is log p(reference) - log p(generator) of a token.
+
+    Rewards are measured, but do not affect the loss.
+    """
 
     name: Literal["ref_kl"] = numerics("ref_kl")
-    builds: ClassVar = f"{LOSS}:Distillation"
+    builds: ClassVar = f"{LOSS_MODULE}:DistillationLoss"
     needs_reference: ClassVar = True
     learns_from_rewards: ClassVar = False
     max_log_ratio: PositiveFloat = numerics(10.0)
-    """Bound of log p(policy) - log p(generator) on either side, before it is exponentiated."""
+    """Bound of |log p(policy) - log p(generator)| before exponentiation."""

@@ -1,28 +1,31 @@
-"""Estimates of KL(policy || reference) from a token that the policy drew (http://joschu.net/blog/kl-approx.html)."""
+"""Estimators of KL(policy || reference) from tokens sampled by the policy.
+
+See http://joschu.net/blog/kl-approx.html.
+"""
 
 from collections.abc import Callable
 
 from torch import Tensor
 
 
-def k1(difference: Tensor) -> Tensor:
-    """log p(policy) - log p(reference): unbiased, negative half of the time."""
+def estimate_kl_k1(difference: Tensor) -> Tensor:
+    """Return d = log p(policy) - log p(reference): unbiased, negative half of the time."""
     return difference
 
 
-def k2(difference: Tensor) -> Tensor:
-    """Half the square: biased, low variance."""
+def estimate_kl_k2(difference: Tensor) -> Tensor:
+    """Return d^2 / 2: biased, low variance."""
     return difference.square() / 2
 
 
-def k3(difference: Tensor) -> Tensor:
-    """exp(-d) - 1 + d: unbiased and never negative."""
+def estimate_kl_k3(difference: Tensor) -> Tensor:
+    """Return exp(-d) - 1 + d: unbiased and never negative."""
     return (-difference).expm1() + difference
 
 
-ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "k1": k1,
-    "k2": k2,
-    "k3": k3,
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": estimate_kl_k1,
+    "k2": estimate_kl_k2,
+    "k3": estimate_kl_k3,
     "abs": Tensor.abs,
 }

@@ -1,4 +1,4 @@
-"""The environment slot and its choices: what a policy talks to."""
+"""The environment slot and its choices."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -10,7 +10,7 @@ from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Te
 
 
 class EnvironmentConfig(ComponentConfig):
-    """What a policy talks to, turn by turn."""
+    """Environment that responds to a policy, turn by turn."""
 
     slot: ClassVar = "environment"
     is_slot: ClassVar = True
@@ -18,48 +18,57 @@ class EnvironmentConfig(ComponentConfig):
 
 
 class SingleTurnConfig(EnvironmentConfig):
-    """A prompt and its answer."""
+    """One prompt and one completion."""
 
     name: Literal["single_turn"] = numerics("single_turn")
-    builds: ClassVar = "titanrun.rl.environments.games:SingleTurn"
+    builds: ClassVar = "titanrun.rl.environments.builtin_environments:SingleTurnEnvironment"
 
 
-class TurnsConfig(EnvironmentConfig):
-    """What environments of several turns share."""
+class MultiTurnEnvironmentConfig(EnvironmentConfig):
+    """Fields of multi-turn environments."""
 
     max_turns: PositiveInt = numerics(4, unit="turns")
-    """Answers of the policy before the conversation is cut off."""
+    """Completions of the policy after which the conversation is truncated."""
 
 
-class GuessNumberConfig(TurnsConfig):
-    """The policy guesses the number that is the expected answer, and hears higher or lower. Reward: 1 for the right one."""
+class GuessNumberConfig(MultiTurnEnvironmentConfig):
+    """Guessing of the expected answer, a number, with responses higher or lower.
+
+    The reward is 1 for the right number.
+    """
 
     name: Literal["guess_number"] = numerics("guess_number")
-    builds: ClassVar = "titanrun.rl.environments.games:GuessNumber"
+    builds: ClassVar = "titanrun.rl.environments.builtin_environments:GuessNumberEnvironment"
 
 
-class ToolLookupConfig(TurnsConfig):
-    """A dictionary as a tool: an answer `?word` is looked up in the expected answer, of the form `word=value,...;answer`."""
+class ToolLookupConfig(MultiTurnEnvironmentConfig):
+    """Dictionary as a tool: a completion `?word` is looked up in the expected answer.
+
+    The expected answer has the form `word=value,...;answer`.
+    """
 
     name: Literal["tool_lookup"] = numerics("tool_lookup")
-    builds: ClassVar = "titanrun.rl.environments.games:ToolLookup"
+    builds: ClassVar = "titanrun.rl.environments.builtin_environments:ToolLookupEnvironment"
 
 
-class CalculatorConfig(TurnsConfig):
-    """A calculator as a tool: an answer that ends with `=` is computed and given back; any other answer is the last one."""
+class CalculatorConfig(MultiTurnEnvironmentConfig):
+    """Calculator as a tool: a completion that ends with `=` is evaluated.
+
+    The result is returned to the policy. Any other completion is the last one.
+    """
 
     name: Literal["calculator"] = numerics("calculator")
-    builds: ClassVar = "titanrun.rl.environments.games:Calculator"
+    builds: ClassVar = "titanrun.rl.environments.builtin_environments:CalculatorEnvironment"
 
 
-class ProgramConfig(TurnsConfig):
-    """A program of yours as the environment, in any language: JSON objects on stdin and stdout, one a line."""
+class ProgramConfig(MultiTurnEnvironmentConfig):
+    """External program in any language, with one JSON object per line on stdin and stdout."""
 
     name: Literal["program"] = numerics("program")
-    builds: ClassVar = "titanrun.rl.environments.program:Program"
+    builds: ClassVar = "titanrun.rl.environments.program_environment:ProgramEnvironment"
     command: Annotated[tuple[Text, ...], Len(1)] = numerics(examples=[["python", "world.py"]])
-    """The program and its arguments."""
+    """Program and arguments."""
     step_timeout_seconds: PositiveFloat = bookkeeping(60.0, unit="seconds")
-    """How long one turn may take; a program that takes longer is started again, and the conversation is dropped."""
+    """Longest duration of a turn. Then the program is restarted, the conversation dropped."""
     max_restarts: NonNegativeInt = bookkeeping(3)
-    """How often a program that died or hung is started again before the run stops."""
+    """Restarts of a crashed or hanging program before the run stops."""

@@ -1,4 +1,4 @@
-"""The generator slot and its choices: what answers prompts."""
+"""The generator slot and its choices."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -10,20 +10,20 @@ from titanrun.config.types import NonNegativeFloat, PositiveFloat, PositiveInt, 
 
 
 class SamplingConfig(Config):
-    """How next tokens are chosen."""
+    """Sampling of next tokens."""
 
     temperature: NonNegativeFloat = numerics(1.0)
-    """What logits are divided by; 0 takes the likeliest token."""
+    """Divisor of the logits. 0 selects the most likely token."""
     top_p: Annotated[float, Interval(gt=0, le=1)] = numerics(1.0)
-    """Only the likeliest tokens that together have this probability."""
+    """Sample only from the most likely tokens that together have this probability."""
     top_k: PositiveInt | None = numerics(None, examples=[50])
-    """Only so many of the likeliest tokens; null: all."""
+    """Number of most likely tokens to sample from. Null: all."""
     max_new_tokens: PositiveInt = numerics(64, unit="tokens")
-    """Longest answer of one turn."""
+    """Longest completion of one turn."""
 
 
 class GeneratorConfig(ComponentConfig):
-    """What answers prompts with the policy's weights."""
+    """Generator of completions with the policy's weights."""
 
     slot: ClassVar = "generator"
     is_slot: ClassVar = True
@@ -31,41 +31,53 @@ class GeneratorConfig(ComponentConfig):
 
 
 class NativeConfig(GeneratorConfig):
-    """titanrun's own: the model itself, with remembered keys and values, in the process that trains."""
+    """The policy's own model with a KV cache, in the training process."""
 
     name: Literal["native"] = numerics("native")
-    builds: ClassVar = "titanrun.rl.generators.native:NativeGenerator"
+    builds: ClassVar = "titanrun.rl.generators.native_generator:NativeGenerator"
     batch_size: PositiveInt = performance(256, unit="prompts")
-    """Prompts that are answered at once."""
+    """Prompts processed at once."""
     tensor_parallel: bool = performance(False)
-    """Whether the ranks that split the policy's matrices split the generator's too, and answer the same prompts; false: each rank has a
-    whole copy of the weights, and prompts of its own."""
+    """Whether the policy's tensor-parallel ranks split the generator too and share prompts.
+
+    If false, each rank has a full copy of the weights and its own prompts."""
 
 
 class StaticConfig(GeneratorConfig):
-    """Answers that are given, in turn, whatever the prompt: to try environments and rewards without a policy that can do anything."""
+    """Fixed replies in turn, independent of the prompt, to test environments and rewards.
+
+    No policy that can solve the task is needed.
+    """
 
     name: Literal["static"] = numerics("static")
-    builds: ClassVar = "titanrun.rl.generators.static:StaticGenerator"
+    builds: ClassVar = "titanrun.rl.generators.static_generator:StaticGenerator"
     replies: Annotated[tuple[Text, ...], Len(1)] = numerics(examples=[["yes", "no"]])
-    """The answers; the first one again after the last."""
+    """The replies, repeated from the first after the last."""
 
 
 class VllmConfig(GeneratorConfig):
-    """vLLM (https://arxiv.org/abs/2309.06180) in a process of its own beside each rank, with a whole copy of the weights. Needs the
-    extra `vllm`."""
+    """vLLM in a separate process per rank (https://arxiv.org/abs/2309.06180).
+
+    Each process has a full copy of the weights. Requires the extra `vllm`.
+    """
 
     name: Literal["vllm"] = numerics("vllm")
-    builds: ClassVar = "titanrun.rl.generators.vllm:VllmGenerator"
+    builds: ClassVar = "titanrun.rl.generators.vllm_generator:VllmGenerator"
     extra: ClassVar = "vllm"
     model: Literal["native", "huggingface"] = numerics("native")
-    """native: the policy's own code with vLLM's attention; huggingface: vLLM's model of that architecture, to which weights go under
-    Hugging Face's names."""
+    """Model code that vLLM runs.
+
+    native: the policy's code with vLLM's attention; huggingface: vLLM's implementation of the
+    architecture, with weights converted to Hugging Face names."""
     batch_size: PositiveInt = performance(256, unit="prompts")
-    """Prompts that are answered at once."""
+    """Prompts processed at once."""
     memory_share: Annotated[float, Interval(gt=0, lt=1)] = performance(0.3)
-    """Share of the accelerator's memory for its weights and remembered keys; on a CPU VLLM_CPU_KVCACHE_SPACE says how many GiB."""
+    """Fraction of the accelerator's memory for weights and KV cache.
+
+    On a CPU VLLM_CPU_KVCACHE_SPACE sets the KV cache size in GiB."""
     enforce_eager: bool = performance(True)
-    """false: vLLM compiles its model and records CUDA graphs, which takes minutes at the start; for huggingface."""
+    """Whether to run without compilation and CUDA graphs. Only for model huggingface.
+
+    If false, vLLM compiles its model and records CUDA graphs, which takes minutes at the start."""
     timeout_seconds: PositiveFloat = performance(1800.0, unit="s")
-    """How long it may take to start, to take weights, or to answer `batch_size` prompts."""
+    """Longest duration of a start, a weight update, or generation for `batch_size` prompts."""

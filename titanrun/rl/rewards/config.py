@@ -1,4 +1,4 @@
-"""The reward slot and its choices: what an answer is worth."""
+"""The reward slot and its choices."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -12,88 +12,91 @@ Command = Annotated[tuple[Text, ...], Len(1)]
 
 
 class RewardConfig(ComponentConfig):
-    """What an answer is worth, as a number."""
+    """Reward of a completion, a number."""
 
     slot: ClassVar = "reward"
     is_slot: ClassVar = True
     weight: NonNegativeFloat = numerics(1.0)
-    """Share of this reward; those of a recipe are scaled to add up to 1."""
+    """Weight of this reward. The weights of a recipe are scaled to sum to 1."""
 
 
 class ExactMatchConfig(RewardConfig):
-    """1 where the answer is the expected one, spaces around it aside; else 0."""
+    """1 if the completion equals the expected answer, ignoring surrounding spaces, else 0."""
 
     name: Literal["exact_match"] = numerics("exact_match")
-    builds: ClassVar = "titanrun.rl.rewards.text:ExactMatch"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:ExactMatchReward"
 
 
 class CharAccuracyConfig(RewardConfig):
-    """Share of the expected answer's characters that stand in their place."""
+    """Fraction of the expected answer's characters at the right position."""
 
     name: Literal["char_accuracy"] = numerics("char_accuracy")
-    builds: ClassVar = "titanrun.rl.rewards.text:CharAccuracy"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:CharAccuracyReward"
 
 
 class CharShareConfig(RewardConfig):
-    """Share of the answer's characters that are one of those wanted."""
+    """Fraction of the completion's characters that are in a given set."""
 
     name: Literal["char_share"] = numerics("char_share")
-    builds: ClassVar = "titanrun.rl.rewards.text:CharShare"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:CharShareReward"
     characters: Text = numerics("a")
-    """The characters that are wanted."""
+    """The set of characters."""
 
 
 class SimilarityConfig(RewardConfig):
-    """How much of the answer and the expected one is the same in order: 2 * matches / length of both (difflib's ratio)."""
+    """Similarity to the expected answer: 2 * matches / length of both (difflib's ratio)."""
 
     name: Literal["similarity"] = numerics("similarity")
-    builds: ClassVar = "titanrun.rl.rewards.text:Similarity"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:SimilarityReward"
 
 
 class RegexConfig(RewardConfig):
-    """1 where the whole answer has a form, whatever it says; else 0."""
+    """1 if the whole completion matches a pattern, else 0."""
 
     name: Literal["regex"] = numerics("regex")
-    builds: ClassVar = "titanrun.rl.rewards.text:Form"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:RegexReward"
     pattern: Text = numerics(r"\S+", examples=[r"<answer>.*</answer>"])
-    """Regular expression of Python that the whole answer matches; a dot matches line ends too."""
+    """Python regular expression for the whole completion. A dot matches line breaks too."""
 
 
 class NumericCloseConfig(RewardConfig):
-    """1 where the last number of the answer is the expected one; else 0."""
+    """1 if the last number of the completion is the expected one, else 0."""
 
     name: Literal["numeric_close"] = numerics("numeric_close")
-    builds: ClassVar = "titanrun.rl.rewards.text:NumericClose"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:NumericCloseReward"
     tolerance: NonNegativeFloat = numerics(1e-6)
     """Largest difference that counts as equal."""
 
 
 class LengthPenaltyConfig(RewardConfig):
-    """0 for answers of up to `free` tokens, then -1 for each `span` tokens more."""
+    """0 for completions of up to `free` tokens, then -1 for each `span` tokens more."""
 
     name: Literal["length_penalty"] = numerics("length_penalty")
-    builds: ClassVar = "titanrun.rl.rewards.text:LengthPenalty"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:LengthPenaltyReward"
     free: NonNegativeInt = numerics(0, unit="tokens")
-    """Tokens that cost nothing."""
+    """Tokens without a penalty."""
     span: PositiveInt = numerics(100, unit="tokens")
-    """Tokens that cost 1."""
+    """Tokens per penalty of 1."""
 
 
 class EnvironmentRewardConfig(RewardConfig):
-    """What the environment itself gave, added up over the turns."""
+    """Sum of the environment's rewards over all turns."""
 
     name: Literal["environment"] = numerics("environment")
-    builds: ClassVar = "titanrun.rl.rewards.text:OfEnvironment"
+    builds: ClassVar = "titanrun.rl.rewards.text_rewards:EnvironmentReward"
 
 
 class CommandConfig(RewardConfig):
-    """A program of yours, in any language: it reads one JSON object a line on stdin and writes one with `reward` a line on stdout."""
+    """External program in any language, with one JSON object per line on stdin and stdout.
+
+    It writes `reward` for each object that it reads.
+    """
 
     name: Literal["command"] = numerics("command")
-    builds: ClassVar = "titanrun.rl.rewards.command:CommandReward"
+    builds: ClassVar = "titanrun.rl.rewards.command_reward:CommandReward"
     command: Command = numerics(examples=[["python", "reward.py"]])
-    """The program and its arguments."""
+    """Program and arguments."""
     timeout_seconds: PositiveFloat = bookkeeping(30.0, unit="seconds")
-    """How long one answer may take; a program that takes longer is started again, and the answer is dropped."""
+    """Longest duration of a response. Then the program is restarted, the completion dropped."""
     max_restarts: NonNegativeInt = bookkeeping(3)
-    """How often a program that died or hung is started again before the run stops."""
+    """Restarts of a crashed or hanging program before the run stops."""

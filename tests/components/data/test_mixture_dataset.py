@@ -1,0 +1,131 @@
+"""Rows of several datasets in given shares."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from titanrun.components.data.config import MixtureDatasetConfig
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.data.mixture_dataset import MixtureDataset, build_mixture_dataset
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.problems import Problem, ProblemsFound
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> list[Path]:
+    """Three files of 10, 20 and 40 rows; the first id of a row says which row of which file it
+    is."""
+    files = []
+    for number, count in enumerate((10, 20, 40)):
+        files.append(tmp_path / f"{number}.npy")
+        np.save(
+            files[-1], np.arange(count)[:, None] + 1000 * number + np.zeros((1, 5), dtype=np.int32)
+        )
+    return files
+
+
+def mixed(files: list[Path], *sources: dict[str, Any]) -> MixtureDataset:
+    listed = [
+        {"dataset": {"name": "tokens", "path": str(file)}, **source}
+        for file, source in zip(files, sources, strict=False)
+    ]
+    config = MixtureDatasetConfig.model_validate_json(json.dumps({"sources": listed}))
+    return build_mixture_dataset(
+        config, tokenizer=None, sample_length=5, cache_folder=files[0].parent / "cache"
+    )
+
+
+def firsts(rows: MixtureDataset) -> list[int]:
+    return [int(rows[index][0]) for index in range(len(rows))]
+
+
+def test_weights_are_shares_evenly_spread_and_every_row_is_read(given: list[Path]) -> None:
+    rows = mixed(given, {"weight": 3}, {"weight": 0.5}, {"weight": 0.5})
+    read = firsts(rows)
+    # 40 rows at a share of an eighth
+    assert len(rows) == 320 and set(read) == {*range(10), *range(1000, 1020), *range(2000, 2040)}
+    assert [sum(token // 1000 == source for token in read) for source in range(3)] == [240, 40, 40]
+    for first in range(0, 320, 8):
+        assert sorted(token // 1000 for token in read[first : first + 8]) == [0] * 6 + [1, 2]
+    assert [token for token in read if token >= 2000] == list(range(2000, 2040))
+
+
+@pytest.mark.parametrize(
+    ("sources", "counts"),
+    [
+        # once over the second: 20 rows of each
+        (({}, {"epochs": 1.0}, {}), [20, 20, 20]),
+        (({"epochs": 0.5}, {"epochs": 1.0}, {}), [5, 5, 5]),
+        (({"epochs": 4.0}, {"epochs": 1.5}, {"weight": 2.0}), [30, 30, 60]),
+        (({}, {"max_rows": 3}, {"max_rows": 5}), [10, 10, 10]),
+    ],
+)
+def test_a_pass_ends_where_a_source_has_been_read_often_enough(
+    sources: Any, counts: list[int], given: list[Path]
+) -> None:
+    read = firsts(mixed(given, *sources))
+    assert [sum(token // 1000 == source for token in read) for source in range(3)] == counts
+    for number, source in enumerate(sources):
+        most = source.get("max_rows", 100)
+        assert max(token % 1000 for token in read if token // 1000 == number) < most
+
+
+def test_a_mixture_that_is_shuffled_has_its_shares_in_every_pass(given: list[Path]) -> None:
+    rows = mixed(given, {"weight": 3}, {"weight": 1})
+    loader = DistributedDataLoader(
+        rows, seed=1, shuffle=True, repeat=True, global_batch_size=len(rows)
+    )
+    passes = [loader.next_samples()[:, 0].tolist() for _ in range(2)]
+    assert passes[0] != passes[1] and sorted(passes[0]) == sorted(passes[1]) == sorted(firsts(rows))
+
+
+def test_other_weights_are_other_data(given: list[Path]) -> None:
+    prints = {
+        mixed(given, *sources).fingerprint
+        for sources in (({}, {}), ({"weight": 2}, {}), ({"max_rows": 9}, {}), ({},))
+    }
+    assert len(prints) == 4
+
+
+def test_rows_with_marks_and_rows_without_go_together(
+    given: list[Path], tokenizer: Tokenizer
+) -> None:
+    (given[0].parent / "a.jsonl").write_text('{"text": "ab"}\n{"text": "c"}\n')
+    documents = {"name": "text", "path": str(given[0].parent / "a.jsonl"), "packing": "best_fit"}
+    sources = [{"dataset": documents}, {"dataset": {"name": "tokens", "path": str(given[0])}}]
+    config = MixtureDatasetConfig.model_validate_json(json.dumps({"sources": sources}))
+    assert config.needs_tokenizer and config.restarts_positions
+    rows = build_mixture_dataset(
+        config, tokenizer=tokenizer, sample_length=5, cache_folder=given[0].parent / "cache"
+    )
+    assert {rows[index].shape for index in range(len(rows))} == {(3, 5)}
+    plain = next(rows[index] for index in range(len(rows)) if rows.get_source_index(index) == 1)
+    assert plain[1:].tolist() == [[1] * 5, [0, 1, 2, 3, 4]]
+
+
+def problem_of(given: list[Path], *sources: dict[str, Any]) -> Problem:
+    with pytest.raises(ProblemsFound) as caught:
+        mixed(given, *sources)
+    return caught.value.problems[0]
+
+
+def test_what_is_wrong_with_a_source_is_told_at_its_place(given: list[Path]) -> None:
+    given[1].unlink()
+    assert problem_of(given, {}, {}).path == ("sources", 1, "dataset", "path")
+    assert problem_of(given).path == ("sources",)
+    problem = problem_of([given[0], given[2]], {"epochs": 1.0}, {"weight": 1e-9})
+    assert (
+        problem.path == ("sources", 1, "weight") and "none of the 10 sequences" in problem.message
+    )
+
+
+def test_a_source_that_changes_is_noticed(given: list[Path]) -> None:
+    rows = mixed(given, {}, {})
+    rows.check()
+    np.save(given[1], np.zeros((20, 5), dtype=np.int32))
+    with pytest.raises(ProblemsFound) as caught:
+        rows.check()
+    assert caught.value.problems[0].path == ("sources", 1, "dataset", "path")

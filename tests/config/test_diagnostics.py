@@ -1,0 +1,121 @@
+import json
+
+from titanrun.config.diagnostics import compute_display_width, render_problems
+from titanrun.config.problems import Origin, Problem, RelatedLocation, SourceText
+from titanrun.config.redaction import redact_url_credentials
+
+OUTER = SourceText("outer.yaml", "extends: recipe.yaml\n")
+TEXT = SourceText(
+    "recipe.yaml",
+    "a: 1\nconverters:\n  - name: 名前 wrong\n",
+    included_from=Origin(OUTER, 1, 10, 21),
+)
+PROBLEM = Problem(
+    "unknown-name",
+    "unknown converter '名前'",
+    ("converters", 0, "name"),
+    Origin(TEXT, 3, 11, 19),
+    hint="did you mean 'lora'?",
+    suggestion="lora",
+    related=(RelatedLocation(Origin(TEXT, 1, 1, 2), "a is 1"),),
+)
+
+
+def test_the_caret_follows_display_width_and_the_chain_of_includes_is_told() -> None:
+    assert render_problems([PROBLEM]) == (
+        "error[unknown-name]: unknown converter '名前'\n"
+        " --> recipe.yaml:3:11  (converters[0].name)\n"
+        "  |\n"
+        "3 |   - name: 名前 wrong\n"
+        "  |           ^^^^^^^^^^ help: did you mean 'lora'?\n"
+        "  = recipe.yaml:1:1: a is 1\n"
+        "  = note: included from outer.yaml:1\n"
+    )
+    assert compute_display_width("名前 wrong") == 10
+
+
+def test_programs_get_one_object_a_problem() -> None:
+    data = json.loads(render_problems([PROBLEM], output_format="json"))
+    assert (data["file"], data["line"], data["col"], data["end_col"], data["path"]) == (
+        "recipe.yaml",
+        3,
+        11,
+        19,
+        "converters[0].name",
+    )
+    assert data["related"] == [{"file": "recipe.yaml", "line": 1, "message": "a is 1"}]
+
+
+def test_github_and_sarif_point_at_the_place() -> None:
+    assert render_problems([PROBLEM], output_format="github").startswith(
+        "::error file=recipe.yaml,line=3,col=11,endColumn=19,title=unknown-name::unknown"
+    )
+    result = json.loads(render_problems([PROBLEM], output_format="sarif"))["runs"][0]["results"][0]
+    assert result["locations"][0]["physicalLocation"]["region"] == {
+        "startLine": 3,
+        "startColumn": 11,
+        "endColumn": 19,
+    }
+
+
+def test_problems_come_in_file_order_and_overrides_last() -> None:
+    override = SourceText("<override 1>", "a=2", kind="override")
+    problems = [
+        Problem("usage", "c", (), Origin(override, 1, 1, 2)),
+        Problem("usage", "b", (), Origin(TEXT, 2, 1, 2)),
+        Problem("usage", "a", (), Origin(TEXT, 1, 1, 2)),
+    ]
+    assert [
+        json.loads(line)["message"]
+        for line in render_problems(problems, output_format="json").splitlines()
+    ] == ["a", "b", "c"]
+
+
+def test_a_help_too_long_for_the_terminal_stands_below() -> None:
+    source = SourceText("mine.yaml", "stepz: 4\n")
+    problem = Problem(
+        "unknown-key",
+        "unknown key 'stepz'",
+        ("stepz",),
+        Origin(source, 1, 1, 6),
+        hint="known keys: " + "abcdef, " * 12,
+    )
+    assert "^^^^^ help: known keys" in render_problems([problem])
+    lines = render_problems([problem], columns=60).splitlines()
+    assert lines[4] == "  | ^^^^^"
+    assert lines[5].startswith("  = help: known keys: abcdef,")
+    assert lines[6].startswith("    abcdef,")
+    assert all(len(line) <= 60 for line in lines)
+
+
+def test_an_address_never_says_who_asks() -> None:
+    text = "folder: s3://me:hunter2@bucket/run?sig=abc  # kept"
+    origin = Origin(SourceText("recipe.yaml", text), 1, 9, 44)
+    value = "s3://me:hunter2@bucket/run?sig=abc"
+    problem = Problem(
+        "usage",
+        f"not '{value}'",
+        (),
+        origin,
+        hint=f"drop {value}",
+        got=value,
+        related=(RelatedLocation(origin, f"is {value}"),),
+    )
+    for form in ("text", "json", "github", "sarif"):
+        said = render_problems([problem], output_format=form)
+        assert "hunter2" not in said and "sig=abc" not in said and "s3://***@bucket/run?***" in said
+    assert "1 | folder: s3://**********@bucket/run?*******  # kept\n" in render_problems([problem])
+    assert (
+        redact_url_credentials("s3:/me@bucket (see a@b) s3://bucket/run@2")
+        == "s3:/***@bucket (see a@b) s3://bucket/run@2"
+    )
+
+
+def test_a_value_that_nobody_wrote_is_named_once() -> None:
+    related = (
+        RelatedLocation(None, "model.head_dim 8 -> 16", ("model", "head_dim")),
+        RelatedLocation(None, "is 3", ("training", "steps")),
+    )
+    assert render_problems([Problem("usage", "differs", related=related)]) == (
+        "error[usage]: differs\n  = model.head_dim 8 -> 16\n  = training.steps: is 3\n"
+    )

@@ -1,0 +1,48 @@
+import pytest
+import torch
+import torch.distributed as dist
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.config import CommConfig
+from titanrun.distributed.process_group import (
+    broadcast_bool,
+    create_store,
+    is_peer_failure,
+    is_process_group_initialized,
+    open_process_group,
+    set_pg_timeout,
+)
+from titanrun.distributed.rank_env import RankInfo
+
+CPU = torch.device("cpu")
+
+
+def timeout_seconds() -> float:
+    return dist.group.WORLD._get_backend(CPU).options._timeout.total_seconds()
+
+
+def test_collectives_wait_as_long_as_the_recipe_says() -> None:
+    with open_process_group(
+        dist.HashStore(), RankInfo(), device=CPU, comm=CommConfig(init_timeout_seconds=7)
+    ):
+        assert is_process_group_initialized()
+        assert timeout_seconds() == 7
+        set_pg_timeout(3)
+        assert timeout_seconds() == 3
+        assert broadcast_bool(True) is True
+    assert not is_process_group_initialized()
+    assert broadcast_bool(False) is False
+
+
+def test_a_place_without_an_address_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ProblemsFound, match="rank 1 of 2 cannot reach the other ranks"):
+        create_store(RankInfo(rank=1, world_size=2), timeout_seconds=1)
+
+
+def test_the_loss_of_a_peer_is_told_from_faults_of_ones_own() -> None:
+    assert is_peer_failure(
+        RuntimeError("[../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+    )
+    assert is_peer_failure(dist.DistStoreError("wait timeout"))
+    assert not is_peer_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

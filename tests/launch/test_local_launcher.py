@@ -1,0 +1,91 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.local_launcher import run_with_restarts, start_local_run
+from titanrun.launch.worker_processes import BLOCKED_SIGNALS
+
+
+def test_signals_wait_while_the_worker_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked: list[set[int]] = []
+
+    # as the real one this never comes back: what follows it would start workers
+    def execve(*_: object) -> None:
+        blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execve", execve)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        with pytest.raises(SystemExit):
+            start_local_run(LocalLaunchConfig(), resolved=Path("resolved.yaml"), processes=1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert blocked[0] >= set(BLOCKED_SIGNALS)
+
+
+def test_a_signal_before_the_worker_listens_is_no_traceback() -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from titanrun.launch import "
+        "local_launcher as local; from titanrun.launch import worker_processes; from "
+        "titanrun.launch.config import *\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, worker_processes.BLOCKED_SIGNALS); "
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "local.start_local_run(LocalLaunchConfig(), resolved=Path('nowhere.yaml'), processes=1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    # the worker lived to say what it thinks of its argument
+    assert (done.returncode, done.stderr) == (
+        2,
+        "usage: python -m titanrun.worker <run dir>/resolved.yaml | --join\n",
+    )
+
+
+def test_restarts_end_where_they_bring_no_new_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts: list[int] = []
+
+    def die() -> int:
+        starts.append(len(starts))
+        return 128 + signal.SIGKILL
+
+    assert run_with_restarts(die, tmp_path, 3) == 128 + signal.SIGKILL
+    assert len(starts) == 1 + 3
+    assert "3 restarts without a new checkpoint: giving up" in capsys.readouterr().err
+
+
+def test_a_new_checkpoint_is_worth_as_many_restarts_again(tmp_path: Path) -> None:
+    codes = [70, 6, 70, 70, 70, 0]
+    saves = iter([3, 6, 9, 12, 15, None])
+
+    def run() -> int:
+        if (step := next(saves)) is not None:
+            folder = tmp_path / "checkpoint" / f"step-{step}"
+            folder.mkdir(parents=True)
+            (folder / "manifest.json").touch()
+        return codes.pop(0)
+
+    assert run_with_restarts(run, tmp_path, 1) == 0
+    assert codes == []
+
+
+@pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 7, 75, 130, 128 + signal.SIGTERM])
+def test_what_another_start_would_meet_again_is_not_started_again(
+    tmp_path: Path, code: int
+) -> None:
+    codes = [code]
+    assert run_with_restarts(lambda: codes.pop(0), tmp_path, 3) == code
+
+
+def test_nothing_is_started_again_unless_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [70]
+    assert run_with_restarts(lambda: codes.pop(0), tmp_path, 0) == 70
+    assert capsys.readouterr().err == ""

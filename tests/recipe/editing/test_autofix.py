@@ -1,0 +1,208 @@
+"""`validate --fix`: what is certain is written, byte for byte beside everything else; what is not
+is left alone."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from titanrun.config.problems import Problem
+from titanrun.recipe.editing.autofix import FixResult, fix_files
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.resolving.validation_levels import validate_file
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+SHIPPED = sorted(path.name for path in RECIPES.iterdir() if path.suffix in (".yaml", ".toml"))
+SOUND = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: "
+    "tiny, steps: 4}\n"
+)
+KEY = re.compile(r"^ *\[?([A-Za-z_]+)(?=:|\]| =)", re.MULTILINE)
+NUMBER = re.compile(r"(?<=[:=] )\d+(?:\.\d+)?(?:e-?\d+)?$", re.MULTILINE)
+SWITCH = re.compile(r"(?<=[:=] )(?:true|false)$", re.MULTILINE)
+NAME = re.compile(r"(?<=name[:=] )[a-z0-9]+$|(?<=dtype: )float32$", re.MULTILINE)
+LETTERS = "abcdefghijklmnopqrstuvwxyz_-"
+
+
+def problems_of(file: str) -> tuple[Problem, ...]:
+    return validate_file(file, [], level="rules", environment={}).problems
+
+
+def fix(*files: str) -> FixResult:
+    return fix_files(files, problems_of)
+
+
+def on_off(word: str) -> list[str]:
+    return {
+        "true": ["on", "yes", "True", "Yes", '"true"'],
+        "false": ["off", "no", "FALSE", "No", "'false'"],
+    }[word]
+
+
+RESPELT: list[tuple[re.Pattern[str], Callable[[str], list[str]]]] = [
+    (KEY, lambda key: [key.upper(), key.capitalize(), key.replace("_", "-"), key.replace("_", "")]),
+    (NUMBER, lambda number: [f'"{number}"', f"'{number}'"]),
+    (SWITCH, on_off),
+    (NAME, lambda name: [name.upper(), name.capitalize()]),
+]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shipped") / "recipes"
+    shutil.copytree(RECIPES, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_respelling_in_a_shipped_recipe_is_restored(name: str, copies: Path) -> None:
+    file = copies / name
+    text = file.read_text(encoding="utf-8")
+    goal = resolve_recipe(str(file), environment={}).text
+    for pattern, respell in RESPELT:
+        # every place once, with one of its respellings after the other
+        for index, found in enumerate(pattern.finditer(text)):
+            start, end = found.span(1) if pattern is KEY else found.span()
+            spellings = [word for word in respell(text[start:end]) if word != text[start:end]]
+            for spelling in spellings[index % len(spellings) :][:1] if spellings else []:
+                file.write_text(text[:start] + spelling + text[end:], encoding="utf-8")
+                fix(str(file))
+                assert resolve_recipe(str(file), environment={}).text == goal, (name, spelling)
+    file.write_text(text, encoding="utf-8")
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_one_wrong_letter_in_a_key_is_restored_or_left_alone(
+    data: st.DataObject, copies: Path
+) -> None:
+    file = copies / data.draw(st.sampled_from(SHIPPED), label="recipe")
+    text = (RECIPES / file.name).read_text(encoding="utf-8")
+    found = data.draw(st.sampled_from(list(KEY.finditer(text))), label="key")
+    start, end = found.span(1)
+    at = data.draw(st.integers(start, end - 1), label="at")
+    letter = data.draw(st.sampled_from(["", *LETTERS]), label="letter")
+    skip = data.draw(st.integers(0, 1), label="replaced letters")
+    broken = text[:at] + letter + text[at + skip :]
+    file.write_text(broken, encoding="utf-8")
+    done = fix(str(file))
+    fixed = file.read_text(encoding="utf-8")
+    assert (
+        fixed == broken
+        or resolve_recipe(str(file), environment={}).text
+        == resolve_recipe(str(RECIPES / file.name), environment={}).text
+    )
+    assert bool(done.applied_fixes) == (fixed != broken)
+    assert fix(str(file)).applied_fixes == []
+    assert file.read_text(encoding="utf-8") == fixed
+    # another recipe may extend this one
+    file.write_text(text, encoding="utf-8")
+
+
+def test_bytes_beside_the_corrections_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SOUND.replace("steps: 4", "max_steps:   08  ").rstrip("\n") + "   # no end of line"
+    before = "\ufeff# größe\r\n" + text.replace("\n", "\r\n")
+    Path("mine.yaml").write_bytes(before.encode())
+    Path("mine.yaml").chmod(0o640)
+    assert [made.replacement for made in fix("mine.yaml").applied_fixes] == ["8", "steps"]
+    assert Path("mine.yaml").read_bytes().decode() == before.replace(
+        "max_steps:   08", "steps:   8"
+    )
+    assert Path("mine.yaml").stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "debug: {sead: 3}",
+        "debug: {seed: 0100}",
+        "debug: {seed: 1:30:00}",
+        "debug: {seed: 4k}",
+        'debug: {seed: "1.5"}',
+        "debug: {Seed: 3, seed: 4}",
+        "debug: {Seed: 3, SEED: 3}",
+        'debug: {seed: &a "3"}',
+        "debug: {seed: '${env:N,on}'}",
+        "debug: {batch_size: 3}",
+        "debug: [",
+    ],
+)
+def test_what_is_not_certain_is_left_alone(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(f"{SOUND}{line}\n", encoding="utf-8")
+    assert problems_of("mine.yaml") != ()
+    assert fix("mine.yaml").applied_fixes == []
+    assert Path("mine.yaml").read_text(encoding="utf-8") == f"{SOUND}{line}\n"
+
+
+def test_an_included_file_is_written_only_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("extends: base.yaml\nDebug: {seed: 3}\n", encoding="utf-8")
+    Path("base.yaml").write_text(SOUND.replace("steps", "Steps"), encoding="utf-8")
+    done = fix("mine.yaml")
+    assert [str(made.origin) for made in done.applied_fixes] == ["mine.yaml:2:1"]
+    assert [(str(left.origin), reason) for left, reason in done.skipped_fixes.items()] == [
+        ("base.yaml:4:27", "base.yaml was not named on the command line")
+    ]
+    assert Path("base.yaml").read_text(encoding="utf-8") == SOUND.replace("steps", "Steps")
+    assert len(fix("mine.yaml", "base.yaml").applied_fixes) == 1
+    assert Path("base.yaml").read_text(encoding="utf-8") == SOUND
+    assert problems_of("mine.yaml") == ()
+
+
+def test_an_own_key_may_take_the_place_of_an_included_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("base.yaml").write_text(SOUND, encoding="utf-8")
+    Path("mine.yaml").write_text("extends: base.yaml\ntraining: {Steps: 9}\n", encoding="utf-8")
+    fix("mine.yaml")
+    assert (
+        Path("mine.yaml").read_text(encoding="utf-8")
+        == "extends: base.yaml\ntraining: {steps: 9}\n"
+    )
+
+
+def test_a_correction_that_changes_another_table_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = 'version = 1\n[Model]\nname = "llama3"\n[Model.rope]\ntheta = 3.0\n'
+    Path("mine.toml").write_text(text, encoding="utf-8")
+    assert fix("mine.toml").applied_fixes == []
+    assert Path("mine.toml").read_text(encoding="utf-8") == text
+
+
+def test_toml_whose_reader_stops_is_mended_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sound = (
+        'version = 1\ntokenizer = "tiny"\n[model]\nname = "llama3"\nflavor = '
+        '"debugmodel"\n[training]\ndataset = "tiny"\nsteps = 8\n'
+    )
+    broken = (
+        sound.replace("8", "08") + "[checkpoint]\nenable = True # so\n[validation]\nenable = off\n"
+    )
+    Path("mine.toml").write_text(broken, encoding="utf-8")
+    assert len(fix("mine.toml").applied_fixes) == 3
+    assert (
+        Path("mine.toml").read_text(encoding="utf-8")
+        == sound + "[checkpoint]\nenable = true # so\n[validation]\nenable = false\n"
+    )
+    Path("mine.toml").write_text(f"{broken}interval = \n", encoding="utf-8")
+    done = fix("mine.toml")
+    assert (done.applied_fixes, len(done.skipped_fixes)) == ([], 3)
+    assert Path("mine.toml").read_text(encoding="utf-8") == f"{broken}interval = \n"

@@ -1,0 +1,144 @@
+"""Resolving: YAML and TOML mean the same run, and one unreadable value hides nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolving.resolve import resolve_recipe
+
+YAML = """\
+version: 1
+name: same
+model: {name: llama3, flavor: debugmodel}
+training: {dataset: tiny, seq_len: 256, max_norm: null}
+validation: {enable: true, steps: null}
+"""
+TOML = """\
+version = 1
+name = "same"
+training = { dataset = "tiny", seq_len = 256, max_norm = "null" }
+validation = { enable = true, steps = "null" }
+
+[model]
+name = "llama3"
+flavor = "debugmodel"
+"""
+
+
+def written(folder: Path, text: str, name: str = "recipe.yaml") -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return str(folder / name)
+
+
+def labels(file: str, *overrides: str) -> list[tuple[str, tuple[str | int, ...]]]:
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(file, overrides, environment={})
+    return [(problem.label, problem.path) for problem in found.value.problems]
+
+
+def test_null_in_yaml_and_in_toml_resolve_to_the_same_bytes(tmp_path: Path) -> None:
+    from_yaml = resolve_recipe(written(tmp_path, YAML), environment={})
+    from_toml = resolve_recipe(written(tmp_path, TOML, "recipe.toml"), environment={})
+    assert from_yaml.text == from_toml.text
+    assert from_toml.run.training.max_norm is None
+
+
+def test_the_text_null_stays_text_in_yaml(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML + 'description: "null"\n')
+    assert resolve_recipe(file, environment={}).run.description == "null"
+
+
+def test_an_unreadable_value_spreads_by_alias_and_reference_without_follow_ups(
+    tmp_path: Path,
+) -> None:
+    text = (
+        YAML + "optimizer: {lr: &lr 010, eps: *lr, weight_decay: '${optimizer.eps}', beta1: '1'}\n"
+    )
+    assert labels(written(tmp_path, text)) == [
+        ("ambiguous-number", ("optimizer", "lr")),
+        ("wrong-type", ("optimizer", "beta1")),
+    ]
+
+
+def test_unreadable_values_of_an_extended_file_do_not_hide_the_schema(tmp_path: Path) -> None:
+    written(tmp_path, YAML + "metrics: {log_freq: 010}\n", "base.yaml")
+    file = written(tmp_path, "extends: base.yaml\nversion: 1\ntraining: {stepz: 5}\n")
+    assert labels(file) == [
+        ("ambiguous-number", ("metrics", "log_freq")),
+        ("unknown-key", ("training", "stepz")),
+    ]
+
+
+def test_an_unreadable_section_hides_what_is_in_it_and_nothing_else(tmp_path: Path) -> None:
+    text = YAML.replace("training: {", "training: !!map {") + "metrics: {log_freq: 0}\n"
+    assert labels(written(tmp_path, text)) == [
+        ("tag", ("training",)),
+        ("out-of-range", ("metrics", "log_freq")),
+    ]
+
+
+def test_unreadable_values_and_a_bad_override_are_told_together(tmp_path: Path) -> None:
+    text = YAML + "metrics: {log_freq: 010}\n"
+    assert labels(written(tmp_path, text), "training.steps.x=3!", "training.steps=") == [
+        ("ambiguous-number", ("metrics", "log_freq")),
+        ("usage", ("training", "steps")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("training.steps=010", ("ambiguous-number", ("training", "steps"))),
+        ("training.steps.x=1", ("usage", ("training", "steps", "x"))),
+        ("training.steps", ("usage", ())),
+        ("description=${env:NOT_SET}", ("interpolation", ("description",))),
+    ],
+)
+def test_an_override_that_cannot_be_applied_hides_neither_schema_nor_rules(
+    tmp_path: Path, override: str, problem: tuple[str, tuple[str, ...]]
+) -> None:
+    file = written(tmp_path, YAML.replace("seq_len: 256", "seq_len: 256, steps: 5, stepz: 5"))
+    found = labels(file, override, "training.global_batch_size=12")
+    assert sorted(found, key=str) == sorted(
+        [
+            problem,
+            ("unknown-key", ("training", "stepz")),
+            ("conflict/batch-sizes-divide", ("training", "global_batch_size")),
+        ],
+        key=str,
+    )
+
+
+def test_nothing_is_said_about_a_value_that_an_unreadable_override_replaces(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML + "lr_scheduler: {warmup_steps: 40}\n")
+    assert labels(file, "lr_scheduler.warmup_steps=010", "training.steps=5") == [
+        ("ambiguous-number", ("lr_scheduler", "warmup_steps"))
+    ]
+
+
+def test_settings_that_nothing_reads_are_judged_by_what_was_written(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML.replace("enable: true, ", "") + "checkpoint: {interval: 500}\n")
+    assert resolve_recipe(file, environment={}).warnings == ()
+    warned = resolve_recipe(file, ["validation.freq=3"], environment={}).warnings
+    assert [(problem.label, problem.path) for problem in warned] == [
+        ("no-effect/settings-need-validation", ("validation", "freq"))
+    ]
+
+
+def test_a_resolved_recipe_is_not_warned_about_what_it_wrote_itself(tmp_path: Path) -> None:
+    resolved = resolve_recipe(written(tmp_path, YAML.replace("enable: true, ", "")), environment={})
+    assert (
+        resolve_recipe(written(tmp_path, resolved.text, "resolved.yaml"), environment={}).warnings
+        == ()
+    )
+
+
+def test_the_global_batch_follows_the_ranks_that_are_known(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML)
+    assert resolve_recipe(file, environment={}).run.training.global_batch_size == 8
+    assert resolve_recipe(file, environment={}, ranks=4).run.training.global_batch_size == 32
+    assert (
+        resolve_recipe(file, environment={}, ranks=4).run.parallelism.data_parallel_shard_degree
+        == "auto"
+    )

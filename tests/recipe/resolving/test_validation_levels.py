@@ -1,0 +1,73 @@
+"""What each level of validate looks at, and what it leaves to the next one."""
+
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.problems import Problem
+from titanrun.recipe.resolving.resolve import Resolved
+from titanrun.recipe.resolving.validation_levels import (
+    VALIDATION_LEVELS,
+    ValidationLevel,
+    ValidationResult,
+    add_build_problems,
+    validate_file,
+)
+
+SOUND = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: "
+    "tiny, steps: 4}\n"
+)
+MISTAKES = {
+    "syntax": ("training:", "training: ["),
+    "schema": ("steps: 4", "stepz: 4"),
+    "rules": ("tokenizer: tiny", "lr_scheduler: {warmup_steps: 99}"),
+    "environment": ("dataset: tiny", "dataset: {name: tokens, path: nowhere.npy}"),
+}
+
+
+def examine(level: ValidationLevel, *overrides: str) -> ValidationResult:
+    return validate_file("recipe.yaml", overrides, level=level, environment={})
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_shows_from_its_level_on(
+    mistake: ValidationLevel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(SOUND.replace(*MISTAKES[mistake]), encoding="utf-8")
+    shown = [level for level in VALIDATION_LEVELS if examine(level).exit_code]
+    assert shown == list(VALIDATION_LEVELS[VALIDATION_LEVELS.index(mistake) :])
+
+
+def test_syntax_covers_included_files_and_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text("extends: base.yaml\nnobody: knows this\n", encoding="utf-8")
+    Path("base.yaml").write_text("training: {steps: [}\n", encoding="utf-8")
+    (problem,) = examine("syntax").problems
+    assert problem.origin is not None
+    assert str(problem.origin).startswith("base.yaml:1:")
+    Path("base.yaml").write_text("version: 1\n", encoding="utf-8")
+    assert examine("syntax").exit_code == 0
+    assert examine("syntax", "training.steps=[").exit_code == 2
+
+
+def test_nothing_is_built_while_there_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(SOUND.replace("steps: 4", "stepz: 4"), encoding="utf-8")
+    asked: list[Resolved] = []
+
+    def try_build(resolved: Resolved) -> list[Problem]:
+        asked.append(resolved)
+        return [Problem("conflict", "too small", ("training", "steps"))]
+
+    assert add_build_problems(examine("build"), try_build).problems[0].code == "unknown-key"
+    assert asked == []
+    Path("recipe.yaml").write_text(SOUND, encoding="utf-8")
+    found = add_build_problems(examine("build"), try_build)
+    assert [str(problem.origin) for problem in found.problems] == ["recipe.yaml:4:34"]
+    assert found.exit_code == 2

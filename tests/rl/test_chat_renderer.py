@@ -1,0 +1,61 @@
+"""Conversations as tokens, and back."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.rl.parts import said, tokenizer
+from titanrun.components.tokenizers.chat_template import load_folder_chat_template
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
+from titanrun.rl.chat_renderer import PlainRenderer
+from titanrun.rl.config import RlConfig
+from titanrun.worker.build.build_rollouts import build_renderer
+
+
+def test_plain_prompts_are_followed_by_what_was_drawn_token_by_token() -> None:
+    coder = tokenizer()
+    talk = said("4", prompt="?")
+    talk.heard = ["+"]
+    tokens = PlainRenderer(coder).render_prompt(talk)
+    assert tokens == [
+        *talk.turns[0].prompt,
+        *talk.turns[0].completion.tokens,
+        *coder.encode("+", add_bos=False, add_eos=False),
+    ]
+    assert PlainRenderer(coder).decode(talk.turns[0].completion.tokens) == "4"
+
+
+def test_a_conversation_is_put_into_the_words_of_a_template() -> None:
+    coder = build_tiny_tokenizer(TinyTokenizerConfig())
+    config: dict[str, Any] = {"rewards": ["exact_match"]}
+    plain = build_renderer(RlConfig.model_validate(config), coder)
+    chat = build_renderer(
+        RlConfig.model_validate({**config, "rollout": {"renderer": "chat"}}), coder
+    )
+    talk = said("four", prompt="two and two")
+    talk.turns.clear()
+    words: Callable[[list[int]], str] = coder.decode
+    template = load_folder_chat_template(coder.folder)
+    expected = template.render(
+        [{"role": "user", "content": "two and two"}], add_generation_prompt=True
+    )
+    assert (
+        chat.render_prompt(talk)
+        == coder.encode(expected, add_bos=False, add_eos=False)
+        != plain.render_prompt(talk)
+    )
+    assert "two and two" in words(chat.render_prompt(talk))
+    answer = coder.encode("four", add_bos=False, add_eos=True)
+    assert chat.decode(answer) == "four"
+
+
+def test_a_second_answer_follows_the_first_in_the_templates_words() -> None:
+    coder = build_tiny_tokenizer(TinyTokenizerConfig())
+    chat = build_renderer(
+        RlConfig.model_validate({"rewards": ["exact_match"], "rollout": {"renderer": "chat"}}),
+        coder,
+    )
+    talk = said("four", prompt="two and two")
+    talk.heard = ["sure?"]
+    text = coder.decode(chat.render_prompt(talk))
+    assert text.index("two and two") < text.index("four") < text.index("sure?")

@@ -1,0 +1,238 @@
+"""`titanrun checkpoint export` and `import`: validate a request, run it with torch.
+
+A separate process with torch does the work.
+"""
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.components.checkpoints.spec.storage_path import (
+    AnyPath,
+    is_storage_path,
+    parse_storage_path,
+)
+from titanrun.components.converters.quantization_config import (
+    DEFAULT_GROUP_SIZE,
+    GROUP_SIZES,
+    GROUPED_SCHEMES,
+    SCHEMES,
+)
+from titanrun.config.problems import problem_error
+from titanrun.config.suggest import format_word_list
+from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
+from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
+
+EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
+  titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
+  titanrun checkpoint export runs/tuned adapter --format hf      adapters alone, for peft
+  titanrun checkpoint export runs/tuned out --format hf --merge  adapters within the weights
+  titanrun checkpoint export runs/first out --format hf --quantize int8_weight_only
+  titanrun checkpoint import models/llama out --from hf
+  titanrun checkpoint import adapter recipe.yaml out --from peft
+  titanrun checkpoint import outputs/checkpoint/step-1000 out --from torchtitan
+  titanrun checkpoint import runs/first out --from titanrun
+  titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
+ORIGINS_WITH_MODEL = {"hf": "config.json is", "torchtitan": "the parameters' shapes are"}
+DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_SHARD_BYTES = 5 * 10**9
+
+
+def export_checkpoint(arguments: list[str]) -> int:
+    """Export the weights of a checkpoint."""
+    options = parse_export_options(arguments)
+    check_group_size(options.quantize, options.group_size)
+    if is_storage_path(options.out):
+        raise problem_error(
+            "usage",
+            f"'{options.out}' is a URL, but exports are written to this machine",
+            hint="use a local path, then copy it",
+        )
+    check_path_is_new(Path(options.out))
+    checkpoint = select_checkpoint(parse_storage_path(options.place))
+    asked = {
+        "merge": options.merge,
+        "dtype": options.dtype,
+        "shard_bytes": options.shard_bytes,
+    }
+    asked |= {"quantize": options.quantize, "group_size": options.group_size}
+    return run_checkpoint_worker(
+        {
+            "do": "export",
+            "checkpoint": str(checkpoint),
+            "out": options.out,
+            "format": options.format,
+            **asked,
+        }
+    )
+
+
+def parse_export_options(arguments: list[str]) -> Namespace:
+    """Parse the command line of `checkpoint export`."""
+    parser = CommandParser(
+        "checkpoint export",
+        "Export the weights of a checkpoint to a standard format; the recipe is not needed.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "place", metavar="checkpoint", help="a checkpoint, or a run directory for its newest one"
+    )
+    parser.add_argument("out", help="the output path; it must not exist")
+    parser.add_argument(
+        "--format",
+        required=True,
+        choices=("hf", "safetensors", "torch"),
+        help=(
+            "a folder for transformers (of adapters: for peft), one of safetensors, or one "
+            "torch file"
+        ),
+    )
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="merge adapters into the weights that they adapt",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as saved")
+    parser.add_argument(
+        "--shard-bytes",
+        type=int,
+        default=DEFAULT_SHARD_BYTES,
+        metavar="N",
+        help="largest file, for hf and safetensors (5 GB)",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=SCHEMES,
+        metavar="SCHEME",
+        help=(
+            "quantize linear modules except the output head as torchao's "
+            f"{format_word_list(SCHEMES)}"
+        ),
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        metavar="N",
+        help=f"values per scale, for 4-bit weights ({DEFAULT_GROUP_SIZE})",
+    )
+    parser.add_trust_option()
+    return parser.parse_args(arguments)
+
+
+def check_group_size(scheme: str | None, group_size: int | None) -> None:
+    """Raise a problem for a group size that is unused or that kernels do not support."""
+    if group_size is None:
+        return
+    if scheme not in GROUPED_SCHEMES:
+        raise problem_error(
+            "usage",
+            f"--group-size is for {format_word_list(GROUPED_SCHEMES, conjunction='and')}",
+            hint="omit it",
+        )
+    if group_size not in GROUP_SIZES:
+        raise problem_error(
+            "usage",
+            f"unsupported group size {group_size}",
+            hint=f"use {format_word_list([str(size) for size in GROUP_SIZES], conjunction='or')}",
+        )
+
+
+def import_checkpoint(arguments: list[str]) -> int:
+    """Create a checkpoint from foreign weights."""
+    overrides, others = split_overrides(arguments)
+    parser = CommandParser(
+        "checkpoint import",
+        "Create a checkpoint of step 0 from foreign weights, for runs to start from.",
+        EXAMPLES,
+    )
+    parser.add_argument(
+        "source",
+        help="a Hugging Face folder, a checkpoint of torchtitan or of another run, or adapters of "
+        "peft",
+    )
+    parser.add_argument(
+        "recipe", nargs="?", help="the recipe of the model; only required for adapters"
+    )
+    parser.add_argument("out", help="the folder to write step-0 into")
+    parser.add_argument(
+        "--from", dest="origin", required=True, choices=("hf", "torchtitan", "titanrun", "peft")
+    )
+    parser.add_trust_option()
+    parser.allow_overrides()
+    options = parser.parse_args(others)
+    if not parse_storage_path(options.source).is_dir():
+        raise problem_error(
+            "file",
+            f"folder not found: '{options.source}'",
+            hint="pass the folder of the weights",
+        )
+    check_path_is_new(parse_storage_path(options.out) / "step-0")
+    source = (
+        str(select_checkpoint(parse_storage_path(options.source)))
+        if options.origin == "titanrun"
+        else options.source
+    )
+    resolved = resolve_import_recipe(options.origin, source, options.recipe, overrides)
+    text = None if resolved is None else resolved.text
+    return run_checkpoint_worker(
+        {
+            "do": "import",
+            "from": options.origin,
+            "source": source,
+            "out": options.out,
+            "resolved": text,
+        }
+    )
+
+
+def resolve_import_recipe(
+    origin: str, source: str, recipe: str | None, overrides: Sequence[str]
+) -> Resolved | None:
+    """Return the named recipe, or the one that comes with the weights.
+
+    Return None if the shapes of the weights determine the model. Raises ProblemsFound if the
+    weights come without a recipe.
+    """
+    if recipe is None and overrides and origin in ORIGINS_WITH_MODEL:
+        message = (
+            f"{ORIGINS_WITH_MODEL[origin]} the recipe here, and overrides need one that is named"
+        )
+        raise problem_error("usage", message, hint="pass a recipe, or omit the overrides")
+    if recipe is None and origin == "hf":
+        return resolve_from_huggingface(Path(source))
+    if recipe is None and origin == "torchtitan":
+        return None
+    if recipe is None and origin == "peft":
+        raise problem_error(
+            "usage", "adapters require a recipe", hint="pass one before the output folder"
+        )
+    return resolve_recipe(
+        recipe or fetch_resolved_recipe(parse_storage_path(source)),
+        overrides,
+        environment=get_environment(),
+    )
+
+
+def check_path_is_new(out: AnyPath) -> None:
+    """Raise a problem if the path exists: nothing is overwritten."""
+    if out.exists():
+        raise problem_error(
+            "file", f"'{out}' exists and is never overwritten", hint="use a new path"
+        )
+
+
+def run_checkpoint_worker(request: dict[str, object]) -> int:
+    """Run the process that reads tensors and return its exit code."""
+    sys.stdout.flush()
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun.worker.commands.checkpoint"],
+        input=json.dumps(request),
+        text=True,
+        check=False,
+    ).returncode

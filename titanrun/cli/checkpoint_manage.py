@@ -1,0 +1,198 @@
+"""`titanrun checkpoint prune` and `save`: delete checkpoints, request one from a live run."""
+
+import fcntl
+import os
+import re
+import signal
+import socket
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from titanrun.cli.arguments import CommandParser
+from titanrun.components.checkpoints.spec.commit import get_commit_strategy
+from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoint, read_manifest
+from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoint_folder, get_checkpoints_by_step
+from titanrun.recipe.rundir.run_files import LOCK, STATUS, read_boot_id, read_json_or_empty
+
+EXAMPLES = """  titanrun checkpoint prune runs/first --keep 2 --every 100 --best 1
+  titanrun checkpoint prune runs/first --set-aside  delete damaged and superseded ones
+  titanrun checkpoint save runs/first"""
+SET_ASIDE_PATTERN = re.compile(r"step-(0|[1-9][0-9]*)\.(damaged|superseded)-[0-9a-f]{8}")
+POLL_SECONDS = 0.1
+
+
+def prune_checkpoints(arguments: list[str]) -> int:
+    """Delete checkpoints. Each is renamed first."""
+    options = parse_prune_options(arguments)
+    run = parse_storage_path(options.run)
+    if options.keep < 0 or options.best < 0 or (options.every is not None and options.every < 1):
+        raise problem_error(
+            "usage",
+            "--keep, --best and --every count checkpoints and steps",
+            hint="use numbers above zero",
+        )
+    if not options.keep and not options.set_aside:
+        raise problem_error(
+            "usage",
+            "no checkpoints selected for deletion",
+            hint="use --keep K, --set-aside or both",
+        )
+    if not run.is_dir():
+        raise problem_error(
+            "checkpoint",
+            f"folder not found: '{run}'",
+            hint="pass a run directory, or the folder of its checkpoints",
+        )
+    if isinstance(run, Path) and any(map(is_run_locked, (run, *run.resolve().parents))):
+        raise problem_error(
+            "conflict",
+            f"a run is training in '{run}'",
+            hint="it deletes old checkpoints itself: checkpoint.keep_latest_k",
+        )
+    retention = RetentionPolicy(options.keep, options.every, options.best)
+    gone = [
+        folder
+        for step, folder in get_checkpoints_by_step(run).items()
+        if step in retention.select_steps_to_delete(load_manifests(run))
+    ]
+    gone += find_set_aside(run) if options.set_aside else []
+    for folder in gone:
+        if not options.dry_run:
+            get_commit_strategy(folder).remove(folder)
+        print(f"{'would delete' if options.dry_run else 'deleted'} {folder}")
+    return 0
+
+
+def parse_prune_options(arguments: list[str]) -> Namespace:
+    """Parse the command line of `checkpoint prune`."""
+    parser = CommandParser(
+        "checkpoint prune",
+        "Delete the checkpoints of a run that none of the options keeps.",
+        EXAMPLES,
+    )
+    parser.add_argument("run", help="a run directory, or the folder of its checkpoints")
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=0,
+        metavar="K",
+        help="keep the latest K; without it no checkpoint is deleted",
+    )
+    parser.add_argument("--every", type=int, metavar="N", help="keep steps that are multiples of N")
+    parser.add_argument(
+        "--best",
+        type=int,
+        default=0,
+        metavar="K",
+        help="keep the K with the lowest validation loss",
+    )
+    parser.add_argument(
+        "--set-aside",
+        action="store_true",
+        help="delete checkpoints set aside as damaged or superseded",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
+    return parser.parse_args(arguments)
+
+
+def load_manifests(run: AnyPath) -> dict[int, Manifest]:
+    """Load the manifests of all checkpoints that have a valid one.
+
+    The others are never deleted because of their age.
+    """
+    found = {}
+    for step, folder in get_checkpoints_by_step(run).items():
+        try:
+            found[step] = read_manifest(folder)
+        except ProblemsFound:
+            continue
+    return found
+
+
+def find_set_aside(run: AnyPath) -> list[AnyPath]:
+    """Return the folders that a run set aside."""
+    folders = [folder for folder in (run, get_checkpoint_folder(run)) if folder.is_dir()]
+    found = {
+        entry
+        for folder in folders
+        for entry in folder.iterdir()
+        if SET_ASIDE_PATTERN.fullmatch(entry.name)
+    }
+    return sorted(
+        (entry for entry in found if not (isinstance(entry, Path) and entry.is_symlink())), key=str
+    )
+
+
+def request_checkpoint(arguments: list[str]) -> int:
+    """Request a checkpoint from the training process and wait for it."""
+    parser = CommandParser(
+        "checkpoint save",
+        "Make a running run save a checkpoint after its current step.",
+        EXAMPLES,
+    )
+    parser.add_argument("run", help="its run directory")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600,
+        metavar="SECONDS",
+        help="how long to wait for it, in seconds (600)",
+    )
+    options = parser.parse_args(arguments)
+    run = Path(options.run)
+    status = read_json_or_empty(run / STATUS)
+    check_run_is_training(run, status)
+    before = get_saved_checkpoints(run)
+    os.kill(status["pid"], signal.SIGUSR2)
+    end = time.monotonic() + options.timeout
+    while time.monotonic() < end and is_run_locked(run):
+        new = get_saved_checkpoints(run) - before
+        if new:
+            print(max(new)[1])
+            return 0
+        time.sleep(POLL_SECONDS)
+    raise problem_error(
+        "checkpoint",
+        f"no checkpoint was saved in '{run}' within {options.timeout:g} s",
+        hint=f"check the logs in {run / 'logs'}",
+    )
+
+
+def get_saved_checkpoints(run: Path) -> set[tuple[str, str]]:
+    """Return the time and path of each saved checkpoint of a run.
+
+    A checkpoint that replaces another one is thereby a new entry.
+    """
+    folders = get_checkpoints_by_step(run).values()
+    return {
+        (read_manifest(folder).saved_at, str(folder)) for folder in folders if is_checkpoint(folder)
+    }
+
+
+def check_run_is_training(run: Path, status: dict[str, Any]) -> None:
+    """Raise a problem if no process on this machine trains the run."""
+    if not is_run_locked(run) or status.get("state") != "running":
+        raise problem_error(
+            "usage", f"no run is training in '{run}'", hint="pass the directory of a running run"
+        )
+    if (status.get("host"), status.get("boot_id")) != (socket.gethostname(), read_boot_id()):
+        raise problem_error(
+            "usage", f"the run trains on {status.get('host')}", hint="run this command there"
+        )
+
+
+def is_run_locked(run: Path) -> bool:
+    """Return whether a worker holds the lock of the run directory."""
+    if not (run / LOCK).is_file():
+        return False
+    with (run / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

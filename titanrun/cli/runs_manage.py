@@ -1,0 +1,169 @@
+"""`titanrun runs tag|rm|archive`: tag, remove and archive runs."""
+
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.messages import print_note
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.recipe.rundir.run_files import TAGS, write_indented_json
+from titanrun.runs.run_comparison import get_run_folder
+from titanrun.runs.run_index import ARCHIVE
+from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
+from titanrun.runs.run_summary import load_run_summary, read_tags
+
+EXAMPLES = """  titanrun runs tag runs/first baseline paper
+  titanrun runs tag runs/first paper --remove
+  titanrun runs tag runs/first  print its tags
+  titanrun runs rm runs/first   list what would be removed
+  titanrun runs rm runs/first runs/second --yes
+  titanrun runs archive runs/first
+  titanrun runs archive runs/.archive/first --restore"""
+TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]*")
+MIB = 1024**2
+
+
+def tag_run(arguments: list[str]) -> int:
+    """Add or remove tags of a run, and print its tags."""
+    parser = CommandParser(
+        "runs tag",
+        f"Add tags to a run, or remove them with --remove; they are stored in its {TAGS}.",
+        EXAMPLES,
+    )
+    parser.add_argument("run", help="a run directory")
+    parser.add_argument(
+        "tags",
+        metavar="tag",
+        nargs="*",
+        help="letters, digits and ._:/+-; without tags: only print them",
+    )
+    parser.add_argument("--remove", action="store_true", help="remove the tags")
+    options = parser.parse_intermixed_args(arguments)
+    folder = get_run_folder(options.run)
+    for word in options.tags:
+        if not TAG_PATTERN.fullmatch(word):
+            raise problem_error(
+                "usage",
+                f"'{word}' is not a valid tag",
+                hint="use letters, digits and ._:/+-, a letter or a digit first",
+            )
+    before = read_tags(folder)
+    kept = [word for word in before if word not in options.tags]
+    after = (
+        kept
+        if options.remove
+        else [*before, *(word for word in dict.fromkeys(options.tags) if word not in before)]
+    )
+    missing = [word for word in options.tags if options.remove and word not in before]
+    if missing:
+        raise problem_error(
+            "usage",
+            f"'{options.run}' has no tag '{missing[0]}'",
+            hint=f"it has {', '.join(before) or 'none'}",
+        )
+    if tuple(after) != before:
+        write_indented_json(folder / TAGS, {"tags": after})
+    for word in after:
+        print(word)
+    return 0
+
+
+def remove_runs(arguments: list[str]) -> int:
+    """Remove run directories; without --yes only list them."""
+    parser = CommandParser(
+        "runs rm",
+        "Remove run directories with their checkpoints permanently. Running runs are rejected.",
+        EXAMPLES,
+    )
+    parser.add_argument("runs", metavar="run", nargs="+", help="run directories")
+    parser.add_argument(
+        "--yes", action="store_true", help="remove them; without this they are only listed"
+    )
+    options = parser.parse_args(arguments)
+    folders = [get_run_folder(named) for named in dict.fromkeys(options.runs)]
+    check_runs_not_in_use(folders)
+    for folder in folders:
+        print(f"{folder}  {compute_folder_bytes(folder) / MIB:.1f} MiB")
+        if options.yes:
+            remove_run_folder(folder)
+    if not options.yes:
+        print_note(options, "nothing was removed; use --yes to remove")
+    return 0
+
+
+def archive_runs(arguments: list[str]) -> int:
+    """Move run directories into the archive, or back."""
+    summary = (
+        f"Move run directories into the folder {ARCHIVE} next to them, which runs ls skips unless "
+        "--archived is given. They can be resumed, exported and compared there as before. "
+        "Running runs are rejected."
+    )
+    parser = CommandParser("runs archive", summary, EXAMPLES)
+    parser.add_argument(
+        "runs", metavar="run", nargs="+", help=f"run directories; with --restore those in {ARCHIVE}"
+    )
+    parser.add_argument(
+        "--restore", action="store_true", help="move them back to their original folder"
+    )
+    options = parser.parse_args(arguments)
+    folders = [get_run_folder(named).resolve() for named in dict.fromkeys(options.runs)]
+    check_runs_not_in_use(folders)
+    targets = [get_archive_target(folder, is_restored=options.restore) for folder in folders]
+    for folder, target in zip(folders, targets, strict=True):
+        target.parent.mkdir(exist_ok=True)
+        folder.rename(target)
+        print(target)
+    return 0
+
+
+def get_archive_target(folder: Path, *, is_restored: bool) -> Path:
+    """Return the target of a move. Raise ProblemsFound if it is already there or occupied."""
+    if is_restored == (folder.parent.name != ARCHIVE):
+        raise problem_error(
+            "usage",
+            f"'{folder}' is {'not ' if is_restored else ''}in the archive",
+            hint="run titanrun runs ls --archived to list the archived runs",
+        )
+    target = (
+        folder.parent.parent / folder.name if is_restored else folder.parent / ARCHIVE / folder.name
+    )
+    if target.exists():
+        raise problem_error(
+            "file", f"'{target}' exists and is never overwritten", hint="rename one of the two"
+        )
+    return target
+
+
+def check_runs_not_in_use(folders: Sequence[Path]) -> None:
+    """Raise a problem if one of the runs may be running; then none of them is changed.
+
+    A stale run may be alive on another machine.
+    """
+    here = get_host_info()
+    states = [get_run_state(load_run_summary(folder), here) for folder in folders]
+    alive = [
+        Problem("conflict", f"'{folder}' is {state}", rule="run-in-use", hint="stop it first")
+        for folder, state in zip(folders, states, strict=True)
+        if state in (*ACTIVE_STATES, "stale")
+    ]
+    if alive:
+        raise ProblemsFound(alive)
+
+
+def remove_run_folder(folder: Path) -> None:
+    """Remove a folder. It is renamed first, so that an interruption leaves no partial run."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    whole = folder.resolve()
+    doomed = whole.with_name(f".{whole.name}.removed-{time.time_ns()}")
+    whole.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def compute_folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files below a folder; links are not followed."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())

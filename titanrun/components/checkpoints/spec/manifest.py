@@ -1,0 +1,206 @@
+"""manifest.json: content of a checkpoint, with size and digest of each file.
+
+It is written last: without it, there is no checkpoint. Torch-free: `titanrun checkpoint ls` reads
+manifests only.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from titanrun.components.checkpoints.spec.hashed_file import (
+    FileEntry,
+    compute_file_xxh3,
+    compute_text_xxh3,
+)
+from titanrun.components.checkpoints.spec.storage_path import AnyPath, StoragePath, get_file_size
+from titanrun.config.problems import ProblemsFound, problem_error
+
+MANIFEST_FILE = "manifest.json"
+STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
+# raised when the files change so that an older titanrun would misread them
+FORMAT = 2
+# files up to this size are read under every policy but off
+SMALL_BYTES = 1024**2
+
+AnyPathT = TypeVar("AnyPathT", Path, StoragePath, AnyPath)
+CheckpointScope = Literal["everything", "model"]
+VerifyMode = Literal["always", "sampled", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Description of a checkpoint, without its tensors.
+
+    Args:
+        step: Number of completed optimizer steps.
+        holds: Whether it has the whole state of the run or its weights only.
+        layout: Number of ranks that saved it, and how they shard the model.
+        versions: Versions of the packages that wrote it.
+        recipe: SHA-256 of resolved.yaml.
+        saved_at: Time of the save, as ISO 8601.
+        tensors: Dtype and shape of every tensor by name, as `float32[4, 2]`.
+        files: Every other file of the folder by name.
+        validation_loss: Validation loss after that step, None if not measured.
+    """
+
+    step: int
+    holds: CheckpointScope
+    layout: Mapping[str, Any]
+    versions: Mapping[str, str]
+    recipe: str
+    saved_at: str
+    tensors: Mapping[str, str]
+    files: Mapping[str, FileEntry]
+    validation_loss: float | None = None
+    format: int = field(default=FORMAT)
+
+    @property
+    def size(self) -> int:
+        """Total size of all files in bytes."""
+        return sum(entry.size for entry in self.files.values())
+
+
+def format_manifest(manifest: Manifest) -> str:
+    """Return the content of manifest.json, with its digest."""
+    content = asdict(manifest)
+    return encode_manifest({**content, "digest": compute_text_xxh3(to_canonical_json(content))})
+
+
+def encode_manifest(content: Mapping[str, Any]) -> str:
+    """Return the canonical text of a manifest's content."""
+    return json.dumps(content, allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: AnyPath) -> Manifest:
+    """Return the manifest of a checkpoint folder.
+
+    Raises:
+        ProblemsFound: A problem `checkpoint` if it is missing or cannot be trusted.
+    """
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        reason = f"it has no {MANIFEST_FILE}" if folder.is_dir() else "folder not found"
+        raise problem_error(
+            "checkpoint",
+            f"{folder} is not a checkpoint: {reason}",
+            hint="name a folder step-N that titanrun saved",
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text, parse_constant=_reject_manifest_constant)
+    except (OSError, ValueError, RecursionError) as error:
+        raise corrupt_file_error(path, str(error)) from error
+    if not isinstance(content, dict):
+        raise corrupt_file_error(path, "it is not a mapping")
+    if content.get("format") != FORMAT and isinstance(content.get("format"), int):
+        raise problem_error(
+            "checkpoint",
+            f"{path} was written by another version of titanrun",
+            hint="use the version that saved it",
+        )
+    # the digest does not cover the spaces between values, but a byte that changed there shows that
+    # the disk cannot be trusted either
+    if encode_manifest(content) != text or content.pop("digest", None) != compute_text_xxh3(
+        to_canonical_json(content)
+    ):
+        raise corrupt_file_error(path, "it is not what was written")
+    try:
+        return Manifest(
+            **{
+                **content,
+                "files": {
+                    validate_file_name(name): FileEntry(**entry)
+                    for name, entry in content["files"].items()
+                },
+            }
+        )
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise corrupt_file_error(path, f"it is not a manifest: {error}") from error
+
+
+def validate_file_name(name: str) -> str:
+    """Return the name of a file in the folder. Raise ValueError if it leads out of it."""
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} leads out of the folder")
+    return name
+
+
+def to_canonical_json(content: Mapping[str, Any]) -> str:
+    """Return the text that the digest of a manifest is computed from."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def find_damaged_files(
+    folder: AnyPath,
+    manifest: Manifest,
+    policy: VerifyMode,
+    *,
+    shard_index: int = 0,
+    num_shards: int = 1,
+) -> list[str]:
+    """Return what is wrong with the files of a checkpoint, empty if they are as saved.
+
+    Args:
+        folder: Checkpoint.
+        manifest: Its expected content.
+        policy: always reads every byte, sampled the small files and one of the others, off checks
+            sizes only.
+        shard_index: Index of the share of files that this rank reads.
+        num_shards: Number of shares.
+    """
+    mine = sorted(manifest.files.items())[shard_index::num_shards]
+    read = _select_files_to_read(dict(mine), policy)
+    found = []
+    for name, entry in mine:
+        path = folder / name
+        try:
+            size = get_file_size(path)
+            if size != entry.size:
+                found.append(f"{name} has {size} bytes, {entry.size} were saved")
+            elif name in read and compute_file_xxh3(path) != entry.xxh3_128:
+                found.append(f"{name} has other bytes than were saved")
+        except OSError as error:
+            found.append(f"{name} cannot be read: {(error.strerror or str(error)).lower()}")
+    return found
+
+
+def list_step_folders(folder: AnyPathT) -> dict[int, AnyPathT]:
+    """Return the folders named as checkpoints, by step, ascending, complete or not."""
+    if not folder.is_dir():
+        return {}
+    found = {
+        int(match[1]): entry
+        for entry in folder.iterdir()
+        if (match := STEP_FOLDER.fullmatch(entry.name)) and entry.is_dir()
+    }
+    return dict(sorted(found.items()))
+
+
+def is_checkpoint(folder: AnyPath) -> bool:
+    """Return whether the folder has a manifest."""
+    return (folder / MANIFEST_FILE).is_file()
+
+
+def corrupt_file_error(path: AnyPath, reason: str) -> ProblemsFound:
+    """Build the problem of a file that differs from what was written."""
+    return problem_error("checkpoint", f"{path} is damaged: {reason}")
+
+
+def _select_files_to_read(files: Mapping[str, FileEntry], policy: VerifyMode) -> Iterable[str]:
+    if policy == "off":
+        return ()
+    if policy == "always":
+        return files
+    small = [name for name, entry in files.items() if entry.size <= SMALL_BYTES]
+    large = [name for name in files if name not in small]
+    # not from the run's own RNGs, which a resume must not advance
+    return [*small, *([secrets.choice(large)] if large else [])]
+
+
+def _reject_manifest_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")

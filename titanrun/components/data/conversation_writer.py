@@ -1,0 +1,140 @@
+"""Token ids and loss masks of conversations, imported only to build an index."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from titanrun.components.data.config import ChatDatasetConfig
+from titanrun.components.data.loss_mask import MaskedConversation, build_loss_mask
+from titanrun.components.data.record_readers import LocatedRecord, iter_records
+from titanrun.components.data.spec.chat_formats import CHAT_FORMATS
+from titanrun.components.data.token_records import (
+    ID_FACTOR,
+    IN_LOSS,
+    STARTS_DOCUMENT,
+    attach_weights,
+)
+from titanrun.components.data.token_writer import TokenWriter
+from titanrun.components.tokenizers.chat_template import ChatTemplate
+from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, IdsWithOffsets
+from titanrun.config.problems import problem_error
+from titanrun.distributed.heartbeat import send_heartbeat
+
+ENCODE_BATCH_SIZE = 512
+"""Records tokenized at a time, on all processors."""
+
+
+def write_masked_conversations(
+    records: Iterable[LocatedRecord],
+    iter_masked_conversations: Callable[[LocatedRecord], Iterable[MaskedConversation]],
+    tokenizer: ChatTokenizer,
+    writer: TokenWriter,
+) -> int:
+    """Write the conversations of each record in order; return the number of records.
+
+    Tokens are encoded as in token_records.py.
+    """
+    stream, count = iter(records), 0
+    while batch := [
+        list(iter_masked_conversations(record)) for record in islice(stream, ENCODE_BATCH_SIZE)
+    ]:
+        count += len(batch)
+        for numbers in encode_conversations(
+            [one for of_record in batch for one in of_record], tokenizer
+        ):
+            writer.write(numbers)
+        send_heartbeat()
+    return count
+
+
+def encode_conversations(
+    conversations: Sequence[MaskedConversation], tokenizer: ChatTokenizer
+) -> Iterator[NDArray[np.integer]]:
+    """Yield the encoded tokens of each conversation."""
+    for placed, one in zip(
+        tokenizer.encode_with_offsets([one.text for one in conversations]),
+        conversations,
+        strict=True,
+    ):
+        yield encode_conversation(placed, one)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationWriter:
+    """Writer of the conversations of files into an index.
+
+    With `turn_weights`, at least one message must have a weight.
+    """
+
+    config: ChatDatasetConfig
+    template: ChatTemplate
+    tokenizer: ChatTokenizer
+
+    def write(self, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> int:
+        """Write the conversations of the files and return their number.
+
+        Raises:
+            ProblemsFound: A data problem if one cannot be read or has no token in the loss.
+        """
+        key, columns = self.config.turn_weights, self.config.get_columns()
+        has_weights = False
+
+        def build_masks(record: LocatedRecord) -> list[MaskedConversation]:
+            nonlocal has_weights
+            place, columns_of_record = record
+            messages = CHAT_FORMATS[self.config.layout](columns_of_record, columns, place)
+            has_weights = has_weights or any(key in message for message in messages)
+            return [build_loss_mask(self.config, self.template, messages, place)]
+
+        count = write_masked_conversations(
+            iter_records(files, scratch=scratch), build_masks, self.tokenizer, writer
+        )
+        if count and key is not None and not has_weights:
+            raise problem_error(
+                "data",
+                f"no message has a '{key}'",
+                path=("turn_weights",),
+                hint="name the key that holds weights, or remove turn_weights",
+            )
+        return count
+
+
+def encode_conversation(
+    ids_with_offsets: IdsWithOffsets, conversation: MaskedConversation
+) -> NDArray[np.integer]:
+    """Return the encoded tokens of one conversation.
+
+    A token counts if it covers a character of a span, as in transformers' assistant mask. If it
+    covers characters of two spans, it has the higher weight. The first token never counts: no token
+    precedes it that could predict it.
+    """
+    ids, offsets = ids_with_offsets
+    starts, ends = (
+        np.array([offset[side] for offset in offsets], dtype=np.int64) for side in (0, 1)
+    )
+    weights = np.zeros(len(ids), dtype=np.float32)
+    for (start, end), weight in zip(
+        conversation.spans, conversation.weights or [1.0] * len(conversation.spans), strict=True
+    ):
+        inside = (ends > start) & (starts < end)
+        weights[inside] = np.maximum(weights[inside], np.float32(weight))
+    weights[:1] = 0
+    if not weights.any():
+        what = (
+            "assistant reply"
+            if conversation.weights is None
+            else "message with a nonzero loss weight"
+        )
+        raise problem_error(
+            "data",
+            f"{conversation.location} has no {what}",
+            path=("path",),
+            hint="remove such conversations",
+        )
+    numbers = np.array(ids, dtype=np.int64) * ID_FACTOR + (weights > 0) * IN_LOSS
+    numbers[0] += STARTS_DOCUMENT
+    return numbers if conversation.weights is None else attach_weights(numbers, weights)

@@ -1,0 +1,137 @@
+"""Summaries of datasets for people: documents, padding, loss tokens and samples."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+
+MAX_SUMMARIZED_SAMPLES = 50_000
+"""Maximum number of samples to summarize, the first ones."""
+
+
+@dataclass(slots=True)
+class DataSummary:
+    """Statistics of the samples of a dataset.
+
+    `document_digests` identify documents. `document_lengths` are in tokens.
+    """
+
+    num_samples: int
+    num_tokens: int = 0
+    num_nonpadding_tokens: int = 0
+    num_loss_tokens: int = 0
+    document_lengths: list[int] = field(default_factory=list)
+    document_digests: list[bytes] = field(default_factory=list)
+    loss_tokens_per_sample: list[int] = field(default_factory=list)
+
+
+def summarize_dataset(dataset: IndexedDataset, *, eos_id: int | None) -> DataSummary:
+    """Summarize the samples, or the first MAX_SUMMARIZED_SAMPLES.
+
+    Documents are separated by positions, or else by end-of-text tokens.
+    """
+    found = DataSummary(num_samples=min(len(dataset), MAX_SUMMARIZED_SAMPLES))
+    rest: list[NDArray[np.int64]] = []
+    for index in range(found.num_samples):
+        row = dataset[index]
+        found.num_tokens += row.shape[-1]
+        if row.ndim == 2:
+            ids, counts = row[:2]
+            found.loss_tokens_per_sample.append(int(counts[1:].sum()))
+            for start, end in iter_document_spans(row):
+                found.num_nonpadding_tokens += end - start
+                add_document(found, ids[start:end])
+            continue
+        found.num_nonpadding_tokens += len(row)
+        found.loss_tokens_per_sample.append(len(row) - 1)
+        ends = (
+            np.flatnonzero(row == eos_id) + 1 if eos_id is not None else np.zeros(0, dtype=np.int64)
+        )
+        *whole, last = np.split(row, ends)
+        for piece in whole:
+            add_document(found, np.concatenate([*rest, piece]))
+            rest = []
+        if len(last):
+            rest.append(last)
+    if rest:
+        add_document(found, np.concatenate(rest))
+    found.num_loss_tokens = sum(found.loss_tokens_per_sample)
+    return found
+
+
+def add_document(summary: DataSummary, ids: NDArray[np.int64]) -> None:
+    """Add a document to the summary."""
+    summary.document_lengths.append(len(ids))
+    summary.document_digests.append(hashlib.blake2b(ids.tobytes(), digest_size=12).digest())
+
+
+def iter_document_spans(sample: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each document of a sample with channels, without padding."""
+    ids, counts, positions = sample[:3]
+    starts = [0, *(np.flatnonzero(positions[1:] <= positions[:-1]) + 1).tolist()]
+    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+        if end < len(ids) or ids[start:end].any() or counts[start:end].any():
+            yield start, end
+
+
+def label_text_segments(
+    sample: NDArray[np.int64], tokenizer: Tokenizer | None
+) -> list[tuple[str, str]]:
+    """Return the text of a sample in segments, each with its kind.
+
+    Kinds: "counted" (labels in the loss), "context", "weight" (the loss weight of the counted text
+    before it, if tokens have weights), "end" (of a document) and "filled" (the number of padding
+    tokens). Without a tokenizer, the text shows the ids. Special tokens are shown.
+    """
+    if sample.ndim == 1:
+        return [
+            ("context", decode_with_special_tokens(sample[:1], tokenizer)),
+            ("counted", decode_with_special_tokens(sample[1:], tokenizer)),
+        ]
+    found: list[tuple[str, str]] = []
+    ids, counts = sample[:2]
+    # tokens in the loss are grouped by weight
+    kinds = sample[3] * counts if len(sample) == 4 else counts
+    ended = 0
+    for start, end in iter_document_spans(sample):
+        changes = [start, *(start + 1 + np.flatnonzero(np.diff(kinds[start:end]))).tolist(), end]
+        for first, last in pairwise(changes):
+            found.append(
+                (
+                    "counted" if counts[first] else "context",
+                    decode_with_special_tokens(ids[first:last], tokenizer),
+                )
+            )
+            if len(sample) == 4 and counts[first]:
+                found.append(("weight", f"{sample[3, first].astype(np.int32).view(np.float32):g}"))
+        found.append(("end", ""))
+        ended = end
+    if ended < len(ids):
+        found.append(("filled", str(len(ids) - ended)))
+    return found
+
+
+def decode_with_special_tokens(ids: NDArray[np.int64], tokenizer: Tokenizer | None) -> str:
+    """Return the text of ids, with special tokens, which have no text, by name or id."""
+    if tokenizer is None:
+        return " ".join(map(str, ids.tolist()))
+    text, plain = "", list[int]()
+    for token_id in ids.tolist():
+        if tokenizer.decode([token_id]):
+            plain.append(token_id)
+            continue
+        text += tokenizer.decode(plain) + format_special_token(token_id, tokenizer)
+        plain = []
+    return text + tokenizer.decode(plain)
+
+
+def format_special_token(token_id: int, tokenizer: Tokenizer) -> str:
+    """Return the text that represents a special token."""
+    names = {tokenizer.bos_id: "begin of text", tokenizer.eos_id: "end of text"}
+    return f"<{names.get(token_id, f'token {token_id}')}>"

@@ -1,0 +1,85 @@
+"""Document ids of the tokens of a batch, for attention within documents only.
+
+Shapes: N sequences, T tokens of a sequence.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.config.problems import problem_error
+
+DocumentIdFn = Callable[[TokenBatch], TokenBatch]
+DOCUMENTS_FIELD_PATH = ("model", "attention", "documents")
+
+
+def skip_document_ids(batch: TokenBatch) -> TokenBatch:
+    """Return the batch unchanged: each sequence is one document."""
+    return batch
+
+
+def document_ids_from_positions(batch: TokenBatch) -> TokenBatch:
+    """Set document ids: a document begins if a position does not follow the last.
+
+    Existing document ids are kept.
+    """
+    if batch.positions is None or batch.document_ids is not None:
+        return batch
+    return replace(batch, document_ids=build_document_ids(batch.positions.diff(dim=1) != 1))
+
+
+def document_ids_from_eos(batch: TokenBatch, *, eos_id: int) -> TokenBatch:
+    """Set document ids: a document begins after each end-of-text token.
+
+    The token belongs to the document that it ends.
+
+    Raises:
+        ProblemsFound: If the positions of the batch separate documents, too.
+    """
+    if batch.positions is not None and bool((batch.positions.diff(dim=1) != 1).any()):
+        message = (
+            "the data separates documents by positions that restart, "
+            "but the recipe by end-of-text tokens"
+        )
+        raise problem_error(
+            "conflict",
+            message,
+            path=DOCUMENTS_FIELD_PATH,
+            hint="set model.attention.documents: positions",
+        )
+    return replace(batch, document_ids=build_document_ids(batch.tokens[:, :-1] == eos_id))
+
+
+def build_document_ids(is_document_end: Tensor) -> Tensor:
+    """Return document ids [N, T] from whether a document ends at each token but the last.
+
+    Args:
+        is_document_end: Bool tensor [N, T - 1].
+    """
+    first = torch.zeros_like(is_document_end[:, :1])
+    return torch.cat([first, is_document_end], dim=1).cumsum(dim=1)
+
+
+def get_document_id_fn(source: str | None, *, eos_id: int | None) -> DocumentIdFn:
+    """Return the function that numbers the documents of a batch, by the source in the recipe.
+
+    Raises:
+        ProblemsFound: If the source is a token that the tokenizer does not have.
+    """
+    if source is None:
+        return skip_document_ids
+    if source == "positions":
+        return document_ids_from_positions
+    if eos_id is None:
+        message = "documents end with an end-of-text token, but the tokenizer has none"
+        raise problem_error(
+            "conflict",
+            message,
+            path=DOCUMENTS_FIELD_PATH,
+            hint="give the tokenizer an eos_token, or set model.attention.mask: causal",
+        )
+    return partial(document_ids_from_eos, eos_id=eos_id)

@@ -1,0 +1,46 @@
+"""Sequences of documents from the Hugging Face Hub at one commit.
+
+They are tokenized once into an index.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from titanrun.components.data.config import HubConfig
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.text_dataset import build_sequences
+from titanrun.components.data.token_index import open_revision_index
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from titanrun.components.data import hub_records
+else:
+    # imported only to build an index: it takes more than a second to import
+    hub_records = LazyModule("titanrun.components.data.hub_records")
+
+
+def build_hub_dataset(
+    config: HubConfig, *, tokenizer: Tokenizer, sample_length: int, cache_folder: Path
+) -> IndexedDataset:
+    """Build the sequences of the documents of one split.
+
+    Contacts the Hub only if no index exists: a commit never changes.
+
+    Raises:
+        ProblemsFound: A data problem if the Hub does not return them, with a path relative to the
+            dataset's config.
+    """
+    source = f"{config.repo} {config.subset or ''} {config.split}@{config.revision[:12]}".replace(
+        "  ", " "
+    )
+    pinned = [config.repo, config.subset or "", config.split, config.revision]
+    index = open_revision_index(
+        config,
+        lambda scratch: hub_records.iter_hub_records(config),
+        source=source,
+        source_key=pinned,
+        tokenizer=tokenizer,
+        cache_folder=cache_folder,
+    )
+    return build_sequences(config, index, sample_length=sample_length, source=source)

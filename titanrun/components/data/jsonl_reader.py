@@ -1,0 +1,139 @@
+"""Lines and JSON objects of local files, imported only to build an index.
+
+Files are read with the datasets library.
+"""
+
+import glob
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from titanrun.components.data.spec.compression import (
+    is_compressed,
+    open_decompressed_bytes,
+    open_decompressed_text,
+)
+from titanrun.config.problems import problem_error
+
+READ_BATCH = 1024
+"""Lines read from the library at a time."""
+JSONL_HINT = "every line is one JSON object"
+
+
+def iter_file_lines(file: Path, scratch: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, without a byte order mark.
+
+    All line ends become a line feed.
+
+    Raises:
+        ProblemsFound: A data problem if it cannot be read, is not UTF-8, or is compressed and
+            damaged.
+    """
+    try:
+        if is_compressed(file):
+            with open_decompressed_text(file) as unpacked:
+                yield from unpacked
+            return
+        lines = datasets.Dataset.from_text(
+            to_library_path(file),
+            cache_dir=str(scratch),
+            streaming=True,
+            keep_linebreaks=True,
+            encoding="utf-8-sig",
+        )
+        for batch in lines.iter(batch_size=READ_BATCH):
+            yield from batch["text"]
+    except UnicodeDecodeError:
+        place = f"'{file}' line {get_undecodable_line_number(file)}"
+        raise problem_error(
+            "data",
+            f"{place} is not UTF-8",
+            path=("path",),
+            hint="convert the file, for example with iconv",
+        ) from None
+    except OSError as error:
+        hint = "fetch or write it again" if is_compressed(file) else "check the file's permissions"
+        raise problem_error(
+            "data", f"'{file}' cannot be read: {error}", path=("path",), hint=hint
+        ) from None
+
+
+def to_library_path(file: Path) -> str:
+    """Return the name by which the library finds exactly this file.
+
+    It reads names as glob patterns, and '::' as a chain of archives.
+    """
+    absolute = str(file.absolute())
+    if "::" in absolute:
+        raise problem_error(
+            "data",
+            f"'{file}' has '::' in its name, which the datasets library cannot open",
+            path=("path",),
+            hint="rename it",
+        )
+    return glob.escape(absolute)
+
+
+def parse_jsonl_line(line: str, location: str) -> dict[str, Any]:
+    """Return the JSON object in one line."""
+    return check_json_object(parse_json_text(line, location), location)
+
+
+def parse_json_text(text: str, location: str) -> Any:
+    """Parse JSON; a problem names the line if the text has several."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f" line {error.lineno}" if "\n" in text.rstrip() else ""
+        reason = error.msg[:1].lower() + error.msg[1:]
+        message = f"{location}{line} column {error.colno} is not JSON: {reason}"
+        raise problem_error("data", message, path=("path",), hint=JSONL_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise problem_error(
+            "data", f"{location} is not JSON: {error}", path=("path",), hint=JSONL_HINT
+        ) from None
+
+
+def check_json_object(value: object, location: str) -> dict[str, Any]:
+    """Return the value if it is a JSON object, else raise a data problem."""
+    if not isinstance(value, dict):
+        raise problem_error(
+            "data", f"{location} is not a JSON object", path=("path",), hint=JSONL_HINT
+        )
+    return value
+
+
+def get_undecodable_line_number(file: Path) -> int:
+    """Return the number of the first line that is not UTF-8."""
+    with open_decompressed_bytes(file) as lines:
+        return next(number for number, line in enumerate(lines, start=1) if not is_utf8(line))
+
+
+def is_utf8(line: bytes) -> bool:
+    """Return whether the bytes are UTF-8."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@contextmanager
+def silence_datasets_library() -> Iterator[None]:
+    """Silence log lines and progress bars of the library; errors are raised as problems."""
+    level, shows_bars = (
+        datasets.logging.get_verbosity(),
+        not datasets.utils.are_progress_bars_disabled(),
+    )
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+        if shows_bars:
+            datasets.enable_progress_bars()

@@ -1,0 +1,159 @@
+"""Data files at a dataset's path, and detection of changed ones."""
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from titanrun.components.data.spec.compression import COMPRESSION_SUFFIXES
+from titanrun.config.problems import ProblemsFound, problem_error
+
+SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".arrow", ".txt")
+COMPRESSIBLE_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
+"""Suffixes that may be followed by one of COMPRESSION_SUFFIXES: text. The other formats compress
+within the file."""
+LIBRARY_FILES = ("dataset_info.json", "state.json", "dataset_dict.json")
+"""Files that save_to_disk of the datasets library writes next to its data: not records."""
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+CAPTION_SUFFIX = ".txt"
+TAR_SUFFIXES = (".tar",)
+MIN_SETTLED_SECONDS = 2.0
+"""Age in seconds from which a file's time is reliable: on file systems with coarse times, a younger
+file may change again without a new time."""
+MAX_NAMES_LISTED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """State of a file when it was read.
+
+    `mtime_ns` is None if the time does not guarantee the content.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int | None
+    sha256: str
+
+    def has_same_content(self, other: "SourceFile") -> bool:
+        """Return whether both are the same file with the same bytes, regardless of their times."""
+        return (self.path, self.size, self.sha256) == (other.path, other.size, other.sha256)
+
+
+def resolve_data_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
+    """Return the readable files at a file name, a folder or a glob, sorted by name.
+
+    A folder is searched recursively, without hidden entries and the metadata files of the datasets
+    library.
+
+    Raises:
+        ProblemsFound: A data problem if nothing readable is found.
+    """
+    named = Path(path)
+    if named.is_file():
+        found = [named]
+    elif named.is_dir():
+        found = [
+            file
+            for file in named.rglob("*")
+            if file.is_file() and is_data_path(file.relative_to(named))
+        ]
+    else:
+        anchor = Path(named.anchor)
+        found = [
+            file
+            for file in anchor.glob(str(named.relative_to(anchor)))
+            if file.is_file() and not file.name.startswith(".")
+        ]
+    readable = sorted(
+        (file for file in found if get_data_suffix(file) in suffixes), key=Path.as_posix
+    )
+    if not readable:
+        raise no_readable_files_error(path, found, suffixes)
+    return readable
+
+
+def get_data_suffix(file: Path) -> str:
+    """Return the suffix that tells a file's format, in lower case.
+
+    It is the last suffix, or the one before if the last one is a compression.
+    """
+    last, before = file.suffix.lower(), Path(file.stem).suffix.lower()
+    return before if last in COMPRESSION_SUFFIXES and before in COMPRESSIBLE_SUFFIXES else last
+
+
+def is_data_path(path: Path) -> bool:
+    """Return whether no part of the path starts with a dot and it is not a library file.
+
+    Names with a dot are files of editors and systems.
+    """
+    return not any(part.startswith(".") for part in path.parts) and path.name not in LIBRARY_FILES
+
+
+def unreadable_tar_error(file: Path, error: Exception) -> ProblemsFound:
+    """Build the problem of a tar file that cannot be read, or is compressed.
+
+    Members of a compressed one can only be found by reading all of it.
+    """
+    hint = "name complete tar files that are not compressed"
+    return problem_error(
+        "data", f"'{file}' cannot be read as a tar file: {error}", path=("path",), hint=hint
+    )
+
+
+def no_readable_files_error(
+    path: str, found: Sequence[Path], suffixes: Sequence[str]
+) -> ProblemsFound:
+    """Build the problem of a path without readable files."""
+    kinds = ", ".join(suffixes)
+    if not found and not Path(path).exists():
+        return problem_error(
+            "data",
+            f"file not found: '{path}'",
+            path=("path",),
+            hint=f"paths are relative to {Path.cwd()}",
+        )
+    names = ", ".join(sorted(file.name for file in found)[:MAX_NAMES_LISTED]) or "no files"
+    return problem_error(
+        "data",
+        f"'{path}' names no {kinds} file; found: {names}",
+        path=("path",),
+        hint=f"files are read by their suffix: {kinds}",
+    )
+
+
+def describe_files(files: Sequence[Path], known: Mapping[str, SourceFile]) -> list[SourceFile]:
+    """Return every file with its hash, taken from `known` if size and time are unchanged."""
+    return [describe_file(file, known.get(str(file))) for file in files]
+
+
+def describe_file(file: Path, known: SourceFile | None) -> SourceFile:
+    """Return one file with its hash."""
+    try:
+        status = file.stat()
+        if known is not None and (known.size, known.mtime_ns) == (
+            status.st_size,
+            status.st_mtime_ns,
+        ):
+            return known
+        settled = time.time() - status.st_mtime > MIN_SETTLED_SECONDS
+        with file.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise problem_error(
+            "data",
+            f"'{file}' cannot be read: {error.strerror}",
+            path=("path",),
+            hint="check the file's permissions",
+        ) from None
+    return SourceFile(str(file), status.st_size, status.st_mtime_ns if settled else None, sha256)
+
+
+def is_file_unchanged(file: SourceFile) -> bool:
+    """Return whether size and, if reliable, time of a file are unchanged."""
+    try:
+        status = Path(file.path).stat()
+    except OSError:
+        return False
+    return status.st_size == file.size and file.mtime_ns in (None, status.st_mtime_ns)

@@ -1,0 +1,138 @@
+"""Folder of token indexes that runs share.
+
+The name of an index is a hash of everything that its tokens depend on.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from titanrun.components.data.spec.data_files import SourceFile
+from titanrun.components.data.token_writer import fsync_folder
+
+FORMAT = 3
+LOCK_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """Source and content of an index, stored next to it as JSON.
+
+    `left_out` documents passed no filter. `skipped` records could not be read.
+    """
+
+    format: int
+    source: str
+    tokenizer: str
+    settings: str
+    files: tuple[SourceFile, ...]
+    documents: int
+    left_out: int
+    skipped: int
+    tokens: int
+    tokens_file: str
+    size: int
+    digest: str
+    max_token_id: int
+
+
+def compute_index_key(settings: str, tokenizer: str, content_hashes: Sequence[str]) -> str:
+    """Return the name of an index: a hash of its inputs by content, and of the settings."""
+    return hashlib.sha256(
+        json.dumps([FORMAT, settings, tokenizer, list(content_hashes)]).encode()
+    ).hexdigest()[:32]
+
+
+def get_index_record_path(folder: Path, key: str) -> Path:
+    """Return the path of the record of an index."""
+    return folder / f"{key}.json"
+
+
+def get_index_tokens_path(folder: Path, key: str) -> Path:
+    """Return the path of the tokens of an index."""
+    return folder / f"{key}.npy"
+
+
+def get_file_hashes_path(folder: Path, source: str) -> Path:
+    """Return the path of the hashes of a source's files as of the last time they were read."""
+    return folder / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.files.json"
+
+
+def find_index_record(path: Path) -> IndexRecord | None:
+    """Return the record of an index, None if it does not exist or has another format."""
+    try:
+        data = json.loads(path.read_bytes())
+        files = tuple(SourceFile(**entry) for entry in data.pop("files"))
+        record = IndexRecord(files=files, **data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record if record.format == FORMAT else None
+
+
+def write_index_record(path: Path, record: IndexRecord) -> None:
+    """Write the record atomically, which completes the index."""
+    write_json_atomically(path, asdict(record))
+
+
+def read_file_hashes(path: Path) -> dict[str, SourceFile]:
+    """Return the files of a source, by path, as of the last time they were read."""
+    try:
+        return {
+            entry["path"]: SourceFile(**entry) for entry in json.loads(path.read_bytes())["files"]
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def write_file_hashes(path: Path, source: str, files: Sequence[SourceFile]) -> None:
+    """Store the hashes of the files of a source."""
+    write_json_atomically(path, {"source": source, "files": [asdict(file) for file in files]})
+
+
+def write_json_atomically(path: Path, data: Any) -> None:
+    """Write JSON atomically, so that no reader sees a partial file."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    fsync_folder(path.parent)
+
+
+@contextmanager
+def lock_index(folder: Path, key: str, *, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Lock an index against other processes of this machine.
+
+    If file locks have no effect, two processes may write: the same bytes, each atomically.
+    `on_wait` is called repeatedly while waiting.
+    """
+    path = folder / f".{key}.lock"
+    with path.open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                on_wait()
+                time.sleep(LOCK_POLL_SECONDS)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def find_complete_index(folder: Path, key: str) -> IndexRecord | None:
+    """Return the record of a complete index, None if it must be built."""
+    record = find_index_record(get_index_record_path(folder, key))
+    tokens = get_index_tokens_path(folder, key)
+    if record is None or not tokens.is_file() or tokens.stat().st_size != record.size:
+        return None
+    return record

@@ -1,0 +1,138 @@
+"""Verification and cleanup of a folder of token indexes."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from titanrun.components.data.spec.data_files import describe_file
+from titanrun.components.data.token_cache import (
+    IndexRecord,
+    find_index_record,
+    get_index_record_path,
+    get_index_tokens_path,
+)
+from titanrun.components.data.token_file import open_token_memmap, summarize_tokens
+from titanrun.config.problems import ProblemsFound
+
+SECONDS_A_DAY = 24 * 3600
+STALE_SECONDS = 3600
+"""Age in seconds from which a temporary file must be from a process that died."""
+
+
+def verify_token_cache(folder: Path) -> list[dict[str, Any]]:
+    """Return each index of a folder with its damage and its changed source files."""
+    return [
+        {
+            "name": key,
+            **summarize_index_record(record),
+            "damage": find_index_damage(folder, key, record),
+            "changed": find_changed_files(record),
+        }
+        for key, record in list_token_indexes(folder)
+    ]
+
+
+def list_token_indexes(folder: Path) -> list[tuple[str, IndexRecord]]:
+    """Return the indexes of a folder by name."""
+    found = [
+        (path.name.removesuffix(".json"), find_index_record(path))
+        for path in sorted(folder.glob("*.json"))
+    ]
+    return [(key, record) for key, record in found if record is not None]
+
+
+def summarize_index_record(record: IndexRecord) -> dict[str, Any]:
+    """Return a short summary of an index."""
+    return {
+        "source": record.source,
+        "documents": record.documents,
+        "tokens": record.tokens,
+        "bytes": record.size,
+    }
+
+
+def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None:
+    """Return what is wrong with the tokens of an index, None if nothing.
+
+    Only a sample of very large indexes is read, as when they are opened.
+    """
+    path = get_index_tokens_path(folder, key)
+    try:
+        if path.stat().st_size != record.size:
+            return f"{path.stat().st_size} bytes instead of {record.size}"
+        digest = summarize_tokens(open_token_memmap(path), source=str(path)).digest
+    except FileNotFoundError:
+        return "its tokens are gone"
+    except ProblemsFound as found:
+        return found.problems[0].message
+    return None if digest == record.digest else "its tokens are other ones than when it was written"
+
+
+def find_changed_files(record: IndexRecord) -> list[str]:
+    """Return the source files of an index that are gone or have changed since it was built."""
+    found = []
+    for file in record.files:
+        try:
+            if describe_file(Path(file.path), file).sha256 != file.sha256:
+                found.append(file.path)
+        except ProblemsFound:
+            found.append(file.path)
+    return found
+
+
+def prune_token_cache(
+    folder: Path, *, should_delete_all: bool, max_unused_days: float | None, should_delete: bool
+) -> list[dict[str, Any]]:
+    """Remove indexes and return which: all, unused ones, or else damaged and outdated ones.
+
+    Unused indexes were not opened for `max_unused_days`. Outdated indexes have source files that
+    changed. Nothing is removed unless `should_delete`. Runs that read a removed index stop with a
+    data problem.
+    """
+    found = []
+    for key, record in list_token_indexes(folder):
+        why = find_prune_reason(
+            folder,
+            key,
+            record,
+            should_delete_all=should_delete_all,
+            max_unused_days=max_unused_days,
+        )
+        if why is not None:
+            found.append({"name": key, **summarize_index_record(record), "why": why})
+            if should_delete:
+                get_index_record_path(folder, key).unlink(missing_ok=True)
+                get_index_tokens_path(folder, key).unlink(missing_ok=True)
+    for path in sorted(folder.glob(".*.tmp-*")):
+        if time.time() - path.stat().st_mtime > STALE_SECONDS:
+            found.append(
+                {
+                    "name": path.name,
+                    "source": "",
+                    "bytes": path.stat().st_size,
+                    "why": "left by a process that died",
+                }
+            )
+            if should_delete:
+                path.unlink(missing_ok=True)
+    return found
+
+
+def find_prune_reason(
+    folder: Path,
+    key: str,
+    record: IndexRecord,
+    *,
+    should_delete_all: bool,
+    max_unused_days: float | None,
+) -> str | None:
+    """Return why to remove an index, None to keep it."""
+    if should_delete_all:
+        return "all go"
+    if max_unused_days is not None:
+        age = (time.time() - get_index_record_path(folder, key).stat().st_mtime) / SECONDS_A_DAY
+        return f"not opened for {age:.0f} days" if age >= max_unused_days else None
+    if wrong := find_index_damage(folder, key, record):
+        return wrong
+    files = find_changed_files(record)
+    return f"made of '{files[0]}', which is gone or has changed" if files else None

@@ -1,0 +1,81 @@
+"""Sequences from a .npy file of token ids that was written by other software."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from titanrun.components.data.chunked_sequences import build_token_chunks
+from titanrun.components.data.config import TokensDatasetConfig
+from titanrun.components.data.file_change_guard import UnchangedFile, find_file_state
+from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import problem_error
+
+
+class TokenArrayDataset:
+    """Rows of a 2-D array as sequences."""
+
+    def __init__(
+        self, tokens: NDArray[np.integer], *, summary: TokenSummary, file: UnchangedFile
+    ) -> None:
+        self._tokens = tokens
+        self._file = file
+        self.fingerprint = summary.compute_fingerprint(tokens.shape[1])
+        self.max_token_id = summary.max_token_id
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        row: NDArray[np.integer] = self._tokens[index]
+        return row.astype(np.int64)
+
+    def check(self) -> None:
+        """Raise a data problem if the file has changed since it was opened."""
+        self._file.check()
+
+
+def build_token_dataset(
+    config: TokensDatasetConfig,
+    *,
+    sample_length: int,
+    tokenizer: Tokenizer | None = None,
+    cache_folder: Path | None = None,
+) -> IndexedDataset:
+    """Build the dataset of the rows of a 2-D array, or of the windows of a 1-D one.
+
+    Tokenizer and cache are not used.
+
+    Raises:
+        ProblemsFound: A data problem if the file does not fit, with a path relative to the
+            dataset's config.
+    """
+    path = Path(config.path)
+    state = find_file_state(path)
+    tokens = open_token_memmap(path)
+    if tokens.ndim == 2:
+        check_sample_length(tokens.shape[1], sample_length, config.path)
+    summary = summarize_tokens(tokens, source=config.path)
+    file = UnchangedFile(path, state=state, digest=summary.digest)
+    if tokens.ndim == 1:
+        return build_token_chunks(
+            tokens, sample_length=sample_length, summary=summary, source=config.path, file=file
+        )
+    return TokenArrayDataset(tokens, summary=summary, file=file)
+
+
+def check_sample_length(found_length: int, sample_length: int, source: str) -> None:
+    """Check that rows have seq_len + 1 tokens: the inputs and one more label."""
+    if found_length == sample_length:
+        return
+    hint = (
+        f"set seq_len to {found_length - 1}" if found_length > 1 else "save rows of seq_len + 1 ids"
+    )
+    message = (
+        f"'{source}' has rows of {pluralize(found_length, 'token')}, "
+        f"seq_len {sample_length - 1} needs {sample_length}"
+    )
+    raise problem_error("data", message, path=("path",), hint=hint)

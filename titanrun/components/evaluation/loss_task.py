@@ -1,0 +1,38 @@
+"""Loss and perplexity on a dataset."""
+
+import math
+
+import numpy as np
+
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.evaluation.config import LossTaskConfig
+from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
+from titanrun.config.problems import problem_error
+
+
+def evaluate_loss_task(config: LossTaskConfig, *, eval_model: EvalModel) -> TaskMetrics:
+    """Return the mean loss per token in the loss, its exponential, and the number of tokens."""
+    assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
+    dataset = eval_model.open_dataset(config.dataset, seq_len=config.seq_len)
+    count = len(dataset) if config.limit is None else min(config.limit, len(dataset))
+    total, weight, tokens = 0.0, 0.0, 0
+    for start in range(0, count, eval_model.batch_size):
+        wanted = range(start, min(start + eval_model.batch_size, count))
+        batch = TokenBatch.from_sequences(np.stack([dataset[index] for index in wanted]))
+        total += float(eval_model.compute_loss_sum(batch))
+        weight += float(batch.num_valid_tokens())
+        tokens += int(batch.label_mask().sum())
+    if tokens == 0:
+        raise problem_error(
+            "data",
+            "the data has no token that counts in the loss",
+            path=("dataset",),
+            hint="use more data, or a smaller seq_len",
+        )
+    loss = total / weight
+    return {
+        "loss": loss,
+        "perplexity": math.exp(loss) if loss < math.log(1e300) else math.inf,
+        "tokens": tokens,
+        "rows": count,
+    }

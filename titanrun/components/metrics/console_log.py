@@ -1,0 +1,155 @@
+"""Progress on the console: a live display on a terminal, plain lines otherwise."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from titanrun.components.metrics.spec.metric_format import format_elapsed_time, format_metrics
+from titanrun.components.metrics.spec.metrics_file import encode_number
+from titanrun.config.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from titanrun.components.metrics import live_display as terminal_display
+else:
+    # imported only on a terminal
+    terminal_display = LazyModule("titanrun.components.metrics.live_display")
+
+
+class RunProgress:
+    """Progress of the run, with an estimate of the remaining time."""
+
+    def __init__(
+        self, total_steps: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total_steps = total_steps
+        self.first_step = first_step
+        self.step = first_step
+        self.clock = clock
+        self._began = clock()
+        self._advanced = self._began
+
+    def advance(self, step: int) -> None:
+        """Set the number of completed steps."""
+        self.step = step
+        self._advanced = self.clock()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the start of this process's part of the run."""
+        return self.clock() - self._began
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Estimated seconds to the end, None before the first step."""
+        done = self.step - self.first_step
+        if done <= 0:
+            return None
+        seconds_a_step = (self._advanced - self._began) / done
+        return max(
+            0.0, seconds_a_step * (self.total_steps - self.step) - (self.clock() - self._advanced)
+        )
+
+
+class ProgressView(Protocol):
+    """View of the progress."""
+
+    def show(self, progress: RunProgress, values: Mapping[str, float]) -> None:
+        """Show the metrics of one step."""
+
+    def close(self) -> None:
+        """Close the view."""
+
+
+class ConsoleLog:
+    """Console log of steps: a display that is updated in place on a terminal, else lines.
+
+    Args:
+        total_steps: Last step of the run.
+        stream: Output stream. None is stderr.
+        first_step: Steps completed before this process began.
+        uses_colors: Whether a terminal shows colors, unless NO_COLOR is set.
+        is_json: Whether to write a JSON object per logged step, on a terminal too.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        stream: TextIO | None = None,
+        *,
+        first_step: int = 0,
+        uses_colors: bool = True,
+        is_json: bool = False,
+    ) -> None:
+        self.progress = RunProgress(total_steps, first_step)
+        target = sys.stderr if stream is None else stream
+        self._view: ProgressView = (
+            JsonLinesView(target)
+            if is_json
+            else import_live_display(target, uses_colors=uses_colors)
+            if target.isatty()
+            else PlainTextView(target)
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the metrics of one step."""
+        self.progress.advance(step)
+        self._view.show(self.progress, values)
+
+    def close(self) -> None:
+        """Leave the last state on the screen and release the terminal."""
+        self._view.close()
+
+
+class PlainTextView:
+    """One line per logged step, with aligned numbers."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def show(self, progress: RunProgress, values: Mapping[str, float]) -> None:
+        """Write one line."""
+        width = len(str(progress.total_steps))
+        cells = [
+            f"step {progress.step:{width}}/{progress.total_steps}",
+            *(reading.text for reading in format_metrics(values)),
+        ]
+        if progress.remaining_seconds is not None and progress.step < progress.total_steps:
+            cells.append(f"{format_elapsed_time(progress.remaining_seconds)} left")
+        self.stream.write("  ".join(cells) + "\n")
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Do nothing: no resources are open."""
+
+
+class JsonLinesView:
+    """Line of metrics.jsonl for each logged step, with the total steps and remaining seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def show(self, progress: RunProgress, values: Mapping[str, float]) -> None:
+        """Write one line."""
+        left = progress.remaining_seconds
+        about = {
+            "time": time.time(),
+            "level": "info",
+            "step": progress.step,
+            "steps": progress.total_steps,
+            "remaining_seconds": left,
+        }
+        self.stream.write(
+            json.dumps({**about, **{name: encode_number(value) for name, value in values.items()}})
+            + "\n"
+        )
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Do nothing: no resources are open."""
+
+
+def import_live_display(stream: TextIO, *, uses_colors: bool) -> ProgressView:
+    """Open the display for terminals, imported only if needed."""
+    return terminal_display.open_live_display(stream, uses_colors=uses_colors)

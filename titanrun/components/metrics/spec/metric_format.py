@@ -1,0 +1,65 @@
+"""Format of metrics for people: selection, order, labels and digits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FormattedMetric:
+    """One metric as text: a label before the number, or a unit after it."""
+
+    name: str
+    number: str
+    label: str = ""
+    unit: str = ""
+
+    @property
+    def text(self) -> str:
+        """Full text, such as `loss 4.1234` or `12,345 tok/s`."""
+        return " ".join(part for part in (self.label, self.number, self.unit) if part)
+
+
+# metric -> label, format of the number (fixed widths keep columns aligned), unit
+METRIC_FORMATS: dict[str, tuple[str, str, str]] = {
+    "loss": ("loss", "{:8.5f}", ""),
+    "grad_norm": ("grad norm", "{:8.4f}", ""),
+    "lr": ("lr", "{:.3e}", ""),
+    "tps": ("", "{:9,.0f}", "tok/s"),
+    "tflops": ("", "{:7.2f}", "TFLOPs"),
+    "mfu": ("", "{:5.1f}%", "MFU"),
+    "memory_gib": ("", "{:6.2f}", "GiB"),
+    "validation/loss": ("validation loss", "{:8.5f}", ""),
+    "rollout/reward_mean": ("reward", "{:7.4f}", ""),
+    "rollout/age_max": ("age", "{:2.0f}", ""),
+    "validation/reward_mean": ("validation reward", "{:7.4f}", ""),
+}
+
+# written to files but not shown to people
+HIDDEN_METRICS = {"step", "tokens_seen", "time/step_seconds", "time/data_seconds"}
+HIDDEN_PREFIXES = ("rl/", "rollout/", "validation/")
+
+
+def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:
+    """Return the metrics to show: the known ones in their order, then all others recorded."""
+    known = [
+        FormattedMetric(name, number.format(values[name]), label, unit)
+        for name, (label, number, unit) in METRIC_FORMATS.items()
+        if name in values
+    ]
+    others = [
+        name
+        for name in values
+        if name not in METRIC_FORMATS
+        and name not in HIDDEN_METRICS
+        and not name.startswith(HIDDEN_PREFIXES)
+    ]
+    return known + [FormattedMetric(name, f"{values[name]:.4g}", name) for name in others]
+
+
+def format_elapsed_time(seconds: float) -> str:
+    """Format as `9:05` or `2:09:05`, from one day on as `3d 02:09`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24}d {hours % 24:02}:{minutes:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,382 @@
+"""Pydantic's errors about one value, in the words of recipe authors."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from titanrun.config.diagnostics import format_short_value
+from titanrun.config.problems import ProblemCode
+from titanrun.config.suggest import (
+    CURLY_QUOTES,
+    find_closest,
+    format_word_list,
+    is_other_number,
+    is_respelling,
+)
+from titanrun.config.yaml_scalars import BOOLEAN_WORDS
+
+NO_VALUE = object()
+AUTO = "auto"
+EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int64": "a whole number of at most 64 bits",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "none_required": "null",
+    "component_type": "a name, or a mapping with name",
+    "component_name_type": "a name",
+}
+SECRET_MESSAGE = "a recipe must not contain a secret; the value is not shown"
+SECRET_HELP = "write ${env:NAME} and set that environment variable where the run starts"
+SIZE_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG])(?:i?[bB])?")
+DECIMAL_COMMA = re.compile(r"[-+]?0,[0-9]{1,17}")
+PERCENT = re.compile(r"([0-9]{1,17}(?:\.[0-9]{1,17})?) ?%")
+TEN_POWER_NOTATION = re.compile(
+    r"(?:([0-9]{1,17}(?:\.[0-9]{1,17})?) ?[*x\u00d7] ?)?10 ?(?:\^|\*\*) ?\(?([-+]?[0-9]{1,9})\)?"
+)
+SHORT_DTYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "full": "float32",
+}
+SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMessage:
+    """Message about one wrong value, and the text to write instead."""
+
+    code: ProblemCode
+    message: str
+    hint: str | None = None
+    suggestion: str | None = None
+    expected: str | None = None
+    is_certain: bool = False
+    """Whether `suggestion` is certain, so that it may be applied automatically."""
+
+
+def describe_value_error(kind: str, context: Mapping[str, Any], value: Any) -> ErrorMessage:
+    """Return the message for pydantic's error `kind` about `value`.
+
+    `value` is NO_VALUE for a key without a value.
+    """
+    if kind == "secret":
+        return ErrorMessage("wrong-type", SECRET_MESSAGE, SECRET_HELP, expected="${env:NAME}")
+    if kind == "unit":
+        return describe_unit_error(context, value)
+    if kind == "or_auto":
+        return describe_auto_or_error(
+            describe_value_error(context["inner"], context["inner_ctx"], value), value
+        )
+    if value is NO_VALUE or value is None:
+        return describe_missing_value(kind, context, value)
+    table: dict[str, Callable[[Mapping[str, Any], Any], ErrorMessage]] = {
+        "literal_error": describe_literal_error,
+        "unknown_name": describe_unknown_name,
+        "finite_number": lambda _context, got: ErrorMessage(
+            "out-of-range", f"{got} is not a finite number"
+        ),
+        "string_too_short": lambda _context, _got: ErrorMessage(
+            "out-of-range", "the text is empty"
+        ),
+        "too_short": lambda _context, _got: ErrorMessage("out-of-range", "the list is empty"),
+        "component_name_missing": lambda got, _value: ErrorMessage(
+            "missing-key",
+            f"missing required key 'name' in section '{got['slot']}'",
+            format_known_names(got["names"]),
+        ),
+    }
+    if kind in table:
+        return table[kind](context, value)
+    if kind in RANGE_ERRORS:
+        sign, allowed, key = RANGE_ERRORS[kind]
+        bound = format_bound_number(context[key])
+        return ErrorMessage(
+            "out-of-range",
+            f"{format_short_value(value)} is {sign} {bound}",
+            expected=f"{allowed} {bound}",
+        )
+    expected = EXPECTED.get(kind, kind.replace("_", " "))
+    worded = describe_wrong_type(expected, value)
+    return (
+        replace(worded, hint=context["help"])
+        if worded.hint is None and "help" in context
+        else worded
+    )
+
+
+def describe_auto_or_error(inner: ErrorMessage, value: str) -> ErrorMessage:
+    """Return the message of the inner type of `auto`-or-something, with `auto` added."""
+    if inner.expected is None or (inner.hint is not None and inner.code != "unknown-name"):
+        return inner
+    expected = f"{inner.expected} or auto"
+    suggestion = inner.suggestion or find_closest(value, [AUTO])
+    hint = f"did you mean '{suggestion}'?" if suggestion else inner.hint
+    certain = inner.is_certain or (suggestion == AUTO and is_respelling(value, AUTO, [AUTO]))
+    return ErrorMessage(
+        inner.code,
+        inner.message.replace(inner.expected, expected, 1),
+        hint,
+        suggestion,
+        expected,
+        certain,
+    )
+
+
+# violated relation, allowed relation, and key of the bound in pydantic's context
+RANGE_ERRORS = {
+    "greater_than": ("not above", "above", "gt"),
+    "greater_than_equal": ("below", "at least", "ge"),
+    "less_than": ("not below", "below", "lt"),
+    "less_than_equal": ("above", "at most", "le"),
+    "multiple_of": ("not a multiple of", "a multiple of", "multiple_of"),
+}
+
+
+def describe_wrong_type(expected: str, value: Any) -> ErrorMessage:
+    """Describe a value of a wrong type. Text that looks like the right type gets a fix."""
+    message = f"expected {expected}, got {format_value_with_kind(value)}"
+    if isinstance(value, str):
+        if expected == "true or false":
+            meant = BOOLEAN_WORDS.get(value.lower()) or (
+                value.lower() if value.lower() in ("true", "false") else None
+            )
+            return ErrorMessage(
+                "wrong-type",
+                message,
+                f"write {meant}" if meant else None,
+                meant,
+                expected,
+                is_certain=meant is not None,
+            )
+        if "number" in expected:
+            return describe_text_for_number(expected, value, message)
+    if expected == "true or false" and value in (0, 1):
+        meant = "true" if value else "false"
+        return ErrorMessage(
+            "wrong-type", message, f"write {meant}", meant, expected, is_certain=True
+        )
+    if expected == "text" and isinstance(value, bool | int | float):
+        return ErrorMessage(
+            "wrong-type",
+            message,
+            f'write "{format_short_value(value)}"',
+            expected=expected,
+            is_certain=True,
+        )
+    if isinstance(value, list) and len(value) == 1 and "number" in expected:
+        return ErrorMessage(
+            "wrong-type", message, f"write {format_short_value(value[0])}", expected=expected
+        )
+    if expected == "a list" and not isinstance(value, dict):
+        return ErrorMessage("wrong-type", message, f"write [{value}]", expected=expected)
+    return ErrorMessage("wrong-type", message, expected=expected)
+
+
+def describe_text_for_number(expected: str, value: str, message: str) -> ErrorMessage:
+    """Describe text in the place of a number: 1_000, 1:30:00, 4k, "8"."""
+    if re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]+)?([eE][-+]?[0-9]+)?", value) and "_" in value:
+        plain = value.replace("_", "")
+        wrong = f"{format_short_value(value)} is text: numbers have no underscores"
+        return ErrorMessage(
+            "ambiguous-number", wrong, f"write {plain}", plain, expected, is_certain=True
+        )
+    if re.fullmatch(r"[0-9]+(:[0-5]?[0-9])+", value):
+        parts = [int(part) for part in value.split(":")]
+        total = sum(part * 60**power for power, part in enumerate(reversed(parts)))
+        wrong = f"{format_short_value(value)} is text: numbers have no colons"
+        return ErrorMessage(
+            "ambiguous-number", wrong, f"write {total} if sixties are meant", None, expected
+        )
+    size = SIZE_WORDS.fullmatch(value)
+    if size:
+        offers = [
+            format_bound_number(float(size[1]) * factor)
+            for factor in reversed(SIZE_FACTORS[size[2].lower()])
+        ]
+        wrong = f"{format_short_value(value)} has a unit, but this field takes none"
+        return ErrorMessage(
+            "ambiguous-number", wrong, f"write {format_word_list(offers)}", None, expected
+        )
+    other = convert_other_notation(value)
+    if other:
+        return ErrorMessage("wrong-type", message, f"write {other}", None, expected)
+    plain = unicodedata.normalize("NFKC", value.strip(CURLY_QUOTES)).strip().replace("_", "")
+    try:
+        is_finite = math.isfinite(float(plain))
+    except ValueError:
+        return ErrorMessage("wrong-type", message, expected=expected)
+    return describe_quoted_number(expected, value, plain, message, is_finite=is_finite)
+
+
+def describe_quoted_number(
+    expected: str, value: str, plain: str, message: str, *, is_finite: bool
+) -> ErrorMessage:
+    """Describe text that is the number `plain` apart from quotes or Unicode digits."""
+    if not value.strip(CURLY_QUOTES).isascii():
+        return ErrorMessage(
+            "ambiguous-number",
+            f"{format_short_value(value)} is text: numbers have ASCII digits",
+            f"write {plain}",
+            plain,
+            expected,
+        )
+    if not is_finite:  # YAML reads nan, inf and infinity as text
+        return ErrorMessage(
+            "out-of-range", f"{format_short_value(value)} is not a finite number", expected=expected
+        )
+    certain = "whole" not in expected or float(plain).is_integer()
+    return ErrorMessage(
+        "wrong-type",
+        f"{message} in quotes",
+        f"write {plain} without quotes",
+        plain,
+        expected,
+        certain,
+    )
+
+
+def convert_other_notation(text: str) -> str | None:
+    """Convert a number in handwritten notation (0,001 or 3*10^-4 or 10%), or return None."""
+    if DECIMAL_COMMA.fullmatch(text):
+        return text.replace(",", ".")
+    if percent := PERCENT.fullmatch(text):
+        return format_bound_number(float(percent[1]) / 100)
+    power = TEN_POWER_NOTATION.fullmatch(text)
+    return f"{power[1] or 1}e{int(power[2])}" if power else None
+
+
+def describe_unit_error(context: Mapping[str, Any], value: Any) -> ErrorMessage:
+    """Describe a value with a missing or unsuitable unit."""
+    words, meant = context["words"], context["meant"]
+    got = "nothing" if value is NO_VALUE else format_value_with_kind(value)
+    if meant is None:
+        return ErrorMessage(
+            "wrong-type", f"expected {words}, got {got}", context["units"], expected=words
+        )
+    hint = f"write {meant} without quotes" if meant.isdigit() else f"did you mean '{meant}'?"
+    certain = meant == "".join(str(value).split())
+    return ErrorMessage("wrong-type", f"expected {words}, got {got}", hint, meant, words, certain)
+
+
+def describe_missing_value(kind: str, context: Mapping[str, Any], value: Any) -> ErrorMessage:
+    """Describe null, or a key without a value, where a value is required."""
+    if kind == "literal_error":
+        expected = format_expected_literals(context)
+    elif kind == "component_name_missing":
+        return ErrorMessage(
+            "missing-key",
+            f"missing required key 'name' in section '{context['slot']}'",
+            format_known_names(context["names"]),
+        )
+    else:
+        expected = EXPECTED.get(kind, "a value")
+    got = "nothing" if value is NO_VALUE else "null"
+    return ErrorMessage("wrong-type", f"expected {expected}, got {got}", expected=expected)
+
+
+def describe_literal_error(context: Mapping[str, Any], value: Any) -> ErrorMessage:
+    """Describe a value that is not one of the allowed literals."""
+    choices = re.findall(r"'([^']*)'", context["expected"])
+    if (
+        isinstance(value, str)
+        and not choices
+        and value in format_expected_literals(context).replace(" or ", ", ").split(", ")
+    ):
+        message = (
+            f"expected {format_expected_literals(context)}, "
+            f"got text {format_short_value(value)} in quotes"
+        )
+        return ErrorMessage(
+            "wrong-type",
+            message,
+            f"write {value} without quotes",
+            value,
+            format_expected_literals(context),
+            is_certain=True,
+        )
+    if not isinstance(value, str) or not choices:
+        return ErrorMessage(
+            "wrong-type",
+            f"expected {format_expected_literals(context)}, got {format_value_with_kind(value)}",
+            expected=format_expected_literals(context),
+        )
+    short = SHORT_DTYPES.get(value.lower())
+    suggestion = short if short in choices else find_closest(value, choices)
+    hint = f"did you mean '{suggestion}'?" if suggestion else None
+    certain = suggestion is not None and (
+        suggestion == short or is_respelling(value, suggestion, choices)
+    )
+    message = f"unknown value {format_short_value(value)}; expected {format_word_list(choices)}"
+    return ErrorMessage(
+        "unknown-name", message, hint, suggestion, format_word_list(choices), certain
+    )
+
+
+def describe_unknown_name(context: Mapping[str, Any], value: Any) -> ErrorMessage:
+    """Describe a component name that no choice of the slot has."""
+    suggestion = find_closest(
+        context["name"],
+        [name for name in context["names"] if not is_other_number(context["name"], name)],
+    )
+    hint = f"did you mean '{suggestion}'?" if suggestion else format_known_names(context["names"])
+    message = f"unknown {singularize_slot(context['slot'])} {format_short_value(context['name'])}"
+    certain = suggestion is not None and is_respelling(
+        context["name"], suggestion, context["names"]
+    )
+    return ErrorMessage(
+        "unknown-name", message, hint, suggestion, format_word_list(context["names"]), certain
+    )
+
+
+def format_expected_literals(context: Mapping[str, Any]) -> str:
+    """Return pydantic's list of literals in our punctuation."""
+    return str(context["expected"]).replace("'", "")
+
+
+def format_known_names(names: list[str]) -> str:
+    """Return a hint that lists the known names."""
+    return (
+        f"known names: {format_word_list(names)}"
+        if names
+        else "no names are registered for this slot yet"
+    )
+
+
+def singularize_slot(slot: str) -> str:
+    """Return the name of one component of a slot: `converters` -> `converter`."""
+    return slot.replace("_", " ").removesuffix("s") if slot != "loss" else slot
+
+
+def add_article(slot: str) -> str:
+    """Return a slot's component with its article: `a tokenizer`, `an optimizer`."""
+    word = singularize_slot(slot)
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def format_value_with_kind(value: Any) -> str:
+    """Return a value with its kind: `text 'abc'`, `the number 3`, `a list`."""
+    if isinstance(value, bool) or value is None:
+        return format_short_value(value)
+    if isinstance(value, str):
+        return f"text {format_short_value(value)}"
+    if isinstance(value, int | float):
+        return f"the number {format_short_value(value)}"
+    return "a list" if isinstance(value, list | tuple) else "a mapping"
+
+
+def format_bound_number(value: float) -> str:
+    """Format a bound: 1, not 1.0."""
+    return str(int(value)) if float(value).is_integer() else str(value)

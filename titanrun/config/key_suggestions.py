@@ -1,0 +1,239 @@
+"""Suggestions for unknown keys: the intended key, or the section in which the key belongs."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from titanrun.config import registry
+from titanrun.config.base import Config
+from titanrun.config.compose import EXTENDS
+from titanrun.config.error_messages import singularize_slot
+from titanrun.config.problems import DataPath, Origin
+from titanrun.config.suggest import (
+    find_closest,
+    format_word_list,
+    is_respelling,
+    normalize_spelling,
+)
+from titanrun.config.tree import Node, find_node, format_path
+from titanrun.config.type_introspection import (
+    find_annotation,
+    find_choice_class,
+    find_config_class,
+    find_field_info,
+    find_item_type,
+    is_slot,
+    unwrap_annotation,
+)
+
+NAME = "name"
+Synonyms = Mapping[str, tuple[str, ...]]
+
+
+class KeySuggestions:
+    """Suggestions for the keys of one tree, by spelling, synonyms and places in the schema.
+
+    `synonyms` maps a word to the keys it may mean. Words in `exact_synonyms` certainly mean their
+    synonym.
+    """
+
+    def __init__(
+        self,
+        model: type[Config],
+        root: Node,
+        data: Any,
+        synonyms: Synonyms,
+        exact_synonyms: Collection[str],
+    ) -> None:
+        self.model = model
+        self.root = root
+        self.data = data
+        self.synonyms = synonyms
+        self.exact_synonyms = exact_synonyms
+
+    def can_rename(self, path: DataPath, meant: str) -> bool:
+        """Return whether a key certainly means `meant`, and `meant` is not given in other ways.
+
+        Neither its file nor another misspelled key may give it as well.
+        """
+        parent, holder = (
+            find_node(self.root, path[:-1]),
+            find_config_class(self.model, self.data, path[:-1]),
+        )
+        if parent is None or holder is None or not isinstance(parent.value, dict):
+            return False
+        origin = find_key_origin(parent.value[str(path[-1])])
+        rivals = [
+            name
+            for name, node in parent.value.items()
+            if (mark := find_key_origin(node)) and origin and mark.source is origin.source
+        ]
+        claims = [name for name in rivals if name == meant or self.is_same_key(name, meant, holder)]
+        return claims == [path[-1]]
+
+    def is_same_key(self, key: str, meant: str, holder: type[Config]) -> bool:
+        """Return whether `key` is another spelling or an exact synonym of `meant`."""
+        word = key.lower().replace("-", "_")
+        same = word in self.exact_synonyms and self.synonyms.get(word) == (meant,)
+        return key not in holder.model_fields and (
+            same or is_respelling(key, meant, self.list_known_keys(holder))
+        )
+
+    def list_known_keys(self, holder: type[Config]) -> list[str]:
+        """Return the accepted keys of a mapping.
+
+        At the top of a file this includes keys that are removed when files are composed.
+        """
+        return [*holder.model_fields, *([EXTENDS] if holder is self.model else [])]
+
+    def find_misspelled_name(self, path: DataPath) -> str | None:
+        """Return the key that is probably a misspelled `name`, for a component without a name."""
+        node = find_node(self.root, path)
+        keys = list(node.value) if node is not None and isinstance(node.value, dict) else []
+        known = {
+            key
+            for choice in registry.load_choices(
+                find_annotation(self.model, self.data, path)
+            ).values()
+            for key in choice.model_fields
+        }
+        near = [
+            key
+            for key in keys
+            if key not in known
+            and (find_closest(key, [NAME]) or self.synonyms.get(key.lower()) == (NAME,))
+        ]
+        return near[0] if len(near) == 1 else None
+
+    def suggest_key(self, path: DataPath) -> tuple[str | None, str | None]:
+        """Return the intended key of the same mapping, and a hint about where the key belongs.
+
+        At most one of the two is set.
+        """
+        key = str(path[-1])
+        holder = find_config_class(self.model, self.data, path[:-1])
+        parent = find_node(self.root, path[:-1])
+        if holder is None or parent is None or not isinstance(parent.value, dict):
+            return None, None
+        respelt = next(
+            (
+                name
+                for name in self.list_known_keys(holder)
+                if normalize_spelling(name) == normalize_spelling(key)
+            ),
+            None,
+        )
+        if respelt is not None:
+            return respelt, None
+        steps = tuple(key.split("."))
+        if (
+            len(steps) > 1
+            and find_field_info(self.model, self.data, (*path[:-1], *steps)) is not None
+        ):
+            return (
+                None,
+                f"write {steps[-1]} below '{format_path((*path[:-1], *steps[:-1]))}': "
+                "dots are for the command line",
+            )
+        above = self.find_empty_key_above(path, parent)
+        if above is not None:
+            return (
+                None,
+                f"indent it: it belongs to '{above}' in line {get_key_line(parent.value[above])}",
+            )
+        present = set(parent.value)
+        for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
+            if synonym in holder.model_fields:
+                return synonym, None
+        suggestion = find_closest(key, self.list_known_keys(holder), present=present)
+        exact = self.find_elsewhere(key, path)
+        return (None, exact) if exact else (suggestion, None)
+
+    def find_empty_key_above(self, path: DataPath, parent: Node) -> str | None:
+        """Return the empty key above that could hold the unknown key."""
+        assert isinstance(parent.value, dict)
+        key, mark, found = str(path[-1]), find_key_origin(parent.value[str(path[-1])]), None
+        for name, node in parent.value.items():
+            if name == key:
+                break
+            is_beside = mark is not None and node.key is not None and node.key.source is mark.source
+            if (
+                node.value is None
+                and node.origin == node.key
+                and is_beside
+                and key in self.collect_keys_inside((*path[:-1], name))
+            ):
+                found = name
+        return found
+
+    def collect_keys_inside(self, path: DataPath) -> set[str]:
+        """Return the keys that a section, or any component of a slot, may hold at `path`."""
+        annotation = find_annotation(self.model, self.data, path)
+        if is_slot(annotation):
+            return {
+                key
+                for choice in registry.load_choices(annotation).values()
+                for key in choice.model_fields
+            }
+        return (
+            set(annotation.model_fields)
+            if isinstance(annotation, type) and issubclass(annotation, Config)
+            else set()
+        )
+
+    def find_elsewhere(self, key: str, path: DataPath) -> str | None:
+        """Return a hint about other places of this key, or of a synonym, in the schema."""
+        wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
+        place = next(
+            (place for word in wanted for place in iter_field_paths(self.model, self.data, word)),
+            None,
+        )
+        if place is not None and place[-1] != key:
+            return f"'{key}' is {format_path(place)} here"
+        if place is not None:
+            return (
+                f"'{key}' belongs in {format_path(place[:-1])}"
+                if len(place) > 1
+                else f"'{key}' belongs at the top level"
+            )
+        annotation: Any = (
+            find_annotation(self.model, self.data, path[:-1]) if len(path) > 1 else None
+        )
+        if is_slot(annotation):
+            holders = [
+                name
+                for name, choice in registry.load_choices(annotation).items()
+                if key in choice.model_fields
+            ]
+            if holders:
+                kind = singularize_slot(annotation.slot)
+                return f"a key of {kind} {format_word_list(map(repr, holders))}"
+        return None
+
+
+def iter_field_paths(
+    model: type[Config], data: Any, key: str, path: DataPath = ()
+) -> Iterator[DataPath]:
+    """Yield the paths of all fields called `key`, within the choices that `data` names."""
+    for name, field in model.model_fields.items():
+        if name == key:
+            yield (*path, name)
+        annotation = unwrap_annotation(field.annotation)
+        value = data.get(name) if isinstance(data, dict) else None
+        inner = find_choice_class(annotation, value) if is_slot(annotation) else annotation
+        if (
+            isinstance(inner, type)
+            and issubclass(inner, Config)
+            and not issubclass(inner, model)
+            and find_item_type(field.annotation) is None
+        ):
+            yield from iter_field_paths(inner, value, key, (*path, name))
+
+
+def find_key_origin(node: Node | None) -> Origin | None:
+    """Return the origin of the key that leads to a node, else of its value."""
+    return None if node is None else node.key or node.origin
+
+
+def get_key_line(node: Node) -> int:
+    """Return the line number of a node's key."""
+    return (node.key or node.origin).line

@@ -1,0 +1,18 @@
+"""Relocation of a component's problems from its own config into the recipe."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from titanrun.config.problems import DataPath, ProblemsFound
+
+
+@contextmanager
+def nest_problems(path: DataPath) -> Iterator[None]:
+    """Move problems raised within the block below `path`."""
+    try:
+        yield
+    except ProblemsFound as error:
+        raise ProblemsFound(
+            [replace(problem, path=(*path, *problem.path)) for problem in error.problems]
+        ) from error

@@ -1,0 +1,136 @@
+"""Reading of a file, text or override into a tree whose nodes know their origins."""
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from titanrun.config.encoding import check_characters, decode_source
+from titanrun.config.lazy_module import LazyModule
+from titanrun.config.limits import MAX_BYTES, text_too_large_error
+from titanrun.config.problems import Origin, ProblemsFound, SourceText, problem_error
+from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.tree import Node
+from titanrun.config.yaml_reader import read_yaml, read_yaml_value
+
+if TYPE_CHECKING:
+    from titanrun.config import toml_reader
+else:
+    # importing tomli takes as long as reading a small recipe, and most recipes are YAML
+    toml_reader = LazyModule("titanrun.config.toml_reader")
+
+FORMATS: dict[str, Literal["yaml", "toml"]] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
+MAX_FOLDER_ENTRIES = 1000
+
+
+def read_source(path: str, *, included_from: Origin | None = None, name: str | None = None) -> Node:
+    """Read the mapping in the YAML or TOML file at `path`; the suffix selects the format.
+
+    Args:
+        path: The path as given by the user.
+        included_from: The location in another file that names this one.
+        name: The name of the file in messages; its path by default.
+
+    Raises:
+        ProblemsFound: With all problems of the file.
+    """
+    name = path if name is None else name
+    data = read_source_bytes(path, name, included_from)
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise problem_error(
+            "file",
+            f"{name} is neither YAML nor TOML by its name",
+            origin=included_from,
+            hint="name it .yaml, .yml or .toml",
+        )
+    if len(data) > MAX_BYTES:
+        raise text_too_large_error(
+            Origin(SourceText(name, "", included_from=included_from), 1, 1, 1)
+        )
+    return read_source_text(decode_source(data, name, included_from=included_from), FORMATS[suffix])
+
+
+def read_source_text(source: SourceText, source_format: Literal["yaml", "toml"]) -> Node:
+    """Read the mapping in a YAML or TOML text. Raise ProblemsFound with all its problems."""
+    check_source_text(source)
+    return read_yaml(source) if source_format == "yaml" else toml_reader.read_toml(source)
+
+
+def read_value_text(source: SourceText, *, start: int = 0) -> Node:
+    """Read the YAML value from index `start` of an override to its end.
+
+    Columns are those of the whole override. A missing value is null, marked at the text before
+    `start`. Raises ProblemsFound.
+    """
+    check_source_text(source)
+    return read_yaml_value(source, start)
+
+
+def check_source_text(source: SourceText) -> None:
+    """Raise ProblemsFound for text that is too long or has invisible characters."""
+    if len(source.text) > MAX_BYTES:
+        raise text_too_large_error(
+            Origin(SourceText(source.name, "", source.kind, source.included_from), 1, 1, 1)
+        )
+    check_characters(source)
+
+
+def read_source_bytes(path: str, name: str, included_from: Origin | None) -> bytes:
+    """Read the bytes of a file, at most one more than the limit."""
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            kind = "a directory" if Path(path).is_dir() else "not a regular file"
+            raise problem_error("file", f"{name} is {kind}", origin=included_from)
+        with Path(path).open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise missing_file_error(path, name, included_from) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise problem_error("file", f"cannot read {name}: {reason}", origin=included_from) from None
+    except ValueError:  # a NUL character
+        raise problem_error(
+            "file", f"{name!r} is not a valid file path", origin=included_from
+        ) from None
+
+
+def missing_file_error(path: str, name: str, included_from: Origin | None) -> ProblemsFound:
+    """Build the problem of a missing file, with similar names in its folder."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return problem_error(
+            "file",
+            f"file not found: {name}",
+            origin=included_from,
+            hint=f"folder {folder} does not exist either",
+        )
+    stem, names = Path(path).stem, {Path(name).stem: name for name in list_recipe_files(folder)}
+    near = find_closest(stem, names)
+    alike = [near] if near else [other for other in names if stem in other]
+    hint = (
+        "did you mean "
+        + format_word_list((str(folder / names[other]) for other in alike), max_words=3)
+        if alike
+        else None
+    )
+    if not alike and included_from is None and Path(path).suffix.lower() not in FORMATS:
+        hint = (
+            "recipes end in .yaml, .yml or .toml; write an override as path=value, without spaces"
+        )
+    return problem_error("file", f"file not found: {name}", origin=included_from, hint=hint)
+
+
+def list_recipe_files(folder: Path) -> list[str]:
+    """Return the names of the YAML and TOML files in a folder.
+
+    Return an empty list if the folder is too large to search or not readable.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = [
+                entry.name for entry, _ in zip(entries, range(MAX_FOLDER_ENTRIES), strict=False)
+            ]
+    except OSError:
+        return []
+    return sorted(name for name in names if Path(name).suffix.lower() in FORMATS)

@@ -1,0 +1,97 @@
+"""Redaction of secrets in texts: known values, values of secret variables, likely tokens."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+MASK = "***"
+# words in the name of an environment variable that holds a secret
+SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)$",
+    re.IGNORECASE,
+)
+# a shorter value is too common a word to be replaced everywhere
+MIN_SECRET_LENGTH = 8
+# tokens by the prefix of their issuer, the password in a URL, and values assigned to the name of a
+# secret: long, with a digit
+TOKEN = re.compile(
+    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)[A-Za-z0-9_\-.]{8,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+ASSIGNED_SECRET = re.compile(
+    r"""((?:token|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)["']?\s*[:=]\s*["']?)"""
+    r"""(?=[^\s"']*[0-9])(?=[^\s"']*[A-Za-z])[A-Za-z0-9+/=_.\-]{16,}""",
+    re.IGNORECASE,
+)
+# the credentials of a URL, and the query of a signed one; pathlib turns two slashes into one
+URL_USER_INFO = re.compile(r"""([A-Za-z][A-Za-z0-9+.-]+:/{1,2})([^/\s@'"]+)(?=@)""")
+URL_QUERY = re.compile(r"""([A-Za-z][A-Za-z0-9+.-]+://[^\s?#'"]*[?#])([^\s'"]+)""")
+PRIVATE_KEY = re.compile(
+    r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+
+
+def redact(text: str, values: Collection[str]) -> str:
+    """Return the text without the values of secrets.
+
+    The longest value is replaced first, since one may be part of another.
+    """
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    return text
+
+
+def redact_data(data: Any, values: Collection[str]) -> Any:
+    """Return plain data with its texts redacted."""
+    if isinstance(data, str):
+        return redact(data, values)
+    if isinstance(data, Mapping):
+        return {key: redact_data(value, values) for key, value in data.items()}
+    return [redact_data(item, values) for item in data] if isinstance(data, list) else data
+
+
+def redact_url_credentials(text: str) -> str:
+    """Remove credentials from URLs in a text: `s3://***@bucket/run`, `s3://bucket/run?***`."""
+    return (
+        URL_QUERY.sub(rf"\g<1>{MASK}", URL_USER_INFO.sub(rf"\g<1>{MASK}", text))
+        if ":/" in text
+        else text
+    )
+
+
+def star_out_url_credentials(line: str) -> str:
+    """Replace each character of URL credentials by a star, so that caret columns stay valid."""
+    if ":/" not in line:
+        return line
+    for pattern in (URL_USER_INFO, URL_QUERY):
+        line = pattern.sub(lambda found: found[1] + "*" * len(found[2]), line)
+    return line
+
+
+def get_likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the values of variables whose names suggest a secret."""
+    found = {
+        value
+        for name, value in environment.items()
+        if SECRET_NAME.search(name) and len(value) >= MIN_SECRET_LENGTH
+    }
+    return frozenset(found) | get_long_lines(found)
+
+
+def get_long_lines(values: Iterable[str]) -> frozenset[str]:
+    """Return the long lines of values, each a secret of its own.
+
+    In a diff every line has its own prefix, so a value of several lines would not match as a whole.
+    """
+    lines = {line.strip() for value in values for line in value.splitlines()}
+    return frozenset(line for line in lines if len(line) >= MIN_SECRET_LENGTH)
+
+
+def redact_tokens(text: str) -> str:
+    """Return text of unknown origin, such as a diff, without likely secrets.
+
+    These are tokens, passwords and private keys.
+    """
+    return PRIVATE_KEY.sub(
+        rf"\1 {MASK} \2", ASSIGNED_SECRET.sub(rf"\g<1>{MASK}", TOKEN.sub(MASK, text))
+    )

@@ -1,0 +1,98 @@
+"""torch.compile of single layers, and the settings that its back ends need."""
+
+import warnings
+from collections.abc import Collection, Iterator
+from importlib import import_module
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from titanrun.config.problems import problem_error
+
+# how its products run depends on token counts, which a compiled graph cannot read
+UNCOMPILED_CHILD = "experts"
+
+
+def compile_layers(model: nn.Module, *, backend: str, experts: Collection[nn.Module]) -> None:
+    """Compile each of `model.layers` into one graph, shared by layers of equal shape.
+
+    Args:
+        model: with activation checkpointing applied. Data parallelism comes later, and its hooks
+            stay outside of the graphs.
+        backend: back end of torch.compile.
+        experts: mixture-of-experts modules of the model, whose parts are compiled separately.
+    """
+    # with checkpointed parts the backward pass must use the graphs of the forward pass, not the
+    # graphs that were used last
+    frames: Any = torch._C._dynamo.eval_frame
+    frames._set_lru_cache(False)
+    for layer in model.get_submodule("layers").children():
+        for part in iter_compilable_modules(layer, experts):
+            # an instance attribute, not a wrapper module: a wrapper would put its name into every
+            # parameter's name
+            part.forward = torch.compile(part.forward, backend=backend, fullgraph=True)
+
+
+def iter_compilable_modules(
+    module: nn.Module, experts: Collection[nn.Module]
+) -> Iterator[nn.Module]:
+    """Yield the largest parts that fit one graph: the module itself unless it has experts."""
+    if not any(part in experts for part in module.modules()):
+        yield module
+        return
+    for name, part in module.named_children():
+        if module not in experts or name != UNCOMPILED_CHILD:
+            yield from iter_compilable_modules(part, experts)
+
+
+def allow_second_backward() -> None:
+    """Keep the saved tensors of compiled layers instead of reusing their memory.
+
+    Schedules with a split backward pass go backward through a layer twice.
+    """
+    settings: Any = import_module("torch._functorch.config")
+    settings.donated_buffer = False
+
+
+def check_cpp_compiler() -> None:
+    """Raise ProblemsFound if inductor, which writes C++ for a CPU, finds no compiler."""
+    # imported by name: it takes seconds, and only inductor on a CPU needs it
+    search = import_module("torch._inductor.cpp_builder").get_cpp_compiler
+    missing = import_module("torch._inductor.exc").InvalidCxxCompiler
+    try:
+        search()
+    except missing as error:
+        message = "compile.backend inductor needs a C++ compiler on a CPU, but none was found"
+        raise problem_error(
+            "usage",
+            message,
+            path=("compile", "backend"),
+            hint="install g++, or set compile.backend: aot_eager",
+        ) from error
+
+
+def enable_async_tp(group: ProcessGroup) -> None:
+    """Make inductor overlap matrix products with the collectives over `group` in chunks."""
+    settings: Any = import_module("torch._inductor.config")
+    settings._micro_pipeline_tp = True
+    with warnings.catch_warnings():
+        # the warning says that the call is not needed, but inductor of torch 2.13 skips groups
+        # without it
+        warnings.simplefilter("ignore", FutureWarning)
+        import_module("torch.distributed._symmetric_memory").enable_symm_mem_for_group(
+            group.group_name
+        )
+
+
+def raise_async_tp_on_cpu() -> NoReturn:
+    """Raise ProblemsFound: PyTorch has no CPU kernel for copies into other ranks' memory."""
+    message = (
+        "asynchronous tensor parallelism needs memory that other ranks can write to, which "
+        "PyTorch does not support on a CPU"
+    )
+    path = ("parallelism", "enable_async_tensor_parallel")
+    raise problem_error(
+        "usage", message, path=path, hint="set it to false, or train on accelerators"
+    )

@@ -1,0 +1,151 @@
+"""Environment variables. Only this module reads or writes them in worker processes."""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from titanrun.config.problems import problem_error
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """Identity of this process within a run, as the launcher or torchrun sets it.
+
+    Args:
+        rank: global rank.
+        local_rank: rank on this machine.
+        world_size: number of ranks.
+        store_socket: listening socket of the rendezvous, which our own launcher passes to the first
+            rank.
+        store_host: host of the first rank.
+        store_port: port of the store there.
+        failure_file: file in which our own launcher looks for the error of this rank. The launcher
+            reports it once for all ranks.
+        is_quiet: whether the console shows warnings and errors only.
+        logs_json: whether each line on the console is a JSON object.
+        stop_after_step: step after which the run stops. None: after its last.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    store_socket: int | None = None
+    store_host: str = "127.0.0.1"
+    store_port: int = 0
+    failure_file: Path | None = None
+    is_quiet: bool = False
+    logs_json: bool = False
+    stop_after_step: int | None = None
+
+    @property
+    def is_main_rank(self) -> bool:
+        """Whether this rank logs and writes for all."""
+        return self.rank == 0
+
+
+def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
+    """Read the identity of this process, a single process if the launcher set nothing.
+
+    Raises:
+        ProblemsFound: if a variable is not a whole number.
+    """
+    return RankInfo(
+        rank=read_integer_variable(environ, "RANK", 0),
+        local_rank=read_integer_variable(environ, "LOCAL_RANK", 0),
+        world_size=read_integer_variable(environ, "WORLD_SIZE", 1),
+        store_socket=read_integer_variable(environ, "TITANRUN_STORE_SOCKET", 0) or None,
+        store_host=environ.get("MASTER_ADDR", "127.0.0.1"),
+        store_port=read_integer_variable(environ, "MASTER_PORT", 0),
+        failure_file=get_failure_file(environ),
+        is_quiet="TITANRUN_QUIET" in environ,
+        logs_json=environ.get("TITANRUN_LOG_FORMAT") == "json",
+        stop_after_step=read_integer_variable(environ, "TITANRUN_STOP_AFTER", 0) or None,
+    )
+
+
+def get_failure_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the path at which our launcher looks for the error of this rank.
+
+    On several machines each machine names a folder for its ranks.
+    """
+    file, folder = environ.get("TITANRUN_FAILURE_FILE"), environ.get("TITANRUN_FAILURE_FOLDER")
+    if file or not folder:
+        return Path(file) if file else None
+    return Path(folder) / f"rank-{read_integer_variable(environ, 'RANK', 0)}.json"
+
+
+def read_integer_variable(environ: Mapping[str, str], name: str, default: int) -> int:
+    """Return the variable `name` as a non-negative integer.
+
+    Raises:
+        ProblemsFound: if the text is not a whole number.
+    """
+    text = environ.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise problem_error(
+            "usage",
+            f"environment variable {name} is {text!r}, expected a whole number",
+            hint=f"unset {name}, or let the launcher set it",
+        )
+    return int(text)
+
+
+def trusts_remote_code(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the command line allowed code that comes with weights to run."""
+    return "TITANRUN_TRUST_REMOTE_CODE" in environ
+
+
+def get_environment_variables() -> Mapping[str, str]:
+    """Return a copy of the environment variables, to which the secrets of a recipe refer."""
+    return dict(os.environ)
+
+
+def override_variable(name: str, value: str) -> None:
+    """Set a variable from the recipe, and warn if the user has set it to another value."""
+    before = os.environ.get(name, value)
+    if before != value:
+        log.warning(
+            "environment variable %s is %s, but the recipe sets it to %s", name, before, value
+        )
+    set_variable(name, value)
+
+
+def set_variable(name: str, value: str) -> None:
+    """Set a variable that a library reads, whatever its value was."""
+    os.environ[name] = value
+
+
+def set_variable_default(name: str, value: str) -> None:
+    """Set a variable that a library reads, unless the user has set it."""
+    os.environ.setdefault(name, value)
+
+
+def build_single_device_environment(device_index: int) -> dict[str, str]:
+    """Build the environment of a process that is not a rank and sees one accelerator.
+
+    `device_index` counts the accelerators that this process sees.
+    """
+    rank_prefixes = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_",
+        "GROUP_",
+        "ROLE_",
+        "MASTER_",
+        "TORCHELASTIC_",
+        "TITANRUN_",
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(rank_prefixes)}
+    visible = [name for name in kept.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return {
+        **kept,
+        "CUDA_VISIBLE_DEVICES": visible[device_index]
+        if device_index < len(visible)
+        else str(device_index),
+    }

@@ -1,0 +1,117 @@
+"""Statistics of the next-token distribution from logits whose vocabulary may be sharded.
+
+No rank ever holds the full logits of a sharded vocabulary.
+
+Shapes: B batch, T tokens of a sequence, V vocabulary, W this rank's part of it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.distributed import ProcessGroup
+
+from titanrun.distributed.dtensor import get_shard_groups, to_local
+
+
+def compute_label_logprobs(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """Compute label log-probabilities [B, T] in the dtype of the logits.
+
+    These are log softmax(logits)[label]. Labels are ids of the vocabulary. Collective over tp if
+    the vocabulary is sharded: every rank gets the result.
+    """
+    group = get_vocab_group(logits_BTV)
+    if group is None:
+        whole_BTV = to_local(logits_BTV)
+        return whole_BTV.gather(-1, labels_BT.unsqueeze(-1)).squeeze(-1) - whole_BTV.logsumexp(-1)
+    part_BTW = to_local(logits_BTV)
+    each = -(-logits_BTV.size(-1) // group.size())
+    inside_BT = labels_BT - group.rank() * each
+    is_here_BT = (inside_BT >= 0) & (inside_BT < part_BTW.size(-1))
+    found_BT = part_BTW.gather(-1, inside_BT.where(is_here_BT, 0).unsqueeze(-1)).squeeze(-1)
+    logit_BT = AllReduceSum.apply(found_BT.where(is_here_BT, 0.0), group)
+    return logit_BT - compute_vocab_parallel_logsumexp(part_BTW, group)
+
+
+def compute_token_entropy(logits_BTV: Tensor) -> Tensor:
+    """Compute the entropy of each token's next-token distribution in nats, [B, T].
+
+    Collective over tp if the vocabulary is sharded.
+    """
+    group = get_vocab_group(logits_BTV)
+    part_BTW = to_local(logits_BTV)
+    if group is None:
+        logprobs_BTV = part_BTW.log_softmax(-1)
+        return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
+    logprobs_BTW = part_BTW - compute_vocab_parallel_logsumexp(part_BTW, group).unsqueeze(-1)
+    return -AllReduceSum.apply((logprobs_BTW.exp() * logprobs_BTW).sum(-1), group)
+
+
+def compute_token_logsumexp(logits_BTV: Tensor) -> Tensor:
+    """Compute log(sum(exp(logits))) of each token, [B, T].
+
+    Collective over tp if the vocabulary is sharded.
+    """
+    group = get_vocab_group(logits_BTV)
+    part_BTW = to_local(logits_BTV)
+    return (
+        part_BTW.logsumexp(-1)
+        if group is None
+        else compute_vocab_parallel_logsumexp(part_BTW, group)
+    )
+
+
+def compute_token_mean_logit(logits_BTV: Tensor) -> Tensor:
+    """Compute the mean logit of each token, [B, T].
+
+    Collective over tp if the vocabulary is sharded.
+    """
+    group = get_vocab_group(logits_BTV)
+    total_BT = to_local(logits_BTV).sum(-1)
+    mean: Tensor = (
+        total_BT if group is None else AllReduceSum.apply(total_BT, group)
+    ) / logits_BTV.size(-1)
+    return mean
+
+
+def get_vocab_group(logits_BTV: Tensor) -> ProcessGroup | None:
+    """Return the ranks that share the vocabulary, or None if this rank holds all of it."""
+    groups = get_shard_groups(logits_BTV)
+    assert len(groups) <= 1, "logits are sharded over the vocabulary only"
+    return groups[0] if groups else None
+
+
+def compute_vocab_parallel_logsumexp(part_BTW: Tensor, group: ProcessGroup) -> Tensor:
+    """Compute log(sum(exp(logits))) over the whole vocabulary. Collective over `group`."""
+    own_BT = part_BTW.logsumexp(-1)
+    largest_BT = own_BT.detach().clone()
+    dist.all_reduce(largest_BT, dist.ReduceOp.MAX, group=group)
+    total = AllReduceSum.apply((own_BT - largest_BT).exp(), group)
+    return largest_BT + total.log()
+
+
+class AllReduceSum(torch.autograd.Function):
+    """Sum over ranks that all ranks use in the same way.
+
+    Its gradient is therefore already complete on every rank.
+    """
+
+    if TYPE_CHECKING:
+
+        @staticmethod
+        def apply(value: Tensor, group: ProcessGroup) -> Tensor:
+            """Return the sum over the ranks of `group`."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor, group: ProcessGroup) -> Tensor:
+        """All-reduce the value."""
+        total = value.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Any) -> Any:
+        """Return the gradient unchanged."""
+        return gradients[0], None

@@ -1,0 +1,158 @@
+"""A run as a Slurm job: a readable batch script, and the job's start on its nodes.
+
+The script starts `titanrun resume` once per rank, through srun; the ranks join each other by their
+environment. Slurm sends them SIGUSR1 before the time limit and SIGTERM at preemption: they save and
+exit with 75, and the script requeues the job.
+"""
+
+import math
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from titanrun.config.problems import problem_error
+from titanrun.config.units import duration_to_seconds
+from titanrun.launch.config import LaunchConfig, SlurmLaunchConfig
+from titanrun.launch.launch_env import get_environment
+from titanrun.launch.local_launcher import exec_worker
+
+# files in the directory of a run or a sweep: the script, the job number and the job's output
+FOLDER = "launch"
+SCRIPT = "job.sh"
+MIB = 2**20
+BODY = """
+# rendezvous of the ranks
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export MASTER_ADDR MASTER_PORT
+
+# the ranks are signaled to save, and this script waits until they have
+trap : TERM USR1
+
+{start}
+code=$?
+"""
+ONE_RUN = "srun --wait=60 {python} -m titanrun resume {run}"
+MANY_RUNS = """runs=(
+{runs}
+)
+srun --wait=60 {python} -m titanrun resume "${{runs[$SLURM_ARRAY_TASK_ID]}}\""""
+REQUEUE = """
+# 75: saved and stopped before its end. A canceled job is not RUNNING any more and is not requeued
+if [ "$code" -eq 75 ] &&
+    [ "$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %T)" = RUNNING ]; then
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60
+fi
+"""
+
+
+def start_slurm_rank(config: LaunchConfig, *, resolved: Path, processes: int) -> int:
+    """Replace this process by the worker of a job with one rank.
+
+    `titanrun launch` submits jobs.
+    """
+    assert isinstance(config, SlurmLaunchConfig)
+    if processes != 1:
+        raise problem_error(
+            "usage",
+            f"the {processes} ranks of this run must be started by srun",
+            path=("launch",),
+            hint="use titanrun launch",
+        )
+    exec_worker([str(resolved)], get_environment())
+
+
+def build_run_script(config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path) -> str:
+    """Build the batch script of one run, which starts in `folder`; `name` is the job name."""
+    start = ONE_RUN.format(python=shlex.quote(sys.executable), run=shlex.quote(str(run)))
+    return format_batch_script(
+        config,
+        build_sbatch_options(config, name, folder, output=run / FOLDER / "job-%j.log"),
+        start,
+    )
+
+
+def build_sweep_script(
+    config: SlurmLaunchConfig,
+    runs: Sequence[Path],
+    *,
+    name: str,
+    folder: Path,
+    sweep: Path,
+    slots: int,
+) -> str:
+    """Build the batch script of an array with one task per run, at most `slots` at a time."""
+    listed = "\n".join(f"    {shlex.quote(str(run))}" for run in runs)
+    start = MANY_RUNS.format(python=shlex.quote(sys.executable), runs=listed)
+    array = f"--array=0-{len(runs) - 1}%{slots}"
+    return format_batch_script(
+        config,
+        [
+            *build_sbatch_options(config, name, folder, output=sweep / FOLDER / "job-%A_%a.log"),
+            array,
+        ],
+        start,
+    )
+
+
+def format_batch_script(
+    config: SlurmLaunchConfig, sbatch_options: Sequence[str], start_command: str
+) -> str:
+    """Format the input of sbatch."""
+    head = [
+        "#!/bin/bash",
+        "# written by titanrun launch",
+        *(f"#SBATCH {line}" for line in (*sbatch_options, *config.options)),
+        "",
+        *config.setup,
+    ]
+    end = (REQUEUE if config.requeue else "") + 'exit "$code"\n'
+    return "\n".join(head) + BODY.format(start=start_command) + end
+
+
+def build_sbatch_options(
+    config: SlurmLaunchConfig, name: str, folder: Path, *, output: Path
+) -> list[str]:
+    """Build the options of sbatch."""
+    return [
+        f"--job-name={shlex.quote(name)}",
+        f"--chdir={shlex.quote(str(folder))}",
+        f"--output={shlex.quote(str(folder / output))}",
+        "--open-mode=append",
+        f"--nodes={config.nnodes}",
+        f"--ntasks-per-node={config.nproc_per_node}",
+        *iter_optional_sbatch_options(config),
+        f"--signal=USR1@{config.save_seconds}",
+        "--requeue" if config.requeue else "--no-requeue",
+    ]
+
+
+def iter_optional_sbatch_options(config: SlurmLaunchConfig) -> Iterator[str]:
+    """Yield the sbatch options that the recipe sets."""
+    limit = (
+        None
+        if config.time_limit is None
+        else format_time_limit(duration_to_seconds(config.time_limit))
+    )
+    memory = None if config.memory is None else f"{math.ceil(config.memory / MIB)}M"
+    asked = {
+        "gpus-per-node": config.gpus_per_node,
+        "cpus-per-task": config.cpus_per_task,
+        "mem": memory,
+        "partition": config.partition,
+        "account": config.account,
+        "qos": config.qos,
+        "time": limit,
+    }
+    yield from (
+        f"--{option}={shlex.quote(str(value))}"
+        for option, value in asked.items()
+        if value is not None
+    )
+
+
+def format_time_limit(duration: float) -> str:
+    """Format seconds as a Slurm time limit: `26:30:00`."""
+    whole = math.ceil(duration)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"

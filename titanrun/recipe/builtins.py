@@ -1,0 +1,82 @@
+"""Registration of built-in components, whose modules are imported on first use."""
+
+from importlib import import_module
+
+from titanrun.config import registry
+
+MODEL_FAMILIES = {
+    family: f"titanrun.models.{family}.config"
+    for family in (
+        "llama3",
+        "llama4",
+        "qwen3",
+        "deepseek_v3",
+        "gpt_oss",
+        "flux",
+        "decoder",
+        "transformers",
+    )
+}
+C4_DATASETS = ("c4", "c4_test", "c4_validation")
+PROMPT_DATASETS = (
+    "arithmetic",
+    "guess_task",
+    "hub_questions",
+    "lookup_task",
+    "questions",
+    "string_task",
+)
+RULE_MODULES = (
+    "titanrun.recipe.rules.not_built",
+    "titanrun.recipe.rules.parallel_dims",
+    "titanrun.recipe.rules.sequence_length",
+    "titanrun.recipe.rules.data_files",
+    "titanrun.recipe.rules.tensor_parallel",
+    "titanrun.recipe.rules.context_parallel",
+    "titanrun.recipe.rules.pipeline",
+    "titanrun.recipe.rules.pipeline_file",
+    "titanrun.recipe.rules.experts",
+    "titanrun.recipe.rules.compile",
+    "titanrun.recipe.rules.converters",
+    "titanrun.recipe.rules.adapters",
+    "titanrun.recipe.rules.activation_checkpoint",
+    "titanrun.recipe.rules.attention",
+    "titanrun.recipe.rules.model",
+    "titanrun.recipe.rules.loss",
+    "titanrun.recipe.rules.data",
+    "titanrun.recipe.rules.chat",
+    "titanrun.recipe.rules.images",
+    "titanrun.recipe.rules.schedule",
+    "titanrun.recipe.rules.checkpoint",
+    "titanrun.recipe.rules.optimizer",
+    "titanrun.recipe.rules.simulated_ranks",
+    "titanrun.recipe.rules.nonfinite",
+    "titanrun.recipe.rules.preference",
+    "titanrun.recipe.rules.generation_samples",
+    "titanrun.recipe.rules.evaluation",
+    "titanrun.recipe.rules.profiling",
+    "titanrun.recipe.rules.rl",
+    "titanrun.recipe.rules.generators",
+    "titanrun.recipe.rules.no_effect",
+)
+
+
+def register_builtins() -> None:
+    """Register every built-in component that is imported only when a recipe names it."""
+    registry.register_lazy("model", MODEL_FAMILIES)
+    registry.register_lazy(
+        "dataset", dict.fromkeys(C4_DATASETS, "titanrun.components.data.c4_config")
+    )
+    registry.register_lazy("dataset", dict.fromkeys(PROMPT_DATASETS, "titanrun.rl.prompts.config"))
+
+
+def load_rules() -> None:
+    """Import every built-in rule."""
+    for module in RULE_MODULES:
+        import_module(module)
+
+
+def get_component_origin(choice: type) -> str:
+    """Return `built in`, or the package that defines a component."""
+    package = choice.__module__.partition(".")[0]
+    return "built in" if package == "titanrun" else package

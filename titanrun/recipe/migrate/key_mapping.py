@@ -1,0 +1,155 @@
+"""Migration rules of single keys: target, changes of meaning, or reason of refusal."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+TORCHFT = (
+    "torchft is not supported: a group that fails removes its sequences from the batch, but in "
+    "titanrun a step has the same sequences at every start; launch.max_restarts restarts failed "
+    "workers from the last checkpoint"
+)
+KeyOutcome = Literal["mapped", "changed", "unread", "refused"]
+SourceValues = Mapping[str, Any]
+"""Every key of the program's configuration with its value, written or default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedValue:
+    """Result of a conversion: values by target.
+
+    `how` is set if the meaning changes, `refused` if there is no equivalent.
+    """
+
+    targets: Mapping[str, Any]
+    how: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCondition:
+    """Condition under which the program reads a key: a value of another key, `path`.
+
+    `example` is a value that meets it.
+    """
+
+    path: str
+    is_met: Callable[[Any], bool]
+    example: Any
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKey:
+    """One field of the program's configuration.
+
+    `target` is a path of the recipe, in which `converters[float8_linear]` is the component of that
+    name in a list; None if the key has no target. `how` states what changes in meaning, or why the
+    key is refused. `default` is the program's.
+    """
+
+    path: str
+    default: Any
+    target: str | None
+    outcome: KeyOutcome = "mapped"
+    how: str = ""
+    convert: Callable[["SourceKey", Any, SourceValues], ConvertedValue] | None = None
+    needs: tuple[KeyCondition, ...] = ()
+    extension: str = ""
+
+    def convert_value(self, value: Any, values: SourceValues) -> ConvertedValue:
+        """Convert a value of this key."""
+        if self.convert is not None:
+            return self.convert(self, value, values)
+        return ConvertedValue({self.target: value} if self.target else {})
+
+    def format_unmet_condition(self, values: SourceValues) -> str:
+        """Return the condition under which the program reads this key, if `values` do not meet it.
+
+        Return an empty text if they do.
+        """
+        for need in self.needs:
+            if not need.is_met(values.get(need.path)):
+                return need.description
+        return ""
+
+
+def keep_key(path: str, default: Any, **options: Any) -> SourceKey:
+    """Return a key with the same path, and the same meaning unless `how` is set."""
+    return move_key(path, default, path, **options)
+
+
+def move_key(path: str, default: Any, target: str, *, how: str = "", **options: Any) -> SourceKey:
+    """Return a key with another path."""
+    return SourceKey(path, default, target, "changed" if how else "mapped", how, **options)
+
+
+def ignore_key(path: str, default: Any, why: str, **options: Any) -> SourceKey:
+    """Return a key that has no use in titanrun."""
+    return SourceKey(path, default, None, "unread", f"left out: {why}", **options)
+
+
+def reject_key(path: str, default: Any, why: str, **options: Any) -> SourceKey:
+    """Return a key that titanrun does not support."""
+    return SourceKey(path, default, None, "refused", why, **options)
+
+
+def reject_torchft_key(path: str, default: Any, **options: Any) -> SourceKey:
+    """Return a key of torchft's replica groups, without which its default has no meaning."""
+    return reject_key(
+        path,
+        default,
+        TORCHFT,
+        needs=(when_enabled("fault_tolerance.enable"),),
+        convert=reject_unless_default,
+        **options,
+    )
+
+
+def reject_unless_default(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
+    """Drop the default, which nobody requested; refuse another value."""
+    return (
+        ConvertedValue({}, how=f"left out: {key.how}")
+        if value == key.default
+        else ConvertedValue({}, refused=key.how)
+    )
+
+
+def when_enabled(path: str) -> KeyCondition:
+    """Return the condition that the switch `path` is on."""
+    return KeyCondition(path, bool, True, f"with {path} = true")
+
+
+def when_above_zero(path: str) -> KeyCondition:
+    """Return the condition that the number `path` is above 0."""
+    return KeyCondition(
+        path, lambda value: isinstance(value, int) and value > 0, 1, f"with {path} above 0"
+    )
+
+
+def when_above_one(path: str) -> KeyCondition:
+    """Return the condition that the degree `path` is above 1."""
+    return KeyCondition(
+        path, lambda value: isinstance(value, int) and value > 1, 2, f"with {path} above 1"
+    )
+
+
+def when_any(path: str, *options: str) -> KeyCondition:
+    """Return the condition that `path` is one of a few words."""
+    return KeyCondition(
+        path,
+        lambda value: value in options,
+        options[0],
+        f"with {path} = {' or '.join(map(repr, options))}",
+    )
+
+
+def when_component(path: str, name: str, *older: str) -> KeyCondition:
+    """Return the condition that the list `path` names a component, in any spelling."""
+    names = (name, *older)
+    return KeyCondition(
+        path,
+        lambda value: isinstance(value, list) and any(word in value for word in names),
+        [name],
+        f"with '{name}' in {path}",
+    )

@@ -1,0 +1,80 @@
+"""docs/migration_torchtune.md and similar pages: the migration table of one program."""
+
+from collections.abc import Iterator
+
+from titanrun.recipe.migrate.source_tool import SourceTool
+from titanrun.recipe.migrate.torchtitan_guide import iter_key_table
+
+HEAD = """\
+# Migrating from {name}
+
+```sh
+titanrun migrate {example} -o mine.yaml
+```
+
+converts a YAML file for {name} {version} into a recipe. Comments of the keys carried over are kept,
+and `${{key}}` is replaced by its value. The file is recognized as {name}'s because {sign};
+otherwise use `--from {name}`.
+
+The report on stderr and the exit code are those of
+[migration from torchtitan](migration_torchtitan.md): each key is mapped, changed, left out or
+refused, with the reason. Defaults of {name} that differ from titanrun's are written to the recipe.
+
+{about}
+
+## The keys
+
+{counted}"""
+ABOUT = {
+    "torchtune": {
+        "version": "0.6.1",
+        "example": "8B_lora.yaml",
+        "sign": "a section has a `_component_`",
+        "about": """\
+Supported are full fine-tuning, LoRA, QLoRA and DPO. Weights, tokenizer and chat template are those
+of the Hugging Face folder in `checkpointer.checkpoint_dir`; torchtune's own prompt templates are
+not copied. Llama 3 to 3.3 become `llama3`, the other text models `transformers`, whose sizes are
+read from that folder, so it must exist when the recipe is validated. A model may also be built from
+its sizes (`torchtune.models.llama3_1.llama3_1`). Datasets of the Hub must be saved as files, to
+which `training.dataset.path` points. Sequences have one length (`training.seq_len`); in torchtune
+each batch has that of its longest conversation, and the loss is the same. The first step of a
+schedule with warmup has rate 0, as in torchtune.""",
+    },
+    "axolotl": {
+        "version": "0.19",
+        "example": "qlora.yaml",
+        "sign": "it has `base_model`",
+        "about": """\
+Supported are full fine-tuning, LoRA, QLoRA and DPO on `chat_template`, `alpaca` and `completion`
+data. The model family is read from config.json if `base_model` is a folder, and derived from the
+name if it is on the Hub (Llama 3 to 3.3 is `llama3`, Qwen3 `qwen3`, all else `transformers`). The
+report shows how to download it; only Llama 3.1 and 3.3 and Qwen3 validate before that. The chat
+template is that of the folder. Weights are kept in bf16, as axolotl loads them; with adapters they
+are in fp32 and multiplied in bf16. Datasets of the Hub must be saved as files, to which
+`training.dataset.path` points. For keys that the file omits, axolotl's defaults apply:
+`sequence_len: 512`, one epoch, a cosine whose first step has rate 0, seed 42.""",
+    },
+}
+
+
+def build_program_guide(tool: SourceTool) -> str:
+    """Return the whole page."""
+    counted = (
+        f"{len(tool.keys)} keys; the defaults are {tool.name}'s, "
+        "`unset` if it depends on the component."
+    )
+    return (
+        "\n".join(
+            [
+                HEAD.format(name=tool.name, counted=counted, **ABOUT[tool.name]),
+                "",
+                *iter_key_tables(tool),
+            ]
+        )
+        + "\n"
+    )
+
+
+def iter_key_tables(tool: SourceTool) -> Iterator[str]:
+    """Yield the keys in the order of the table."""
+    yield from iter_key_table(tool.keys.values(), tool.name, tool.format_value)

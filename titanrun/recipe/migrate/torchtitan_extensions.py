@@ -1,0 +1,167 @@
+"""Keys of torchtitan's extensions and experiments, former spellings, implied behavior."""
+
+from typing import Any
+
+from titanrun.recipe.migrate import torchtitan_flux
+from titanrun.recipe.migrate import torchtitan_values as to
+from titanrun.recipe.migrate.key_mapping import (
+    SourceKey,
+    ignore_key,
+    move_key,
+    reject_key,
+    reject_torchft_key,
+)
+
+FLUX = "flux"
+PASSES = (
+    "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with "
+    "compile.enable"
+)
+PLACEMENT = (
+    "a switch of the autoparallel experiment; in titanrun the parallelism section determines the "
+    "placement"
+)
+VISION_MODELS = "titanrun has no vision-language models"
+IMAGE_SAMPLES = "a run generates no images; titanrun generate creates them from its checkpoints"
+STAND_INS = "set the encoders to tiny instead"
+LOCAL = "the folder of a model, not a name on the Hugging Face Hub"
+AUTOENCODER = "torchtitan/experiments/flux/assets/autoencoder/ae.safetensors"
+SAMPLER = "torchtitan's sampling script reads it; a training run does not"
+
+EXTENSIONS: tuple[SourceKey, ...] = (
+    reject_torchft_key("fault_tolerance.sync_steps", 5, extension="llama3_ft"),
+    reject_torchft_key("fault_tolerance.should_quantize", False, extension="llama3_ft"),
+    reject_torchft_key("fault_tolerance.fragment_sync_delay", 0, extension="llama3_ft"),
+    reject_torchft_key("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
+    reject_torchft_key("fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"),
+    reject_torchft_key("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
+    move_key(
+        "training.classifier_free_guidance_prob",
+        0.0,
+        "model.classifier_free_guidance_prob",
+        extension=FLUX,
+    ),
+    move_key(
+        "training.img_size",
+        256,
+        "training.dataset.image_size",
+        convert=torchtitan_flux.convert_image_size,
+        extension=FLUX,
+    ),
+    reject_key("training.test_mode", False, STAND_INS, extension=FLUX),
+    move_key(
+        "encoder.t5_encoder",
+        "google/t5-v1_1-small",
+        "model.encoder.t5_encoder",
+        how=LOCAL,
+        extension=FLUX,
+    ),
+    move_key(
+        "encoder.clip_encoder",
+        "openai/clip-vit-large-patch14",
+        "model.encoder.clip_encoder",
+        how=LOCAL,
+        extension=FLUX,
+    ),
+    move_key(
+        "encoder.autoencoder_path", AUTOENCODER, "model.encoder.autoencoder_path", extension=FLUX
+    ),
+    move_key(
+        "encoder.max_t5_encoding_len", 256, "model.encoder.max_t5_encoding_len", extension=FLUX
+    ),
+    ignore_key("validation.enable_classifier_free_guidance", False, IMAGE_SAMPLES, extension=FLUX),
+    ignore_key("validation.classifier_free_guidance_scale", 5.0, IMAGE_SAMPLES, extension=FLUX),
+    ignore_key("validation.denoising_steps", 50, IMAGE_SAMPLES, extension=FLUX),
+    ignore_key("validation.eval_freq", 100, IMAGE_SAMPLES, extension=FLUX),
+    ignore_key("validation.save_img_count", 1, IMAGE_SAMPLES, extension=FLUX),
+    ignore_key("validation.save_img_folder", "img", IMAGE_SAMPLES, extension=FLUX),
+    move_key("validation.all_timesteps", False, "model.all_timesteps", extension=FLUX),
+    ignore_key("inference.save_img_folder", "inference_results", SAMPLER, extension=FLUX),
+    ignore_key(
+        "inference.prompts_path",
+        "./torchtitan/experiments/flux/inference/prompts.txt",
+        SAMPLER,
+        extension=FLUX,
+    ),
+    ignore_key("inference.local_batch_size", 2, SAMPLER, extension=FLUX),
+    ignore_key("inference.img_size", 256, SAMPLER, extension=FLUX),
+    reject_key(
+        "compile.graph_passes",
+        None,
+        PASSES,
+        convert=to.reject_unless_empty,
+        extension="simple_fsdp",
+    ),
+    reject_key(
+        "compile.joint_passes",
+        [],
+        PASSES,
+        convert=to.reject_unless_empty,
+        extension="compiler_toolkit",
+    ),
+    reject_key(
+        "compile.passes", [], PASSES, convert=to.reject_unless_empty, extension="compiler_toolkit"
+    ),
+    reject_key("data.max_images_per_batch", 10, VISION_MODELS, extension="vlm"),
+    reject_key("data.max_patches_per_image", 256, VISION_MODELS, extension="vlm"),
+    reject_key("data.patch_size", 16, VISION_MODELS, extension="vlm"),
+    reject_key("data.spatial_merge_size", 1, VISION_MODELS, extension="vlm"),
+    reject_key("data.packing_buffer_size", 0, VISION_MODELS, extension="vlm"),
+    move_key(
+        "hf_transformers.model",
+        "",
+        "model.path",
+        convert=to.convert_empty_to_null,
+        extension="transformers_modeling_backend",
+    ),
+    reject_key(
+        "experimental.comms_bucket_reorder_strategy", "aten", PLACEMENT, extension="autoparallel"
+    ),
+    reject_key("experimental.autop_force_bf16", False, PLACEMENT, extension="autoparallel"),
+)
+
+# spellings of torchtitan before 0.2.2; a trailing dot stands for a whole section
+OLD_SPELLINGS: dict[str, str] = {
+    "float8.": "quantize.linear.float8.",
+    "mx.": "quantize.linear.mx.",
+    "training.seed": "debug.seed",
+    "training.deterministic": "debug.deterministic",
+    "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
+    "checkpoint.enable_checkpoint": "checkpoint.enable",
+}
+OLDER: tuple[SourceKey, ...] = (
+    reject_key(
+        "parallelism.enable_compiled_autograd",
+        False,
+        "torchtitan 0.2.2 no longer has compiled autograd, and titanrun does not have it",
+    ),
+)
+
+# behavior of torchtitan without a key that differs from titanrun's default
+IMPLIED: tuple[tuple[str, Any, str], ...] = (
+    ("training.dataset.shuffle", False, "torchtitan reads documents in the given order"),
+    ("validation.dataset.shuffle", False, "torchtitan reads documents in the given order"),
+)
+
+# torchtitan's experiments: the module name under torchtitan.experiments, and its migration
+EXPERIMENTS: dict[str, str] = {
+    "simple_fsdp": (
+        "mapped to the model family: titanrun shards with FSDP2; `compile.graph_passes` is refused"
+    ),
+    "compiler_toolkit": (
+        "mapped to the model family; `compile.joint_passes` and `compile.passes` are refused"
+    ),
+    "autoparallel": (
+        "mapped to the model family: the parallelism section sets the placement that a solver "
+        "finds there"
+    ),
+    "llama3_ft (torchft)": "mapped to llama3; `fault_tolerance` is refused",
+    "transformers_modeling_backend": (
+        "mapped to `model: {name: transformers, path: ...}`, available once that component is built"
+    ),
+    "flux": (
+        "mapped to the family flux; image generation during training and its sampling script are "
+        "left out"
+    ),
+    "vlm": "refused: titanrun has no vision-language models",
+}

@@ -1,0 +1,176 @@
+"""Estimate of the memory that one rank needs.
+
+Weights, gradients and optimizer states are counted; activations come from a formula.
+
+The formula counts the tensors that a decoder layer keeps for its backward pass (Korthikanti et al.,
+https://arxiv.org/abs/2205.05198, section 4, for SwiGLU, RMSNorm and an attention kernel that keeps
+no scores): per token, the inputs of both norms, their outputs, queries, keys and values, the
+attention's output before and after its layout is changed for the projection, and four times the
+hidden width.
+"""
+
+from dataclasses import dataclass
+
+from titanrun.recipe.plan.activations import compute_layer_activations, count_live_microbatches
+from titanrun.recipe.plan.plan_layout import ZERO_SIZE, ModuleSize, PlanLayout
+
+# relative error of the estimated activations, compared with autograd in tests/recipe/plan
+ERROR_BAND = 0.25
+# layers whose weights are gathered at once: the one being computed, and the one prefetched
+GATHERED_LAYERS = 2
+LOGIT_COPIES_FP32 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """Row of the memory table: bytes, and the formula behind them."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+def estimate_memory(layout: PlanLayout) -> list[MemoryItem]:
+    """Return the memory items of the pipeline rank that needs most."""
+    return max(
+        (
+            estimate_stage_memory(layout, rank, parts)
+            for rank, parts in enumerate(layout.get_sizes_per_rank())
+        ),
+        key=sum_bytes,
+    )
+
+
+def sum_bytes(items: list[MemoryItem]) -> int:
+    """Return the bytes of all items."""
+    return sum(item.bytes for item in items)
+
+
+def estimate_stage_memory(
+    layout: PlanLayout, rank: int, parts: list[ModuleSize]
+) -> list[MemoryItem]:
+    """Return the memory items of one pipeline rank."""
+    kept = sum(part.local for part in parts)
+    each = layout.storage_bytes
+    items = [
+        MemoryItem("weights", kept * each, f"{kept:,} x {each} bytes"),
+        estimate_gradients(layout, parts),
+        estimate_optimizer_states(layout, parts),
+    ]
+    if layout.parallel_dims.fsdp_size > 1:
+        items.append(estimate_gathered_weights(layout, parts))
+    items.append(estimate_activations(layout, rank, parts))
+    if parts[-1] is layout.head:
+        items.append(estimate_logits(layout))
+    return items
+
+
+def estimate_gradients(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the bytes of gradients: one element per trained weight.
+
+    If weights are updated in the backward pass, only the gradients of the largest part are held at
+    a time.
+    """
+    sizes, each = [part.local_trainable for part in parts], layout.storage_bytes
+    if getattr(layout.run.optimizer, "early_step_in_backward", False):
+        return MemoryItem(
+            "gradients", max(sizes) * each, f"largest part: {max(sizes):,} x {each} bytes"
+        )
+    return MemoryItem("gradients", sum(sizes) * each, f"{sum(sizes):,} x {each} bytes")
+
+
+def estimate_optimizer_states(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the bytes of optimizer states for the weights of these parts."""
+    each = {
+        in_layer: layout.run.optimizer.compute_state_bytes(
+            layout.storage_bytes, is_in_layer=in_layer
+        )
+        for in_layer in (True, False)
+    }
+    counts = {
+        in_layer: sum(
+            part.local_trainable for part in parts if is_decoder_layer(layout, part) is in_layer
+        )
+        for in_layer in (True, False)
+    }
+    if each[True] == each[False]:
+        counts, each = {True: sum(counts.values())}, {True: each[True]}
+    words = " + ".join(
+        f"{count:,} x {each[in_layer]:.4g} bytes" for in_layer, count in counts.items()
+    )
+    return MemoryItem(
+        "optimizer states",
+        round(sum(count * each[in_layer] for in_layer, count in counts.items())),
+        words,
+    )
+
+
+def is_decoder_layer(layout: PlanLayout, part: ModuleSize) -> bool:
+    """Return whether a part is a layer, not the embedding or the output head."""
+    return part is not layout.embedding and part is not layout.head
+
+
+def estimate_gathered_weights(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the bytes of whole weights gathered for computation."""
+    sizes = sorted((part.gathered for part in parts), reverse=True)
+    keeps_all = layout.run.parallelism.fsdp_reshard_after_forward == "never" or (
+        layout.run.parallelism.fsdp_reshard_after_forward == "default"
+        and layout.parallel_dims.pp > 1
+    )
+    elements = sum(sizes if keeps_all else sizes[:GATHERED_LAYERS])
+    what = "all parts" if keeps_all else f"{GATHERED_LAYERS} largest parts"
+    return MemoryItem(
+        "gathered weights",
+        elements * layout.compute_bytes,
+        f"{what}: {elements:,} x {layout.compute_bytes} bytes",
+    )
+
+
+def estimate_activations(layout: PlanLayout, rank: int, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the bytes of activations kept for the backward pass.
+
+    Counted are all microbatches in flight, and one layer that is being recomputed.
+    """
+    layer, in_flight = compute_layer_activations(layout), count_live_microbatches(layout, rank)
+    layers = sum(is_decoder_layer(layout, part) for part in parts)
+    per_token = layer.count_elements(layers) + layer.recompute_elements / in_flight
+    tokens = round(layout.tokens_per_forward_pass // layout.num_microbatches * in_flight)
+    words = f"{tokens:,} tokens x {per_token:,.0f} x {layout.compute_bytes} bytes"
+    return MemoryItem(
+        "activations",
+        round(tokens * per_token * layout.compute_bytes),
+        f"{words}, +-{ERROR_BAND:.0%}",
+    )
+
+
+def estimate_logits(layout: PlanLayout) -> MemoryItem:
+    """Return the bytes of logits.
+
+    There is one copy in the compute dtype, and two in fp32: for the loss, and for their gradient.
+    """
+    width = layout.run.model.output_dim()
+    if not layout.run.parallelism.disable_loss_parallel:
+        width //= layout.parallel_dims.tp
+    # a chunked loss holds the logits of one chunk
+    tokens = -(
+        -layout.tokens_per_forward_pass
+        // layout.num_microbatches
+        // (layout.run.loss.num_loss_chunks or 1)
+    )
+    tokens *= 1 + layout.run.model.mtp_depth()
+    each = layout.compute_bytes + LOGIT_COPIES_FP32 * 4
+    return MemoryItem(
+        "logits", tokens * width * each, f"{tokens:,} tokens x {width:,} x {each} bytes"
+    )
+
+
+def compute_checkpoint_bytes(layout: PlanLayout) -> int:
+    """Return the bytes of one checkpoint: weights and optimizer states of all ranks."""
+    outside, inside = layout.embedding + layout.head, sum(layout.layers, ZERO_SIZE)
+    states, each = layout.run.optimizer.compute_state_bytes, layout.storage_bytes
+    whole = outside + inside
+    weights = (whole.total_trainable if layout.run.checkpoint.adapters_only else whole.total) * each
+    return weights + round(
+        outside.total_trainable * states(each, is_in_layer=False)
+        + inside.total_trainable * states(each, is_in_layer=True)
+    )

@@ -1,0 +1,108 @@
+"""Shipped recipes: next to the package in a clone, inside it in an installed wheel."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from titanrun.config.problems import problem_error
+from titanrun.config.suggest import find_closest, format_word_list
+
+SHIPPED = "shipped"
+PACKAGE = Path(__file__).parents[2]
+HEADER_KEYS = ("purpose", "model", "method", "devices", "memory")
+WORD = re.compile(r"[\w.+-]+")
+HEADER = re.compile(r"#\s*([a-z]+):\s*(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedRecipe:
+    """One shipped recipe, with the `# key: text` lines at its top by key."""
+
+    name: str
+    path: Path
+    header: dict[str, str]
+
+    def matches(self, wanted: Mapping[str, str]) -> bool:
+        """Return whether each wanted text is in the header.
+
+        Numbers match exactly, words by their beginning, in any case and order.
+        """
+        return all(has_all_words(text, self.header.get(key, "")) for key, text in wanted.items())
+
+
+def get_shipped_folder() -> Path:
+    """Return the folder of the shipped recipes."""
+    installed = PACKAGE / "shipped" / "recipes"
+    return installed if installed.is_dir() else PACKAGE.parent / "recipes"
+
+
+def get_extends_roots() -> dict[str, Path]:
+    """Return the roots for `extends: shipped:parts/fp32.yaml`, in a clone or a wheel."""
+    return {SHIPPED: get_shipped_folder()}
+
+
+def list_shipped_recipes() -> list[ShippedRecipe]:
+    """Return all shipped recipes by name, those of a subfolder prefixed with its name.
+
+    The fragments in parts/ are not included.
+    """
+    names = {
+        path: path.relative_to(get_shipped_folder()).as_posix()
+        for path in get_shipped_folder().rglob("*")
+        if path.suffix in (".yaml", ".toml")
+    }
+    kept = sorted(
+        (name.count("/"), name, path)
+        for path, name in names.items()
+        if not name.startswith("parts/")
+    )
+    return [ShippedRecipe(name, path, read_recipe_header(path)) for _, name, path in kept]
+
+
+def has_all_words(wanted: str, text: str) -> bool:
+    """Return whether each word of `wanted` starts a word of `text`.
+
+    "llama" matches llama3, but "8" does not match 80.
+    """
+    words = WORD.findall(text.lower())
+    return all(
+        any(word == found if word.isdigit() else found.startswith(word) for found in words)
+        for word in WORD.findall(wanted.lower())
+    )
+
+
+def get_recipe_schema_path() -> Path:
+    """Return the path of the shipped JSON Schema of recipes."""
+    return get_shipped_folder().parent / "schemas" / "recipe.schema.json"
+
+
+def read_recipe_header(path: Path) -> dict[str, str]:
+    """Return the `# key: text` lines at the top of a recipe."""
+    found: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        match = HEADER.fullmatch(line)
+        if match:
+            found[match[1]] = match[2]
+    return found
+
+
+def get_shipped_recipe(name: str, *, suffix: str = ".yaml") -> ShippedRecipe:
+    """Return the shipped recipe called `name`; `suffix` applies if the name has none.
+
+    Raises:
+        ProblemsFound: If there is no such recipe.
+    """
+    entries = list_shipped_recipes()
+    for entry in entries:
+        if {entry.name, entry.path.name} & {name, name + suffix}:
+            return entry
+    meant = find_closest(name, [entry.path.stem for entry in entries])
+    known = format_word_list([entry.name for entry in entries], conjunction="and", max_words=99)
+    raise problem_error(
+        "unknown-name",
+        f"no shipped recipe '{name}'",
+        hint=f"did you mean '{meant}'?" if meant else f"shipped: {known}",
+    )

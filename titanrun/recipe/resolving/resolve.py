@@ -1,0 +1,400 @@
+"""Resolution of a file and overrides to a run.
+
+Steps: read, compose, override, interpolate, validate, resolve `auto`, apply the rules.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from titanrun.config import registry
+from titanrun.config.base import dump_config
+from titanrun.config.checksum import get_checksum_state, to_yaml_with_checksum
+from titanrun.config.error_messages import describe_value_error
+from titanrun.config.interpolate import escape_references
+from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, problem_error
+from titanrun.config.read_source import read_source, read_source_text
+from titanrun.config.secrets import find_unset_secret_problems, iter_secrets
+from titanrun.config.tree import Node, find_node, format_path, get_nearest_node, remove_paths
+from titanrun.config.validate_tree import validate_tree
+from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.spec.flavors import NON_SIZE_FIELDS, load_flavor_names
+from titanrun.recipe import builtins
+from titanrun.recipe.dump_folder import find_dump_folder_problems
+from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hints
+from titanrun.recipe.plugins import get_recipe_class
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.read_recipe import (
+    ReadResult,
+    load_listed_plugins,
+    read_resolved_tree,
+    read_tree,
+)
+from titanrun.recipe.resolving.resolve_auto import resolve_auto_fields
+from titanrun.recipe.rules.registry import apply_rules
+
+REQUIRED_PATHS: tuple[DataPath, ...] = (
+    ("model",),
+    ("model", "name"),
+    ("training",),
+    ("training", "dataset"),
+    ("training", "dataset", "name"),
+)
+DATASET: DataPath = ("training", "dataset")
+MODEL: DataPath = ("model",)
+FLAVOR: DataPath = (*MODEL, "flavor")
+RECIPE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveOptions:
+    """Options of resolving: the file that names the run, input checks, and ranks.
+
+    `ranks` overrides the recipe. `machine_ranks` applies if the recipe leaves the number of ranks
+    to the machine.
+    """
+
+    file: str
+    should_check_inputs: bool = False
+    ranks: int | None = None
+    machine_ranks: int | None = None
+
+    def get_ranks(self, recipe: Recipe) -> int | None:
+        """Return the ranks as requested, else as in the recipe, else as on the machine.
+
+        Return None if none of them is known.
+        """
+        asked = recipe.launch.world_size if self.ranks is None else self.ranks
+        if asked is not None or self.machine_ranks is None:
+            return asked
+        return recipe.launch.num_nodes * (1 if recipe.device == "cpu" else self.machine_ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A run, with the recipe as written, the tree with origins, warnings, and ranks.
+
+    `run` is `recipe` with every `auto` resolved. `ranks` is None if unknown.
+    """
+
+    recipe: Recipe
+    run: Recipe
+    tree: Node
+    warnings: tuple[Problem, ...] = ()
+    ranks: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Content of resolved.yaml."""
+        return to_yaml_with_checksum(escape_recipe_data(self.run, dump_config(self.run)))
+
+
+def escape_recipe_data(run: Recipe, data: dict[str, Any]) -> dict[str, Any]:
+    """Escape texts and turn secrets into references, as plain data is written to a file.
+
+    `data` belongs to the run, or to a shorter recipe for it.
+    """
+    escaped_data: dict[str, Any] = escape_references(data, {path for path, _ in iter_secrets(run)})
+    return escaped_data
+
+
+def resolve_recipe(
+    file: str,
+    overrides: Sequence[str] = (),
+    *,
+    environment: Mapping[str, str],
+    should_check_inputs: bool = False,
+    ranks: int | None = None,
+    machine_ranks: int | None = None,
+) -> Resolved:
+    """Return the run that `file` with `overrides` describes.
+
+    Args:
+        file: Recipe, or FILE#ID for a stage of one.
+        overrides: Arguments of the form path=value.
+        environment: Environment variables for interpolation and secrets.
+        should_check_inputs: Whether to add the rules of level environment: paths, tokenizers,
+            installed packages.
+        ranks: Number of processes to run on, whatever the recipe says.
+        machine_ranks: Number of processes if the recipe says `launch.nproc_per_node: auto` and a
+            GPU may be used.
+
+    Raises:
+        ProblemsFound: With every problem of the recipe.
+    """
+    case = ResolveOptions(file, should_check_inputs, ranks, machine_ranks)
+    reading = read_tree(file, overrides, environment)
+    tree, problems = reading.tree, [*find_checksum_problems(file, reading.tree), *reading.warnings]
+    if reading.problems:
+        raise ProblemsFound(
+            [*problems, *reading.problems, *find_problems_in_readable_part(reading, case)]
+        )
+    try:
+        recipe, run, found = resolve_tree(tree, tree, case)
+    except ProblemsFound as error:
+        further = find_problems_in_sound_part(tree, error.problems, set(), case)
+        raise ProblemsFound([*problems, *error.problems, *further]) from None
+    problems += found
+    if should_check_inputs:
+        problems += [
+            attach_origin(problem, tree)
+            for problem in (
+                *find_unset_secret_problems(run, environment),
+                *find_dump_folder_problems(recipe.dump_folder),
+            )
+        ]
+    if any(problem.severity == "error" for problem in problems):
+        raise ProblemsFound(problems)
+    return Resolved(recipe, run, tree, tuple(problems), case.get_ranks(recipe))
+
+
+def resolve_tree(
+    tree: Node, whole_tree: Node, case: ResolveOptions, excluded_paths: Collection[DataPath] = ()
+) -> tuple[Recipe, Recipe, list[Problem]]:
+    """Return the recipe, the run, and what the rules find.
+
+    `tree` may be the sound part of `whole_tree`. Rule problems about `excluded_paths`, which are
+    not in it, are dropped.
+    """
+    recipe = check_tree(tree)
+    ranks = case.get_ranks(recipe)
+    run = resolve_run(recipe, tree, case.file, ranks)
+    builtins.load_rules()
+    found = apply_rules(run, whole_tree, "rules", ranks=ranks, excluded_paths=excluded_paths)
+    if case.should_check_inputs:
+        found += apply_rules(run, whole_tree, "environment", excluded_paths=excluded_paths)
+    return recipe, run, found
+
+
+def find_problems_in_readable_part(reading: ReadResult, case: ResolveOptions) -> list[Problem]:
+    """Find further problems in the readable part of a recipe."""
+    found: list[Problem] = []
+    try:
+        check_tree(reading.tree)
+    except ProblemsFound as error:
+        found = [
+            problem
+            for problem in error.problems
+            if not is_follow_up_problem(problem, reading.unreadable_paths)
+        ]
+    return found + find_problems_in_sound_part(
+        reading.tree, [*reading.problems, *found], reading.unreadable_paths, case
+    )
+
+
+def find_problems_in_sound_part(
+    tree: Node, known: Sequence[Problem], broken: set[DataPath], case: ResolveOptions
+) -> list[Problem]:
+    """Find rule problems in the sound part of a recipe that has errors.
+
+    Problems that `known` ones or `broken` paths may have caused are dropped.
+    """
+    further: list[Problem] = []
+    touched = {path[:-1] if path[-1] == "name" else path for path in broken}
+    fresh = list(known)
+    while fresh and not any(is_fatal_problem(problem) for problem in fresh):
+        touched |= {path for problem in fresh for path in get_affected_paths(problem)}
+        try:
+            _, _, found = resolve_tree(replace_broken_parts(tree, touched), tree, case, touched)
+        except ProblemsFound as error:
+            fresh = [
+                problem for problem in error.problems if not is_follow_up_problem(problem, touched)
+            ]
+            further += fresh
+        else:
+            return further + [
+                problem for problem in found if not is_follow_up_problem(problem, touched)
+            ]
+    return further
+
+
+def replace_broken_parts(tree: Node, touched: Collection[DataPath]) -> Node:
+    """Return the sound part of a tree.
+
+    Broken data or model sizes are replaced by existing ones, so that the rest can be checked.
+    """
+    sound, written, families = (
+        replace_broken_dataset(remove_paths(tree, touched), touched),
+        find_node(tree, MODEL),
+        registry.load_choices(ModelConfig),
+    )
+    if (
+        MODEL not in touched
+        or written is None
+        or not isinstance(written.value, dict)
+        or not isinstance(sound.value, dict)
+    ):
+        return sound
+    name = written.value.get("name")
+    if name is None or not isinstance(name.value, str) or name.value not in families:
+        return sound
+    family = families[name.value]
+    assert issubclass(family, ModelConfig)
+    kept = {
+        key: node
+        for key, node in written.value.items()
+        if key in NON_SIZE_FIELDS and (*MODEL, key) not in touched
+    }
+    flavor = replace(name, value=load_flavor_names(family)[0])
+    return replace(
+        sound,
+        value={
+            **sound.value,
+            "model": replace(written, value={**kept, "name": name, "flavor": flavor}),
+        },
+    )
+
+
+def replace_broken_dataset(sound: Node, touched: Collection[DataPath]) -> Node:
+    """Return the tree with the tiny corpus in place of a broken dataset."""
+    training = find_node(sound, DATASET[:-1])
+    if (
+        DATASET not in touched
+        or training is None
+        or not isinstance(training.value, dict)
+        or not isinstance(sound.value, dict)
+    ):
+        return sound
+    data = Node("tiny", training.origin)
+    return replace(
+        sound,
+        value={
+            **sound.value,
+            "training": replace(training, value={**training.value, "dataset": data}),
+        },
+    )
+
+
+def is_fatal_problem(problem: Problem) -> bool:
+    """Return whether a required section is missing or unreadable, so nothing sound remains."""
+    if is_misspelt_argument(problem):
+        return False
+    if problem.path[:2] == DATASET and problem.code != "missing-key":
+        return False
+    return (
+        len(problem.path) == 0
+        or problem.path[0] in ("version", "plugins")
+        or problem.path in REQUIRED_PATHS
+    )
+
+
+def is_misspelt_argument(problem: Problem) -> bool:
+    """Return whether an argument names no path: the recipe is sound without it."""
+    return problem.code == "usage" and not problem.path
+
+
+def get_affected_paths(problem: Problem) -> list[DataPath]:
+    """Return the path to remove, and the one that was possibly meant.
+
+    A component without a name or without a required key is removed as a whole.
+    """
+    path = problem.path
+    if not path:
+        return []
+    if FLAVOR in (path, (*path[:-1], problem.suggestion)):  # all sizes are derived from it
+        return [MODEL]
+    if problem.code == "missing-key" or path[-1] == "name":
+        return [path[:-1]]
+    return (
+        [path, (*path[:-1], problem.suggestion)]
+        if problem.code == "unknown-key" and problem.suggestion
+        else [path]
+    )
+
+
+def is_follow_up_problem(problem: Problem, touched: set[DataPath]) -> bool:
+    """Return whether a problem is about something that was removed."""
+    paths = [problem.path, *(related.path for related in problem.related)]
+    return any(path[: len(gone)] == gone for path in paths for gone in touched)
+
+
+def check_tree(tree: Node) -> Recipe:
+    """Validate a tree and return the recipe. Raise ProblemsFound if it is invalid."""
+    check_version(tree)
+    problems = [attach_origin(problem, tree) for problem in load_listed_plugins(tree)]
+    checked = validate_tree(
+        get_recipe_class(), tree, synonyms=SYNONYMS, exact_synonyms=SAME_MEANING
+    )
+    if checked.config is None or problems:
+        raise ProblemsFound([*problems, *add_hints(checked.problems, tree)])
+    return checked.config
+
+
+def check_version(tree: Node) -> None:
+    """Raise on a recipe of another version: nothing else in it can be checked."""
+    node = find_node(tree, ("version",))
+    if node is not None and type(node.value) is int and node.value != RECIPE_VERSION:
+        message = (
+            f"this recipe has version {node.value}, this titanrun reads version {RECIPE_VERSION}"
+        )
+        hint = "update titanrun" if node.value > RECIPE_VERSION else f"write {RECIPE_VERSION}"
+        raise problem_error("version", message, path=("version",), origin=node.origin, hint=hint)
+
+
+def resolve_run(recipe: Recipe, tree: Node, file: str, ranks: int | None) -> Recipe:
+    """Return the recipe with every `auto` resolved."""
+    try:
+        return type(recipe).model_validate(resolve_auto_fields(recipe, file=file, ranks=ranks))
+    except ProblemsFound as error:
+        problems = list(error.problems)
+    except ValidationError as error:
+        problems = [build_range_problem(item) for item in error.errors(include_url=False)]
+    raise ProblemsFound([attach_origin(problem, tree) for problem in problems])
+
+
+def build_range_problem(error: Any) -> Problem:
+    """Build the problem of a derived value that its own field does not accept."""
+    path: DataPath = tuple(error["loc"])
+    wording = describe_value_error(error["type"], error.get("ctx") or {}, error["input"])
+    message = f"{format_path(path)} is derived from other values, but {wording.message}"
+    return Problem(
+        "out-of-range",
+        message,
+        path,
+        hint=f"write {format_path(path)}, or change the values it is derived from",
+        got=error["input"],
+    )
+
+
+def attach_origin(problem: Problem, tree: Node) -> Problem:
+    """Return a problem that has only a path with the origin of that path."""
+    if problem.origin is not None:
+        return problem
+    node, found = get_nearest_node(tree, problem.path)
+    origin = node.origin if found == problem.path else node.key or node.origin
+    return replace(problem, origin=origin)
+
+
+def find_checksum_problems(file: str, tree: Node) -> list[Problem]:
+    """Return a warning if a resolved recipe does not match the checksum in its header."""
+    if get_checksum_state(tree.origin.source.text) != "changed":
+        return []
+    message = (
+        f"{file} was edited after it was written: "
+        "its body no longer matches the checksum in its first line"
+    )
+    return [
+        Problem(
+            "version",
+            message,
+            (),
+            None,
+            severity="warning",
+            hint="remove the first line to turn it into an ordinary recipe",
+        )
+    ]
+
+
+def load_resolved(path: Path) -> Recipe:
+    """Load the run in a resolved.yaml. Raise ProblemsFound if it is invalid."""
+    return check_tree(read_resolved_tree(read_source(str(path))))
+
+
+def load_resolved_text(text: str) -> Recipe:
+    """Load the run in the text of a resolved.yaml. Raise ProblemsFound if it is invalid."""
+    return check_tree(
+        read_resolved_tree(read_source_text(SourceText("resolved.yaml", text), "yaml"))
+    )

@@ -1,0 +1,181 @@
+"""Resolution of every `auto` from the rest of the recipe.
+
+It is pure: the same recipe is the same run everywhere.
+"""
+
+from pathlib import PurePath
+from typing import Any
+
+from titanrun.components.data.config import (
+    DatasetConfig,
+    TinyChatDatasetConfig,
+    TinyDatasetConfig,
+    TinyImagesConfig,
+)
+from titanrun.config.base import dump_config
+from titanrun.config.types import AUTO
+from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.run_length import resolve_run_length
+from titanrun.recipe.rundir.run_files import RUNS
+from titanrun.rl.prompts.config import SyntheticPromptsConfig
+
+BUNDLED_DATASETS = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
+# hidden, since it is in the folder of runs but is not a run
+SHARED_CACHE = f"{RUNS}/.data"
+MAX_WARMUP_STEPS = 200
+WARMUP_DIVISOR = 10
+
+
+def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, Any]:
+    """Return the recipe as plain data with every `auto` resolved.
+
+    The three that depend on the machine stay `auto`. `ranks` is None if unknown.
+
+    Raises:
+        ProblemsFound: If a size cannot be resolved.
+    """
+    data = dump_config(recipe)
+    data["name"] = recipe.name or PurePath(file).stem
+    data["dump_folder"] = None
+    data["model"] = resolve_model_sizes(recipe.model, seq_len=recipe.training.seq_len)
+    resolve_attention_documents(recipe, data["model"])
+    data["tokenizer"] = resolve_tokenizer(recipe, data["tokenizer"])
+    data["training"] |= resolve_batch_sizes(recipe, ranks)
+    data["training"] |= resolve_run_length(
+        recipe, global_batch_size=data["training"]["global_batch_size"]
+    )
+    if recipe.training.data_cache == AUTO:
+        data["training"]["data_cache"] = SHARED_CACHE if recipe.dump_folder is None else None
+    data["lr_scheduler"] |= resolve_schedule(recipe, steps=data["training"]["steps"])
+    data["validation"] |= resolve_validation(recipe)
+    data["evaluation"]["tasks"] = resolve_evaluation_tasks(
+        data["evaluation"]["tasks"], data["validation"]
+    )
+    if recipe.rl is not None and recipe.rl.validation.dataset == AUTO:
+        data["rl"]["validation"]["dataset"] = find_held_out_prompts(recipe.training.dataset)
+    return data
+
+
+def resolve_attention_documents(recipe: Recipe, model: dict[str, Any]) -> None:
+    """Set what starts a document in the model's plain data.
+
+    It is positions if those of the dataset restart, else end-of-text tokens.
+    """
+    attention = model.get("attention")
+    if isinstance(attention, dict) and attention.get("documents") == AUTO:
+        source = "positions" if recipe.training.dataset.restarts_positions else "eos"
+        attention["documents"] = source if attention["mask"] == "block_causal" else None
+
+
+def resolve_tokenizer(recipe: Recipe, written: Any) -> Any:
+    """Return the tokenizer; if it is not written and the data is text, the model's own.
+
+    The tiny corpus uses the tiny tokenizer.
+    """
+    if written != AUTO:
+        return written
+    if not recipe.training.dataset.needs_tokenizer:
+        return None
+    if recipe.model.hf_assets_path is not None:
+        return {"name": "huggingface", "path": recipe.model.hf_assets_path}
+    return {"name": "tiny"} if isinstance(recipe.training.dataset, BUNDLED_DATASETS) else None
+
+
+def resolve_batch_sizes(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
+    """Return the global batch size if it is not written: one forward pass per rank and step.
+
+    An unspecified number of ranks counts as one shard.
+    """
+    if recipe.training.global_batch_size != AUTO:
+        return {}
+    degrees = resolve_parallel_dims(recipe.parallelism, ranks)
+    readers = degrees.dp_size if degrees else recipe.parallelism.data_parallel_replicate_degree
+    return {"global_batch_size": recipe.training.local_batch_size * readers}
+
+
+def resolve_schedule(recipe: Recipe, *, steps: int | None) -> dict[str, Any]:
+    """Return the warmup and horizon that are not written; both are null while the steps are.
+
+    The warmup is a tenth of the run, at most 200 steps. The horizon is the run.
+    """
+    if steps is None and recipe.training.epochs is None:  # a mistake that a rule reports
+        return {}
+    followed = (
+        compute_schedule_steps(steps)
+        if steps is not None
+        else {"warmup_steps": None, "total_steps": None}
+    )
+    return {
+        name: value
+        for name, value in followed.items()
+        if getattr(recipe.lr_scheduler, name, None) == AUTO
+    }
+
+
+def compute_schedule_steps(steps: int) -> dict[str, int]:
+    """Return the schedule fields derived from the length of the run."""
+    return {"warmup_steps": min(MAX_WARMUP_STEPS, steps // WARMUP_DIVISOR), "total_steps": steps}
+
+
+def fill_steps(run: Recipe, steps: int) -> Recipe:
+    """Return the run with null steps, and the fields derived from them, filled in.
+
+    Called by the worker, which knows how many sequences an epoch has.
+    """
+    schedule = dict(run.lr_scheduler)
+    schedule |= {
+        name: value
+        for name, value in compute_schedule_steps(steps).items()
+        if name in schedule and schedule[name] is None
+    }
+    # not through plain data, which fails validation if the worker has filled in a secret
+    training = type(run.training).model_validate({**dict(run.training), "steps": steps})
+    return type(run).model_validate(
+        {
+            **dict(run),
+            "training": training,
+            "lr_scheduler": type(run.lr_scheduler).model_validate(schedule),
+        }
+    )
+
+
+def find_held_out_prompts(dataset: DatasetConfig) -> dict[str, Any] | None:
+    """Return the held-out split of a synthetic prompt dataset; None for any other."""
+    is_made_up = isinstance(dataset, SyntheticPromptsConfig)
+    return (
+        dump_config(dataset) | {"split": "held_out", "shuffle": False, "repeat": False}
+        if is_made_up
+        else None
+    )
+
+
+def resolve_validation(recipe: Recipe) -> dict[str, Any]:
+    """Return the validation fields that are not written.
+
+    Sequence length and batch size are as in training. The dataset is the held-out split if training
+    uses a dataset that ships with titanrun.
+    """
+    validation, training = recipe.validation, recipe.training
+    decided: dict[str, Any] = {}
+    if validation.local_batch_size == AUTO:
+        decided["local_batch_size"] = training.local_batch_size
+    if validation.seq_len == AUTO:
+        decided["seq_len"] = training.seq_len
+    if validation.dataset == AUTO:
+        decided["dataset"] = None
+        if isinstance(training.dataset, BUNDLED_DATASETS):
+            held_out = {"split": "held_out", "shuffle": False, "repeat": False}
+            decided["dataset"] = dump_config(training.dataset) | held_out
+    return decided
+
+
+def resolve_evaluation_tasks(
+    tasks: list[dict[str, Any]], validation: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the tasks with the fields they inherit from validation."""
+    return [
+        task | {key: validation[key] for key in ("dataset", "seq_len") if task.get(key) == AUTO}
+        for task in tasks
+    ]

@@ -1,0 +1,110 @@
+"""Length of a run (exactly one of steps, tokens and epochs), and values derived from it.
+
+Two lengths in one text are a conflict. In different texts the one nearest the user counts, as
+everywhere: an override before the given file, that before what it extends. So `training.tokens=20B`
+lengthens a recipe that sets `steps`, and the file stays as it is.
+
+In a resolved recipe, tokens become steps, since the size of a step is known. Epochs stay, since the
+number of sequences is only known from the data. Then `steps` and the values derived from it are
+null until the worker has opened the data.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from titanrun.config.problems import DataPath, Origin
+from titanrun.config.tree import Node, find_node, remove_paths
+from titanrun.config.types import AUTO
+from titanrun.recipe.recipe import Recipe
+
+DEFAULT_STEPS = 10_000
+LENGTH_FIELDS = ("steps", "tokens", "epochs")
+# fields derived from training.steps unless written
+FIELDS_FROM_STEPS: tuple[tuple[str, str], ...] = (
+    ("lr_scheduler", "warmup_steps"),
+    ("lr_scheduler", "total_steps"),
+)
+
+
+def keep_nearest_length(tree: Node) -> Node:
+    """Return the tree with only the length nearest the user.
+
+    Two at the same distance are kept, so that the rule one-length reports them.
+    """
+    written = find_written_lengths(tree)
+    if len(written) < 2:
+        return tree
+    nearest = min(get_extends_distance(node.origin) for _, node in written)
+    gone = [(path, node) for path, node in written if get_extends_distance(node.origin) > nearest]
+    if not gone:
+        return tree
+    tree = record_shadowed_lengths(
+        remove_paths(tree, {path for path, _ in gone}), tuple(node.origin for _, node in gone)
+    )
+    # in a resolved recipe with epochs, the derived fields are null
+    followed = (("training", "steps"), *FIELDS_FROM_STEPS)
+    return remove_paths(
+        tree,
+        {
+            path
+            for path in followed
+            if (node := find_node(tree, path)) is not None and node.value is None
+        },
+    )
+
+
+def record_shadowed_lengths(tree: Node, replaced: tuple[Origin, ...]) -> Node:
+    """Return the tree in which the remaining length records the origins it replaced."""
+    section = find_node(tree, ("training",))
+    assert section is not None and isinstance(section.value, dict) and isinstance(tree.value, dict)
+    kept = {
+        str(path[-1]): replace(node, shadowed_origins=(*node.shadowed_origins, *replaced))
+        for path, node in find_written_lengths(tree)
+    }
+    return replace(
+        tree, value={**tree.value, "training": replace(section, value={**section.value, **kept})}
+    )
+
+
+def find_written_lengths(tree: Node) -> list[tuple[DataPath, Node]]:
+    """Return the lengths written in the tree; null and auto do not count."""
+    places = [(("training", name), find_node(tree, ("training", name))) for name in LENGTH_FIELDS]
+    return [
+        (path, node) for path, node in places if node is not None and node.value not in (None, AUTO)
+    ]
+
+
+def get_extends_distance(origin: Origin) -> int:
+    """Return 0 for an override, 1 for the given file, plus 1 for each level of `extends`."""
+    if origin.source.kind == "override":
+        return 0
+    count, place = 1, origin.source.included_from
+    while place is not None:
+        count, place = count + 1, place.source.included_from
+    return count
+
+
+def compute_tokens_per_step(recipe: Recipe, *, global_batch_size: int) -> int:
+    """Return the input tokens of one optimizer step over all ranks."""
+    return global_batch_size * recipe.training.seq_len
+
+
+def resolve_run_length(recipe: Recipe, *, global_batch_size: int) -> dict[str, Any]:
+    """Return `steps` if it is not written.
+
+    It is derived from tokens (rounded up), null with epochs, and else the default.
+    """
+    training = recipe.training
+    if training.steps != AUTO:
+        return {}
+    if training.epochs is not None:
+        return {"steps": None}
+    if training.tokens is not None:
+        return {
+            "steps": -(
+                -training.tokens
+                // compute_tokens_per_step(recipe, global_batch_size=global_batch_size)
+            ),
+            "tokens": None,
+        }
+    return {"steps": DEFAULT_STEPS}

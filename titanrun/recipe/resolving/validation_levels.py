@@ -1,0 +1,134 @@
+"""Validation levels of a recipe.
+
+Each level includes the previous ones. The last one starts a process that builds the run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from titanrun.config.compose import compose
+from titanrun.config.diagnostics import sort_problems
+from titanrun.config.override_parser import parse_overrides
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.tree import Node, PartialReadError
+from titanrun.recipe.resolving.multi_stage import StageRequiredError, select_stage, split_stage
+from titanrun.recipe.resolving.read_recipe import read_tree
+from titanrun.recipe.resolving.resolve import (
+    Resolved,
+    attach_origin,
+    check_tree,
+    is_follow_up_problem,
+    resolve_recipe,
+)
+from titanrun.recipe.resolving.stage_sequence import build_stage_sequence, find_stage_problems
+
+ValidationLevel = Literal["syntax", "schema", "rules", "environment", "build"]
+VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """Result of one level: problems in file order, exit code, and the readable recipe."""
+
+    problems: tuple[Problem, ...]
+    exit_code: int = 0
+    tree: Node | None = None
+    resolved: Resolved | None = None
+    stages: tuple[str, ...] = ()
+    """Stages of a recipe of which one must be named; nothing was validated then."""
+
+
+def validate_file(
+    file: str,
+    overrides: Sequence[str],
+    *,
+    level: ValidationLevel,
+    environment: Mapping[str, str],
+    ranks: int | None = None,
+) -> ValidationResult:
+    """Validate the recipe in `file` up to `level`.
+
+    Level `build` is validated as `environment`; `add_build_problems` does the rest.
+    """
+    try:
+        if level == "syntax":
+            parse_overrides(overrides)
+            return ValidationResult((), tree=select_stage(compose(split_stage(file)[0]), file))
+        if level == "schema":
+            return validate_schema(file, overrides, environment)
+        resolved = resolve_recipe(
+            file,
+            overrides,
+            environment=environment,
+            should_check_inputs=level in ("environment", "build"),
+            ranks=ranks,
+        )
+    except StageRequiredError as staged:
+        return ValidationResult((), tree=staged.tree, stages=staged.stage_ids)
+    except ProblemsFound as found:
+        tree = found.root if isinstance(found, PartialReadError) else None
+        return ValidationResult(tuple(sort_problems(found.problems)), found.exit_code, tree)
+    return ValidationResult(
+        tuple(sort_problems(resolved.warnings)), tree=resolved.tree, resolved=resolved
+    )
+
+
+def merge_stage_results(
+    whole: ValidationResult, stages: Sequence[ValidationResult]
+) -> ValidationResult:
+    """Merge the results of the stages of a recipe and add the problems between stages.
+
+    A problem that several stages share is reported once.
+    """
+    runs = [stage.resolved for stage in stages if stage.resolved is not None]
+    between = []
+    if whole.tree is not None and len(runs) == len(stages):
+        between = find_stage_problems(build_stage_sequence(whole.stages, runs, whole.tree))
+    found = [*(problem for stage in stages for problem in stage.problems), *between]
+    once = {(problem.label, problem.message, str(problem.origin)): problem for problem in found}
+    code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
+    return ValidationResult(tuple(sort_problems(once.values())), code, whole.tree)
+
+
+def validate_schema(
+    file: str, overrides: Sequence[str], environment: Mapping[str, str]
+) -> ValidationResult:
+    """Validate single keys and values. Raise ProblemsFound if any is wrong."""
+    reading = read_tree(file, overrides, environment)
+    found: list[Problem] = []
+    try:
+        check_tree(reading.tree)
+    except ProblemsFound as error:
+        found = [
+            problem
+            for problem in error.problems
+            if not is_follow_up_problem(problem, reading.unreadable_paths)
+        ]
+    if reading.problems or found:
+        raise ProblemsFound([*reading.warnings, *reading.problems, *found])
+    return ValidationResult(reading.warnings, tree=reading.tree)
+
+
+def add_build_problems(
+    result: ValidationResult, find_build_problems: Callable[[Resolved], Sequence[Problem]]
+) -> ValidationResult:
+    """Return the result with the problems of building the run, each with its origin.
+
+    Nothing is built if there are errors already.
+    """
+    if result.resolved is None:
+        return result
+    resolved = result.resolved
+    found = [attach_recipe_origin(problem, resolved) for problem in find_build_problems(resolved)]
+    code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
+    return replace(
+        result,
+        problems=tuple(sort_problems([*result.problems, *found])),
+        exit_code=result.exit_code or code,
+    )
+
+
+def attach_recipe_origin(problem: Problem, resolved: Resolved) -> Problem:
+    """Return a problem that only has a path with its origin in the recipe."""
+    return attach_origin(problem, resolved.tree)

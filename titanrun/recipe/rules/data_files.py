@@ -1,0 +1,126 @@
+"""Rules about the files that documents are read from."""
+
+from collections.abc import Iterator
+
+from titanrun.components.data.config import (
+    DocumentsConfig,
+    FilesConfig,
+    HubConfig,
+    MixtureDatasetConfig,
+)
+from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
+from titanrun.components.data.spec.file_columns import (
+    check_columns,
+    find_file_columns,
+    get_required_columns,
+)
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.data import get_all_datasets, matches_existing_path
+from titanrun.recipe.rules.no_effect import build_no_effect_violation
+from titanrun.recipe.rules.registry import RuleViolation, rule
+
+
+@rule("columns-exist", level="environment")
+def columns_exist(run: Recipe) -> Iterator[RuleViolation]:
+    """Require every column that column, format and filters name to exist.
+
+    The first of the files is checked.
+    """
+    for place, dataset in get_all_datasets(run):
+        if not isinstance(dataset, FilesConfig) or not matches_existing_path(dataset.path):
+            continue
+        try:
+            file = resolve_data_files(dataset.path)[0]
+            columns = find_file_columns(file)
+            # only filters and formats depend on the name of a text file's single column
+            if columns is not None and (
+                get_data_suffix(file) != ".txt" or dataset.format is not None or dataset.filters
+            ):
+                check_columns(columns, get_required_columns(dataset), f"'{file}'")
+        except ProblemsFound as error:
+            for problem in error.problems:
+                paths = ((*place, *problem.path), place)
+                yield RuleViolation(
+                    problem.message, paths, hint=problem.hint, code="data", section=place
+                )
+
+
+@rule("filter-has-limits")
+def filter_has_limits(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a limit in each filter.
+
+    A filter with only a column keeps every record. Set the values that the column may have, or
+    remove the filter.
+    """
+    for place, dataset in get_all_datasets(run):
+        for number, record_filter in enumerate(
+            dataset.filters if isinstance(dataset, DocumentsConfig) else ()
+        ):
+            if not record_filter.has_limits:
+                path = (*place, "filters", number)
+                message = (
+                    f"a filter of column '{record_filter.column}' without a limit has no effect"
+                )
+                hint = (
+                    "set one_of, at_least, at_most, min_characters or max_characters, or "
+                    "remove the filter"
+                )
+                yield RuleViolation(message, ((*path, "column"), path), hint=hint, code="no-effect")
+
+
+@rule("too-long-needs-whole-documents")
+def too_long_needs_whole_documents(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about too_long if documents continue across sequences.
+
+    No document is too long then: too_long is read with packing best_fit or null only. Remove it.
+    """
+    for place, dataset in get_all_datasets(run):
+        if isinstance(dataset, DocumentsConfig) and dataset.packing in ("windows", "documents"):
+            hint = "set packing to best_fit or null, or remove it"
+            yield build_no_effect_violation(
+                (*place, "too_long"),
+                (*place, "packing"),
+                f"is {dataset.packing}, which allows any length",
+                hint,
+            )
+
+
+@rule("mixture-deals-rows")
+def mixture_orders_sequences(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about shuffle and repeat in the sources of a mixture.
+
+    The mixture decides whether sequences are shuffled and repeated: in its sources these settings
+    have no effect. Set them in the mixture.
+    """
+    for place, mixture in get_all_datasets(run):
+        for number in (
+            range(len(mixture.sources)) if isinstance(mixture, MixtureDatasetConfig) else ()
+        ):
+            for name in ("shuffle", "repeat"):
+                path = (*place, "sources", number, "dataset", name)
+                message = f"{name} has no effect in a source: the mixture orders the sequences"
+                yield RuleViolation(
+                    message,
+                    (path,),
+                    hint=f"set {name} in the mixture",
+                    code="no-effect",
+                    severity="warning",
+                    applies_only_if_written=True,
+                )
+
+
+@rule("stream-needs-an-end")
+def stream_needs_an_end(run: Recipe) -> Iterator[RuleViolation]:
+    """Require max_documents for streamed datasets.
+
+    Streamed data is tokenized before the first step, so that a run can resume anywhere in it.
+    max_documents limits how much is read.
+    """
+    for place, dataset in get_all_datasets(run):
+        if isinstance(dataset, HubConfig) and dataset.streaming and dataset.max_documents is None:
+            message = f"dataset '{dataset.name}' is streamed, but max_documents is not set"
+            hint = "set max_documents, or streaming: false to fetch the whole split first"
+            yield RuleViolation(
+                message, ((*place, "max_documents"), (*place, "streaming"), place), hint=hint
+            )

@@ -1,0 +1,236 @@
+"""Rules about settings that have no effect because what reads them is disabled.
+
+A field declares with `read_when` what must hold for it to be read. One check serves all rule ids.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+
+from titanrun.config.base import Config
+from titanrun.config.fields import ReadWhen, get_read_conditions
+from titanrun.config.problems import DataPath
+from titanrun.config.tree import format_path
+from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.data import get_evaluation_datasets
+from titanrun.recipe.rules.registry import Rule, RuleViolation, add_rule
+
+VALIDATION_DATASET: DataPath = ("validation", "dataset")
+DOCUMENTATION = {
+    "settings-need-validation": "While validation.enable is false, nothing else in the section is "
+    "read, except by a run of kind eval that evaluates its dataset. Enable it, or remove the rest.",
+    "settings-need-checkpoints": "While checkpoint.enable is false, nothing is saved or loaded: "
+    "where, how often and how many has no effect. Enable it, or remove these settings.",
+    "validation-reads-in-order": "Validation reads the same sequences in the same order each time: "
+    "shuffling its data has no effect. Remove it.",
+    "products-follow-bf16-weights": "training.mixed_precision_param is the dtype that float32 "
+    "weights compute in. Weights stored in another dtype compute in that one. Remove it, or store "
+    "the weights in float32.",
+    "warning-needs-deterministic": "debug.deterministic_warn_only softens debug.deterministic, and "
+    "has no effect without it.",
+    "floor-needs-decay": "With lr_scheduler.decay_ratio 0 the learning rate stays at its peak: "
+    "shape and floor of the decay are not read.",
+    "floor-needs-a-decay": "The constant schedule stays at its peak and has no floor. Remove it, "
+    "or choose a schedule that decays.",
+    "start-needs-warmup": "Without warmup steps, the start of the warmup and the index of its "
+    "first step are not read.",
+    "settings-need-saving": "While checkpoint.load_only is true, nothing is saved: how often and "
+    "how many has no effect. Remove one of the two.",
+    "settings-need-initial-load": "What is loaded from another run is read only if "
+    "checkpoint.initial_load_path names one.",
+    "settings-need-profiling": "While neither profiling.enable_profiling nor "
+    "profiling.enable_memory_snapshot is true, the rest of the section is not read. Each folder "
+    "belongs to one of the two. Enable it, or remove the rest.",
+    "settings-need-compile": "While compile.enable is false, nothing is compiled, whatever the "
+    "back end. Enable it, or remove the rest.",
+    "settings-need-flight-recorder": "With comm.trace_buf_size 0 the flight recorder is off and "
+    "writes no files. Raise it, or remove the names of the files.",
+    "settings-need-loader-processes": "With num_workers 0 each rank prepares its sequences itself: "
+    "no process can persist or prefetch. Set num_workers, or remove the setting.",
+    "pinning-needs-a-copy": "Page-locked memory speeds up the copy of token ids to an accelerator. "
+    "On the CPU nothing is copied, and inputs made from images are on the device already. Remove "
+    "pin_memory.",
+    "settings-need-nodes": "One machine needs no rendezvous: its settings are read only with "
+    "launch.nnodes above 1. Remove them, or set nnodes.",
+    "balance-needs-experts": "debug.moe_force_load_balance distributes tokens evenly over experts, "
+    "and a dense model has none. Remove it.",
+    "settings-need-tp": "While tensor_parallel_degree is 1, the options of tensor parallelism are "
+    "not read. Raise the degree, or remove the setting.",
+    "settings-need-cp": "While context_parallel_degree is 1, the options of context parallelism "
+    "are not read. Raise the degree, or remove the setting.",
+    "settings-need-ep": "While expert_parallel_degree is 1, the options of expert parallelism are "
+    "not read. Raise the degree, or remove the setting.",
+    "settings-need-pp": "While pipeline_parallel_degree is 1, there are no stages, microbatches or "
+    "schedules. Raise the degree, or remove the setting.",
+    "parts-decide-stages": "module_fqns_per_model_part names the modules of each stage: other "
+    "settings that split the layers are not read. Remove one of the two.",
+    "file-decides-schedule": "pipeline_parallel_schedule_csv orders the pipeline, whatever "
+    "pipeline_parallel_schedule names. Remove one of the two.",
+    "overlap-needs-dualpipe": "Only the schedule DualPipeV overlaps two forward or backward "
+    "passes, and only experts give it communication to overlap: otherwise "
+    "pipeline_parallel_expert_parallel_overlap is not read. Remove it.",
+    "resharding-needs-shards": "Weights are gathered and freed only if several ranks shard them: "
+    "without shards or context parallelism, fsdp_reshard_after_forward is not read. Remove it, or "
+    "shard the weights over ranks.",
+    "offload-needs-shards": "Data parallelism over several ranks keeps weights in host memory: on "
+    "one rank a layout with training.enable_cpu_offload keeps them on the device. Remove it, or "
+    "shard the weights over ranks.",
+}
+
+Fact = Callable[[Recipe, int | None, DataPath], bool]
+
+
+def is_evaluated(run: Recipe, ranks: int | None, path: DataPath) -> bool:
+    """Return whether a run of kind eval evaluates validation.dataset."""
+    return any(place == VALIDATION_DATASET for place, _ in get_evaluation_datasets(run))
+
+
+def shards_weights(run: Recipe, ranks: int | None, path: DataPath) -> bool:
+    """Return whether several ranks share weights, True if the degrees are unknown."""
+    dims = resolve_parallel_dims(run.parallelism, ranks)
+    return dims is None or dims.fsdp_size != 1 or dims.ep != 1
+
+
+def is_data_parallel(run: Recipe, ranks: int | None, path: DataPath) -> bool:
+    """Return whether several ranks share the loss, True if the degrees are unknown."""
+    dims = resolve_parallel_dims(run.parallelism, ranks)
+    return dims is None or dims.loss_size != 1
+
+
+# what a declaration names in `fact`, for conditions that follow from several settings
+FACTS: dict[str, Fact] = {
+    "casts_weights": lambda run, ranks, path: (
+        run.training.dtype in ("float32", run.training.mixed_precision_param)
+    ),
+    "has_no_checkpoints": lambda run, ranks, path: not run.checkpoint.enable,
+    "has_experts": lambda run, ranks, path: run.model.count_routed_experts() != 0,
+    "is_data_parallel": is_data_parallel,
+    "is_evaluated": is_evaluated,
+    "reads_in_any_order": lambda run, ranks, path: (
+        path[:-1] != VALIDATION_DATASET or not run.validation.enable
+    ),
+    "runs_dual_pipe": lambda run, ranks, path: (
+        run.parallelism.pipeline_parallel_schedule == "DualPipeV"
+        and run.parallelism.pipeline_parallel_schedule_csv is None
+    ),
+    "shards_weights": shards_weights,
+    "takes_tokens": lambda run, ranks, path: run.model.modality == "tokens",
+}
+
+
+@cache
+def get_field_conditions(config: type[Config]) -> list[tuple[str, tuple[ReadWhen, ...]]]:
+    """Return the fields of a config class with their conditions."""
+    return [(name, get_read_conditions(field)) for name, field in config.model_fields.items()]
+
+
+def iter_unread_settings(
+    run: Recipe, ranks: int | None, config: Config, path: DataPath = ()
+) -> Iterator[tuple[ReadWhen, DataPath]]:
+    """Yield the settings below `config` that nothing reads, each with the first failed condition.
+
+    Settings inside of one that is not read are left out.
+    """
+    for name, conditions in get_field_conditions(type(config)):
+        here, value = (*path, name), getattr(config, name)
+        failed = next(
+            (
+                condition
+                for condition in conditions
+                if not is_read(condition, run, ranks, config, here, value)
+            ),
+            None,
+        )
+        if failed is not None:
+            yield failed, here
+        elif isinstance(value, Config):
+            yield from iter_unread_settings(run, ranks, value, here)
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, Config):
+                    yield from iter_unread_settings(run, ranks, item, (*here, index))
+
+
+def is_read(
+    condition: ReadWhen,
+    run: Recipe,
+    ranks: int | None,
+    config: Config,
+    path: DataPath,
+    value: object,
+) -> bool:
+    """Return whether a condition lets the setting of `config` at `path` be read."""
+    if condition.only_for and value not in condition.only_for:
+        return True
+    if condition.fact and FACTS[condition.fact](run, ranks, path):
+        return True
+    if condition.values or condition.not_values:
+        switch = get_switch_value(condition.switch, run, config)
+        if switch in condition.values if condition.values else switch not in condition.not_values:
+            return True
+    return condition.or_enabled is not None and bool(getattr(config, condition.or_enabled))
+
+
+def get_switch_value(switch: str, run: Recipe, config: Config) -> object:
+    """Return the value of a switch: `.name` beside the setting (None if absent), or a full path."""
+    if switch.startswith("."):
+        return getattr(config, switch[1:], None)
+    value: object = run
+    for name in switch.split("."):
+        value = getattr(value, name)
+    return value
+
+
+class UnreadSettings:
+    """The unread settings of the last recipe, which the checks of all rule ids share."""
+
+    def __init__(self) -> None:
+        self._case: tuple[Recipe, int | None] | None = None
+        self._found: list[tuple[ReadWhen, DataPath]] = []
+
+    def find(self, run: Recipe, ranks: int | None) -> list[tuple[ReadWhen, DataPath]]:
+        """Return the unread settings of a recipe with the first failed condition of each."""
+        if self._case is None or self._case[0] is not run or self._case[1] != ranks:
+            self._found, self._case = list(iter_unread_settings(run, ranks, run)), (run, ranks)
+        return self._found
+
+
+_unread_settings = UnreadSettings()
+
+
+def find_rule_violations(rule_id: str, run: Recipe, ranks: int | None) -> Iterator[RuleViolation]:
+    """Yield the violations of one rule id."""
+    for condition, path in _unread_settings.find(run, ranks):
+        if condition.rule != rule_id:
+            continue
+        state, name = condition.state.format(run=run), condition.switch
+        if name:
+            switch = (*path[:-1], name[1:]) if name.startswith(".") else tuple(name.split("."))
+            yield build_no_effect_violation(path, switch, state, condition.hint)
+        else:
+            yield build_violation(f"{path[-1]} has no effect {state}", (path,), condition.hint)
+
+
+def build_no_effect_violation(
+    path: DataPath, switch: DataPath, state: str, hint: str
+) -> RuleViolation:
+    """Build the warning about a setting that has no effect in the state of `switch`."""
+    message = f"{path[-1]} has no effect: {format_path(switch)} {state}"
+    return build_violation(message, (path, switch), hint)
+
+
+def build_violation(message: str, paths: tuple[DataPath, ...], hint: str) -> RuleViolation:
+    """Build a warning that applies only to a value that somebody wrote."""
+    return RuleViolation(
+        message,
+        paths,
+        hint=hint,
+        code="no-effect",
+        severity="warning",
+        applies_only_if_written=True,
+    )
+
+
+for _rule_id, _documentation in DOCUMENTATION.items():
+    _check = partial(find_rule_violations, _rule_id)
+    add_rule(Rule(_rule_id, _check, "rules", _documentation, __name__))

@@ -1,0 +1,184 @@
+"""Registry of rules: cross-section checks of a resolved recipe."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from titanrun.config import registry
+from titanrun.config.checksum import get_checksum_state
+from titanrun.config.conflict import order_locations
+from titanrun.config.problems import DataPath, Problem
+from titanrun.config.tree import Node, find_node, to_plain_data
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.schema_queries import SchemaQueries
+
+RuleLevel = Literal["rules", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleViolation:
+    """Violation of a rule: a message and the paths involved, the one to change first in front.
+
+    `applies_only_if_written` drops the violation unless the user wrote a value other than the
+    default at the first path. `section` is one in which every value may matter: while one of them
+    cannot be read, the violation is dropped.
+    """
+
+    message: str
+    paths: tuple[DataPath, ...]
+    hint: str | None = None
+    code: Literal["conflict", "no-effect", "not-built", "data", "file", "usage", "unknown-name"] = (
+        "conflict"
+    )
+    severity: Literal["error", "warning"] = "error"
+    shows_rule_id: bool = True
+    applies_only_if_written: bool = False
+    section: DataPath | None = None
+
+
+RuleCheck = Callable[[Recipe], Iterator[RuleViolation]]
+RankRuleCheck = Callable[[Recipe, int | None], Iterator[RuleViolation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Registered check with its id and its level in `validate`.
+
+    `documentation` is the docstring of the check: cause and fix.
+    """
+
+    id: str
+    check: RankRuleCheck
+    level: RuleLevel
+    documentation: str
+    module: str
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(rule_id: str, *, level: RuleLevel = "rules") -> Callable[[RuleCheck], RuleCheck]:
+    """Register a function as the rule `rule_id`."""
+
+    def register(check: RuleCheck) -> RuleCheck:
+        add_rule(
+            Rule(rule_id, lambda run, _: check(run), level, check.__doc__ or "", check.__module__)
+        )
+        return check
+
+    return register
+
+
+def rank_rule(rule_id: str) -> Callable[[RankRuleCheck], RankRuleCheck]:
+    """Register a function as the rule `rule_id` that also takes the number of ranks.
+
+    The number is None if it is unknown.
+    """
+
+    def register(check: RankRuleCheck) -> RankRuleCheck:
+        add_rule(Rule(rule_id, check, "rules", check.__doc__ or "", check.__module__))
+        return check
+
+    return register
+
+
+def add_rule(entry: Rule) -> None:
+    """Add a rule to the registry.
+
+    Raises:
+        ValueError: If another rule has the same id.
+    """
+    if entry.id in RULES:
+        raise ValueError(f"rule '{entry.id}' is registered twice")
+    RULES[entry.id] = entry
+
+
+def get_active_rules() -> list[Rule]:
+    """Return all rules except those of plug-ins that are not in use."""
+    return [entry for entry in RULES.values() if not registry.is_hidden_module(entry.module)]
+
+
+def apply_rules(
+    run: Recipe,
+    tree: Node,
+    level: RuleLevel,
+    *,
+    ranks: int | None = None,
+    excluded_paths: Collection[DataPath] = (),
+) -> list[Problem]:
+    """Return the problems of all rules of one level.
+
+    Each problem is shown at the location nearest to the user. Problems are dropped if one of their
+    paths is at or below an excluded path, or is a list that contains an excluded path.
+    """
+    expected = SchemaQueries(to_plain_data(tree))
+    violations = [
+        (entry.id, violation)
+        for entry in get_active_rules()
+        if entry.level == level
+        for violation in entry.check(run, ranks)
+    ]
+    unbuilt = {violation.paths[0] for _, violation in violations if violation.code == "not-built"}
+    return [
+        to_problem(rule_id, violation, tree)
+        for rule_id, violation in violations
+        if not (
+            violation.applies_only_if_written
+            and not is_user_request(tree, violation.paths[0], expected)
+        )
+        and not (
+            violation.code == "no-effect" and violation.paths[0] in unbuilt
+        )  # the not-built problem is more specific
+        and not any(
+            depends_on(path, excluded, tree)
+            for path in violation.paths
+            for excluded in excluded_paths
+        )
+        and not (
+            violation.section is not None
+            and any(path[: len(violation.section)] == violation.section for path in excluded_paths)
+        )
+    ]
+
+
+def depends_on(path: DataPath, excluded: DataPath, tree: Node) -> bool:
+    """Return whether a violation at `path` may disappear once `excluded` is fixed.
+
+    True if `path` is `excluded` or below it, or is a list that contains `excluded`.
+    """
+    if path[: len(excluded)] == excluded:
+        return True
+    node = find_node(tree, path) if excluded[: len(path)] == path else None
+    return node is not None and isinstance(node.value, list)
+
+
+def is_user_request(tree: Node, path: DataPath, expected: SchemaQueries) -> bool:
+    """Return whether a user asked for the value at `path`.
+
+    That is a written value other than the default which does not come from a resolved recipe.
+    """
+    node = find_node(tree, path)
+    if node is None or get_checksum_state(node.origin.source.text) == "good":
+        return False
+    try:
+        return bool(to_plain_data(node) != expected.get_default(path))
+    except LookupError:
+        return True
+
+
+def to_problem(rule_id: str, violation: RuleViolation, tree: Node) -> Problem:
+    """Convert a violation to a problem with origins.
+
+    The value that the user wrote last is the location of the problem, the other places are related.
+    """
+    location = order_locations(tree, violation.paths)
+    return Problem(
+        violation.code,
+        violation.message,
+        location.path,
+        location.origin,
+        severity=violation.severity,
+        hint=violation.hint,
+        rule=rule_id if violation.shows_rule_id else None,
+        related=location.related,
+    )

@@ -1,0 +1,224 @@
+"""Lookup of checkpoints by a step-N folder, a run directory, or a checkpoint folder."""
+
+import atexit
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any
+
+from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.spec.manifest import (
+    find_damaged_files,
+    is_checkpoint,
+    list_step_folders,
+    read_manifest,
+)
+from titanrun.components.checkpoints.spec.storage_path import (
+    AnyPath,
+    StoragePath,
+    is_storage_path,
+    parse_storage_path,
+)
+from titanrun.config.base import dump_config
+from titanrun.config.data_diff import diff_data
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.config.suggest import format_word_list
+from titanrun.recipe.comparing.resume_policy import classify_resume_changes, format_resume_change
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.multi_stage import STAGES_FILE
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.run_files import RESOLVED
+
+
+def get_checkpoints_by_step(named: AnyPath) -> dict[int, AnyPath]:
+    """Return the step-N folders of a run directory or checkpoint folder by ascending step.
+
+    Incomplete checkpoints are included.
+    """
+    for folder in (named, get_checkpoint_folder(named)):
+        if found := list_step_folders(folder):
+            return dict(found)
+    return {}
+
+
+def select_checkpoint(named: AnyPath) -> AnyPath:
+    """Return the checkpoint that `named` is, or the newest one below it.
+
+    Raises:
+        ProblemsFound: With code `checkpoint` if there is none.
+    """
+    if is_checkpoint(named):
+        return named
+    whole = [path for path in get_checkpoints_by_step(named).values() if is_checkpoint(path)]
+    if not whole:
+        message = f"'{named}' is neither a checkpoint nor a run directory with one"
+        stages = list_stage_runs(named)
+        hint = (
+            f"it holds one run per stage: name {format_word_list(stages)}"
+            if stages
+            else "name a folder step-N, or a run directory"
+        )
+        raise problem_error("checkpoint", message, hint=hint)
+    return whole[-1]
+
+
+def list_stage_runs(named: AnyPath) -> list[str]:
+    """Return the runs with checkpoints in the folder of a multi-stage recipe.
+
+    Return an empty list if `named` is no such folder.
+    """
+    if not isinstance(named, Path) or not (named / STAGES_FILE).is_file():
+        return []
+    return [
+        str(run) for run in sorted(named.iterdir()) if run.is_dir() and get_checkpoints_by_step(run)
+    ]
+
+
+def select_verified_checkpoint(named: AnyPath) -> tuple[AnyPath, dict[AnyPath, list[str]]]:
+    """Return the named checkpoint, or the newest undamaged one of a run.
+
+    The second value maps newer checkpoints to their damage. A checkpoint that is named itself is
+    returned unverified.
+
+    Raises:
+        ProblemsFound: With code `checkpoint`: one problem if there is none, one per checkpoint if
+            all are damaged.
+    """
+    if is_checkpoint(named):
+        return named, {}
+    newest = select_checkpoint(named)
+    damaged: dict[AnyPath, list[str]] = {}
+    for folder in (
+        path
+        for path in reversed(list(get_checkpoints_by_step(named).values()))
+        if is_checkpoint(path)
+    ):
+        reasons = find_checkpoint_damage(folder)
+        if not reasons:
+            return folder, damaged
+        damaged[folder] = reasons
+    hint = "restore one from a copy"
+    raise ProblemsFound(
+        Problem(
+            "checkpoint",
+            f"{folder} cannot be used: {'; '.join(reasons)}",
+            hint=hint if folder == newest else None,
+        )
+        for folder, reasons in damaged.items()
+    )
+
+
+def find_checkpoint_damage(folder: AnyPath) -> list[str]:
+    """Return what is wrong with a checkpoint after reading every byte of it."""
+    try:
+        manifest = read_manifest(folder)
+    except ProblemsFound as error:
+        return [problem.message for problem in error.problems]
+    return find_damaged_files(folder, manifest, "always")
+
+
+def find_enclosing_run(checkpoint: AnyPath) -> Path | None:
+    """Return the run directory of a checkpoint, or None if it was moved out of it."""
+    if isinstance(checkpoint, StoragePath):
+        return None
+    folder = checkpoint.resolve().parent
+    return next(
+        (
+            parent
+            for parent in folder.parents
+            if (parent / RESOLVED).is_file() and get_checkpoint_folder(parent) == folder
+        ),
+        None,
+    )
+
+
+def get_checkpoint_folder(run: AnyPath) -> AnyPath:
+    """Return the folder of a run's checkpoints, as its resolved recipe names it."""
+    named = CheckpointConfig().folder
+    if isinstance(run, StoragePath):
+        return run / named
+    if (run / RESOLVED).is_file() and not is_checkpoint(run):
+        named = load_resolved(run / RESOLVED).checkpoint.folder
+    return locate_checkpoint_folder(run, named)
+
+
+def locate_checkpoint_folder(run: Path, named: str) -> AnyPath:
+    """Return the checkpoint folder that a recipe names.
+
+    It is inside the run directory unless it is a storage path.
+    """
+    return parse_storage_path(named) if is_storage_path(named) else run / named
+
+
+def to_absolute_path(named: AnyPath) -> str:
+    """Return a path in a form that means the same from every folder."""
+    return str(named.resolve() if isinstance(named, Path) else named)
+
+
+def fetch_resolved_recipe(checkpoint: AnyPath) -> str:
+    """Return a local file with the recipe of a checkpoint.
+
+    For a checkpoint on object storage this is a copy that is removed when the process exits.
+    """
+    if isinstance(checkpoint, Path):
+        return str(checkpoint / RESOLVED)
+    folder = mkdtemp(prefix="titanrun-")
+    atexit.register(rmtree, folder, ignore_errors=True)
+    file = Path(folder) / RESOLVED
+    file.write_text((checkpoint / RESOLVED).read_text(), encoding="utf-8")
+    return str(file)
+
+
+def check_checkpoints_match_recipe(run: Recipe) -> None:
+    """Raise if a new run would save to a storage path with checkpoints of another recipe.
+
+    A run of the same recipe resumes from them.
+    """
+    section = run.checkpoint
+    if not section.enable or not is_storage_path(section.folder):
+        return
+    found = [
+        path
+        for path in list_step_folders(parse_storage_path(section.folder)).values()
+        if is_checkpoint(path)
+    ]
+    if not found:
+        return
+    before = load_resolved(Path(fetch_resolved_recipe(found[-1])))
+    refused = classify_resume_changes(
+        diff_data(dump_config(before), dump_config(run)), before, run
+    ).refused_changes
+    if refused:
+        changes = format_word_list(
+            map(format_resume_change, refused), conjunction="and", max_words=4
+        )
+        message = f"{section.folder} holds checkpoints of another recipe: {changes}"
+        hint = (
+            "name another storage path, undo the changes, "
+            "or list the intended ones in checkpoint.allow_change"
+        )
+        raise problem_error("conflict", message, path=("checkpoint", "folder"), hint=hint)
+
+
+def find_parent_checkpoint(run: Recipe) -> dict[str, Any] | None:
+    """Return the checkpoint that a run starts from.
+
+    Return None if it starts from random weights or from files of another kind.
+    """
+    section = run.checkpoint
+    if section.initial_load_path is None or section.initial_load_in_hf:
+        return None
+    named = parse_storage_path(section.initial_load_path)
+    found = (
+        [named]
+        if is_checkpoint(named)
+        else [path for path in get_checkpoints_by_step(named).values() if is_checkpoint(path)]
+    )
+    if not found:
+        return None
+    manifest = read_manifest(found[-1])
+    return {
+        "checkpoint": to_absolute_path(found[-1]),
+        "step": manifest.step,
+        "recipe": manifest.recipe,
+    }

@@ -1,0 +1,394 @@
+"""Run directories: selection, write access, and the files that describe the run."""
+
+import fcntl
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from titanrun.components.checkpoints.spec.manifest import (
+    MANIFEST_FILE,
+    is_checkpoint,
+    list_step_folders,
+)
+from titanrun.components.checkpoints.spec.storage_path import AnyPath, is_storage_path
+from titanrun.config.base import dump_config, iter_nested_configs
+from titanrun.config.data_diff import DataChange, diff_data
+from titanrun.config.diagnostics import format_short_value
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation, problem_error
+from titanrun.config.redaction import redact
+from titanrun.config.secrets import get_secret_values
+from titanrun.config.tree import find_node, format_path
+from titanrun.recipe.comparing.resume_policy import (
+    ResumeChanges,
+    classify_resume_changes,
+    format_resume_change,
+)
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.provenance import build_source_report, collect_value_sources
+from titanrun.recipe.resolving.resolve import Resolved, load_resolved
+from titanrun.recipe.resolving.run_length import find_written_lengths
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    check_checkpoints_match_recipe,
+    find_parent_checkpoint,
+    locate_checkpoint_folder,
+)
+from titanrun.recipe.rundir.run_files import (
+    LOCK,
+    METRICS,
+    RESOLVED,
+    RUN_JSON,
+    RUNS,
+    SOURCES,
+    STATUS,
+    read_boot_id,
+    read_json_or_empty,
+    write_indented_json,
+    write_text_atomically,
+)
+from titanrun.recipe.rundir.run_metadata import (
+    RUN_JSON_FORMAT,
+    build_start_record,
+    get_diff_file_name,
+)
+
+# the second identifies a checkpoint whose manifest is lost
+CHECKPOINT_MARKERS = (MANIFEST_FILE, ".metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """A folder that a run may write into.
+
+    `completed_step` is the last step of a finished run, or the last saved step of an unfinished
+    one.
+    """
+
+    path: Path
+    state: Literal["new", "unfinished", "finished"]
+    resume_changes: ResumeChanges = field(default_factory=ResumeChanges)
+    completed_step: int | None = None
+
+
+def select_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
+    """Return the directory of this run without writing anything.
+
+    Raises:
+        ProblemsFound: If the folder holds another run.
+    """
+    if resolved.recipe.dump_folder is None:
+        check_checkpoints_match_recipe(resolved.run)
+        return RunDirectory(choose_new_folder(Path(RUNS), str(resolved.run.name), now), "new")
+    path = Path(resolved.recipe.dump_folder)
+    place = find_node(resolved.tree, ("dump_folder",))
+    origin = place.origin if place else None
+    if path.exists() and not path.is_dir():
+        raise problem_error(
+            "file", f"'{path}' is a file, not a folder", path=("dump_folder",), origin=origin
+        )
+    if not path.exists() or not any(path.iterdir()):
+        check_checkpoints_match_recipe(resolved.run)
+        return RunDirectory(path, "new")
+    check_no_links_outside(path, resolved.run)
+    if any((path / name).exists() for name in CHECKPOINT_MARKERS):
+        hint = "name a new folder; titanrun resume continues from a checkpoint"
+        message = f"'{path}' is a checkpoint, or the remains of one, not a run directory"
+        raise problem_error("file", message, path=("dump_folder",), origin=origin, hint=hint)
+    if not (path / RESOLVED).is_file():
+        hint = "name an empty or a new folder"
+        raise problem_error(
+            "file",
+            f"'{path}' is not empty and contains no run",
+            path=("dump_folder",),
+            origin=origin,
+            hint=hint,
+        )
+    return select_existing_run(path, resolved)
+
+
+def check_no_links_outside(path: Path, run: Recipe) -> None:
+    """Raise if an output folder of the run is a link out of the run directory."""
+    for where, config in iter_nested_configs(run):
+        folder = dict(config).get("folder")
+        if (
+            folder is not None
+            and not is_storage_path(folder)
+            and not (path / folder).resolve().is_relative_to(path.resolve())
+        ):
+            raise problem_error(
+                "file",
+                f"'{path / folder}' links to a folder outside of the run directory",
+                path=(*where, "folder"),
+                hint="remove the link",
+            )
+
+
+def choose_new_folder(parent: Path, name: str, now: datetime) -> Path:
+    """Return `<parent>/<name>-<time>`, with a counter if that exists already."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    base = f"{safe}-{now:%Y%m%d-%H%M%S}"
+    candidates = [parent / base, *(parent / f"{base}-{count}" for count in range(2, 1000))]
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
+    """Return a folder that contains a run.
+
+    The same recipe resumes it. Another recipe is a problem unless nothing was trained yet.
+    """
+    check_not_in_use(path, resolved)
+    before = load_resolved(path / RESOLVED)
+    status, saved = (
+        read_json_or_empty(path / STATUS),
+        find_last_saved_step(locate_checkpoint_folder(path, before.checkpoint.folder)),
+    )
+    drift = classify_resume_changes(
+        diff_data(dump_config(before), dump_config(resolved.run)), before, resolved.run
+    )
+    if drift.refused_changes and saved is None and not (path / METRICS).exists():
+        return RunDirectory(path, "new")
+    if drift.refused_changes:
+        raise ProblemsFound([build_other_recipe_problem(path, drift.refused_changes, resolved)])
+    steps = resolved.run.training.steps
+    if saved is not None and isinstance(steps, int) and steps < saved:
+        raise ProblemsFound([build_fewer_steps_problem(path, steps, saved, resolved)])
+    done = status.get("step") if status.get("state") == "finished" else None
+    is_seed = (
+        before.checkpoint.create_seed_checkpoint
+        and not resolved.run.checkpoint.create_seed_checkpoint
+    )
+    if (
+        isinstance(done, int)
+        and not is_seed
+        and has_no_more_steps(resolved.run, before)
+        and not resumes_earlier_step(resolved.run, before, done)
+    ):
+        return RunDirectory(path, "finished", completed_step=done)
+    return RunDirectory(path, "unfinished", drift, completed_step=saved)
+
+
+def resumes_earlier_step(run: Recipe, before: Recipe, done: int) -> bool:
+    """Return whether a finished run shall resume from an earlier step, not yet done."""
+    step = run.checkpoint.load_step
+    return step is not None and step != before.checkpoint.load_step and step < done
+
+
+def has_no_more_steps(run: Recipe, before: Recipe) -> bool:
+    """Return whether a run is no longer than the one before it.
+
+    Steps and epochs cannot be compared before the data is loaded.
+    """
+    pairs = (
+        (run.training.steps, before.training.steps),
+        (run.training.epochs, before.training.epochs),
+    )
+    known = [now <= then for now, then in pairs if isinstance(now, int) and isinstance(then, int)]
+    return all(known) and bool(known)
+
+
+def check_not_in_use(path: Path, resolved: Resolved) -> None:
+    """Raise if a live process holds the run's lock; a worker holds it while it runs."""
+    lock = path / LOCK
+    if not lock.exists():
+        return
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = read_json_or_empty(path / STATUS)
+            who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+            raise ProblemsFound(
+                [
+                    build_dump_folder_problem(
+                        "run-in-use",
+                        f"'{path}' is in use by {who}",
+                        resolved,
+                        hint="wait for it, or stop it",
+                    )
+                ]
+            ) from None
+
+
+def find_last_saved_step(folder: AnyPath) -> int | None:
+    """Return the step of the newest checkpoint in a folder, or None."""
+    return max(
+        (step for step, path in list_step_folders(folder).items() if is_checkpoint(path)),
+        default=None,
+    )
+
+
+def build_dump_folder_problem(
+    rule: str,
+    message: str,
+    resolved: Resolved,
+    *,
+    hint: str,
+    related: tuple[RelatedLocation, ...] = (),
+) -> Problem:
+    """Build the problem of a conflict between the recipe and its run directory."""
+    place = find_node(resolved.tree, ("dump_folder",))
+    origin = place.origin if place else None
+    return Problem(
+        "conflict", message, ("dump_folder",), origin, rule=rule, hint=hint, related=related
+    )
+
+
+def build_fewer_steps_problem(path: Path, steps: int, saved: int, resolved: Resolved) -> Problem:
+    """Build the problem of a run that is shorter than what is already trained."""
+    related = tuple(
+        RelatedLocation(
+            node.origin, f"{format_path(path)} is {format_short_value(node.value)}", path
+        )
+        for path, node in find_written_lengths(resolved.tree)
+    )
+    message = (
+        f"'{path}' has trained {pluralize(saved, 'step')} already, more than the requested {steps}"
+    )
+    return build_dump_folder_problem(
+        "steps-already-done",
+        message,
+        resolved,
+        hint=f"request {saved} or more, or name another folder",
+        related=related,
+    )
+
+
+def build_other_recipe_problem(
+    path: Path, changes: Sequence[DataChange], resolved: Resolved
+) -> Problem:
+    """Build one problem that lists every change a resumed run does not allow."""
+    listed = tuple(
+        RelatedLocation(
+            find_change_origin(change, resolved), format_resume_change(change), change.path
+        )
+        for change in changes
+    )
+    difference = pluralize(len(changes), "value differs", "values differ")
+    message = f"'{path}' holds a run of another recipe: {difference}"
+    hint = (
+        "name another folder, undo the changes, "
+        "or list the intended ones in checkpoint.allow_change"
+    )
+    return build_dump_folder_problem("another-run", message, resolved, hint=hint, related=listed)
+
+
+def find_change_origin(change: DataChange, resolved: Resolved) -> Any:
+    """Return where the new value of a change was written."""
+    node = find_node(resolved.tree, change.path)
+    return node.origin if node is not None else None
+
+
+def write_run_directory(
+    directory: RunDirectory,
+    resolved: Resolved,
+    argv: Sequence[str],
+    now: datetime,
+    *,
+    environment: Mapping[str, str],
+    trusts_remote_code: bool = False,
+) -> None:
+    """Create the directory and write resolved.yaml, resolved.sources.json and run.json.
+
+    Values of secrets, which `environment` has, are redacted in all of them.
+    """
+    hidden = get_secret_values(environment, resolved.run)
+    said = [redact(word, hidden) for word in argv]
+    # before any file is created, which git would list as untracked
+    start, diff = build_start_record(
+        resolved.run,
+        said,
+        now,
+        changes=directory.resume_changes.all_changes,
+        secret_values=hidden,
+        trusts_remote_code=trusts_remote_code,
+    )
+    create_run_directory(directory.path, resolved)
+    # first: a run that dies before its worker runs must not look finished or never started
+    write_indented_json(
+        directory.path / STATUS, build_starting_status(read_json_or_empty(directory.path / STATUS))
+    )
+    write_text_atomically(directory.path / RESOLVED, resolved.text)
+    write_indented_json(
+        directory.path / SOURCES,
+        build_source_report(collect_value_sources(resolved), resolved.tree, said),
+    )
+    if diff:
+        write_text_atomically(directory.path / get_diff_file_name(diff), diff)
+    first: dict[str, Any] = {
+        "format": RUN_JSON_FORMAT,
+        "name": resolved.run.name,
+        "parent": find_parent_checkpoint(resolved.run),
+        "starts": [],
+    }
+    record = read_json_or_empty(directory.path / RUN_JSON) or first
+    write_indented_json(directory.path / RUN_JSON, {**record, "starts": [*record["starts"], start]})
+
+
+def write_recipe_files(directory: RunDirectory, resolved: Resolved, argv: Sequence[str]) -> None:
+    """Create the directory and write only resolved.yaml and resolved.sources.json.
+
+    For a queued job, which opens the run when it starts.
+    """
+    create_run_directory(directory.path, resolved)
+    write_text_atomically(directory.path / RESOLVED, resolved.text)
+    write_indented_json(
+        directory.path / SOURCES,
+        build_source_report(collect_value_sources(resolved), resolved.tree, list(argv)),
+    )
+
+
+def create_run_directory(path: Path, resolved: Resolved) -> None:
+    """Create the run directory if it does not exist.
+
+    Raises:
+        ProblemsFound: If that is not possible.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        place = find_node(resolved.tree, ("dump_folder",))
+        message = (
+            f"cannot create the run directory '{path}': {(error.strerror or str(error)).lower()}"
+        )
+        origin = place.origin if place else None
+        raise problem_error(
+            "file",
+            message,
+            path=("dump_folder",),
+            origin=origin,
+            hint="name a writable folder",
+        ) from None
+
+
+def build_starting_status(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the status.json that is valid until a worker writes it.
+
+    This process becomes that worker, or the launcher of several.
+    """
+    step = before.get("step")
+    process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": read_boot_id()}
+    return {
+        "state": "starting",
+        "step": step if isinstance(step, int) else 0,
+        **process,
+        "heartbeat": time.time(),
+        "exit_code": None,
+    }
+
+
+def record_decisions(
+    run_directory: Path, decisions: Mapping[str, object], machine: Mapping[str, object]
+) -> None:
+    """Add the machine and its decisions (device, ranks) to the last start in run.json."""
+    record = read_json_or_empty(run_directory / RUN_JSON) or {
+        "format": RUN_JSON_FORMAT,
+        "starts": [{}],
+    }
+    record["starts"][-1] |= {"decided": dict(decisions), "machine": dict(machine)}
+    write_indented_json(run_directory / RUN_JSON, record)

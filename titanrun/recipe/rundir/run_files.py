@@ -1,0 +1,54 @@
+"""Names of the files in a run directory, and JSON reading and writing.
+
+Imports little: listing thousands of runs imports this module.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RESOLVED = "resolved.yaml"
+# the final model in the format of transformers
+EXPORT_FOLDER = "hf"
+SOURCES = "resolved.sources.json"
+RUN_JSON = "run.json"
+STATUS = "status.json"
+METRICS = "metrics.jsonl"
+TAGS = "tags.json"
+LOCK = ".lock"
+RUNS = "runs"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_json_or_empty(path: Path) -> dict[str, Any]:
+    """Return a JSON object, or an empty one if the file is missing or malformed."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def write_indented_json(path: Path, data: Mapping[str, object]) -> None:
+    """Write a JSON object, indented, in one atomic replacement."""
+    write_text_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write to a temporary sibling, flush to disk, then rename it over the target."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_boot_id() -> str | None:
+    """Return the id of the machine's current boot, or None if the system has none.
+
+    Process ids mean nothing after the next boot.
+    """
+    return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None

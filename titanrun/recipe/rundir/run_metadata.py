@@ -1,0 +1,83 @@
+"""run.json: a record of every start of a run, with all that may change its results."""
+
+import platform
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from titanrun.config.data_diff import DataChange
+from titanrun.recipe.comparing.resume_policy import format_resume_change
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rundir.git_state import GitState, read_git_state
+from titanrun.recipe.rundir.input_hashes import hash_input_files
+from titanrun.recipe.rundir.package_versions import (
+    describe_plugins,
+    get_installed_packages,
+    hash_package_code,
+)
+
+RUN_JSON_FORMAT = 1
+
+
+def build_start_record(
+    run: Recipe,
+    argv: Sequence[str],
+    now: datetime,
+    *,
+    changes: Sequence[DataChange] = (),
+    secret_values: Collection[str],
+    trusts_remote_code: bool = False,
+) -> tuple[dict[str, Any], str]:
+    """Return what is known about a start before the worker runs, and the git diff.
+
+    The diff of the working directory is empty if there is none. `secret_values` are redacted in
+    both.
+    """
+    environment, diff = build_environment_record(run, Path.cwd(), secret_values)
+    record = {
+        "time": now.isoformat(timespec="seconds"),
+        "argv": list(argv),
+        "cwd": str(Path.cwd()),
+        "trust_remote_code": trusts_remote_code,
+        "seed": run.debug.seed,
+        "inputs": hash_input_files(run),
+        "changes": [format_resume_change(change) for change in changes],
+        "environment": environment,
+    }
+    return record, diff
+
+
+def build_environment_record(
+    run: Recipe, folder: Path, secret_values: Collection[str]
+) -> tuple[dict[str, Any], str]:
+    """Return the installed software, and the state and diff of a working directory."""
+    git = read_git_state(folder, secret_values)
+    record = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "packages": get_installed_packages(),
+        "code": hash_package_code(),
+        "plugins": describe_plugins(run),
+        "git": None if git is None else git_state_to_dict(git),
+    }
+    return record, "" if git is None else git.diff or ""
+
+
+def git_state_to_dict(git: GitState) -> dict[str, Any]:
+    """Convert the state of a repository to JSON; `diff` names the file next to run.json."""
+    return {
+        "commit": git.commit,
+        "branch": git.branch,
+        "dirty": git.is_dirty,
+        "diff": get_diff_file_name(git.diff) if git.diff else None,
+        "untracked": list(git.untracked),
+    }
+
+
+def get_diff_file_name(diff: str) -> str:
+    """Return a file name derived from the content: an equal diff reuses the same file."""
+    return f"git-{xxhash.xxh3_64_hexdigest(diff.encode('utf-8', 'replace'))}.diff"

@@ -1,0 +1,226 @@
+"""Policy losses: sums over the tokens that a policy generated.
+
+The engine divides the sum once by the token count over all ranks and passes.
+
+For each token `extra` of the batch holds: `logprobs` (of the generator), `advantages`, `weight`
+(the factor of the length normalization), `sequences` (index of the completion), and `reference`
+(log-probability of the reference) if there is a reference.
+
+Shapes: B sequences, T tokens per sequence, V vocabulary.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.step_metrics import record_metric
+from titanrun.distributed.loss_collectives import all_reduce_max, all_reduce_sum
+from titanrun.distributed.vocab_parallel import compute_label_logprobs, compute_token_entropy
+from titanrun.rl.algorithms.config import (
+    AlgorithmConfig,
+    ClippedAlgorithmConfig,
+    DppoConfig,
+    RefKlConfig,
+)
+from titanrun.rl.algorithms.divergence import KL_ESTIMATORS
+
+# differences of log-probabilities up to this count as equal
+LOGPROB_TOLERANCE = 1e-6
+# metrics recorded as sums over tokens
+SUM_METRICS = {
+    f"rl/{name}"
+    for name in (
+        "kl",
+        "entropy",
+        "logprob_diff_mean",
+        "tokens_different",
+        "ratio_mean",
+        "clipped_share",
+        "reference_gap",
+    )
+}
+
+
+def clamp_log_ratio(log_ratio_BT: Tensor, bound: float) -> Tensor:
+    """Clamp the log-ratio to [-bound, bound]."""
+    return log_ratio_BT.clamp(-bound, bound)
+
+
+def average_over_tokens(recorded: Mapping[str, float], *, num_tokens: int) -> dict[str, float]:
+    """Divide the recorded sums by the step's valid tokens. Other metrics stay."""
+    return {
+        name: value / max(1, num_tokens) if name in SUM_METRICS else value
+        for name, value in recorded.items()
+    }
+
+
+class PolicyLoss:
+    """Base class of policy losses. Subclasses define the policy term of a token.
+
+    Args:
+        config: the algorithm.
+        sampling_temperature: temperature of the generator, whose log-probabilities are of logits
+            divided by it.
+        cp_group: context-parallel ranks that share sequences. None if this rank has whole
+            sequences.
+    """
+
+    def __init__(
+        self,
+        config: AlgorithmConfig,
+        *,
+        sampling_temperature: float,
+        cp_group: ProcessGroup | None = None,
+    ) -> None:
+        self.config, self.cp_group = config, cp_group
+        self.temperature = sampling_temperature or 1.0
+
+    def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the loss sum as an fp32 scalar."""
+        valid_BT = batch.label_mask()
+        labels_BT = batch.labels.masked_fill(~valid_BT, 0)
+        scaled_BTV = logits_BTV.float() / self.temperature
+        logprobs_BT = compute_label_logprobs(scaled_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
+        behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
+        difference_BT = logprobs_BT - behind_BT
+        term_BT = self.token_loss(logprobs_BT, difference_BT, batch)
+        if self.config.kl.coef:
+            reference_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0)
+            penalty_BT = KL_ESTIMATORS[self.config.kl.estimator](logprobs_BT - reference_BT)
+            record_metric("rl/kl", self.masked_sum(penalty_BT, valid_BT), "sum")
+            term_BT = term_BT + self.config.kl.coef * penalty_BT
+        if self.config.entropy_coef:
+            entropy_BT = compute_token_entropy(scaled_BTV)
+            record_metric("rl/entropy", self.masked_sum(entropy_BT, valid_BT), "sum")
+            term_BT = term_BT - self.config.entropy_coef * entropy_BT
+        self.record_divergence(difference_BT, valid_BT)
+        return (term_BT * batch.extra["weight"]).masked_fill(~valid_BT, 0.0).sum()
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the unweighted loss of each token [B, T]. The caller masks invalid tokens."""
+        raise NotImplementedError
+
+    def masked_sum(self, values_BT: Tensor, valid_BT: Tensor) -> Tensor:
+        """Sum over the valid tokens.
+
+        `average_over_tokens` turns the sums recorded by all passes and ranks into means.
+        """
+        return values_BT.detach().masked_fill(~valid_BT, 0.0).sum()
+
+    def record_divergence(self, difference_BT: Tensor, valid_BT: Tensor) -> None:
+        """Record metrics of the difference between policy and generator."""
+        apart_BT = difference_BT.detach().abs().masked_fill(~valid_BT, 0.0)
+        record_metric("rl/logprob_diff_max", apart_BT.max(), "max")
+        record_metric("rl/logprob_diff_mean", self.masked_sum(apart_BT, valid_BT), "sum")
+        record_metric(
+            "rl/tokens_different",
+            self.masked_sum((apart_BT > LOGPROB_TOLERANCE).float(), valid_BT),
+            "sum",
+        )
+
+
+class ClippedRatioLoss(PolicyLoss):
+    """Loss -min(r A, clip(r) A) with the ratio r of policy to generator."""
+
+    config: ClippedAlgorithmConfig
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the clipped loss [B, T] of token ratios."""
+        return self.compute_clipped_loss(
+            clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp(), batch
+        )
+
+    def compute_clipped_loss(self, ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the loss [B, T], the larger one of the unclipped and the clipped ratio."""
+        advantages_BT, valid_BT = batch.extra["advantages"], batch.label_mask()
+        bounded_BT = ratio_BT.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+        record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
+        record_metric(
+            "rl/clipped_share", self.masked_sum((bounded_BT != ratio_BT).float(), valid_BT), "sum"
+        )
+        return -torch.minimum(ratio_BT * advantages_BT, bounded_BT * advantages_BT)
+
+
+class SequenceRatioLoss(ClippedRatioLoss):
+    """Clipped loss with one ratio per completion: exp(mean of the log-ratios of its tokens).
+
+    Each token gets its part of the gradient.
+    """
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the clipped loss [B, T] of completion ratios. Collective over cp."""
+        valid_BT, sequences_BT = batch.label_mask(), batch.extra["sequences"].long()
+        log_ratio_BT = clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio)
+        # sequences of padding only have no completion
+        count = max(1, int(all_reduce_max(sequences_BT.max(), self.cp_group)) + 1)
+        sums = log_ratio_BT.new_zeros(count).index_add(
+            0, sequences_BT[valid_BT], log_ratio_BT[valid_BT]
+        )
+        counts = log_ratio_BT.new_zeros(count).index_add(
+            0, sequences_BT[valid_BT], torch.ones_like(log_ratio_BT[valid_BT])
+        )
+        # tokens of a completion may be on several ranks
+        sums, counts = all_reduce_sum(sums, self.cp_group), all_reduce_sum(counts, self.cp_group)
+        ratio_BT = (sums / counts.clamp(min=1)).exp()[sequences_BT]
+        return self.compute_clipped_loss(ratio_BT, batch)
+
+
+class ClippedWeightLoss(PolicyLoss):
+    """Loss -clip(r) A log p in which the clipped ratio has no gradient."""
+
+    config: ClippedAlgorithmConfig
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the weighted loss [B, T]."""
+        weight_BT = (
+            clamp_log_ratio(log_ratio_BT.detach(), self.config.max_log_ratio)
+            .exp()
+            .clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+        )
+        return -weight_BT * batch.extra["advantages"] * logprobs_BT
+
+
+class BoundedProbabilityLoss(PolicyLoss):
+    """Loss -r A, masked for tokens whose probability moved too far in the direction of A."""
+
+    config: DppoConfig
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the masked loss [B, T]."""
+        advantages_BT, valid_BT = batch.extra["advantages"], batch.label_mask()
+        risen_BT = logprobs_BT.detach().exp() - (logprobs_BT - log_ratio_BT).detach().exp()
+        stays_BT = torch.where(
+            advantages_BT > 0, risen_BT <= self.config.max_rise, risen_BT >= -self.config.max_fall
+        )
+        ratio_BT = clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp()
+        record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
+        record_metric("rl/clipped_share", self.masked_sum((~stays_BT).float(), valid_BT), "sum")
+        return -(ratio_BT * advantages_BT).masked_fill(~stays_BT, 0.0)
+
+
+class PolicyGradientLoss(PolicyLoss):
+    """Loss -A log p."""
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the loss [B, T]."""
+        return -batch.extra["advantages"] * logprobs_BT
+
+
+class DistillationLoss(PolicyLoss):
+    """Loss -r A with A = log p(reference) - log p(generator).
+
+    Its gradient is that of KL(policy || reference) if the policy equals the generator.
+    """
+
+    config: RefKlConfig
+
+    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the distillation loss [B, T]."""
+        valid_BT = batch.label_mask()
+        behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
+        advantages_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0) - behind_BT
+        record_metric("rl/reference_gap", -self.masked_sum(advantages_BT, valid_BT), "sum")
+        return -clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp() * advantages_BT

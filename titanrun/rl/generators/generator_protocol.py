@@ -1,0 +1,79 @@
+"""Protocol of RL generators, and the resources they are built from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from titanrun.rl.generators.batch_invariant import BatchInvariantForward
+from titanrun.rl.generators.config import SamplingConfig
+from titanrun.rl.rollout_types import Completion, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorProcessConfig:
+    """Settings of a generator in a separate process.
+
+    Args:
+        resolved_text: the text of the resolved recipe.
+        dtype_name: compute dtype.
+        max_tokens: longest conversation.
+        log_file: file of the process's output.
+        local_rank: index of this rank's accelerator on the machine.
+    """
+
+    resolved_text: str
+    dtype_name: str
+    max_tokens: int
+    log_file: Path
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorResources:
+    """Resources that a generator is built from.
+
+    Args:
+        build_model: builds the generator's own model, of the policy's architecture and in the
+            generator's dtype. Its argument is whether tensor-parallel ranks split it.
+        sampling: how tokens are chosen.
+        end_ids: end tokens.
+        encode: converts text to ids, including the end token of a completion.
+        autocast: context of forward passes.
+        process_config: settings of a generator in a separate process.
+        batch_invariant_forward: computes each next token from all tokens before it, as a trainer
+            does. None: use a KV cache.
+    """
+
+    build_model: Callable[[bool], Any]
+    sampling: SamplingConfig
+    end_ids: frozenset[int]
+    encode: Callable[[str], list[int]]
+    autocast: Callable[[], AbstractContextManager[object]]
+    process_config: GeneratorProcessConfig
+    batch_invariant_forward: BatchInvariantForward | None = None
+
+
+class Generator(Protocol):
+    """Generator of completions with one version of the policy's weights."""
+
+    version: int
+
+    def generate(
+        self, requests: Sequence[GenerateRequest], *, temperature: float | None = None
+    ) -> list[Completion]:
+        """Generate a completion of each prompt.
+
+        Args:
+            requests: the prompts.
+            temperature: replaces the recipe's temperature.
+        """
+
+    def load(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Load new weights: all of them by name, one at a time."""
+
+    def close(self) -> None:
+        """Release all resources."""

@@ -1,0 +1,35 @@
+"""Frozen reference model of a policy."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from titanrun.components.data.token_batch import TokenBatch
+from titanrun.training.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceModel:
+    """Callable that adds the reference's log-probabilities to batches.
+
+    Collective: all ranks must call it equally often.
+
+    Args:
+        engine: the reference's engine.
+        reference_context: turns the policy's own model into the reference.
+    """
+
+    engine: Engine
+    reference_context: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def __call__(self, batch: TokenBatch, *, temperature: float) -> TokenBatch:
+        """Add the log-probability of each label to the batch.
+
+        Logits are divided by the temperature, or by 1 if it is 0.
+        """
+        with self.reference_context():
+            found = self.engine.forward(
+                batch, outputs=("logprobs",), temperature=temperature or 1.0
+            )["logprobs"]
+        batch.extra["reference"] = found.to(batch.tokens.device)
+        return batch

@@ -1,0 +1,223 @@
+"""Step source of RL: generates rollouts, scores them and packs them into batches."""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import problem_error
+from titanrun.distributed.heartbeat import send_heartbeat
+from titanrun.rl.config import RlConfig
+from titanrun.rl.prompts.prompt_dataset import PromptDataset
+from titanrun.rl.rollout_metrics import compute_rollout_metrics
+from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
+from titanrun.rl.rollout_runner import RolloutRunner
+from titanrun.rl.rollout_types import RolloutGroup, build_rollout_training_samples
+from titanrun.rl.state import RlState
+from titanrun.rl.weight_sync.weight_sync import WeightSync
+from titanrun.training.engine import Engine
+from titanrun.training.runners.forward_backward import Loss
+from titanrun.training.train_hook import StepInput
+from titanrun.training.train_state import TrainState
+
+log = logging.getLogger(__name__)
+
+WARN_AFTER_DROPPED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLayout:
+    """Settings for packing rollouts into batches.
+
+    Args:
+        should_pack: whether several samples share a sequence.
+        dp_rank: data-parallel rank, of `dp_size`.
+    """
+
+    seq_len: int
+    local_batch_size: int
+    should_pack: bool
+    dp_rank: int = 0
+    dp_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStep:
+    """Payload of a step.
+
+    Args:
+        groups: rollout groups of all ranks.
+        packed: the groups, packed into sequences.
+        recorded: metrics recorded by the loss.
+    """
+
+    groups: Sequence[RolloutGroup]
+    packed: PackedRollouts
+    recorded: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class RolloutSource:
+    """Source of steps on rollouts of the policy.
+
+    All ranks must call the same methods. Each rank holds the rollouts of all ranks.
+
+    Args:
+        dataloader: order of the prompts, and the position in it.
+        runner: generates and scores.
+        weight_sync: sends new weights to the generator.
+        state: state of generation, saved in checkpoints.
+        max_prompts: number of prompts of the whole run. None for no limit.
+    """
+
+    config: RlConfig
+    layout: RolloutLayout
+    engine: Engine
+    loss: Loss
+    dataloader: DistributedDataLoader
+    prompt_dataset: PromptDataset
+    runner: RolloutRunner
+    weight_sync: WeightSync
+    state: RlState
+    max_prompts: int | None = None
+
+    def start(self, state: TrainState) -> None:
+        """Send the first weights to the generator."""
+        self.weight_sync.sync_weights(self.engine)
+
+    def has_next(self) -> bool:
+        """Return whether there are prompts for another step, started rollouts included."""
+        if self.max_prompts is None:
+            return True
+        available = self._count_remaining_prompts() + len(self.state.rollout_buffer.groups)
+        return available >= self.config.rollout.prompts_per_step
+
+    def next_input(self) -> StepInput | None:
+        """Generate the rollouts of one step.
+
+        Raises:
+            ProblemsFound: too many consecutive steps had nothing to learn from.
+        """
+        groups = self._collect_groups()
+        packed = self._pack(groups)
+        if not packed.num_tokens:
+            self._record_dropped_step()
+            return None
+        self.state.consecutive_dropped_steps = 0
+        layout = self.layout
+        batches = shard_for_rank(
+            packed.batch,
+            local_batch_size=layout.local_batch_size,
+            dp_rank=layout.dp_rank,
+            dp_size=layout.dp_size,
+        )
+        num_tokens = packed.batch.tokens.numel()
+        return StepInput(
+            batches=batches,
+            loss=self.loss,
+            num_tokens=num_tokens,
+            num_local_tokens=num_tokens // layout.dp_size,
+            payload=RolloutStep(groups, packed),
+        )
+
+    def on_update(self, step: int) -> None:
+        """Send the new weights to the generator."""
+        self.weight_sync.sync_weights(self.engine)
+
+    def on_rollback(self, step: int) -> None:
+        """Drop all rollouts of newer weights, and send the restored weights to the generator.
+
+        The position in the prompts is kept, so that the prompts since the checkpoint are skipped.
+        """
+        self.state.rollout_buffer.groups.clear()
+        self.weight_sync.sync_after_rollback(self.engine)
+
+    def collect_metrics(self, recorded: dict[str, float], inp: StepInput) -> dict[str, float]:
+        """Return the metrics recorded by the loss in this step, and those of its rollouts."""
+        payload: RolloutStep = inp.payload
+        return (
+            recorded
+            | payload.recorded
+            | compute_rollout_metrics(
+                payload.groups, payload.packed, policy_version=self.engine.policy_version - 1
+            )
+        )
+
+    def _collect_groups(self) -> list[RolloutGroup]:
+        """Return the scored groups of one step.
+
+        Generation runs ahead until the buffer is full.
+        """
+        buffer, wanted = self.state.rollout_buffer, self.config.rollout.prompts_per_step
+        taken: list[RolloutGroup] = []
+        while len(taken) < wanted:
+            while buffer.free_slots - len(taken) > 0 and self._count_remaining_prompts() > 0:
+                buffer.groups.append(
+                    self.runner.start_group(
+                        self.prompt_dataset.get_prompt(self.dataloader.next_indices()[0]),
+                        group_number=self.state.next_group,
+                        policy_version=self.engine.policy_version,
+                    )
+                )
+                self.state.next_group += 1
+            self.runner.generate_turn([group for group in buffer.groups if not group.is_done])
+            send_heartbeat()
+            taken += buffer.pop_finished(
+                wanted - len(taken), policy_version=self.engine.policy_version
+            )
+        return taken
+
+    def _count_remaining_prompts(self) -> float:
+        """Return the number of prompts not started yet, or infinity if there is no limit."""
+        if self.max_prompts is None:
+            return math.inf
+        return self.max_prompts - int(self.dataloader.state_dict()["rows_read"])
+
+    def _pack(self, groups: Sequence[RolloutGroup]) -> PackedRollouts:
+        """Compute advantages and pack the samples that have something to learn from."""
+        algorithm, samples = self.config.algorithm, []
+        for group in groups:
+            scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
+            rewards = [float(rollout.reward or 0.0) for rollout in scored]
+            is_flat = len(set(rewards)) <= 1 and algorithm.learns_from_rewards
+            if not rewards or (is_flat and self.config.rollout.drop_zero_variance):
+                continue
+            for rollout, advantage in zip(scored, self.state.advantage_fn(rewards), strict=True):
+                rollout.advantage = advantage
+                samples += build_rollout_training_samples(rollout)
+        return pack_rollouts(
+            samples,
+            seq_len=self.layout.seq_len,
+            batch_multiple=self.layout.local_batch_size * self.layout.dp_size,
+            should_pack=self.layout.should_pack,
+            length_norm=algorithm.length_norm,
+            max_completion_tokens=self.config.sampling.max_new_tokens,
+        )
+
+    def _record_dropped_step(self) -> None:
+        """Count a step without reward variance.
+
+        Raises:
+            ProblemsFound: too many consecutive steps had no reward variance.
+        """
+        self.state.consecutive_dropped_steps += 1
+        count, limit = self.state.consecutive_dropped_steps, self.config.rollout.stop_after_dropped
+        if count >= limit:
+            message = (
+                f"no reward variance for {pluralize(count, 'consecutive step')}: "
+                "all completions of a prompt scored the same or had no reward"
+            )
+            hint = (
+                "use easier prompts, a reward with more than two values, "
+                "more samples_per_prompt, or a higher temperature"
+            )
+            raise problem_error("data", message, path=("rl", "rewards"), hint=hint)
+        if count == WARN_AFTER_DROPPED:
+            log.warning(
+                "no reward variance for %d consecutive steps (stopping after %d):"
+                " all completions of a prompt scored the same or had no reward",
+                count,
+                limit,
+            )

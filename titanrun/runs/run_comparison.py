@@ -1,0 +1,176 @@
+"""Comparison of several runs: results, and all settings and circumstances that differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.config.base import dump_config
+from titanrun.config.fields import ChangeClass as ChangeClass
+from titanrun.config.problems import problem_error
+from titanrun.config.tree import format_path
+from titanrun.recipe.comparing.resume_policy import find_change_policy
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.provenance import list_data_leaves
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.run_files import METRICS, RESOLVED, RUN_JSON, read_json_or_empty
+from titanrun.runs.run_summary import RunSummary, load_run_summary
+
+# the settings that affect results come first
+CLASSES: tuple[ChangeClass, ...] = ("numerics", "performance", "bookkeeping")
+MISSING = None
+
+Lines = Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """Data of a run directory: summary, recipe, last start, and logged steps by number."""
+
+    summary: RunSummary
+    recipe: Recipe
+    last_start: Mapping[str, Any]
+    metrics_by_step: Lines
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One compared item with its value in each run, None if a run has no value."""
+
+    group: str
+    name: str
+    values: tuple[object, ...]
+
+
+def load_run_data(path: str) -> RunData:
+    """Load the run at a path. Raise ProblemsFound if it does not exist."""
+    folder = get_run_folder(path)
+    starts = read_json_or_empty(folder / RUN_JSON).get("starts") or [{}]
+    logged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else []
+    return RunData(
+        load_run_summary(folder),
+        load_resolved(folder / RESOLVED),
+        starts[-1],
+        {line["step"]: line for line in logged},
+    )
+
+
+def get_run_folder(path: str) -> Path:
+    """Return the path of a run directory. Raise ProblemsFound if it is not one."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise problem_error(
+            "file", f"folder not found: '{path}'", hint="run titanrun runs ls to list the runs"
+        )
+    if not (folder / RESOLVED).is_file() or not (folder / RUN_JSON).is_file():
+        raise problem_error(
+            "file",
+            f"'{path}' is not a run directory: it has no {RESOLVED} with a {RUN_JSON}",
+            hint="pass a folder created by titanrun train",
+        )
+    return folder
+
+
+def compare_runs(runs: Sequence[RunData], states: Sequence[str]) -> list[ComparisonRow]:
+    """Return all compared items: the outcome, settings by what they affect, circumstances.
+
+    The circumstances are commit, code, packages and machine.
+    """
+    return [
+        *build_outcome_rows(runs, states),
+        *build_setting_rows([run.recipe for run in runs]),
+        *build_environment_rows([run.last_start for run in runs]),
+    ]
+
+
+def build_outcome_rows(runs: Sequence[RunData], states: Sequence[str]) -> list[ComparisonRow]:
+    """Return the progress and results of each run.
+
+    Losses are also compared at the last step that all of them logged.
+    """
+    entries = [run.summary for run in runs]
+    found = [
+        ComparisonRow("outcome", "state", tuple(states)),
+        ComparisonRow("outcome", "step", tuple(entry.step for entry in entries)),
+        ComparisonRow("outcome", "loss", tuple(entry.loss for entry in entries)),
+    ]
+    common = find_last_common_step([run.metrics_by_step for run in runs])
+    if common is not None and any(entry.step != common for entry in entries):
+        at_common = tuple(run.metrics_by_step[common].get("loss") for run in runs)
+        found.append(ComparisonRow("outcome", f"loss at step {common}", at_common))
+    found.append(
+        ComparisonRow(
+            "outcome", "best validation loss", tuple(entry.validation for entry in entries)
+        )
+    )
+    found.append(ComparisonRow("outcome", "tokens/s", tuple(entry.tps for entry in entries)))
+    found.append(ComparisonRow("outcome", "seconds", tuple(entry.seconds for entry in entries)))
+    return [row for row in found if any(value is not None for value in row.values)]
+
+
+def find_last_common_step(lines: Sequence[Lines]) -> int | None:
+    """Return the last step that all runs logged, or None."""
+    common = set.intersection(*(set(run) for run in lines))
+    return max(common, default=None)
+
+
+def build_setting_rows(recipes: Sequence[Recipe]) -> list[ComparisonRow]:
+    """Return the recipe values that differ, those that move the loss first."""
+    leaves = [
+        {path: value for path, value in list_data_leaves(dump_config(recipe)) if path != ("name",)}
+        for recipe in recipes
+    ]
+    found: dict[ChangeClass, list[ComparisonRow]] = {name: [] for name in CLASSES}
+    for path in dict.fromkeys(path for run in leaves for path in run):
+        values = tuple(run.get(path, MISSING) for run in leaves)
+        if any(value != values[0] or type(value) is not type(values[0]) for value in values[1:]):
+            meaning = next(
+                (
+                    known
+                    for known in (find_change_policy(path, recipe) for recipe in recipes)
+                    if known is not None
+                ),
+                ("numerics", False),
+            )
+            found[meaning[0]].append(ComparisonRow(meaning[0], format_path(path), values))
+    return [row for name in CLASSES for row in found[name]]
+
+
+def build_environment_rows(starts: Sequence[Mapping[str, Any]]) -> list[ComparisonRow]:
+    """Return the differing circumstances at the last start: commit, code, packages, machine."""
+    described = [get_environment_facts(start) for start in starts]
+    names = dict.fromkeys(name for one in described for name in one)
+    found = [
+        ComparisonRow("surroundings", name, tuple(one.get(name) for one in described))
+        for name in names
+    ]
+    return [row for row in found if any(value != row.values[0] for value in row.values[1:])]
+
+
+def get_environment_facts(start: Mapping[str, Any]) -> dict[str, object]:
+    """Return the circumstances of a start by name."""
+    environment = start.get("environment") or {}
+    git = environment.get("git") or {}
+    found = {
+        "git commit": (git.get("commit") or "")[:12] or None,
+        "uncommitted changes": git.get("diff") or ("none" if git else None),
+    }
+    found |= {"titanrun's code": (environment.get("code") or "")[:12] or None}
+    found |= {key: environment.get(key) for key in ("python", "platform", "host")}
+    found |= {
+        f"package {name}": version for name, version in (environment.get("packages") or {}).items()
+    }
+    found |= {
+        f"plug-in {plugin['name']}": plugin["version"]
+        for plugin in environment.get("plugins") or ()
+    }
+    found |= {
+        f"input {then['path']}": then.get("xxh3_128", "missing")
+        for then in start.get("inputs") or ()
+    }
+    found |= {
+        f"machine {key.replace('_', ' ')}": str(value)
+        for key, value in (start.get("machine") or {}).items()
+    }
+    return {**found, "ranks": (start.get("decided") or {}).get("ranks")}

@@ -1,0 +1,92 @@
+"""A sweep as one Slurm job: an array with a task for each remaining run."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from titanrun.config.base import dump_config
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.launch.config import SlurmLaunchConfig
+from titanrun.launch.slurm_launcher import build_sweep_script
+from titanrun.launch.slurm_queue import (
+    check_not_queued,
+    get_slurm_program,
+    submit_job,
+    write_job_script,
+)
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_directory import select_run_directory, write_recipe_files
+from titanrun.sweep.sweep_file import Sweep
+from titanrun.sweep.sweep_results import get_sweep_run_state
+from titanrun.sweep.sweep_runner import ACTIVE_RUN_STATES
+from titanrun.sweep.validate_points import PlannedRun
+
+LAUNCH = ("launch",)
+
+
+def get_unfinished_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return the runs that are neither finished nor currently training."""
+    return [
+        run
+        for run in runs
+        if get_sweep_run_state(run.folder) not in (*ACTIVE_RUN_STATES, "finished")
+    ]
+
+
+def build_array_script(sweep: Sweep, runs: Sequence[PlannedRun]) -> str:
+    """Build the batch script for these runs.
+
+    Raises ProblemsFound if they do not fit one array.
+    """
+    config = runs[0].resolved.run.launch
+    if not isinstance(config, SlurmLaunchConfig):
+        raise problem_error(
+            "usage",
+            "the recipe of this sweep launches on this machine, not on Slurm",
+            path=LAUNCH,
+            hint="set launch: slurm in its recipe, or omit --launch",
+        )
+    if any(dump_config(run.resolved.run.launch) != dump_config(config) for run in runs):
+        raise ProblemsFound(
+            [
+                Problem(
+                    "usage",
+                    "this sweep varies launch, but all tasks of an array have equal resources",
+                    LAUNCH,
+                    hint="remove it",
+                )
+            ]
+        )
+    if sweep.config.early_stopping is not None:
+        message = "early_stopping is not supported for a Slurm array: no process monitors its runs"
+        raise problem_error(
+            "usage",
+            message,
+            path=("early_stopping",),
+            hint="remove early_stopping, or omit --launch",
+        )
+    folders = [run.folder for run in runs]
+    slots = sweep.config.slots
+    return build_sweep_script(
+        config, folders, name=sweep.file.stem, folder=Path.cwd(), sweep=sweep.folder, slots=slots
+    )
+
+
+def submit_array(
+    sweep: Sweep, runs: Sequence[PlannedRun], environment: Mapping[str, str], now: datetime
+) -> int:
+    """Write the recipe of each run into its folder and submit them together.
+
+    Return the job number.
+    """
+    text = build_array_script(sweep, runs)
+    get_slurm_program("sbatch")
+    check_not_queued(sweep.folder)
+    for run in runs:
+        resolved = resolve_recipe(sweep.recipe, run.arguments, environment=environment)
+        write_recipe_files(
+            select_run_directory(resolved, now),
+            resolved,
+            ["titanrun", "sweep", str(sweep.file), "--launch"],
+        )
+    return submit_job(write_job_script(text, sweep.folder))

@@ -1,0 +1,128 @@
+"""Results of a sweep, read from the files of its runs, best first."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON
+from titanrun.runs.metric_series import load_metric_series
+from titanrun.runs.run_state import get_host_info, get_run_state
+from titanrun.runs.run_summary import encode_non_finite, load_run_summary
+from titanrun.sweep.config import SweepConfig
+from titanrun.sweep.early_stopping import MetricCurve
+from titanrun.sweep.run_names import collect_paths, format_name_value, shorten_paths
+
+ENDED = "ended early"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRunResult:
+    """Result of one run.
+
+    Name, state, last step, best value of the metric and its step, and the varied values.
+    """
+
+    name: str
+    state: str
+    step: int
+    best_value: float | None
+    best_step: int | None
+    values: Mapping[str, object]
+
+
+def load_metric_curve(folder: Path, config: SweepConfig) -> MetricCurve:
+    """Load the metric of a run, negated if the highest value is best.
+
+    The curve is empty if nothing is logged yet.
+    """
+    try:
+        series = load_metric_series(folder / METRICS, config.metric, "step")
+    except ProblemsFound:
+        return MetricCurve((), ())
+    sign = 1 if config.goal == "min" else -1
+    return MetricCurve([int(step) for step in series.x], [sign * value for value in series.y])
+
+
+def get_sweep_run_state(folder: Path) -> str:
+    """Return the state of a run as `titanrun runs` shows it, or `waiting` before its start."""
+    return (
+        get_run_state(load_run_summary(folder), get_host_info())
+        if (folder / RUN_JSON).is_file()
+        else "waiting"
+    )
+
+
+def load_sweep_result(
+    name: str, folder: Path, values: Mapping[str, object], config: SweepConfig, *, is_ended: bool
+) -> SweepRunResult:
+    """Load the result of one run."""
+    state = get_sweep_run_state(folder)
+    curve = load_metric_curve(folder, config)
+    known = [
+        (value, step)
+        for step, value in zip(curve.steps, curve.values, strict=True)
+        if math.isfinite(value)
+    ]
+    best, at = min(known) if known else (None, None)
+    value = None if best is None else best if config.goal == "min" else -best
+    step = load_run_summary(folder).step if state != "waiting" else 0
+    return SweepRunResult(
+        name, ENDED if is_ended and state == "preempted" else state, step, value, at, values
+    )
+
+
+def sort_best_first(results: Sequence[SweepRunResult], goal: str) -> list[SweepRunResult]:
+    """Sort by the metric; runs without a value come last."""
+    sign = 1 if goal == "min" else -1
+    return sorted(
+        results, key=lambda result: (result.best_value is None, sign * (result.best_value or 0.0))
+    )
+
+
+def build_result_rows(results: Sequence[SweepRunResult], config: SweepConfig) -> list[list[str]]:
+    """Build a header and one row per result, best first, with a column per varied value."""
+    paths = collect_paths([result.values for result in results])
+    short = shorten_paths(paths)
+    head = ["run", "state", "step", config.metric, "at step", *(short[path] for path in paths)]
+    ordered = sort_best_first(results, config.goal)
+    return [
+        head,
+        *(
+            [
+                *format_result_cells(result),
+                *(format_name_value(result.values.get(path)) for path in paths),
+            ]
+            for result in ordered
+        ),
+    ]
+
+
+def format_result_cells(result: SweepRunResult) -> list[str]:
+    """Return the first columns of a result."""
+    value = "" if result.best_value is None else f"{result.best_value:.5f}"
+    return [
+        result.name,
+        result.state,
+        str(result.step),
+        value,
+        "" if result.best_step is None else str(result.best_step),
+    ]
+
+
+def sweep_result_to_dict(result: SweepRunResult, config: SweepConfig) -> dict[str, Any]:
+    """Convert a result to a JSON object."""
+    numbers = {
+        "metric": config.metric,
+        "value": encode_non_finite(result.best_value),
+        "at_step": result.best_step,
+    }
+    return {
+        "run": result.name,
+        "state": result.state,
+        "step": result.step,
+        **numbers,
+        "values": dict(result.values),
+    }

@@ -1,0 +1,119 @@
+"""Autoregressive text generation with a KV cache.
+
+Shapes: B prompts, T tokens of the longest prompt, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from titanrun.models.shared.kv_cache import KVCache, use_kv_cache
+from titanrun.training.token_sampling import SamplingParams
+
+
+@dataclass(slots=True)
+class Continuation:
+    """Generated continuation of a prompt.
+
+    `logprobs` are log softmax(logits)[token] in fp32, independent of the sampling parameters.
+    `finish` is the reason for the end: `stop` (an end token, which is the last token, or a stop
+    text) or `length`.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str | None = None
+
+
+@torch.no_grad()
+def generate(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: SamplingParams,
+    eos_ids: frozenset[int] = frozenset(),
+    should_stop: Callable[[list[int]], bool] = lambda tokens: False,
+) -> list[Continuation]:
+    """Generate a continuation of each prompt, in one batch.
+
+    Generation ends at an end token, if `should_stop` returns True, or after `max_new_tokens`.
+    Prompts may differ in length.
+
+    Args:
+        model: a decoder whose RoPE cache covers the longest prompt with its continuation.
+        prompts: token ids. Prompts must not be empty.
+        max_new_tokens: limit of each continuation.
+        sampling: how tokens are chosen.
+        eos_ids: end tokens.
+        should_stop: returns whether a continuation, given its tokens so far, ends.
+    """
+    assert all(prompts), "an empty prompt has no next token"
+    device = next(model.parameters()).device
+    lengths_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    found = [Continuation() for _ in prompts]
+    rngs = [sampling.build_rng(index) for index in range(len(prompts))]
+    was_training = model.training
+    model.eval()
+    try:
+        with use_kv_cache(model, int(lengths_B.max()) + max_new_tokens) as cache:
+            logits_BV = prefill(model, prompts, lengths_B)
+            for step in range(max_new_tokens):
+                for continuation, logits_V, rng in zip(found, logits_BV, rngs, strict=True):
+                    if continuation.finish is None:
+                        append_next_token(
+                            continuation, logits_V, sampling, rng, eos_ids, should_stop
+                        )
+                if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
+                    break
+                last_tokens = [continuation.tokens[-1] for continuation in found]
+                logits_BV = decode_step(model, cache, last_tokens, lengths_B + step)
+    finally:
+        model.train(was_training)
+    for continuation in found:
+        continuation.finish = continuation.finish or "length"
+    return found
+
+
+def append_next_token(
+    continuation: Continuation,
+    logits_V: Tensor,
+    sampling: SamplingParams,
+    rng: torch.Generator,
+    eos_ids: frozenset[int],
+    should_stop: Callable[[list[int]], bool],
+) -> None:
+    """Sample the next token of a continuation and set `finish` if the continuation ends."""
+    token = sampling.sample_token(logits_V.float(), rng)
+    continuation.tokens.append(token)
+    continuation.logprobs.append(float(logits_V.float().log_softmax(-1)[token]))
+    if token in eos_ids or should_stop(continuation.tokens):
+        continuation.finish = "stop"
+
+
+def prefill(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor) -> Tensor:
+    """Compute logits [B, V] after each prompt.
+
+    Shorter prompts are padded at their end, where causal attention hides the padding.
+    """
+    longest = max(map(len, prompts))
+    tokens_BT = torch.zeros(len(prompts), longest, dtype=torch.int64, device=lengths_B.device)
+    for index, prompt in enumerate(prompts):
+        tokens_BT[index, : len(prompt)] = torch.tensor(prompt)
+    logits_BTV: Tensor = model(tokens_BT)
+    return logits_BTV[torch.arange(len(prompts), device=lengths_B.device), lengths_B - 1]
+
+
+def decode_step(model: Any, cache: KVCache, tokens: list[int], positions_B: Tensor) -> Tensor:
+    """Compute logits [B, V] after one more token of each sequence.
+
+    Finished sequences stay in the batch; their logits are ignored.
+    """
+    cache.first_B = positions_B
+    logits_B1V: Tensor = model(
+        torch.tensor(tokens, device=positions_B.device).unsqueeze(1), positions_B.unsqueeze(1)
+    )
+    return logits_B1V[:, 0]

@@ -1,0 +1,46 @@
+"""Hook that computes the loss on validation data."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from titanrun.components.validation.validator import ValidatorGroup
+from titanrun.training.train_hook import DueEvent, TrainHook
+
+if TYPE_CHECKING:
+    from titanrun.training.loop import TrainLoop
+
+
+@dataclass(slots=True)
+class ValidationHook(TrainHook):
+    """Validation at a fixed interval of steps and after the last step.
+
+    A request to stop ends a validation early.
+
+    Args:
+        validator: validates all datasets, and knows when they are due.
+        prepare: adds the extra inputs of the loss to a batch.
+    """
+
+    validator: ValidatorGroup
+    prepare: Callable[[Any], Any] = lambda batch: batch
+
+    def is_due(self, loop: "TrainLoop", event: DueEvent, is_last: bool) -> bool:
+        """Return whether validation is due."""
+        return event == "validate" and self.validator.is_due(loop.state.step, is_last=is_last)
+
+    def on_validate(self, loop: "TrainLoop") -> dict[str, float]:
+        """Return the validation losses, or nothing if a stop was requested."""
+        with loop.throughput.pause(), loop.engine.eval_mode():
+            return self.validator.validate(
+                lambda batch: loop.engine.evaluate_loss(self.prepare(batch)),
+                should_stop=partial(should_stop, loop),
+            )
+
+
+def should_stop(loop: "TrainLoop") -> bool:
+    """Return whether any rank was asked to stop. Collective."""
+    loop.watchdog.record_heartbeat()
+    loop.signals.sync()
+    return loop.signals.should_stop

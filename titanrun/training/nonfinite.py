@@ -1,0 +1,140 @@
+"""Detection of NaN and infinite losses and gradients.
+
+Values are checked before the update if that costs nothing, else afterwards.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from titanrun.distributed.device import is_accelerator
+from titanrun.distributed.process_group import is_process_group_initialized
+from titanrun.training.loss_spikes import LossSpikeDetector
+
+EXIT_NON_FINITE = 5
+CPU = torch.device("cpu")
+NonFinitePolicy = Literal["stop", "skip", "rollback"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """Loss and gradient norm of one step as Python numbers."""
+
+    step: int
+    loss: float
+    grad_norm: float
+
+    @property
+    def nonfinite_name(self) -> str | None:
+        """Name of the value that is NaN or infinite, or None if both are finite.
+
+        If both are non-finite, it is the loss.
+        """
+        named = {"loss": self.loss, "gradient norm": self.grad_norm}
+        return next((name for name, value in named.items() if not math.isfinite(value)), None)
+
+
+class NonFiniteError(Exception):
+    """Error for a loss, gradients or weights that are NaN or infinite.
+
+    Args:
+        step: step that computed the value.
+        name: name of the value that is NaN or infinite.
+        value: the value.
+        reason: reason why the run cannot continue although its recipe requests it.
+    """
+
+    exit_code = EXIT_NON_FINITE
+
+    def __init__(self, *, step: int, name: str, value: float | str, reason: str = "") -> None:
+        self.step = step
+        self.details: dict[str, Any] = {"name": name, "value": value}
+        super().__init__(f"{name} is {value} at step {step}{reason and f', and {reason}'}")
+
+    @classmethod
+    def from_values(cls, values: StepValues) -> "NonFiniteError":
+        """Return the error of a step with these values."""
+        value = values.grad_norm if math.isfinite(values.loss) else values.loss
+        return cls(step=values.step, name=values.nonfinite_name or "loss", value=value)
+
+    def with_reason(self, reason: str) -> "NonFiniteError":
+        """Return the same error with the reason why the run cannot continue."""
+        return NonFiniteError(step=self.step, **self.details, reason=reason)
+
+
+@dataclass(slots=True)
+class NonFiniteGuard:
+    """Check of each step's loss and gradient norm.
+
+    On a CPU, and if the policy needs it, a step is checked before its update. On an accelerator
+    that check would wait for the device. With the policy `stop`, the values therefore stay on the
+    device until they are read, all in one transfer.
+
+    Args:
+        policy: reaction to a bad step.
+        device: device of the values.
+        spike_detector: observes the loss, or the gradient norm, of every step.
+        is_enabled: False if the values are meaningless, because other ranks are only simulated.
+    """
+
+    policy: NonFinitePolicy = "stop"
+    device: torch.device = CPU
+    spike_detector: LossSpikeDetector = field(default_factory=LossSpikeDetector)
+    is_enabled: bool = True
+    _steps: list[int] = field(default_factory=list)
+    _values: list[Tensor] = field(default_factory=list)
+    _last_values: StepValues | None = None
+
+    @property
+    def last_values(self) -> StepValues:
+        """Newest values that were read."""
+        assert self._last_values is not None, "no step was watched"
+        return self._last_values
+
+    def should_update(self, step: int, *, loss: Tensor, grad_norm: Tensor) -> bool:
+        """Return whether to apply the update, equal on all ranks.
+
+        Return True if the check is deferred.
+        """
+        if self.policy == "stop" and is_accelerator(self.device):
+            self.record_step(step, loss=loss, grad_norm=grad_norm)
+            return True
+        values = torch.stack((loss.float(), grad_norm.float()))
+        if is_process_group_initialized():
+            # sums over ranks carry a NaN to all of them, but nothing depends on that
+            is_bad = (~values.isfinite()).to(torch.int32)
+            dist.all_reduce(is_bad, dist.ReduceOp.MAX)
+            values = torch.where(is_bad.bool() & values.isfinite(), math.nan, values)
+        self._set_last_values(StepValues(step, *values.tolist()))
+        return self.last_values.nonfinite_name is None or not self.is_enabled
+
+    def record_step(self, step: int, *, loss: Tensor, grad_norm: Tensor) -> None:
+        """Record the values of the step without waiting for them."""
+        self._steps.append(step)
+        self._values.append(torch.stack((loss, grad_norm)))
+
+    def read(self) -> StepValues:
+        """Return the values of the last step.
+
+        Raises:
+            NonFiniteError: a deferred step has NaN or infinite values. The first one is reported.
+        """
+        if self._steps:
+            values = torch.stack(self._values).tolist()
+            steps, self._steps, self._values = self._steps, [], []
+            for step, (loss, norm) in zip(steps, values, strict=True):
+                self._set_last_values(StepValues(step, loss, norm))
+                if self.last_values.nonfinite_name and self.is_enabled:
+                    raise NonFiniteError.from_values(self.last_values)
+        return self.last_values
+
+    def _set_last_values(self, numbers: StepValues) -> None:
+        self._last_values = numbers
+        detector = self.spike_detector
+        detector.observe(
+            numbers.step, numbers.loss if detector.quantity == "loss" else numbers.grad_norm
+        )

@@ -1,0 +1,76 @@
+"""Forward and backward passes of an engine: the protocol, and passes of a full model.
+
+Shapes: B sequences, T tokens per sequence, V values per token, such as logits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from titanrun.components.data.token_batch import Batch
+from titanrun.distributed.precision import Precision
+
+# each loss supports one kind of batch, and a rule checks that the model and the data fit it
+Loss = Callable[[Tensor, Any], Tensor]
+OutputFn = Callable[[Tensor, Any], dict[str, Tensor]]
+
+
+class ForwardBackward(Protocol):
+    """Forward and backward passes of a model with its loss.
+
+    Batches are on the device. Sums are over this rank's part of the loss. The argument `loss`
+    replaces the training loss. `accepts_microbatches` is whether a list of microbatches may be
+    passed instead of a batch, to be processed together.
+    """
+
+    accepts_microbatches: ClassVar[bool]
+
+    def forward_backward(
+        self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None
+    ) -> Tensor:
+        """Add the gradients of the loss sum, divided by `divisor`, and return the undivided sum."""
+
+    def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+        """Compute the loss sum without gradients."""
+
+    def compute_outputs(self, batch: Batch, output_fn: OutputFn) -> dict[str, Tensor]:
+        """Apply `output_fn` to the output [B, T, V], without gradients.
+
+        The result is available on every rank that has the batch.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FullModelForwardBackward:
+    """Passes on a rank that has all layers."""
+
+    accepts_microbatches: ClassVar[bool] = False
+    model: nn.Module
+    loss: Loss
+    precision: Precision
+    device: torch.device
+
+    def forward_backward(
+        self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None
+    ) -> Tensor:
+        """Add the gradients of the loss sum, divided by `divisor`, and return the undivided sum."""
+        loss_sum = (loss or self.loss)(self._forward(batch), batch)
+        (loss_sum / divisor).backward()
+        return loss_sum.detach()
+
+    @torch.no_grad()
+    def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+        """Compute the loss sum without gradients."""
+        return (loss or self.loss)(self._forward(batch), batch)
+
+    @torch.no_grad()
+    def compute_outputs(self, batch: Batch, output_fn: OutputFn) -> dict[str, Tensor]:
+        """Apply `output_fn` to the output [B, T, V], without gradients."""
+        return output_fn(self._forward(batch), batch)
+
+    def _forward(self, batch: Batch) -> Tensor:
+        with self.precision.autocast(self.device):
+            return batch.forward_model(self.model)

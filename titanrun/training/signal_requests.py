@@ -1,0 +1,70 @@
+"""Unix signals as requests that the training loop reads between steps.
+
+Without torch, because signal handlers are installed before torch is imported.
+"""
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+# a scheduler's warning (two conventions), Ctrl-C
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SAVE_SIGNAL = signal.SIGUSR2
+SHELL_SIGNAL_BASE = 128
+
+
+class SignalRequests:
+    """Context manager that turns signals into requests to save or stop.
+
+    SIGTERM, SIGUSR1 and SIGINT request a save and a stop, SIGUSR2 requests a save. A second SIGINT
+    stops immediately. Signals that the launcher blocks until handlers are installed are delivered
+    on entering.
+    """
+
+    def __init__(self) -> None:
+        self.stop_signal: str | None = None
+        self._save = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (*STOP_SIGNALS, SAVE_SIGNAL):
+            self._previous[number] = signal.signal(number, self._receive)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._previous)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run shall save and stop after the current step."""
+        return self.stop_signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a process ended by the stop signal, after the shell's convention."""
+        assert self.stop_signal is not None
+        return SHELL_SIGNAL_BASE + signal.Signals[self.stop_signal]
+
+    def sync(self) -> None:
+        """Do nothing: this is the only process."""
+
+    def pop_save_request(self) -> bool:
+        """Return whether a save was requested since the last call."""
+        asked, self._save = self._save, False
+        return asked
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if number == SAVE_SIGNAL:
+            self._save = True
+        elif number == signal.SIGINT and self.stop_signal == "SIGINT":
+            raise KeyboardInterrupt
+        else:
+            self.stop_signal = signal.Signals(number).name

@@ -1,0 +1,118 @@
+"""Construction of the checkpoint manager, and loading of a run's initial state.
+
+A run starts from its own checkpoint, another run's state, weights from elsewhere, or its initial
+weights.
+"""
+
+import secrets
+from functools import partial
+
+from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
+from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+from titanrun.components.checkpoints.writer_process import WriterProcess
+from titanrun.config.base import dump_config
+from titanrun.config.checksum import to_yaml_with_checksum
+from titanrun.distributed.object_collectives import (
+    RankGroup,
+    join_companion_group,
+    new_file_io_group,
+)
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.resolve import escape_recipe_data, load_resolved_text
+from titanrun.recipe.rundir.checkpoint_lookup import locate_checkpoint_folder
+from titanrun.training.checkpoint_manager import CheckpointManager, Stateful, StatefulDataLoader
+from titanrun.training.engine import Engine
+from titanrun.training.train_state import TrainState
+from titanrun.worker.build.epochs_to_steps import get_num_steps
+from titanrun.worker.weights.initial_weights import get_initial_checkpoint, load_initial_weights
+from titanrun.worker.worker_job import WorkerJob
+
+
+def build_checkpoint_manager(
+    recipe: Recipe,
+    job: WorkerJob,
+    *,
+    engine: Engine,
+    dataloader: StatefulDataLoader,
+    state: TrainState,
+    rl_state: Stateful | None = None,
+) -> CheckpointManager:
+    """Build the manager that saves and resumes the run. The caller must close it."""
+    config = recipe.checkpoint
+    in_background = config.async_mode != "disabled" and is_saving_enabled(config)
+    store = CheckpointStore(
+        folder=locate_checkpoint_folder(job.resolved_path.parent, config.folder),
+        retention=RetentionPolicy(config.keep_latest_k, config.keep_every, config.keep_best),
+        ranks=new_file_io_group(),
+    )
+    return CheckpointManager(
+        config=config,
+        store=store,
+        engine=engine,
+        dataloader=dataloader,
+        train_state=state,
+        resolved_text=clear_load_step(job.resolved_text),
+        parallelism=dump_config(recipe.parallelism),
+        async_saver=build_async_save(config, store, job.rank_info) if in_background else None,
+        trainer_state=rl_state,
+    )
+
+
+def clear_load_step(resolved_text: str) -> str:
+    """Return a resolved recipe without `load_step`, as checkpoints store it.
+
+    With a step to resume from, the recipe could not start a new run.
+    """
+    run = load_resolved_text(resolved_text)
+    if run.checkpoint.load_step is None:
+        return resolved_text
+    data = escape_recipe_data(run, dump_config(run))
+    return to_yaml_with_checksum({**data, "checkpoint": {**data["checkpoint"], "load_step": None}})
+
+
+def build_async_save(
+    config: CheckpointConfig, store: CheckpointStore, rank_info: RankInfo
+) -> AsyncSaver:
+    """Build the background saver: a thread, or a separate process."""
+    if config.async_mode == "async":
+        return AsyncSaver(store.save, StagingBuffer())
+    stage = StagingBuffer(is_shared=True)
+    # a name that no earlier start of this run has used, because torchrun's store outlives a restart
+    name = store.ranks.broadcast_from_main(lambda: f"checkpoint-writers-{secrets.token_hex(8)}")
+    meet = RankGroup if store.ranks.size == 1 else partial(join_companion_group, rank_info, name)
+    writer = WriterProcess(store.folder, store.retention, stage, meet)
+    return AsyncSaver(writer.save, stage, writer.close)
+
+
+def is_saving_enabled(config: CheckpointConfig) -> bool:
+    """Return whether the run saves checkpoints."""
+    return config.enable and not config.load_only
+
+
+def load_initial_state(recipe: Recipe, checkpoints: CheckpointManager) -> None:
+    """Resume from the run's own checkpoint, else load the recipe's initial state."""
+    config = recipe.checkpoint
+    if config.adapters_only:
+        # the weights that checkpoints leave out
+        load_initial_weights(
+            config,
+            model_config=recipe.model,
+            engine=checkpoints.engine,
+            ranks=checkpoints.rank_group,
+            seed=recipe.debug.seed,
+        )
+    if config.enable and checkpoints.resume(last_step=get_num_steps(recipe)):
+        return
+    if config.initial_load_path is not None and not config.initial_load_model_only:
+        checkpoints.restore(get_initial_checkpoint(config, checkpoints.rank_group))
+    elif not config.adapters_only:
+        load_initial_weights(
+            config,
+            model_config=recipe.model,
+            engine=checkpoints.engine,
+            ranks=checkpoints.rank_group,
+            seed=recipe.debug.seed,
+        )

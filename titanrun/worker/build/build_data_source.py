@@ -1,0 +1,134 @@
+"""Builder of the step source of pretraining and fine-tuning."""
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.data.document_ids import DocumentIdFn
+from titanrun.components.data.token_collator import Collator
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.components.validation.validator import ValidatorGroup
+from titanrun.distributed.heartbeat import send_heartbeat
+from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.process_group import main_rank_first
+from titanrun.recipe.recipe import Recipe
+from titanrun.training.data_source import DataSource
+from titanrun.training.train_state import TrainState
+from titanrun.worker.build.build_checkpoints import build_checkpoint_manager, load_initial_state
+from titanrun.worker.build.build_data import (
+    DataParallelRank,
+    build_collator,
+    build_dataloader,
+    build_document_id_fn,
+    build_tokenizer,
+    build_validator,
+    enable_pin_memory,
+)
+from titanrun.worker.build.build_dpo_reference import build_dpo_reference, return_batch
+from titanrun.worker.build.build_engine import build_engine, set_determinism
+from titanrun.worker.build.epochs_to_steps import (
+    check_epochs_not_reduced,
+    get_global_batch_size,
+    resolve_epochs,
+)
+from titanrun.worker.build.run_start_log import log_run_start
+from titanrun.worker.build.source_parts import SourceParts
+from titanrun.worker.worker_job import WorkerJob
+
+
+def build_data_source(
+    recipe: Recipe,
+    job: WorkerJob,
+    device: torch.device,
+    meshes: ParallelMeshes | None,
+    exit_stack: ExitStack,
+) -> SourceParts:
+    """Build data, engine and checkpoints, load the state, and log the start.
+
+    The state is the initial or the resumed state.
+    """
+    set_determinism(recipe)
+    rank = DataParallelRank()
+    if meshes is not None:
+        rank = DataParallelRank(meshes.dp_rank, meshes.parallel_dims.dp_size)
+    data = exit_stack.enter_context(closing(build_data(recipe, job, device, rank)))
+    num_samples = data.dataloader.num_samples
+    recipe = resolve_epochs(recipe, num_samples=num_samples)
+    build = partial(build_engine, recipe, device, meshes, data.document_id_fn)
+    engine, state = build(), TrainState()
+    checkpoints = exit_stack.enter_context(
+        closing(
+            build_checkpoint_manager(
+                recipe, job, engine=engine, dataloader=data.dataloader, state=state
+            )
+        )
+    )
+    load_initial_state(recipe, checkpoints)
+    check_epochs_not_reduced(recipe, steps_done=state.step)
+    log_run_start(recipe, job, device, meshes, num_samples=num_samples)
+    add_reference = build_dpo_reference(recipe, engine, checkpoints.rank_group, build)
+    return SourceParts(
+        recipe=recipe,
+        source=DataSource(
+            dataloader=data.dataloader,
+            collator=data.collator,
+            local_batch_size=recipe.training.local_batch_size,
+            seq_len=recipe.training.seq_len,
+            tokens_per_step=get_global_batch_size(recipe) * recipe.training.seq_len,
+        ),
+        engine=engine,
+        state=state,
+        checkpoints=checkpoints,
+        dataloader=data.dataloader,
+        tokenizer=data.tokenizer,
+        collator=data.collator,
+        add_reference=None if add_reference is return_batch else add_reference,
+        validator=data.validator,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainData:
+    """Training and validation data of this rank, with collator and document ids."""
+
+    dataloader: DistributedDataLoader
+    collator: Collator
+    validator: ValidatorGroup | None
+    document_id_fn: DocumentIdFn
+    tokenizer: Tokenizer | None = None
+
+    def close(self) -> None:
+        """Stop the processes that read ahead."""
+        self.dataloader.close()
+        if self.validator is not None:
+            self.validator.close()
+
+
+def build_data(
+    recipe: Recipe, job: WorkerJob, device: torch.device, data_parallel_rank: DataParallelRank
+) -> TrainData:
+    """Build the data of this rank.
+
+    The main rank prepares files before the other ranks open them.
+    """
+    run_dir = job.resolved_path.parent
+    with main_rank_first(job.store, job.rank_info, "data"):
+        tokenizer = build_tokenizer(recipe)
+        dataloader = build_dataloader(recipe, tokenizer, run_dir, data_parallel_rank)
+        collator = build_collator(recipe, device)
+        validation_collator = enable_pin_memory(collator, recipe.validation.dataloader, device)
+        validator = build_validator(
+            recipe, tokenizer, run_dir, data_parallel_rank, validation_collator
+        )
+        document_id_fn = build_document_id_fn(recipe, tokenizer)
+    send_heartbeat()
+    return TrainData(
+        dataloader,
+        enable_pin_memory(collator, recipe.training.dataloader, device),
+        validator,
+        document_id_fn,
+        tokenizer,
+    )

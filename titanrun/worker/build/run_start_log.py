@@ -1,0 +1,71 @@
+"""Log and records of the start of a run."""
+
+import logging
+
+import torch
+
+from titanrun.distributed.device import emulates_bfloat16, get_device_name
+from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.precision import Precision, get_precision
+from titanrun.models.shared.spec.flops import count_parameters
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rundir.run_directory import record_decisions
+from titanrun.worker.build.epochs_to_steps import format_training_length, get_num_steps
+from titanrun.worker.hardware_info import get_hardware_info
+from titanrun.worker.process_group_setup import collect_machine_decisions
+from titanrun.worker.worker_job import WorkerJob
+
+log = logging.getLogger(__name__)
+
+
+def log_run_start(
+    recipe: Recipe,
+    job: WorkerJob,
+    device: torch.device,
+    meshes: ParallelMeshes | None,
+    *,
+    num_samples: int,
+) -> None:
+    """Log a summary of the run on the main rank, and record machine-dependent decisions."""
+    if job.rank_info.is_main_rank:
+        log_run_summary(recipe, job, device, num_samples=num_samples)
+        record_decisions(
+            job.resolved_path.parent,
+            collect_machine_decisions(device, meshes) | {"steps": get_num_steps(recipe)},
+            get_hardware_info(device),
+        )
+
+
+def log_run_summary(
+    recipe: Recipe, job: WorkerJob, device: torch.device, *, num_samples: int
+) -> None:
+    """Log the model, the device and the length of the run, and warn of slow settings."""
+    precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
+    if recipe.description:
+        log.info("%s", recipe.description)
+    if recipe.debug.print_config:
+        log.info("%s", job.resolved_text.rstrip())
+    if precision.compute_dtype == torch.bfloat16 and emulates_bfloat16(device):
+        field = get_compute_dtype_field(precision)
+        log.warning(
+            "this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32",
+            field,
+        )
+    log.info(
+        "%s: %s parameters in %s on %s; %s",
+        f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
+        f"{count_parameters(recipe.model):,}",
+        recipe.training.dtype,
+        get_device_name(device),
+        format_training_length(recipe, num_samples=num_samples),
+    )
+
+
+def get_compute_dtype_field(precision: Precision) -> str:
+    """Return the field that decides the dtype of matrix products.
+
+    Weights that are not stored in fp32 compute in their own dtype.
+    """
+    if precision.storage_dtype == torch.float32:
+        return "training.mixed_precision_param"
+    return "training.dtype"

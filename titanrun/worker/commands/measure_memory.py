@@ -1,0 +1,189 @@
+"""`python -m titanrun.worker.commands.measure_memory`: count a rank's weights.
+
+The model is parallelized over simulated ranks.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from torch import nn
+
+from titanrun.config.base import dump_config
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.dtensor import is_sharded, to_local
+from titanrun.distributed.precision import get_precision
+from titanrun.distributed.quantized_weights import QuantizedWeight
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.resolve import load_resolved_text
+from titanrun.worker.build.apply_converters import convert_model
+from titanrun.worker.build.build_model import build_model
+from titanrun.worker.build.build_parallelism import parallelize_model
+from titanrun.worker.commands.dry_build import build_problem_to_dict
+from titanrun.worker.simulated_ranks import simulate_rank
+
+# mesh axes along which weights are gathered for compute; along others a rank uses its own shard
+GATHERED_AXES = {"fsdp", "efsdp", "dp_replicate"}
+Sizes = list[int]
+
+
+def main() -> int:
+    """Read {"resolved": text, "world_size": N} from stdin and write the sizes.
+
+    Write {"embedding": sizes, "layers": [sizes ...], "head": sizes}, or {"problems": [...]} if the
+    model cannot be built.
+    """
+    request = json.loads(sys.stdin.read())
+    try:
+        answer: dict[str, Any] = measure_rank_memory(
+            load_resolved_text(request["resolved"]), request["world_size"]
+        )
+    except ProblemsFound as found:
+        answer = {"problems": [build_problem_to_dict(problem) for problem in found.problems]}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def measure_rank_memory(recipe: Recipe, world_size: int) -> dict[str, Any]:
+    """Return the sizes of embedding, layers and head.
+
+    Raises:
+        ProblemsFound: the model cannot be built.
+    """
+    stages = recipe.parallelism.pipeline_parallel_degree
+    small = reduce_to_one_stage(recipe)
+    precision = get_precision(small.training.dtype, small.training.mixed_precision_param)
+    with simulate_rank(small, 0, world_size=world_size // stages) as meshes:
+        model = build_model(small, precision)
+        convert_model(small, model, meshes=meshes)
+        parallelize_model(small, model, meshes=meshes, precision=precision)
+        found = measure_layers(model)
+    layers = found["layers"] * (recipe.model.layer_count() // len(found["layers"]))
+    return {**found, "layers": layers}
+
+
+def reduce_to_one_stage(recipe: Recipe) -> Recipe:
+    """Return the recipe of one pipeline stage, with one layer if all layers are identical.
+
+    The size of a layer on a rank does not depend on the number of layers, and thousands of ranks
+    take long to simulate.
+    """
+    data = dump_config(recipe)
+    ranks = recipe.parallelism.pipeline_parallel_degree
+    data["parallelism"] |= {
+        "pipeline_parallel_degree": 1,
+        "module_fqns_per_model_part": None,
+        "pipeline_parallel_layers_per_stage": None,
+    }
+    data["training"]["global_batch_size"] = recipe.training.global_batch_size
+    if "n_layers" in data["model"] and (has_identical_layers(recipe) or ranks > 1):
+        data["model"]["n_layers"] = (
+            1 if has_identical_layers(recipe) else recipe.model.layer_count()
+        )
+    return type(recipe).model_validate(data)
+
+
+def has_identical_layers(recipe: Recipe) -> bool:
+    """Return whether all layers have the same weight shapes.
+
+    Return False if a setting refers to a layer by its number.
+    """
+    if any(step.isdigit() for entry in recipe.replace or () for step in entry.match.split(".")):
+        return False
+    if any(
+        "layers." in pattern
+        for converter in recipe.converters
+        for found in converter.name_patterns.values()
+        for pattern in found
+    ):
+        return False
+    layers: dict[str, dict[str, Any]] = {}
+    for name, shape in recipe.model.parameter_shapes().items():
+        first, _, rest = name.partition(".")
+        if first == "layers":
+            index, _, inner = rest.partition(".")
+            layers.setdefault(index, {})[inner] = shape
+    return len({json.dumps(layer) for layer in layers.values()}) == 1
+
+
+def measure_layers(model: nn.Module) -> dict[str, Any]:
+    """Return the sizes of embedding, each layer, and everything else (norm, head and so on).
+
+    A tied weight counts once, in the embedding.
+    """
+    seen: set[int] = set()
+    # None for models without token input
+    table = model.tok_embeddings
+    embedding = count_parameter_elements(
+        table.parameters() if isinstance(table, nn.Module) else [], seen
+    )
+    layers = [
+        count_parameter_elements(layer.parameters(), seen)
+        for layer in model.get_submodule("layers").children()
+    ]
+    return {
+        "embedding": embedding,
+        "layers": layers,
+        "head": count_parameter_elements(model.parameters(), seen),
+    }
+
+
+def count_parameter_elements(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
+    """Count parameter elements in five ways and add the parameters to `seen`.
+
+    The counts are: of the full parameters, of this rank's shards, of the parts that this rank
+    computes with, of the trainable full parameters, of this rank's trainable shards.
+    """
+    total = [0, 0, 0, 0, 0]
+    for parameter in parameters:
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            whole, kept, is_trained = (
+                parameter.numel(),
+                count_local_elements(parameter),
+                int(parameter.requires_grad),
+            )
+            for position, count in enumerate(
+                (
+                    whole,
+                    kept,
+                    count_compute_elements(parameter),
+                    whole * is_trained,
+                    kept * is_trained,
+                )
+            ):
+                total[position] += count
+    return total
+
+
+def count_local_elements(parameter: nn.Parameter) -> int:
+    """Count the elements of this rank's shard.
+
+    A quantized weight counts as many elements as fit into its bytes.
+    """
+    if isinstance(parameter, QuantizedWeight):
+        return round(parameter.quantized_nbytes / parameter.element_size())
+    return to_local(parameter).numel()
+
+
+def count_compute_elements(parameter: nn.Parameter) -> int:
+    """Count the elements that this rank computes with.
+
+    That is the full parameter, except for mesh axes that split the computation too.
+    """
+    if not is_sharded(parameter):
+        return parameter.numel()
+    placed: Any = parameter
+    names = placed.device_mesh.mesh_dim_names or ()
+    splits: list[int] = [
+        placed.device_mesh.size(axis)
+        for axis, placement in enumerate(placed.placements)
+        if not placement.is_replicate() and names[axis] not in GATHERED_AXES
+    ]
+    return parameter.numel() // prod(splits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+"""Main program of one rank: reads the resolved recipe, trains, and returns an exit code."""
+
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from titanrun.components.checkpoints.spec.atomic_folder import delete_folder_atomically
+from titanrun.config.diagnostics import render_problems_as_text
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.secrets import fill_secrets, get_secret_values
+from titanrun.distributed.flight_recorder import dump_flight_recorder
+from titanrun.distributed.process_group import abort_rendezvous, create_store
+from titanrun.distributed.rank_env import RankInfo, get_environment_variables, read_rank_info
+from titanrun.recipe.adapters import find_lora_converter
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.resolve import load_resolved_text
+from titanrun.recipe.rundir.run_files import (
+    EXPORT_FOLDER,
+    STATUS,
+    read_json_or_empty,
+    write_indented_json,
+)
+from titanrun.recipe.rundir.run_notification import run_notify_command
+from titanrun.recipe.trainer_kinds import load_trainer_builder
+from titanrun.training.signal_requests import SignalRequests
+from titanrun.training.train_hook import TrainResult
+from titanrun.worker.build.build_evaluation import run_evaluation
+from titanrun.worker.logging_setup import FAILURES_LOGGER, SecretValues, configure_logging
+from titanrun.worker.oom_report import format_memory_table
+from titanrun.worker.problem_origins import attach_origins
+from titanrun.worker.run_lock import lock_run_directory
+from titanrun.worker.status_file import StatusFile
+from titanrun.worker.weights.huggingface_export import export_huggingface
+from titanrun.worker.worker_failures import WorkerFailure, classify_failure, is_out_of_memory
+from titanrun.worker.worker_job import (
+    JOIN,
+    LEAVE,
+    RENDEZVOUS_TIMEOUT_SECONDS,
+    WorkerJob,
+    rendezvous,
+)
+
+if TYPE_CHECKING:
+    from titanrun.training.loop import TrainLoop
+
+EXIT_CODES = {"finished": 0, "preempted": 75}
+EXIT_USAGE = 2
+EXPORT_RECORD = "titanrun.json"
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | None = None) -> int:
+    """Run `python -m titanrun.worker <run dir>/resolved.yaml` and return the exit code.
+
+    Args:
+        arguments: arguments after the module name. None for those of the command line. With
+            `--join` instead of the file, the main rank sends the job. With `--leave CODE`, this
+            main rank has no run to start, and makes the others exit.
+        signals: requests to stop or save, already installed. None to install them here.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    place = read_rank_info()
+    if len(given) == 2 and given[0] == LEAVE:
+        abort_rendezvous(
+            create_store(place, timeout_seconds=RENDEZVOUS_TIMEOUT_SECONDS), int(given[1])
+        )
+        return int(given[1])
+    joins = given == [JOIN] and not place.is_main_rank
+    if not joins and (len(given) != 1 or not Path(given[0]).is_file()):
+        sys.stderr.write(f"usage: python -m titanrun.worker <run dir>/resolved.yaml | {JOIN}\n")
+        return EXIT_USAGE
+    resolved = None if joins else Path(given[0])
+    try:
+        # the main rank locks the run directory for all ranks
+        lock = (
+            lock_run_directory(resolved.parent)
+            if place.is_main_rank and resolved is not None
+            else nullcontext()
+        )
+        with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
+            return run_job(rendezvous(resolved, place, listening), listening)
+    except ProblemsFound as error:
+        # only the lock raises here: a process without it must not write into the run directory
+        sys.stderr.write(render_problems_as_text(error.problems))
+        return error.exit_code
+
+
+def run_job(job: WorkerJob, signals: SignalRequests) -> int:
+    """Train the run of `job` in its folder and return the exit code.
+
+    The state of the run is recorded in status.json.
+    """
+    run_dir, place = job.resolved_path.parent, job.rank_info
+    status = StatusFile(run_dir / STATUS, is_main_rank=place.is_main_rank)
+    hidden = SecretValues()
+    with configure_logging(run_dir / "logs" / f"rank-{place.rank}.log", hidden, place):
+        status.set_state("starting")
+        try:
+            outcome = train_run(job, signals, status, hidden)
+        except (Exception, KeyboardInterrupt) as error:
+            failure = add_memory_table(classify_failure(attach_origins(error, run_dir)), error, job)
+            # a failed peer has already written its own failure
+            if (
+                not failure.is_peer_failure
+                or read_json_or_empty(run_dir / STATUS).get("state") != "failed"
+            ):
+                status.set_state("failed", exit_code=failure.exit_code)
+            log_failure(failure, error, job, hidden)
+            notify_run_end(job, status, failure.exit_code, hidden.redact(failure.text))
+            return failure.exit_code
+        exit_code = EXIT_CODES[outcome.state] if outcome.exit_code is None else outcome.exit_code
+        log.info("%s", outcome.message)
+        status.set_state(outcome.state, step=outcome.step, exit_code=exit_code)
+        notify_run_end(job, status, exit_code, outcome.message)
+        return exit_code
+
+
+def notify_run_end(job: WorkerJob, status: StatusFile, exit_code: int, message: str) -> None:
+    """Run the notification command at the end of the run, on the main rank only."""
+    if job.rank_info.is_main_rank:
+        warning = run_notify_command(
+            get_environment_variables(),
+            job.resolved_path.parent,
+            state=status.state,
+            step=status.step,
+            exit_code=exit_code,
+            message=message,
+        )
+        if warning is not None:
+            log.warning("%s", warning)
+
+
+def add_memory_table(failure: WorkerFailure, error: BaseException, job: WorkerJob) -> WorkerFailure:
+    """Add the computed memory needs of the run to an out-of-memory failure."""
+    if not is_out_of_memory(error):
+        return failure
+    table = format_memory_table(
+        load_resolved_text(job.resolved_text), world_size=job.rank_info.world_size
+    )
+    return replace(failure, text=f"{failure.text}\n{table}")
+
+
+def train_run(
+    job: WorkerJob, signals: SignalRequests, status: StatusFile, secret_values: SecretValues
+) -> TrainResult:
+    """Build the run, train it to its end, and export the final model if enabled."""
+    recipe = fill_recipe_secrets(load_resolved_text(job.resolved_text), secret_values)
+    # with several ranks, no rank may exit alone: they agree before the first step
+    if signals.should_stop and job.store is None:
+        return TrainResult(
+            "preempted", status.step, f"stopped by {signals.stop_signal} before the first step"
+        )
+    if recipe.kind == "eval":
+        return run_evaluation(recipe, job.resolved_path.parent)
+    with load_trainer_builder(recipe.kind)(
+        recipe, job, signals=signals, on_step=status.record_step
+    ) as trainer:
+        status.step = trainer.state.step
+        if recipe.checkpoint.create_seed_checkpoint:
+            return save_seed_checkpoint(trainer)
+        outcome = get_train_method(trainer)()
+        trainer.metrics.set_end_state(outcome.state)
+        if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:
+            with trainer.watchdog.watch_save():
+                export_final_model(
+                    recipe, trainer, job.resolved_path.parent / EXPORT_FOLDER, job.rank_info
+                )
+    return outcome
+
+
+def get_train_method(trainer: Any) -> Callable[[], TrainResult]:
+    """Return the method that trains: `train`, or the former name `fit` of plug-ins."""
+    train: Callable[[], TrainResult] | None = getattr(trainer, "train", None)
+    if train is not None:
+        return train
+    log.warning("%s has no method 'train': rename its method 'fit'", type(trainer).__name__)
+    fit: Callable[[], TrainResult] = trainer.fit
+    return fit
+
+
+def save_seed_checkpoint(trainer: "TrainLoop") -> TrainResult:
+    """Save the initial weights without training."""
+    assert trainer.checkpoints is not None, "a rule asks for checkpoint.enable"
+    trainer.checkpoints.save_seed()
+    return TrainResult(
+        "finished", trainer.state.step, "finished: the seed checkpoint holds the first weights"
+    )
+
+
+def fill_recipe_secrets(recipe: Recipe, secret_values: SecretValues) -> Recipe:
+    """Return the recipe with the values of its secrets, which are redacted from now on."""
+    environment = get_environment_variables()
+    secret_values.values = get_secret_values(environment, recipe)
+    return fill_secrets(recipe, environment)
+
+
+def export_final_model(
+    recipe: Recipe, trainer: "TrainLoop", folder: Path, rank_info: RankInfo
+) -> None:
+    """Export the final model as a Hugging Face folder.
+
+    The export of an earlier, shorter end of this run is replaced.
+    """
+    if read_json_or_empty(folder / EXPORT_RECORD).get("step") == trainer.state.step:
+        return
+    if rank_info.is_main_rank and folder.exists():
+        delete_folder_atomically(folder)
+    assert recipe.tokenizer != "auto"
+    export_huggingface(
+        folder,
+        engine=trainer.engine,
+        model_config=recipe.model,
+        tokenizer=recipe.tokenizer,
+        dtype_name=recipe.checkpoint.export_dtype,
+        is_writer=rank_info.is_main_rank,
+        lora=find_lora_converter(recipe),
+    )
+    # written last: an export without it is incomplete
+    if rank_info.is_main_rank:
+        write_indented_json(folder / EXPORT_RECORD, {"step": trainer.state.step})
+
+
+def get_traceback_path(failure: WorkerFailure, rank_info: RankInfo) -> Path:
+    """Return the path of a rank's traceback, relative to the run directory.
+
+    No two ranks share a file, because ranks often fail together for different reasons.
+    """
+    name = "internal-error" if failure.is_internal else "broken-off"
+    return Path("logs") / (
+        f"{name}.txt" if rank_info.is_main_rank else f"{name}-rank-{rank_info.rank}.txt"
+    )
+
+
+def log_failure(
+    failure: WorkerFailure, error: BaseException, job: WorkerJob, secret_values: SecretValues
+) -> None:
+    """Log why this rank failed, and write the traceback of some failures to a separate file.
+
+    These are internal errors, and failures of a rank that seems to have lost another rank: if all
+    ranks report that, one of them is wrong.
+    """
+    text = failure.text
+    if failure.is_internal or failure.is_peer_failure:
+        path = job.resolved_path.parent / get_traceback_path(failure, job.rank_info)
+        path.write_text(
+            secret_values.redact("".join(traceback.format_exception(error))), encoding="utf-8"
+        )
+        text = f"{text} (traceback: {path})"
+    if failure.is_peer_failure and (collectives := dump_flight_recorder(job.rank_info)) is not None:
+        text = f"{text} (last collectives: {collectives})"
+    if job.rank_info.failure_file is not None:
+        record = {
+            "time": time.time(),
+            "is_of_another": failure.is_peer_failure,
+            "text": secret_values.redact(text),
+            "exit_code": failure.exit_code,
+        }
+        write_indented_json(job.rank_info.failure_file, record)
+    # only the failed rank logs an error, not each rank that lost it
+    logging.getLogger(FAILURES_LOGGER).log(
+        logging.INFO if failure.is_peer_failure else logging.ERROR, "%s", text
+    )

@@ -1,0 +1,88 @@
+"""status.json: the state of a worker for launchers, monitors and people.
+
+The file is replaced atomically.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Literal
+
+from titanrun.recipe.rundir.run_files import read_boot_id, read_json_or_empty
+
+WorkerState = Literal["starting", "running", "finished", "preempted", "failed"]
+
+HEARTBEAT_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class StatusFile:
+    """Writer of status.json at every change of state, and at most once a second during steps.
+
+    Args:
+        path: the file.
+        is_main_rank: whether this is the first rank. Other ranks write only failures.
+    """
+
+    def __init__(self, path: Path, *, is_main_rank: bool = True) -> None:
+        self.path = path
+        self.is_main_rank = is_main_rank
+        self.state: WorkerState = "starting"
+        # a start that fails before its first step keeps the step of the previous start
+        self.step = read_last_step(path)
+        self._last_write_time = 0.0
+        self._has_warned = False
+        # a pid alone is ambiguous after a reboot or on another machine
+        self._process_identity = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "boot_id": read_boot_id(),
+        }
+
+    def record_step(self, step: int) -> None:
+        """Record that `step` is done."""
+        self.step = step
+        if self.state != "running" or time.monotonic() - self._last_write_time >= HEARTBEAT_SECONDS:
+            self.set_state("running")
+
+    def set_state(
+        self, state: WorkerState, *, step: int | None = None, exit_code: int | None = None
+    ) -> None:
+        """Write the file with a new state, replacing the old one atomically."""
+        self.state = state
+        self.step = self.step if step is None else step
+        if not self.is_main_rank and state != "failed":
+            return
+        content = {
+            "state": state,
+            "step": self.step,
+            **self._process_identity,
+            "heartbeat": time.time(),
+            "exit_code": exit_code,
+        }
+        try:
+            self._write_atomically(json.dumps(content) + "\n")
+        except OSError as error:
+            # monitors see an old heartbeat, but the run continues
+            if not self._has_warned:
+                log.warning("cannot write status.json, training continues: %s", error)
+            self._has_warned = True
+        self._last_write_time = time.monotonic()
+
+    def _write_atomically(self, text: str) -> None:
+        part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(self.path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def read_last_step(path: Path) -> int:
+    """Return the step in the status file of an earlier start, 0 if there is no readable file."""
+    step = read_json_or_empty(path).get("step")
+    return step if isinstance(step, int) else 0
