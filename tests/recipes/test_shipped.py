@@ -11,8 +11,8 @@ from titanrun.config.compose import compose
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.read_source import read_source
 from titanrun.config.tree import Node, find_node, to_plain_data
-from titanrun.recipe.movable import format_portable_recipe
 from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.reference.shipped_recipes import format_portable_recipe
 from titanrun.recipe.resolving.multi_stage import get_stages
 from titanrun.recipe.resolving.resolve import resolve_recipe
 

@@ -13,7 +13,7 @@ from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config import registry
 from titanrun.rl.algorithms.advantages import build_advantage_fn
 from titanrun.rl.algorithms.config import AlgorithmConfig
-from titanrun.rl.algorithms.divergence import KL_ESTIMATORS
+from titanrun.rl.algorithms.policy_losses import KL_ESTIMATORS
 from titanrun.rl.rollout_packing import build_empty_batch, pack_rollouts
 from titanrun.rl.rollout_types import TrainingSample
 

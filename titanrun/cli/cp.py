@@ -6,8 +6,8 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_detail
 from titanrun.cli.new_file import get_schema_path, write_new_file
 from titanrun.config.problems import problem_error
-from titanrun.recipe.movable import format_portable_recipe
 from titanrun.recipe.reference import shipped_recipes
+from titanrun.recipe.reference.shipped_recipes import format_portable_recipe
 
 EXAMPLES = "  titanrun cp llama3_debug my.yaml"
 

@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
     job = {**get_weight_source(options.folder), **words, "written": written}
     if options.nproc > 1:
         # imported here: it loads rules, whose order in the registry depends on the import order
-        from titanrun.recipe.splitting import check_tensor_parallel_split
+        from titanrun.recipe.resolving.validation_levels import check_tensor_parallel_split
 
         check_tensor_parallel_split(load_resolved_text(job["resolved"]), options.nproc)
         return run_worker_pool("generate", json.dumps(job), options.nproc)

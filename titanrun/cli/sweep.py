@@ -17,7 +17,7 @@ from titanrun.cli.text_table import format_text_table
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound
 from titanrun.launch.launch_env import get_environment
-from titanrun.launch.try_build import find_build_problems
+from titanrun.launch.worker_query import find_build_problems
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.slurm_array import build_array_script, get_unfinished_runs, submit_array
 from titanrun.sweep.sweep_file import Sweep, read_sweep

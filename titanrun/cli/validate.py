@@ -121,7 +121,7 @@ def validate_file_at_level(
     )
     if level not in ("environment", "build"):
         return examined
-    from titanrun.launch.try_build import find_build_problems, find_kernel_problems
+    from titanrun.launch.worker_query import find_build_problems, find_kernel_problems
 
     examined = add_build_problems(examined, find_kernel_problems)
     if level == "environment":

@@ -4,7 +4,7 @@ from typing import Literal
 
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.storage_path import LocalPath
-from titanrun.components.converters.config import ConverterConfig
+from titanrun.components.converters.config import AdapterConfig, ConverterConfig, QatConfig
 from titanrun.components.evaluation.config import EvaluationConfig
 from titanrun.components.losses.config import LossConfig
 from titanrun.components.lr_schedulers.config import LRSchedulerConfig
@@ -79,3 +79,24 @@ class Recipe(Config):
     stage merged over it, and starts from the weights of the previous stage. Null: one run."""
     replace: tuple[ReplaceConfig, ...] | None = component(None)
     """Modules of the model to replace by name, before converters are applied."""
+
+
+def find_lora_converter(run: Recipe) -> AdapterConfig | None:
+    """Return the converter that adds low-rank adapters, or None if all weights are trained."""
+    return next(
+        (converter for converter in run.converters if isinstance(converter, AdapterConfig)), None
+    )
+
+
+def find_qat_converter(run: Recipe) -> QatConfig | None:
+    """Return the converter that rounds weights in every forward pass, or None."""
+    return next(
+        (converter for converter in run.converters if isinstance(converter, QatConfig)), None
+    )
+
+
+FILE_ONLY_KEYS = {
+    "extends": "Recipes that this one is merged over: paths relative to this file, or "
+    "`shipped:parts/fp32.yaml`; later ones win.",
+    "x-*": "Place for YAML anchors; ignored.",
+}

@@ -36,8 +36,7 @@ from titanrun.distributed.process_group import (
 from titanrun.distributed.rank_env import get_environment_variables, read_rank_info
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.recipe.resolving.resolve_loaded import RecipeSource, resolve_source
 from titanrun.rl.config import RlConfig

@@ -17,8 +17,7 @@ from titanrun.config.secrets import fill_secrets, get_secret_values
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.process_group import abort_rendezvous, create_store
 from titanrun.distributed.rank_env import RankInfo, get_environment_variables, read_rank_info
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.recipe.rundir.run_files import (
     EXPORT_FOLDER,

@@ -76,5 +76,5 @@ class EvaluationConfig(Config):
 
     tasks: tuple[TaskConfig, ...] = component(())
     """Tasks. If empty, loss on validation.dataset, and for conversations also exact_match."""
-    batch_size: PositiveInt = performance(16, unit="rows")
+    batch_size: PositiveInt = performance(16, unit="sequences")
     """Sequences per forward pass."""

@@ -45,7 +45,7 @@ class ValidationConfig(Config):
     # torchtitan 0.2.2 always validates 8 sequences of 2048 tokens, regardless of the training
     # batches
     local_batch_size: OrAuto[PositiveInt] = bookkeeping(
-        "auto", unit="rows", examples=[8], read_when=VALIDATING
+        "auto", unit="sequences", examples=[8], read_when=VALIDATING
     )
     """Sequences per forward pass on each data-parallel rank. `auto` is
     training.local_batch_size."""

@@ -28,8 +28,7 @@ from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.distributed.rank_env import set_variable, set_variable_default
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.training.checkpoint_manager import format_name_list
 from titanrun.worker.build.build_rollouts import clone_policy_model

@@ -21,6 +21,7 @@ from titanrun.config.tree import format_path
 from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
 from titanrun.recipe import builtins
 from titanrun.recipe.editing.key_synonyms import SYNONYMS
+from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
 from titanrun.recipe.reference.schema_topics import (
     FieldLocation,
@@ -30,7 +31,6 @@ from titanrun.recipe.reference.schema_topics import (
     list_explainable_paths,
 )
 from titanrun.recipe.rules.registry import RULES, get_active_rules
-from titanrun.recipe.written_only import FILE_ONLY_KEYS
 
 INDENT = "  "
 

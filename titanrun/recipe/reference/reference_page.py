@@ -14,10 +14,10 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe import builtins
+from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
 from titanrun.recipe.reference.schema_topics import SchemaTopic, get_topics
 from titanrun.recipe.rules.registry import get_active_rules
-from titanrun.recipe.written_only import FILE_ONLY_KEYS
 
 HEAD = """\
 # Reference

@@ -10,8 +10,10 @@ from typing import Literal, get_args
 from titanrun.config.compose import compose
 from titanrun.config.diagnostics import sort_problems
 from titanrun.config.override_parser import parse_overrides
-from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, PartialReadError
+from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import StageRequiredError, select_stage, split_stage
 from titanrun.recipe.resolving.read_recipe import read_tree
 from titanrun.recipe.resolving.resolve import (
@@ -22,6 +24,12 @@ from titanrun.recipe.resolving.resolve import (
     resolve_recipe,
 )
 from titanrun.recipe.resolving.stage_sequence import build_stage_sequence, find_stage_problems
+from titanrun.recipe.rules.model import find_unsupported_features
+from titanrun.recipe.rules.tensor_parallel import (
+    class_splits_over_tp,
+    heads_divide_over_tp,
+    widths_divide_over_tp,
+)
 
 ValidationLevel = Literal["syntax", "schema", "rules", "environment", "build"]
 VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
@@ -132,3 +140,39 @@ def add_build_problems(
 def attach_recipe_origin(problem: Problem, resolved: Resolved) -> Problem:
     """Return a problem that only has a path with its origin in the recipe."""
     return attach_origin(problem, resolved.tree)
+
+
+def check_tensor_parallel_split(recipe: Recipe, count: int) -> None:
+    """Raise a usage problem if `count` processes cannot split the model.
+
+    Call it before any of the processes starts.
+    """
+    if recipe.model.modality == "images" or "tensor parallelism" in find_unsupported_features(
+        recipe.model
+    ):
+        raise problem_error(
+            "usage",
+            f"model '{recipe.model.name}' cannot be split over processes",
+            hint="leave out --nproc",
+        )
+    obstacle = find_split_obstacle(recipe, count)
+    if obstacle is not None:
+        fitting = [
+            str(size) for size in range(1, count) if find_split_obstacle(recipe, size) is None
+        ]
+        raise problem_error(
+            "usage",
+            f"--nproc {count}: {obstacle}",
+            hint=f"use an --nproc of {format_word_list(fitting)}",
+        )
+
+
+def find_split_obstacle(recipe: Recipe, degree: int) -> str | None:
+    """Return why the model cannot be split evenly over `degree` tensor-parallel ranks.
+
+    Return None if it can.
+    """
+    parallelism = type(recipe.parallelism).model_validate({"tensor_parallel_degree": degree})
+    split = type(recipe).model_validate({**dict(recipe), "parallelism": parallelism})
+    checks = (heads_divide_over_tp, widths_divide_over_tp, class_splits_over_tp)
+    return next((finding.message for check in checks for finding in check(split)), None)

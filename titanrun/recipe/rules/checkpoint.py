@@ -11,12 +11,10 @@ from titanrun.components.checkpoints.spec.storage_path import (
     parse_storage_path,
 )
 from titanrun.config.base import dump_config
-from titanrun.config.problems import DataPath, ProblemsFound
+from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import format_path
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.replaced import find_export_replacement_problems
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.parallel_dims import find_ranks_setting
 from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
 
@@ -306,3 +304,21 @@ def stores_are_reached(run: Recipe) -> Iterator[RuleViolation]:
                 hint=hint,
                 code="unknown-name",
             )
+
+
+def find_export_replacement_problems(run: Recipe) -> list[Problem]:
+    """Return a problem for each replacement that changes what the model computes.
+
+    The transformers model would compute something else with the same weights.
+    """
+    return [
+        Problem(
+            "conflict",
+            f"transformers has no {entry.replacement.name} in place of {entry.match}: "
+            "the exported model would compute different results",
+            ("replace", index),
+            hint="export as safetensors, or train without the replacement",
+        )
+        for index, entry in enumerate(run.replace or ())
+        if not entry.replacement.is_equivalent
+    ]

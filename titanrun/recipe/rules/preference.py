@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.config import PreferenceDatasetConfig
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
 from titanrun.recipe.rules.data import get_section_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from titanrun.components.data.dataloader_config import DataLoaderConfig
 from titanrun.config.problems import DataPath
 from titanrun.models.shared.config import unwrap_auto
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.no_effect import build_no_effect_violation
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.rl.config import RlConfig

@@ -20,8 +20,8 @@ from titanrun.config.type_introspection import (
 )
 from titanrun.recipe import builtins
 from titanrun.recipe.plugins import get_recipe_class
+from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.resolving.multi_stage import ID, STAGE_ID_PATTERN, STAGES, TOP_LEVEL_KEYS
-from titanrun.recipe.written_only import FILE_ONLY_KEYS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]

@@ -9,7 +9,7 @@ For each token `extra` of the batch holds: `logprobs` (of the generator), `advan
 Shapes: B sequences, T tokens per sequence, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -25,7 +25,32 @@ from titanrun.rl.algorithms.config import (
     DppoConfig,
     RefKlConfig,
 )
-from titanrun.rl.algorithms.divergence import KL_ESTIMATORS
+
+
+# Estimators of KL(policy || reference) from tokens sampled by the policy, see
+# http://joschu.net/blog/kl-approx.html
+def estimate_kl_k1(difference: Tensor) -> Tensor:
+    """Return d = log p(policy) - log p(reference): unbiased, negative half of the time."""
+    return difference
+
+
+def estimate_kl_k2(difference: Tensor) -> Tensor:
+    """Return d^2 / 2: biased, low variance."""
+    return difference.square() / 2
+
+
+def estimate_kl_k3(difference: Tensor) -> Tensor:
+    """Return exp(-d) - 1 + d: unbiased and never negative."""
+    return (-difference).expm1() + difference
+
+
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": estimate_kl_k1,
+    "k2": estimate_kl_k2,
+    "k3": estimate_kl_k3,
+    "abs": Tensor.abs,
+}
+
 
 # differences of log-probabilities up to this count as equal
 LOGPROB_TOLERANCE = 1e-6

@@ -15,8 +15,7 @@ from titanrun.components.converters.lora_experts import ExpertLoraMixin
 from titanrun.components.data.token_batch import PairBatch, TokenBatch
 from titanrun.components.losses.dpo import REFERENCE_LOGPROBS
 from titanrun.distributed.object_collectives import RankGroup
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import Engine
 from titanrun.worker.weights.initial_weights import load_initial_weights
 

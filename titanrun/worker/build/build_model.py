@@ -23,8 +23,7 @@ from titanrun.distributed.precision import Precision
 from titanrun.distributed.spec.pipeline_stages import plan_pipeline, should_overlap_passes
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings, has_tied_embeddings
 from titanrun.models.shared.moe_load_balance import LoadBalancer, get_moe_layers
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import Engine
 from titanrun.training.optimizer_in_backward import OptimizerInBackward
 from titanrun.training.runners.chunked_forward_backward import ChunkedLossForwardBackward

@@ -30,10 +30,9 @@ from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.replaced import find_export_replacement_problems
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rules.checkpoint import find_export_replacement_problems
 from titanrun.recipe.rundir.checkpoint_lookup import to_absolute_path
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker.weights import torchtitan_weights

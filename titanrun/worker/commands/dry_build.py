@@ -116,7 +116,7 @@ def set_default_path(problem: Problem, path: DataPath) -> Problem:
 
 
 def build_problem_to_dict(problem: Problem) -> dict[str, Any]:
-    """Return plain data that launch/try_build.py converts back to a problem."""
+    """Return plain data that launch/worker_query.py converts back to a problem."""
     return {
         "code": problem.code,
         "message": problem.message,

@@ -21,8 +21,7 @@ from titanrun.components.converters.torchao_quantization import (
 )
 from titanrun.config.problems import problem_error
 from titanrun.distributed.torchao_import import import_torchao
-from titanrun.recipe.adapters import find_qat_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_qat_converter
 
 
 @dataclass(frozen=True, slots=True)

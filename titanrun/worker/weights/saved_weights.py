@@ -30,8 +30,7 @@ from titanrun.distributed.dtypes import get_dtype
 from titanrun.distributed.meta_device import init_on_meta_device
 from titanrun.distributed.quantized_weights import fake_quantize
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.adapters import find_lora_converter
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import MODEL_PREFIX
 from titanrun.worker.weights.initial_weights import (
     get_checkpoint,
