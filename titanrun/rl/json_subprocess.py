@@ -6,6 +6,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -96,7 +97,9 @@ class JsonSubprocess:
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
-                    stream.close()
+                    # closing flushes what the dead program did not read
+                    with suppress(BrokenPipeError):
+                        stream.close()
             self._process = None
 
     def _ensure_started(self) -> "subprocess.Popen[str]":
