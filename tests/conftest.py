@@ -5,12 +5,14 @@ same examples in every run.
 """
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests.integrations import proofs as engines
 from tests.models import proofs as families
+from tests.outcomes import OutcomeRecorder, sort_longest_file_first
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 hypothesis.settings.register_profile(
@@ -45,8 +47,17 @@ class Proofs:
             passed.write()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the files that take longest: the last ones then end at about the same time."""
+    sort_longest_file_first(items)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """TITANRUN_WRITE_FAMILIES=1 keeps what passed in the results.json of tests/models and
-    tests/engines."""
+    tests/integrations; TITANRUN_TEST_OUTCOMES=FILE keeps what was run in FILE."""
+    # processes that tests start are not part of this record
+    outcomes = os.environ.pop("TITANRUN_TEST_OUTCOMES", None)
+    if outcomes:
+        config.pluginmanager.register(OutcomeRecorder(Path(outcomes)))
     if os.environ.get("TITANRUN_WRITE_FAMILIES"):
         config.pluginmanager.register(Proofs())

@@ -2,13 +2,15 @@
 
 The tests are those in tests/recipe/leaves.yaml.
 
-python tools/try_leaves.py                      # all of them; a few seconds each
+python tools/try_leaves.py --all                # a few seconds each: an hour on two cores
+python tools/try_leaves.py --rotating 10        # every tenth, others with every commit
 python tools/try_leaves.py optimizer:adamw.lr   # these
 """
 
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from recipe_leaves import NOT_BUILT, Leaf, leaves, table
@@ -19,22 +21,44 @@ ROOT = TOOLS.parent
 TESTS_FAILED = 1
 # a length that is ignored makes a run of ten thousand steps
 TOO_LONG_SECONDS = 120
+# tests run at the same time
+NUM_PROCESSES = 2
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Exit code 1 where a test passes though its setting is ignored."""
     tests = table()
-    tried = [
-        leaves()[name]
-        for name in names or leaves()
-        if tests[name] != NOT_BUILT and leaves()[name].has_a_choice
-    ]
-    blind = [leaf.name for leaf in tried if not notices(leaf, tests[leaf.name])]
+    names = select_names(arguments, [name for name in leaves() if tests[name] != NOT_BUILT])
+    tried = [leaves()[name] for name in names if leaves()[name].has_a_choice]
+    with ThreadPoolExecutor(NUM_PROCESSES) as pool:
+        noticed = list(pool.map(lambda leaf: notices(leaf, tests[leaf.name]), tried))
+    blind = [leaf for leaf, seen in zip(tried, noticed, strict=True) if not seen]
     print(
         f"{len(tried) - len(blind)} of {len(tried)} settings are missed by their test when they "
         f"are ignored"
     )
     return 1 if blind else 0
+
+
+def select_names(arguments: list[str], built: list[str]) -> list[str]:
+    """Return the names of the settings that the command line asks for."""
+    match arguments:
+        case ["--all"]:
+            return built
+        case ["--rotating", count]:
+            done = subprocess.run(
+                ["git", "rev-list", "--count", "HEAD"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            # a copy without a history always tries the first share
+            return built[int(done.stdout or 0) % int(count) :: int(count)]
+        case []:
+            raise SystemExit(__doc__)
+        case names:
+            return names
 
 
 def notices(leaf: Leaf, test: str) -> bool:

@@ -121,7 +121,7 @@ def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(
     assert (done.returncode, "cannot write" in done.stderr) == (2, True), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.browser
 def test_a_browser_shows_the_page_of_a_real_run(titanrun: Run, tmp_path: Path) -> None:
     small = (
         "model.n_layers=1",

@@ -57,7 +57,7 @@ def tensors(trainer: TrainLoop) -> dict[str, Tensor]:
         pytest.param((4, PIPELINE), (2, V_SHAPED), marks=pytest.mark.slow),
         pytest.param((1, ()), (2, REPLICATED), marks=pytest.mark.slow),
         pytest.param((4, REPLICATED), (2, ()), marks=pytest.mark.slow),
-        ((2, TENSOR), (1, ())),
+        pytest.param((2, TENSOR), (1, ()), marks=pytest.mark.slow),
         pytest.param((2, TENSOR), (2, ()), marks=pytest.mark.slow),
         pytest.param((4, TENSOR), (2, TENSOR), marks=pytest.mark.slow),
         pytest.param((2, CONTEXT), (1, ()), marks=pytest.mark.slow),

@@ -202,7 +202,7 @@ LAYOUTS = [
         overrides=["activation_checkpoint=selective"],
         slow=True,
     ),
-    case("fsdp2_operations_recomputed", nproc=2, overrides=[OPERATIONS]),
+    case("fsdp2_operations_recomputed", nproc=2, overrides=[OPERATIONS], slow=True),
     case("fsdp2_compiled", nproc=2, overrides=COMPILED, slow=True),
     case(
         "fsdp2_compiled_operations_recomputed",
@@ -411,7 +411,7 @@ LAYOUTS = [
             nproc=2,
             overrides=given,
             base=[optimizer],
-            slow=(layout, name) != ("fsdp2", "muon"),
+            slow=True,
         )
         for layout, given in {"fsdp2": [], "tp2": [TP2], "pp2": pipeline(2)}.items()
         for name, optimizer in OPTIMIZERS.items()
@@ -433,7 +433,7 @@ LAYOUTS = [
     case("fsdp2_cp2_smoothed", nproc=4, overrides=[CP2], base=[SMOOTHED], slow=True),
     case("cp2", nproc=2, overrides=[CP2]),
     case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
-    case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS]),
+    case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS], slow=True),
     case("cp2_alltoall_unbalanced", nproc=2, overrides=[CP2, BY_HEADS, UNBALANCED], slow=True),
     case("cp2_recomputed", nproc=2, overrides=[CP2, "activation_checkpoint=full"], slow=True),
     case(
@@ -482,7 +482,7 @@ LAYOUTS = [
         overrides=[TP2, "parallelism.disable_loss_parallel=true"],
         slow=True,
     ),
-    case("tp2_odd", nproc=2, overrides=[TP2], base=[ODD]),
+    case("tp2_odd", nproc=2, overrides=[TP2], base=[ODD], slow=True),
     case("tp2_recomputed", nproc=2, overrides=[TP2, "activation_checkpoint=full"], slow=True),
     case("tp2_operations_recomputed", nproc=2, overrides=[TP2, OPERATIONS], slow=True),
     case("tp4", nproc=4, overrides=["parallelism.tensor_parallel_degree=4"], slow=True),

@@ -41,7 +41,7 @@ EXPERTS = (
 SHORT = ("training.steps=1", "validation.enable=false", "lr_scheduler.warmup_steps=0")
 SLOW = pytest.mark.slow
 LAYOUTS: list[Any] = [
-    pytest.param(1, [], id="alone"),
+    pytest.param(1, [], id="alone", marks=SLOW),
     pytest.param(2, [], id="fsdp2"),
     pytest.param(2, [REPLICAS], id="ddp2", marks=SLOW),
     pytest.param(2, [TP2], id="tp2"),

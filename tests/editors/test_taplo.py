@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 DEBUG = ROOT / "recipes" / "llama3_debug.toml"
 PLACE = re.compile(r"error: (.*)\n\s+┌─ .*:(\d+):\d+")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.editors
 
 
 def lint(tools: Path, file: Path) -> "subprocess.CompletedProcess[str]":

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 DEBUG = ROOT / "recipes" / "llama3_debug.yaml"
 SETTINGS = {"validate": True, "completion": True, "schemaStore": {"enable": False}}
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.editors
 
 
 class Server:

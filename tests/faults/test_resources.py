@@ -216,6 +216,7 @@ def test_row_50_a_save_still_running_at_the_end_is_waited_for(
     )
 
 
+@pytest.mark.slow
 def test_row_51_a_metric_back_end_that_raises_or_blocks_stops_nothing(
     run: Run, uncut: Path, note: Note
 ) -> None:

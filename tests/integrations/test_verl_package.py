@@ -33,7 +33,7 @@ def tensor_dict() -> Any:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.verl
 @pytest.mark.filterwarnings("ignore")
 def test_verls_base_class_trains_the_engine_with_verls_own_loss(tmp_path: Path) -> None:
     base = pytest.importorskip(

@@ -34,7 +34,7 @@ grid: {optimizer.lr: [1.0e-3, 2.0e-3]}
 TITANRUN = [sys.executable, "-m", "titanrun"]
 Ask = Callable[..., str]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture(scope="module")

@@ -267,19 +267,19 @@ def share_right(cases: list[Case], what: str, *, most: int | None) -> float:
 
 
 def test_a_misspelt_key_of_a_shipped_recipe_gets_the_right_key_first() -> None:
-    assert share_right(typos_in_shipped_recipes(), "keys of shipped recipes", most=800) >= WANTED
+    assert share_right(typos_in_shipped_recipes(), "keys of shipped recipes", most=400) >= WANTED
 
 
 def test_a_misspelt_key_of_the_schema_gets_the_right_key_first() -> None:
-    assert share_right(typos_of_schema_keys(), "keys of the schema", most=800) >= WANTED
+    assert share_right(typos_of_schema_keys(), "keys of the schema", most=400) >= WANTED
 
 
 def test_a_misspelt_name_of_a_component_gets_the_right_name_first() -> None:
-    assert share_right(typos_of_component_names(), "names of components", most=1000) >= WANTED
+    assert share_right(typos_of_component_names(), "names of components", most=400) >= WANTED
 
 
 def test_a_misspelt_choice_gets_the_right_word_first() -> None:
-    assert share_right(typos_of_choices(), "words to choose from", most=1000) >= WANTED
+    assert share_right(typos_of_choices(), "words to choose from", most=400) >= WANTED
 
 
 def test_a_misspelt_flavor_gets_the_right_flavor_first(tmp_path: Path) -> None:

@@ -86,7 +86,13 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("adamw", "schedule_free"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("muon", "sgd", "bf16_states")),
+    ],
+)
 def test_the_rest_of_the_run_follows_too(run: Run, tokens: Path, name: str) -> None:
     # held-out rows are evaluated on one side of the stop
     held_out = [

@@ -60,7 +60,7 @@ def dealt(loader: DistributedDataLoader, count: int) -> list[list[int]]:
     return [loader.next_samples()[:, 0].tolist() for _ in range(count)]
 
 
-@pytest.mark.parametrize("stay", [True, False])
+@pytest.mark.parametrize("stay", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_batches_do_not_depend_on_who_reads_them_and_a_resume_goes_on(stay: bool) -> None:
     config = DataLoaderConfig(num_workers=2, prefetch_factor=3, persistent_workers=stay)
     own, theirs, resumed = loader(None), loader(config), loader(config)
