@@ -16,7 +16,7 @@ WORKERS ?= 2
 # what has a target of its own: it needs programs or packages that nothing else needs
 OWN_TARGETS := slurm or browser or editors or verl or vllm or gpu or multi_gpu
 
-.PHONY: train test test-slow test-all test-slurm test-browser test-editors test-verl test-vllm lint types floors names schemas reference check bench clean
+.PHONY: train test test-slow test-all test-slurm test-browser test-editors test-verl test-vllm mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -76,6 +76,10 @@ reference: $(VENV)/.installed
 
 # everything but the tests
 check: lint types floors names schemas reference
+
+# the mutation score of the modules in tests/mutants.yaml; MUTANTS="--count 400 titanrun/config"
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tools/bench
