@@ -173,7 +173,7 @@ def test_the_commands_answer_through_the_installed_script(
         return done
 
     assert "tokenized in runs/.data" in said("build", "r.yaml").stdout
-    assert "--- training row " in said("show", "r.yaml", "-n", "1").stdout
+    assert "--- training sequence " in said("show", "r.yaml", "-n", "1").stdout
     assert "sequence 99 not found" in said("show", "r.yaml", "--row", "99", code=2).stderr
     assert "█" in said("stats", "r.yaml").stdout
     assert said("stats", "r.yaml", "-o", "a.svg").stdout == "a.svg\n" and Path("a.svg").is_file()

@@ -82,9 +82,9 @@ from torch import nn
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import ChunkedCrossEntropyConfig
 from titanrun.distributed.chunked_loss import ChunkedLMHead
-from titanrun.distributed.device import peak_memory_bytes
+from titanrun.distributed.device import get_peak_memory_bytes
 from titanrun.distributed.precision import get_precision
-from titanrun.training.runners.chunked_forward_backward import ChunkedModel
+from titanrun.training.runners.chunked_forward_backward import ChunkedLossForwardBackward
 from titanrun.training.runners.forward_backward import FullModelForwardBackward
 
 class Model(nn.Module):
@@ -99,15 +99,15 @@ config = ChunkedCrossEntropyConfig(num_chunks=max(chunks, 1))
 model, precision, device = Model(), get_precision("float32", "float32"), torch.device("cpu")
 if chunks:
     head = ChunkedLMHead(model.output, chunks, whole_vocabulary=False)
-    passes = ChunkedModel(model, config.load_builder()(config), precision, device, head)
+    passes = ChunkedLossForwardBackward(model, config.load_builder()(config), precision, device, head)
 else:
     passes = FullModelForwardBackward(model, config.load_builder()(config), precision, device)
 batch = TokenBatch.from_sequences(torch.randint(16000, (1, 4097)))
 first = TokenBatch.from_sequences(torch.randint(16000, (1, 65)))
-passes.backward(first, torch.tensor(64))
-before = peak_memory_bytes(device)
-passes.backward(batch, torch.tensor(4096))
-print(json.dumps((peak_memory_bytes(device) - before) / 2**20))
+passes.forward_backward(first, torch.tensor(64))
+before = get_peak_memory_bytes(device)
+passes.forward_backward(batch, torch.tensor(4096))
+print(json.dumps((get_peak_memory_bytes(device) - before) / 2**20))
 """
 
 

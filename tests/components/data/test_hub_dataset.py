@@ -44,12 +44,12 @@ READ = """
 import json, sys
 from pathlib import Path
 from titanrun.components.data.config import HubDatasetConfig
-from titanrun.components.data.hub_dataset import hub_rows
+from titanrun.components.data.hub_dataset import build_hub_dataset
 from titanrun.config.problems import ProblemsFound
 from tests.components.data.conftest import ByteTokenizer
 config, cache = HubDatasetConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 try:
-    rows = hub_rows(config, tokenizer=ByteTokenizer(), sample_length=1, cache_folder=cache)
+    rows = build_hub_dataset(config, tokenizer=ByteTokenizer(), sample_length=1, cache_folder=cache)
 except ProblemsFound as found:
     print(found.problems[0].path, found.problems[0].message)
 else:
@@ -69,7 +69,7 @@ try:
     prompts = build_prompt_dataset(
         config, tokenizer=tokenizer(), sample_length=64, cache_folder=Path(sys.argv[2])
     )
-    print(json.dumps(prompts.questions))
+    print(json.dumps([list(pair) for pair in prompts.prompt_answer_pairs]))
 except ProblemsFound as found:
     print(found.problems[0].path, found.problems[0].message)
 """

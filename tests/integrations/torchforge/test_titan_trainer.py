@@ -383,7 +383,7 @@ for step in range(3):
     found.append(trainer.train_step(share(inputs), share(targets)) / count)
     found.append(trainer.training_state.grad_norm)
 trainer.push_weights(1)
-if trainer.training_state.opened.job.place.is_first:
+if trainer.training_state.handle.job.rank_info.is_main_rank:
     names = list(trainer.store.values())[0].param_names
     file = Path({str(tmp_path)!r}, "together" if len(sys.argv) > 1 else "alone")
     file.write_text(json.dumps([found, names]))
