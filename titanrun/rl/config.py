@@ -92,7 +92,7 @@ class RlValidationConfig(Config):
     freq: PositiveInt | None = bookkeeping(None, unit="steps", resume=True, examples=[50])
     """Steps between validations. Null: only before the first and after the last step."""
     temperature: Annotated[float, Interval(ge=0)] = bookkeeping(0.0, resume=True)
-    """Temperature of these completions. 0 selects the most likely token."""
+    """Temperature of these completions, as in rl.sampling."""
 
 
 class RlConfig(Config):

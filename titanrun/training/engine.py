@@ -43,6 +43,7 @@ from titanrun.training.runners.forward_backward import (
     FullModelForwardBackward,
     Loss,
 )
+from titanrun.training.token_sampling import scale_logits
 
 
 class Engine(EngineState):
@@ -217,12 +218,12 @@ class Engine(EngineState):
             batches: sequences [B, T] of equal length. Several batches are concatenated.
             outputs: any of `logprobs` [B, T] of the labels (0 if the label is not valid), `entropy`
                 [B, T], `logits` [B, T, V].
-            temperature: divisor of the logits.
+            temperature: divisor of the logits, see `scale_logits`.
             are_microbatches: see `forward_backward`.
         """
 
         def compute_outputs(logits_BTV: Tensor, batch: Any) -> dict[str, Tensor]:
-            scaled_BTV = logits_BTV.float() / temperature
+            scaled_BTV = scale_logits(logits_BTV, temperature)
             return {name: OUTPUT_FNS[name](scaled_BTV, batch) for name in outputs}
 
         parts = [self._shard_batch(batch) for batch in as_batch_list(batches)]

@@ -7,9 +7,12 @@ from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.rl.generators.config import VllmConfig
+from titanrun.training.config import MIN_TEMPERATURE
 
 GENERATOR: DataPath = ("rl", "generator")
 SAMPLING: DataPath = ("rl", "sampling")
+# vllm.sampling_params raises temperatures between 0 and this to it
+VLLM_MIN_TEMPERATURE = 0.01
 
 
 @rule("split-generator-needs-ranks")
@@ -104,3 +107,21 @@ def vllm_logprobs_cover_all_tokens(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 message, paths, hint="use temperature: 1.0, or rl.generator: native"
             )
+
+
+@rule("vllm-raises-low-temperatures")
+def vllm_raises_low_temperatures(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a temperature of 0, or of at least 0.01, with vLLM.
+
+    vLLM samples at 0.01 where the temperature is between: the policy would learn from
+    log-probabilities at another temperature. Below 1e-5, the most likely token is selected.
+    """
+    if run.rl is None or not isinstance(run.rl.generator, VllmConfig):
+        return
+    temperature = run.rl.sampling.temperature
+    if MIN_TEMPERATURE <= temperature < VLLM_MIN_TEMPERATURE:
+        yield RuleViolation(
+            f"vLLM samples at temperature {VLLM_MIN_TEMPERATURE:g} instead of {temperature:g}",
+            ((*SAMPLING, "temperature"), GENERATOR),
+            hint=f"use 0, or at least {VLLM_MIN_TEMPERATURE:g}, or rl.generator: native",
+        )

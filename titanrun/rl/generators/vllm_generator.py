@@ -20,6 +20,7 @@ from titanrun.rl.generators.config import VllmConfig
 from titanrun.rl.generators.generator_protocol import GeneratorResources
 from titanrun.rl.json_subprocess import JsonSubprocess, NoResponseError
 from titanrun.rl.rollout_types import Completion, GenerateRequest
+from titanrun.training.config import MIN_TEMPERATURE
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class VllmGenerator:
             temperature: replaces the recipe's temperature.
         """
         given = self.resources.sampling.temperature if temperature is None else temperature
+        # vLLM raises a temperature that is hardly above 0, and samples with it
+        given = 0.0 if given < MIN_TEMPERATURE else given
         found: list[Completion] = []
         for start in range(0, len(requests), self.config.batch_size):
             batch = requests[start : start + self.config.batch_size]
