@@ -23,6 +23,7 @@ from titanrun.distributed.grad_norm import clip_grads_with_norm_, compute_grad_n
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings
+from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.training.engine_outputs import (
     OUTPUT_FNS,
     LRSchedule,
@@ -79,6 +80,7 @@ class Engine(EngineState):
         self.sequence_sharding, self.document_id_fn = sequence_sharding, document_id_fn
         self.optimizer_in_backward, self.tied_embeddings = optimizer_in_backward, tied_embeddings
         self.steps_done, self.policy_version, self._has_gradients = 0, 0, False
+        self._moe_layers = get_moe_layers(model)
         record_peak_learning_rates(optimizer)
 
     def forward_backward(
@@ -177,9 +179,15 @@ class Engine(EngineState):
         set_learning_rates(self.optimizer, lr, factor=self.lr_schedule.factor(self.steps_done))
 
     def zero_grad(self) -> None:
-        """Drop the gradients, which frees their memory until the next backward pass."""
+        """Drop the gradients, which frees their memory until the next backward pass.
+
+        Counts of the tokens that experts got in these passes are dropped too: they belong to the
+        gradients, and after an update they are used up.
+        """
         for parameter in self._get_optimized_parameters():
             parameter.grad = None
+        for layer in self._moe_layers:
+            layer.tokens_per_expert.zero_()
         self._has_gradients = False
 
     def evaluate_loss(
