@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.runs.run_bundle import unpack_bundle
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
 TINY = (
@@ -120,3 +122,19 @@ def test_a_bundle_is_reproduced_bit_by_bit_in_another_folder(titanrun: Run, tmp_
     assert "n_layers: 2" in resolved
     different = titanrun("reproduce", "there/run.zip", "--steps", "3", "--out", "again")
     assert different.returncode == 0 and "equal: 3 logged steps" in different.stdout
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../..", "a/..", "/tmp/.."])
+def test_a_bundle_names_no_folder_beside_the_one_it_is_unpacked_in(
+    bundle: Path, tmp_path: Path, name: str
+) -> None:
+    """Row B6 of the defect list: what a file names is not trusted."""
+    with zipfile.ZipFile(bundle) as archive:
+        files = {member: archive.read(member) for member in archive.namelist()}
+    about = json.loads(files["bundle.json"])
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        for member, content in files.items():
+            is_about = member == "bundle.json"
+            archive.writestr(member, json.dumps(about | {"run": name}) if is_about else content)
+    unpacked = unpack_bundle(tmp_path / "other.zip", tmp_path / "here")
+    assert unpacked == tmp_path / "here" / "run"

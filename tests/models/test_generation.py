@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from titanrun.models.shared.kv_cache import use_kv_cache
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.training.decoding import Continuation, decode_step, generate, prefill
-from titanrun.training.token_sampling import SamplingParams, apply_top_k, apply_top_p
+from titanrun.training.token_sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 PROMPTS = [[5, 9, 33, 2], [7], [11, 12, 13, 14, 15, 16, 17, 18, 19], [60, 3, 60, 3]]
@@ -159,23 +159,3 @@ def test_it_ends_at_an_end_token_or_where_a_stop_says_so(small: Any) -> None:
         should_stop=lambda tokens: len(tokens) == 3,
     )
     assert (stopped.tokens, stopped.finish) == (whole.tokens[:3], "stop")
-
-
-def test_draws_keep_to_the_likeliest_tokens() -> None:
-    logits_V = torch.tensor([0.1, 3.0, 2.0, 1.0, -1.0])
-    assert apply_top_k(logits_V, 2).isfinite().tolist() == [False, True, True, False, False]
-    # probabilities of about .64 .24 .09 .035 .012
-    assert apply_top_p(logits_V, 0.7).isfinite().tolist() == [False, True, True, False, False]
-    assert apply_top_p(logits_V, 0.01).isfinite().tolist() == [False, True, False, False, False]
-    assert torch.equal(apply_top_p(apply_top_k(logits_V, None), 1.0), logits_V)
-
-
-def test_draws_have_the_probabilities_of_the_softmax() -> None:
-    logits_V, draws = torch.tensor([0.0, 1.0, 2.0]), SamplingParams().build_rng(0)
-    counts_V = torch.bincount(
-        torch.tensor(
-            [SamplingParams(temperature=2.0).sample_token(logits_V, draws) for _ in range(4000)]
-        ),
-        minlength=3,
-    )
-    torch.testing.assert_close(counts_V / 4000, (logits_V / 2).softmax(-1), rtol=0, atol=0.03)

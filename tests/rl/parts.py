@@ -128,3 +128,10 @@ def rollouter(
         ranks=RankGroup(),
         **settings,
     )
+
+
+def write_recipe(folder: Path, text: str) -> str:
+    """Write a recipe into the folder and give its path."""
+    file = folder / "recipe.yaml"
+    file.write_text(text)
+    return str(file)

@@ -18,11 +18,12 @@ from titanrun.integrations.vllm.vllm_server import build_vllm_arguments
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
 from titanrun.rl.generators.batch_invariant import BatchInvariantForward
-from titanrun.rl.generators.batched_sampling import sample_tokens, uniform_noise
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig, VllmConfig
 from titanrun.rl.generators.generator_protocol import GeneratorProcessConfig, GeneratorResources
 from titanrun.rl.generators.vllm_generator import build_start_message
 from titanrun.rl.rollout_types import GenerateRequest
+from titanrun.training.decoding import generate
+from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.build.build_rollouts import (
     build_generator_resources,
     clone_policy_model,
@@ -151,42 +152,37 @@ def test_static_answers_are_given_in_turn(build: Callable[..., Any]) -> None:
     assert [each.finish for each in said] == ["length", "stop", "length"]
 
 
-@pytest.mark.parametrize(
-    ("sampling", "kept"),
-    [
-        ({}, 4),
-        ({"top_k": 2}, 2),
-        ({"top_p": 0.7}, 2),
-        ({"top_p": 0.86}, 3),
-        ({"top_k": 3, "top_p": 0.5}, 1),
-    ],
-)
-def test_tokens_are_drawn_by_their_probability(sampling: dict[str, Any], kept: int) -> None:
-    probabilities = torch.tensor([0.1, 0.5, 0.05, 0.35])
-    count = 4000
-    uniform = uniform_noise([7], count)[0]
-    drawn = sample_tokens(
-        probabilities.log().repeat(count, 1), uniform, SamplingConfig(**sampling), temperature=1.0
+def test_a_policy_answers_what_text_generation_answers(
+    build: Callable[..., Any], recipe: Recipe
+) -> None:
+    """Row A8 of the defect list: two functions sampled tokens, each in its own way."""
+    sampling = SamplingParams(temperature=0.8, top_k=30, top_p=0.9, seed=11)
+    prompts = [request.tokens for request in requests(4)]
+    expected = generate(
+        clone_policy_model(recipe, CPU, torch.float32),
+        prompts,
+        max_new_tokens=8,
+        sampling=sampling,
+        eos_ids=frozenset({0}),
     )
-    order = probabilities.argsort(descending=True)[:kept]
-    shares = torch.bincount(drawn.tokens_B, minlength=4) / count
-    expected = torch.zeros(4).index_put((order,), probabilities[order] / probabilities[order].sum())
-    assert (shares - expected).abs().max() < 0.03
-    # the trainer knows nothing of what was left out
-    torch.testing.assert_close(drawn.logprobs_B, probabilities.log()[drawn.tokens_B])
+    policy = build(sampling={"temperature": 0.8, "top_k": 30, "top_p": 0.9})
+    asked = zip(prompts, sampling.get_sequence_seeds(4), strict=True)
+    said = policy.generate([GenerateRequest(prompt, seed, 8) for prompt, seed in asked])
+    assert [each.tokens for each in said] == [each.tokens for each in expected]
+    assert [each.finish for each in said] == [each.finish for each in expected]
 
 
-def test_temperature_sharpens_and_zero_takes_the_likeliest() -> None:
-    logits = torch.tensor([[0.0, 1.0, 0.5]]).repeat(2000, 1)
-    uniform = uniform_noise([1], 2000)[0]
-    shares = [
-        (sample_tokens(logits, uniform, SamplingConfig(), temperature=value).tokens_B == 1)
-        .float()
-        .mean()
-        for value in (2.0, 1.0, 0.25)
-    ]
-    assert shares[0] < shares[1] < shares[2]
-    assert (sample_tokens(logits, uniform, SamplingConfig(), temperature=0.0).tokens_B == 1).all()
+@pytest.mark.parametrize("temperature", [0.0, 1e-38])
+def test_a_temperature_next_to_zero_takes_the_likeliest_token(
+    build: Callable[..., Any], recipe: Recipe, temperature: float
+) -> None:
+    model = clone_policy_model(recipe, CPU, torch.float32)
+    said = build().generate(requests(2), temperature=temperature)
+    for request, each in zip(requests(2), said, strict=True):
+        row = torch.tensor([request.tokens + each.tokens])
+        logprobs_TV = model(row[:, :-1])[0, len(request.tokens) - 1 :].log_softmax(-1)
+        assert each.tokens == logprobs_TV.argmax(-1).tolist()
+        assert each.logprobs == pytest.approx(logprobs_TV.amax(-1).tolist(), abs=1e-5)
 
 
 def test_weights_are_taken_in_whole(build: Callable[..., Any], recipe: Recipe) -> None:

@@ -14,6 +14,7 @@ import torch
 from tests.rl.test_runs import numbers, write_run
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.distributed.rank_env import RankInfo
+from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.trainer_kinds import load_trainer_builder
 from titanrun.rl.nonfinite_rollouts import collect_token_ids
@@ -153,6 +154,58 @@ def test_a_rollback_restores_the_weights_and_skips_the_prompts_since(tmp_path: P
 def test_without_a_checkpoint_there_is_no_way_back(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match="there is no checkpoint to go back to"):
         train(tmp_path / "run", SAVING, "guard.non_finite=rollback", change=scale_loss(1))
+
+
+EXPERTS = (
+    "model={name: qwen3, flavor: null, vocab_size: 56, dim: 16, n_layers: 2, n_heads: 2, "
+    "n_kv_heads: 1, head_dim: 8, max_seq_len: 64, tie_word_embeddings: false, "
+    "attention: {mask: block_causal}, feed_forward: {hidden_dim: 32}, "
+    "moe: {num_experts: 4, top_k: 2, hidden_dim: 32, num_shared_experts: 0, score_func: sigmoid, "
+    "route_norm: false, route_scale: 1.0, gate_bias: false, score_before_experts: false, "
+    "num_expert_groups: null, num_limited_groups: null, load_balance_coeff: 0.001}}"
+)
+
+
+def test_the_tokens_of_a_skipped_step_do_not_count_for_its_experts(tmp_path: Path) -> None:
+    """Row A11 of the defect list: the next update balanced experts by the skipped tokens too."""
+    before, after = list[float](), list[float]()
+
+    def change(loop: TrainLoop) -> None:
+        scale_loss(2)(loop)
+        layers, take_step = get_moe_layers(loop.engine.model), loop.engine.optim_step
+        assert len(layers) == 2
+
+        def count() -> float:
+            return sum(float(layer.tokens_per_expert.sum()) for layer in layers)
+
+        def watch(**options: Any) -> Any:
+            before.append(count())
+            update = take_step(**options)
+            after.append(count())
+            return update
+
+        loop.engine.optim_step = watch  # type: ignore[method-assign]
+
+    train(tmp_path / "run", EXPERTS, "training.steps=3", "guard.non_finite=skip", change=change)
+    assert all(before) and after == [0.0, 0.0, 0.0]
+
+
+def test_an_engine_of_another_loop_forgets_the_tokens_of_dropped_gradients(tmp_path: Path) -> None:
+    """Row A11 of the defect list: external loops skip updates, or drop gradients, by themselves."""
+    seen: list[float] = []
+
+    def change(loop: TrainLoop) -> None:
+        engine, (first, _) = loop.engine, get_moe_layers(loop.engine.model)
+        tokens = torch.randint(1, 56, (2, 9), generator=torch.Generator().manual_seed(0))
+        for drop in (engine.zero_grad, lambda: engine.optim_step(should_update=lambda norm: False)):
+            engine.forward_backward(TokenBatch.from_sequences(tokens))
+            seen.append(float(first.tokens_per_expert.sum()))
+            drop()
+            seen.append(float(first.tokens_per_expert.sum()))
+
+    train(tmp_path / "run", EXPERTS, "training.steps=1", change=change)
+    # 16 tokens, two experts each
+    assert seen == [32.0, 0.0, 32.0, 0.0]
 
 
 def test_skipped_steps_are_logged(tmp_path: Path) -> None:

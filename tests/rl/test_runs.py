@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
 from tests.rl.parts import TEXT
 from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.distributed.quantized_weights import QuantizedWeight
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.recipe.rules.generators import ROUNDING_LIMIT
 from titanrun.recipe.trainer_kinds import load_trainer_builder
 from titanrun.training.hooks.timeout_hook import TimeoutHook
 from titanrun.training.signal_requests import SignalRequests
@@ -216,6 +219,81 @@ def test_log_probabilities_are_verified_at_each_step(
         in (stopped / "logs" / "rank-0.log").read_text()
     )
     assert [line["step"] for line in numbers(stopped)] == [0, 1]
+
+
+FLOAT8 = "{name: float8_linear, emulate: true, recipe_name: %s}"
+
+
+@pytest.mark.parametrize(
+    "converter",
+    [
+        FLOAT8 % "rowwise",
+        FLOAT8 % "rowwise_with_gw_hp",
+        "{name: mxfp8_linear, emulate: true}",
+        *("qat", "{name: qat, scheme: int4_weight_only}"),
+        *("fp32_lm_head", "lora", "qlora", "{name: qlora, base: int8}"),
+    ],
+)
+def test_a_generator_computes_in_the_converted_form_of_its_policy(
+    runs: Callable[..., Path], converter: str
+) -> None:
+    """Row A12 of the defect list."""
+    for line in numbers(
+        runs(
+            *("model.dim=64", "model.feed_forward.hidden_dim=128", "rl.sync.max_logprob_diff=1e-5"),
+            *("rl.rollout.drop_zero_variance=false", "rl.validation.dataset=null"),
+            f"converters=[{converter}]",
+        )
+    ):
+        assert line["rl/logprob_diff_max"] < 1e-5
+
+
+def test_scales_of_a_whole_batch_differ_and_by_no_more_than_the_limit_that_a_rule_names(
+    runs: Callable[..., Path],
+) -> None:
+    """Row A12 of the defect list: such a run stopped at its first step."""
+    asked = (
+        *("model.dim=64", "model.feed_forward.hidden_dim=128"),
+        *("rl.rollout.drop_zero_variance=false", "rl.validation.dataset=null"),
+        f"converters=[{FLOAT8 % 'tensorwise'}]",
+    )
+    kept = numbers(runs(*asked, f"rl.sync.max_logprob_diff={ROUNDING_LIMIT}"))
+    assert len(kept) == 2 and all(1e-5 < line["rl/logprob_diff_max"] < 0.02 for line in kept)
+    stopped = runs(*asked, "rl.sync.max_logprob_diff=1e-5", exit_code=3)
+    assert (
+        "float8_linear with tensorwise scales need max_logprob_diff: 0.05"
+        in (stopped / "logs" / "rank-0.log").read_text()
+    )
+
+
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_a_generator_in_bf16_has_the_quantized_matrices_of_its_policy(
+    tmp_path: Path, base: str
+) -> None:
+    """Row A12 of the defect list: with qlora and bfloat16 the generator could not be built."""
+    resolved = write_run(
+        tmp_path / "run",
+        f"converters=[{{name: qlora, base: {base}}}]",
+        *("model.dim=64", "model.feed_forward.hidden_dim=128"),
+        *("training.mixed_precision_param=bfloat16", "rl.validation.dataset=null"),
+    )
+    with (
+        SignalRequests() as signals,
+        load_trainer_builder("rl")(
+            load_resolved(resolved), rendezvous(resolved, RankInfo()), signals=signals
+        ) as loop,
+    ):
+        loop.train()
+        policy, generator = loop.engine.model, loop.source.runner.generator.model
+    quantized = {
+        name: weight
+        for name, weight in generator.named_parameters()
+        if isinstance(weight, QuantizedWeight)
+    }
+    assert quantized and {weight.dtype for weight in generator.parameters()} == {torch.bfloat16}
+    for name, weight in quantized.items():
+        own = policy.get_parameter(name)
+        assert torch.equal(weight.codes, own.codes) and torch.equal(weight.scales, own.scales)
 
 
 def test_answers_run_ahead_as_far_as_they_may(runs: Callable[..., Path]) -> None:

@@ -1,19 +1,27 @@
 """Weights on their way: whole or not there, the last few kept, in the generator's dtype."""
 
+import json
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.rl.weight_sync.folder_transport import FolderTransport
 from titanrun.rl.weight_sync.in_process_transport import InProcessTransport
+from titanrun.rl.weight_sync.shared_memory_blocks import (
+    BLOCK_PREFIX,
+    get_shared_memory_folder,
+    open_block_folder,
+)
 from titanrun.rl.weight_sync.shared_memory_transport import SharedMemoryTransport
 from titanrun.rl.weight_sync.transport import WeightTransport, cast_for_generator
 
@@ -106,17 +114,128 @@ def test_parameters_are_cast_and_buffers_are_not() -> None:
     assert all(same[name] is sent[name] for name in sent)
 
 
-def test_shared_memory_is_given_back(tmp_path: Path) -> None:
-    def blocks() -> set[str]:
-        return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()  # noqa: PTH112, PTH208
+def blocks(pid: int | None = None) -> set[str]:
+    """The blocks of a process, by default this one: others may be at work too."""
+    own = f"{BLOCK_PREFIX}{os.getpid() if pid is None else pid}-"
+    return {path.name for path in get_shared_memory_folder().glob(f"{own}*")}
 
+
+def open_transport(folder: Path) -> SharedMemoryTransport:
+    return SharedMemoryTransport(folder, keep=1, ranks=RankGroup())
+
+
+def test_shared_memory_is_given_back(tmp_path: Path) -> None:
     before = blocks()
-    bus = SharedMemoryTransport(tmp_path, keep=1, ranks=RankGroup())
+    bus = open_transport(tmp_path)
     for version in range(3):
         bus.publish(version, nn.Linear(4, 4).state_dict().items())
-    mine = {
-        name for name in blocks() - before if name.startswith(f"titanrun-weights-{os.getpid()}-")
-    }
-    assert len(mine) == 1
+    assert len(blocks() - before) == 1
     bus.close()
-    assert not {name for name in blocks() if name in mine}
+    assert blocks() == before
+
+
+def test_an_index_removes_no_file_that_it_names(tmp_path: Path) -> None:
+    """Row B6 of the defect list: whatever path an index named was removed."""
+    other = open_transport(tmp_path / "other")
+    other.publish(1, weights(1).items())
+    in_use = json.loads((tmp_path / "other" / "1.json").read_text())["block"]
+    stranger = get_shared_memory_folder() / f"titanrun-test-{os.getpid()}"
+    kept = tmp_path / "precious"
+    link = get_shared_memory_folder() / f"{BLOCK_PREFIX}{os.getpid()}-link"
+    try:
+        for path in (kept, stranger):
+            path.write_text("precious")
+        link.symlink_to(kept)
+        for number, named in enumerate(
+            [
+                *(str(kept), f"../../{kept}", stranger.name, str(stranger), in_use),
+                *(str(get_shared_memory_folder() / in_use), link.name, "", ".", "..", None, 7, []),
+            ]
+        ):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "3.json").write_text(json.dumps({"block": named, "tensors": {}}))
+            open_transport(folder).drop(3)
+            assert not (folder / "3.json").exists()
+        assert kept.read_text() == stranger.read_text() == "precious" and link.is_symlink()
+        assert dict(other.pull(1)).keys() == weights(1).keys()
+    finally:
+        stranger.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensors": {"a": [0, [2**40], "float32"]}},
+        {"tensors": {"a": [-8, [1], "float32"]}},
+        {"tensors": {"a": [0, [1], "load"]}},
+        {"tensors": {"a": [0, [True], "float32"]}},
+        {"tensors": {"a": [0, [1.5], "float32"]}},
+        {"tensors": {"a": 3}},
+        {"tensors": []},
+    ],
+)
+def test_an_index_that_describes_no_block_is_a_problem(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    bus = open_transport(tmp_path)
+    bus.publish(1, weights(1).items())
+    index = json.loads((tmp_path / "1.json").read_text())
+    (tmp_path / "1.json").write_text(json.dumps(index | change))
+    with pytest.raises(ProblemsFound, match="does not describe weights"):
+        list(bus.pull(1))
+    bus.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"block": "x"}'])
+def test_an_index_that_is_none_is_a_problem_and_can_be_dropped(tmp_path: Path, text: str) -> None:
+    (tmp_path / "1.json").write_text(text)
+    with pytest.raises(ProblemsFound, match="does not describe weights"):
+        list(open_transport(tmp_path).pull(1))
+    open_transport(tmp_path).drop(1)
+    assert not (tmp_path / "1.json").exists()
+
+
+def test_a_version_without_its_block_is_gone(tmp_path: Path) -> None:
+    """A reader made an empty block of that name."""
+    before, bus = blocks(), open_transport(tmp_path)
+    bus.publish(1, weights(1).items())
+    (made,) = blocks() - before
+    (get_shared_memory_folder() / made).unlink()
+    with pytest.raises(KeyError):
+        list(bus.pull(1))
+    assert made not in blocks()
+
+
+def hold_blocks(folder: Path, ready: Any) -> None:
+    open_transport(folder).publish(1, {"a": torch.ones(3)}.items())
+    with open_block_folder() as own:
+        ready.send(own.name)
+        time.sleep(600)
+
+
+def test_blocks_of_runs_that_died_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    """Row B6 of the defect list: a killed run left its weights in shared memory."""
+    context = multiprocessing.get_context("fork")
+    before = blocks()
+    here, there = context.Pipe()
+    run = context.Process(target=hold_blocks, args=(tmp_path / "killed", there), daemon=True)
+    run.start()
+    folder = here.recv()
+    left = blocks(run.pid)
+    assert folder in left and len(left) == 2
+    # a live run keeps its own
+    living = open_transport(tmp_path / "living")
+    living.publish(1, weights(1).items())
+    assert left == blocks(run.pid)
+    run.kill()
+    run.join()
+    started = open_transport(tmp_path / "started")
+    started.publish(1, weights(1).items())
+    assert not blocks(run.pid)
+    for bus in (living, started):
+        assert dict(bus.pull(1)).keys() == weights(1).keys()
+        bus.close()
+    assert blocks() == before

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,7 +33,7 @@ from titanrun.components.checkpoints.spec.manifest import (
 )
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
-from titanrun.recipe.rundir.run_files import read_json_or_empty
+from titanrun.recipe.rundir.run_files import read_boot_id, read_json_or_empty
 from titanrun.worker.commands import checkpoint as worker
 from titanrun.worker.rank_main import main
 
@@ -527,6 +528,28 @@ def test_an_address_with_credentials_is_refused_without_showing_them(words: list
     ) as found:
         command.run([*words, "memory://me:hunter2@bucket/run"])
     assert "hunter2" not in str(found.value.problems)
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 1, True, "1", None, 10**30, "bystander"])
+def test_a_signal_is_sent_to_the_process_that_trains_alone(tmp_path: Path, pid: object) -> None:
+    """Row B6 of the defect list: what a file names is not trusted. -1 is every process."""
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    status = {
+        "state": "running",
+        "pid": bystander.pid if pid == "bystander" else pid,
+        "host": socket.gethostname(),
+        "boot_id": read_boot_id(),
+    }
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    try:
+        with (tmp_path / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(ProblemsFound, match="which does not train the run"):
+                command.run(["save", str(tmp_path), "--timeout", "0"])
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.communicate()
 
 
 def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:

@@ -1,5 +1,6 @@
 """`titanrun checkpoint prune` and `save`: delete checkpoints, request one from a live run."""
 
+import contextlib
 import fcntl
 import os
 import re
@@ -184,6 +185,33 @@ def check_run_is_training(run: Path, status: dict[str, Any]) -> None:
         raise problem_error(
             "usage", f"the run trains on {status.get('host')}", hint="run this command there"
         )
+    if not holds_run_lock(run, status.get("pid")):
+        raise problem_error(
+            "checkpoint",
+            f"{run / STATUS} names process {status.get('pid')}, which does not train the run",
+            hint="send SIGUSR2 to the process that trains it",
+        )
+
+
+def holds_run_lock(run: Path, pid: object) -> bool:
+    """Return whether a process of that id has the lock file of the run directory open.
+
+    A signal ends a process that does not expect it. Without /proc only the number is checked.
+    """
+    if type(pid) is not int or pid <= 1:
+        return False
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    try:
+        handles = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+    lock = (run / LOCK).stat()
+    for handle in handles:
+        with contextlib.suppress(OSError):  # closed since it was listed
+            if os.path.samestat(handle.stat(), lock):
+                return True
+    return False
 
 
 def is_run_locked(run: Path) -> bool:

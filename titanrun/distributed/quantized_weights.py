@@ -10,7 +10,7 @@ Shapes: R rows, C columns, K blocks of a row, S values of a block.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -205,6 +205,17 @@ def iter_quantized_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str
         for name, parameter in list(module.named_parameters(recurse=False)):
             if isinstance(parameter, QuantizedWeight):
                 yield module, name, parameter
+
+
+def cast_parameters_(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the parameters of a model. Quantized matrices keep their codes and scales."""
+    for module, name, weight in list(iter_quantized_parameters(model)):
+        module._parameters[name] = cast(
+            nn.Parameter, QuantizedWeight(weight.codes, weight.scales, dtype)
+        )
+    for parameter in model.parameters():
+        if not isinstance(parameter, QuantizedWeight):
+            parameter.data = parameter.data.to(dtype)
 
 
 @cache

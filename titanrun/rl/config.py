@@ -25,8 +25,11 @@ class RolloutConfig(Config):
     """Longest conversation including the prompt. Null: training.seq_len."""
     renderer: Literal["plain", "chat"] = numerics("plain")
     """plain: prompts without formatting; chat: prompts in the tokenizer's chat template."""
-    drop_zero_variance: bool = numerics(True)
-    """Whether to drop groups with equal rewards, which have no learning signal."""
+    drop_zero_variance: OrAuto[bool] = numerics("auto")
+    """Whether to drop groups with equal rewards.
+
+    `auto`: if they have no learning signal, so not with the advantage running_mean, a KL penalty,
+    an entropy term, or ref_kl."""
     stop_after_dropped: PositiveInt = bookkeeping(20, unit="steps")
     """Consecutive steps without any remaining group after which the run ends with an error."""
     truncation_reward: float | None = numerics(None, examples=[0.0])
@@ -89,7 +92,7 @@ class RlValidationConfig(Config):
     freq: PositiveInt | None = bookkeeping(None, unit="steps", resume=True, examples=[50])
     """Steps between validations. Null: only before the first and after the last step."""
     temperature: Annotated[float, Interval(ge=0)] = bookkeeping(0.0, resume=True)
-    """Temperature of these completions. 0 selects the most likely token."""
+    """Temperature of these completions, as in rl.sampling."""
 
 
 class RlConfig(Config):

@@ -25,11 +25,11 @@ class ReferenceModel:
     def __call__(self, batch: TokenBatch, *, temperature: float) -> TokenBatch:
         """Add the log-probability of each label to the batch.
 
-        Logits are divided by the temperature, or by 1 if it is 0.
+        Logits are divided by the temperature, see `scale_logits`.
         """
         with self.reference_context():
-            found = self.engine.forward(
-                batch, outputs=("logprobs",), temperature=temperature or 1.0
-            )["logprobs"]
+            found = self.engine.forward(batch, outputs=("logprobs",), temperature=temperature)[
+                "logprobs"
+            ]
         batch.extra["reference"] = found.to(batch.tokens.device)
         return batch

@@ -9,12 +9,13 @@ from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
+from titanrun.models.shared.config import unwrap_auto
 from titanrun.rl.config import RlConfig
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
 from titanrun.rl.rollout_metrics import compute_rollout_metrics
 from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
 from titanrun.rl.rollout_runner import RolloutRunner
-from titanrun.rl.rollout_types import RolloutGroup, build_rollout_training_samples
+from titanrun.rl.rollout_types import Rollout, RolloutGroup, build_rollout_training_samples
 from titanrun.rl.state import RlState
 from titanrun.rl.weight_sync.weight_sync import WeightSync
 from titanrun.training.engine import Engine
@@ -178,13 +179,17 @@ class RolloutSource:
     def _pack(self, groups: Sequence[RolloutGroup]) -> PackedRollouts:
         """Compute advantages and pack the samples that have something to learn from."""
         algorithm, samples = self.config.algorithm, []
+        drops_flat = unwrap_auto(self.config.rollout.drop_zero_variance)
         for group in groups:
-            scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
+            scored = [rollout for rollout in group.rollouts if self._is_usable(rollout)]
             rewards = [float(rollout.reward or 0.0) for rollout in scored]
-            is_flat = len(set(rewards)) <= 1 and algorithm.learns_from_rewards
-            if not rewards or (is_flat and self.config.rollout.drop_zero_variance):
+            if not rewards:
                 continue
-            for rollout, advantage in zip(scored, self.state.advantage_fn(rewards), strict=True):
+            # dropped groups count too in the baseline of later ones
+            advantages = self.state.advantage_fn(rewards)
+            if drops_flat and algorithm.learns_from_rewards and len(set(rewards)) == 1:
+                continue
+            for rollout, advantage in zip(scored, advantages, strict=True):
                 rollout.advantage = advantage
                 samples += build_rollout_training_samples(rollout)
         return pack_rollouts(
@@ -194,6 +199,16 @@ class RolloutSource:
             should_pack=self.layout.should_pack,
             length_norm=algorithm.length_norm,
             max_completion_tokens=self.config.sampling.max_new_tokens,
+        )
+
+    def _is_usable(self, rollout: Rollout) -> bool:
+        """Return whether the algorithm can learn from a conversation.
+
+        One that does not learn from rewards needs none.
+        """
+        needs_reward = self.config.algorithm.learns_from_rewards
+        return rollout.reward is not None or (
+            not needs_reward and rollout.status != "error_environment"
         )
 
     def _record_dropped_step(self) -> None:

@@ -86,7 +86,7 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
             known = (*REQUIRED_FILES, *OPTIONAL_FILES, REQUIREMENTS_FILE)
             names = [name for name in about["files"] if name in known or PATCH_FILE.fullmatch(name)]
             files = {name: archive.read(name) for name in names}
-            run = Path(about["run"]).name
+            run = Path(about["run"]).name.lstrip(".")
     except (
         OSError,
         zipfile.BadZipFile,

@@ -67,11 +67,11 @@ def is_run_directory_locked(lock: Path) -> bool:
 
 def is_process_alive(pid: int | None) -> bool:
     """Return whether a process with this id exists."""
-    if pid is None:
+    if pid is None or pid <= 0:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

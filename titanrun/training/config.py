@@ -14,6 +14,9 @@ from titanrun.config.units import TokenCount
 
 MoreThanOne: TypeAlias = Annotated[float, Gt(1)]
 
+# Lower sampling temperatures select the most likely token: they would magnify differences of logits
+# that are within the rounding error of fp32, and the quotients overflow in the end
+MIN_TEMPERATURE = 1e-5
 
 CASTS_WEIGHTS = ReadWhen(
     "products-follow-bf16-weights",

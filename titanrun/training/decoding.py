@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from titanrun.models.shared.kv_cache import KVCache, use_kv_cache
-from titanrun.training.token_sampling import SamplingParams
+from titanrun.training.token_sampling import (
+    SamplingParams,
+    gather_token_logprobs,
+    sample_tokens,
+    uniform_noise,
+)
 
 
 @dataclass(slots=True)
@@ -55,18 +60,17 @@ def generate(
     device = next(model.parameters()).device
     lengths_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
     found = [Continuation() for _ in prompts]
-    rngs = [sampling.build_rng(index) for index in range(len(prompts))]
+    noise_BS = uniform_noise(sampling.get_sequence_seeds(len(prompts)), max_new_tokens)
     was_training = model.training
     model.eval()
     try:
         with use_kv_cache(model, int(lengths_B.max()) + max_new_tokens) as cache:
             logits_BV = prefill(model, prompts, lengths_B)
             for step in range(max_new_tokens):
-                for continuation, logits_V, rng in zip(found, logits_BV, rngs, strict=True):
-                    if continuation.finish is None:
-                        append_next_token(
-                            continuation, logits_V, sampling, rng, eos_ids, should_stop
-                        )
+                # on the CPU, so that a seed gives the same tokens on every device
+                logits_BV = logits_BV.float().cpu()
+                tokens_B = sample_tokens(logits_BV, noise_BS[:, step], sampling)
+                append_tokens(found, logits_BV, tokens_B, eos_ids, should_stop)
                 if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
                     break
                 last_tokens = [continuation.tokens[-1] for continuation in found]
@@ -78,20 +82,24 @@ def generate(
     return found
 
 
-def append_next_token(
-    continuation: Continuation,
-    logits_V: Tensor,
-    sampling: SamplingParams,
-    rng: torch.Generator,
+def append_tokens(
+    continuations: Sequence[Continuation],
+    logits_BV: Tensor,
+    tokens_B: Tensor,
     eos_ids: frozenset[int],
     should_stop: Callable[[list[int]], bool],
 ) -> None:
-    """Sample the next token of a continuation and set `finish` if the continuation ends."""
-    token = sampling.sample_token(logits_V.float(), rng)
-    continuation.tokens.append(token)
-    continuation.logprobs.append(float(logits_V.float().log_softmax(-1)[token]))
-    if token in eos_ids or should_stop(continuation.tokens):
-        continuation.finish = "stop"
+    """Append a token to each continuation that has not ended, and set `finish` if it ends now."""
+    logprobs = gather_token_logprobs(logits_BV, tokens_B).tolist()
+    for continuation, token, logprob in zip(
+        continuations, tokens_B.tolist(), logprobs, strict=True
+    ):
+        if continuation.finish is not None:
+            continue
+        continuation.tokens.append(token)
+        continuation.logprobs.append(logprob)
+        if token in eos_ids or should_stop(continuation.tokens):
+            continuation.finish = "stop"
 
 
 def prefill(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor) -> Tensor:

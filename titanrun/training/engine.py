@@ -23,6 +23,7 @@ from titanrun.distributed.grad_norm import clip_grads_with_norm_, compute_grad_n
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings
+from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.training.engine_outputs import (
     OUTPUT_FNS,
     LRSchedule,
@@ -43,6 +44,7 @@ from titanrun.training.runners.forward_backward import (
     FullModelForwardBackward,
     Loss,
 )
+from titanrun.training.token_sampling import scale_logits
 
 
 class Engine(EngineState):
@@ -78,6 +80,7 @@ class Engine(EngineState):
         self.sequence_sharding, self.document_id_fn = sequence_sharding, document_id_fn
         self.optimizer_in_backward, self.tied_embeddings = optimizer_in_backward, tied_embeddings
         self.steps_done, self.policy_version, self._has_gradients = 0, 0, False
+        self._moe_layers = get_moe_layers(model)
         record_peak_learning_rates(optimizer)
 
     def forward_backward(
@@ -176,9 +179,15 @@ class Engine(EngineState):
         set_learning_rates(self.optimizer, lr, factor=self.lr_schedule.factor(self.steps_done))
 
     def zero_grad(self) -> None:
-        """Drop the gradients, which frees their memory until the next backward pass."""
+        """Drop the gradients, which frees their memory until the next backward pass.
+
+        Counts of the tokens that experts got in these passes are dropped too: they belong to the
+        gradients, and after an update they are used up.
+        """
         for parameter in self._get_optimized_parameters():
             parameter.grad = None
+        for layer in self._moe_layers:
+            layer.tokens_per_expert.zero_()
         self._has_gradients = False
 
     def evaluate_loss(
@@ -217,12 +226,12 @@ class Engine(EngineState):
             batches: sequences [B, T] of equal length. Several batches are concatenated.
             outputs: any of `logprobs` [B, T] of the labels (0 if the label is not valid), `entropy`
                 [B, T], `logits` [B, T, V].
-            temperature: divisor of the logits.
+            temperature: divisor of the logits, see `scale_logits`.
             are_microbatches: see `forward_backward`.
         """
 
         def compute_outputs(logits_BTV: Tensor, batch: Any) -> dict[str, Tensor]:
-            scaled_BTV = logits_BTV.float() / temperature
+            scaled_BTV = scale_logits(logits_BTV, temperature)
             return {name: OUTPUT_FNS[name](scaled_BTV, batch) for name in outputs}
 
         parts = [self._shard_batch(batch) for batch in as_batch_list(batches)]

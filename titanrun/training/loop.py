@@ -17,7 +17,7 @@ from titanrun.training.engine import Engine
 from titanrun.training.engine_outputs import StepOutput
 from titanrun.training.loop_config import CheckpointManagerProtocol, LoopConfig
 from titanrun.training.nonfinite import NonFiniteError, NonFiniteGuard
-from titanrun.training.recovery_budget import RecoveryBudget, discard_counters
+from titanrun.training.recovery_budget import RecoveryBudget
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.synced_signals import SyncedSignals
 from titanrun.training.train_hook import (
@@ -148,7 +148,8 @@ class TrainLoop:
         if self.guard.policy == "skip":
             self.recovery.record_skip(error)
             log.warning("%s: optimizer step skipped", error)
-            discard_counters(self.step_metrics, self.engine.model)
+            # one NaN makes a mean useless
+            self.step_metrics.reset()
             return True
         self._roll_back(error)
         return False
@@ -166,7 +167,7 @@ class TrainLoop:
             "%s: rolling back to step %d, skipping the data consumed since then", error, step
         )
         self._logged_step = min(self._logged_step, step)
-        discard_counters(self.step_metrics, self.engine.model)
+        self.step_metrics.reset()
         self.source.on_rollback(step)
         self._call("on_rollback", step)
 

@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from titanrun.components.metrics.step_metrics import StepMetrics
-from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.training.config import GuardConfig
 from titanrun.training.nonfinite import NonFiniteError
 
@@ -54,10 +50,3 @@ class RecoveryBudget:
         """
         skipped, self._unreported_skips = self._unreported_skips, 0
         return {"guard/skipped_steps": skipped} if skipped else {}
-
-
-def discard_counters(step_metrics: StepMetrics, model: nn.Module) -> None:
-    """Reset the counters after a bad step, because one NaN makes a mean useless."""
-    step_metrics.reset()
-    for layer in get_moe_layers(model):
-        layer.tokens_per_expert.zero_()

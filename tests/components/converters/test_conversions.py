@@ -1,10 +1,12 @@
 """What each converter takes of a model, what it leaves and why; nothing is computed here."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from titanrun.components.converters.config import (
@@ -22,6 +24,7 @@ from titanrun.components.converters.conversion_report import (
 )
 from titanrun.components.converters.grouped_mm import compute_padded_slots, multiply_padded_groups
 from titanrun.components.converters.mxfp8_linear import get_matmul_arguments
+from titanrun.config import registry
 
 SHAPES = {
     "layers.0.wq": (64, 32),
@@ -188,6 +191,22 @@ def test_nvfp4_takes_blocks_of_128_that_are_named() -> None:
     assert (conversion.converted, conversion.skipped["gate"]) == ((), "fqns does not name it")
 
 
+def test_nvfp4_fills_up_blocks_of_tokens() -> None:
+    """Row A7 of the defect list: torchao refuses other numbers of tokens, which generation has."""
+
+    def multiply(x: Tensor, w: Tensor, bias: None, *, sign_vector: Any) -> Tensor:
+        assert x.size(0) % 128 == 0
+        return x @ w.t()
+
+    whole = nn.Sequential(nn.Linear(128, 256, bias=False))
+    plain = whole[0]
+    converted(Nvfp4LinearConfig(), whole)
+    whole[0].matmul = multiply
+    for shape in ((1, 1), (2, 3), (2, 64), (3, 100)):
+        x = torch.randn(*shape, 128)
+        torch.testing.assert_close(whole(x), plain(x))
+
+
 @pytest.mark.parametrize("kind", [Float8GroupedMmConfig, Mxfp8GroupedMmConfig])
 def test_experts_in_blocks_get_a_product_where_they_are_named(
     kind: type[Float8GroupedMmConfig] | type[Mxfp8GroupedMmConfig],
@@ -250,3 +269,33 @@ def test_names_of_layers_are_told_once() -> None:
         "layers.*.wq",
         "norm",
     ]
+
+
+def iter_option_combinations(kind: type[ConverterConfig]) -> Iterator[dict[str, Any]]:
+    """Every combination of the options that have a few values."""
+    values: dict[str, tuple[Any, ...]] = {}
+    for name, field in kind.model_fields.items():
+        if field.annotation is bool:
+            values[name] = (False, True)
+        elif get_origin(field.annotation) is Literal:
+            values[name] = get_args(field.annotation)
+    for combination in product(*values.values()):
+        yield dict(zip(values, combination, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(registry.load_choices(ConverterConfig)))
+@pytest.mark.parametrize("shards", [1, 4])
+def test_options_that_are_valid_together_convert_a_model(name: str, shards: int) -> None:
+    """Row A7 of the defect list: torchao refused a combination when the model was built."""
+    kind, tried = registry.load_choices(ConverterConfig)[name], 0
+    for options in iter_option_combinations(kind):
+        try:
+            config = kind.model_validate(options)
+        except ValidationError:
+            continue
+        whole = model(experts=Experts(64), large=nn.Linear(256, 256, bias=False, device="meta"))
+        assert isinstance(
+            config.load_builder()(config, model=whole, shards=shards), ConversionReport
+        )
+        tried += 1
+    assert tried > 0

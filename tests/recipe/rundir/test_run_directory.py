@@ -375,7 +375,7 @@ def test_a_folder_that_cannot_be_made_is_a_problem_at_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "now", ["", "{name: float8_linear, recipe_name: rowwise}", "float8_linear, fp32_lm_head"]
+    "now", ["", "{name: float8_linear, recipe_name: rowwise}", "fp32_lm_head, float8_linear"]
 )
 def test_a_run_goes_on_with_its_converters_unless_the_change_is_named(now: str) -> None:
     begin("dump_folder=out", "converters=[float8_linear]")

@@ -145,6 +145,13 @@ class Float8LinearConfig(ConverterConfig):
             raise conflict_error(
                 message, "filter_fqns", hint=f"remove it from the list and set {AUTO_FILTER}: true"
             )
+        if self.auto_filter_small_kn and self.recipe_name == "rowwise_with_gw_hp":
+            message = f"torchao has no measurements of small modules with {self.recipe_name}"
+            hint = (
+                "set recipe_name: rowwise, or auto_filter_small_kn: false with the small modules "
+                "in filter_fqns"
+            )
+            raise conflict_error(message, AUTO_FILTER, "recipe_name", hint=hint)
         if self.enable_fsdp_float8_all_gather and self.recipe_name != "tensorwise":
             message = (
                 "a float8 all-gather needs one scale for a whole weight, "

@@ -7,6 +7,7 @@ sequences, T tokens of a sequence, I and O input and output width of the product
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from titanrun.components.converters.config import Nvfp4LinearConfig
@@ -30,16 +31,19 @@ class Nvfp4Linear(nn.Linear):
     """
 
     matmul: Any
+    block: int
 
     def forward(self, x_BTI: Tensor) -> Tensor:
         """Compute the product in NVFP4, with output in the dtype of autocast."""
         kind = x_BTI.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTI.dtype
         with torch.autocast(kind, enabled=False):
-            # torchao needs blocks of tokens, so the sequences of a batch are concatenated
-            y_NO: Tensor = self.matmul(
-                x_BTI.flatten(0, -2), self.weight, self.bias, sign_vector=SIGNS
-            )
+            # torchao needs blocks of tokens, so the sequences of a batch are concatenated. A rule
+            # requires whole blocks in training; generated text has any length
+            x_NI = x_BTI.flatten(0, -2)
+            filled_NI = F.pad(x_NI, (0, 0, 0, -x_NI.size(0) % self.block))
+            y_NO: Tensor = self.matmul(filled_NI, self.weight, self.bias, sign_vector=SIGNS)
+            y_NO = y_NO[: x_NI.size(0)]
         y_BTO: Tensor = y_NO.unflatten(0, x_BTI.shape[:-1]).to(dtype)
         return y_BTO
 
@@ -56,5 +60,6 @@ def convert(config: Nvfp4LinearConfig, *, model: nn.Module, shards: int) -> Conv
         with torch.device("meta"):
             swapped = Nvfp4Linear(linear.in_features, linear.out_features, bias=False)
         swapped.weight, swapped.bias, swapped.matmul = linear.weight, linear.bias, product
+        swapped.block = config.alignment
         replace_module(model, name, swapped)
     return ConversionReport(converted=tuple(taken), skipped=left, kind="nvfp4")

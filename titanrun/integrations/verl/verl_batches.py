@@ -14,6 +14,7 @@ from titanrun.components.data.document_ids import build_document_ids
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.distributed.vocab_parallel import compute_label_logprobs, compute_token_entropy
 from titanrun.integrations.verl.verl_sequences import VerlBatch, get_batch_setting, get_sequences
+from titanrun.training.token_sampling import scale_logits
 
 DocumentRule = Literal["difference", "reset"]
 MICROBATCH_KEY = "microbatch"
@@ -121,7 +122,7 @@ def compute_token_outputs(
         temperature = expand_to_tokens(
             temperature.to(logits_NTV.device), lengths, batch_layout, batch
         )
-    scaled_NTV = logits_NTV.float() / temperature
+    scaled_NTV = scale_logits(logits_NTV, temperature)
     valid_NT = batch.label_mask()
     logprobs_NT = compute_label_logprobs(
         scaled_NTV, batch.labels.masked_fill(~valid_NT, 0)

@@ -19,6 +19,7 @@ from titanrun.models.shared.spec.flavors import resolve_model_sizes
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.run_length import resolve_run_length
 from titanrun.recipe.rundir.run_files import RUNS
+from titanrun.rl.config import RlConfig
 from titanrun.rl.prompts.config import SyntheticPromptsConfig
 
 BUNDLED_DATASETS = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
@@ -53,9 +54,17 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     data["evaluation"]["tasks"] = resolve_evaluation_tasks(
         data["evaluation"]["tasks"], data["validation"]
     )
-    if recipe.rl is not None and recipe.rl.validation.dataset == AUTO:
-        data["rl"]["validation"]["dataset"] = find_held_out_prompts(recipe.training.dataset)
+    if recipe.rl is not None:
+        resolve_rl(recipe.rl, recipe.training.dataset, data["rl"])
     return data
+
+
+def resolve_rl(config: RlConfig, dataset: DatasetConfig, rl: dict[str, Any]) -> None:
+    """Set validation prompts and the handling of equal rewards in the section's plain data."""
+    if config.validation.dataset == AUTO:
+        rl["validation"]["dataset"] = find_held_out_prompts(dataset)
+    if config.rollout.drop_zero_variance == AUTO:
+        rl["rollout"]["drop_zero_variance"] = not config.algorithm.learns_from_equal_rewards
 
 
 def resolve_attention_documents(recipe: Recipe, model: dict[str, Any]) -> None:

@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 
 from titanrun.components.converters.config import (
+    AUTO_FILTER,
     ConverterConfig,
     Float8GroupedMmConfig,
     Float8LinearConfig,
     Fp32LmHeadConfig,
     Mxfp8LinearConfig,
     Nvfp4LinearConfig,
+    QatConfig,
 )
+from titanrun.components.converters.quantization_config import LM_HEAD
 from titanrun.config.problems import DataPath
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.recipe.recipe import Recipe
@@ -64,6 +67,48 @@ def converters_share_format(run: Recipe) -> Iterator[RuleViolation]:
         formats.setdefault(converter.number_format, (path, converter.name))
 
 
+@rule("converter-finds-modules")
+def converter_finds_modules(run: Recipe) -> Iterator[RuleViolation]:
+    """Require that low-precision converters leave modules for qat and fp32_lm_head.
+
+    A module has one converter, the first in the list that selects it. List fp32_lm_head first, and
+    use qat or a low-precision converter, not both for the same modules.
+    """
+    converters = list(iter_converters(run))
+    for index, (path, converter) in enumerate(converters):
+        for place, earlier in converters[:index]:
+            if isinstance(converter, Fp32LmHeadConfig) and selects_module(earlier, LM_HEAD):
+                hint = f"list {converter.name} first"
+            elif isinstance(converter, QatConfig) and selects_all_but(
+                earlier, converter.filter_fqns
+            ):
+                hint = "remove one of them, or name the modules of the other in filter_fqns"
+            else:
+                continue
+            message = f"{earlier.name} leaves no module for {converter.name}"
+            yield RuleViolation(message, (path, place), hint=hint)
+
+
+def selects_module(converter: ConverterConfig, name: str) -> bool:
+    """Return whether a low-precision converter of linear modules selects one of that name."""
+    if isinstance(converter, Nvfp4LinearConfig):
+        return not converter.fqns or any(text in name for text in converter.fqns)
+    return (
+        isinstance(converter, Float8LinearConfig | Mxfp8LinearConfig)
+        and not getattr(converter, AUTO_FILTER, False)
+        and not any(text in name for text in converter.filter_fqns)
+    )
+
+
+def selects_all_but(converter: ConverterConfig, names: tuple[str, ...]) -> bool:
+    """Return whether a low-precision converter leaves at most linear modules of these names."""
+    return (
+        isinstance(converter, Float8LinearConfig | Mxfp8LinearConfig)
+        and not getattr(converter, AUTO_FILTER, False)
+        and set(converter.filter_fqns) <= set(names)
+    )
+
+
 @rule("converter-needs-experts")
 def converter_needs_experts(run: Recipe) -> Iterator[RuleViolation]:
     """Require a model with experts for converters of grouped products.
@@ -115,6 +160,25 @@ def mxfp8_compiles_without_tp(run: Recipe) -> Iterator[RuleViolation]:
                 yield RuleViolation(
                     message, places, hint="set compile.enable: false, or tensor_parallel_degree: 1"
                 )
+
+
+@rule("mxfp8-computes-in-bf16")
+def mxfp8_computes_in_bf16(run: Recipe) -> Iterator[RuleViolation]:
+    """Require bfloat16 as compute dtype for MXFP8 modules.
+
+    The kernels that round to MXFP8 read bf16. Set training.mixed_precision_param to bfloat16; with
+    emulate: true any dtype can be used.
+    """
+    training = run.training
+    if "bfloat16" in (training.dtype, training.mixed_precision_param):
+        return
+    for path, converter in iter_converters(run):
+        if isinstance(converter, Mxfp8LinearConfig) and not converter.emulate:
+            yield RuleViolation(
+                f"{converter.name} needs bfloat16, but everything is computed in float32",
+                (path, ("training", "mixed_precision_param")),
+                hint="set training.mixed_precision_param: bfloat16",
+            )
 
 
 @rule("nvfp4-stays-whole")

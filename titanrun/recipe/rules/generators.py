@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.converters.config import Float8LinearConfig, QatConfig
 from titanrun.config.problems import DataPath
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rule
-from titanrun.rl.generators.config import VllmConfig
+from titanrun.rl.generators.config import GeneratorConfig, StaticConfig, VllmConfig
+from titanrun.training.config import MIN_TEMPERATURE
 
 GENERATOR: DataPath = ("rl", "generator")
 SAMPLING: DataPath = ("rl", "sampling")
+# vllm.sampling_params raises temperatures between 0 and this to it
+VLLM_MIN_TEMPERATURE = 0.01
+# largest difference of log-probabilities that rounding in low precision was seen to make, doubled
+ROUNDING_LIMIT = 0.05
 
 
 @rule("split-generator-needs-ranks")
@@ -104,3 +110,65 @@ def vllm_logprobs_cover_all_tokens(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 message, paths, hint="use temperature: 1.0, or rl.generator: native"
             )
+
+
+@rule("vllm-raises-low-temperatures")
+def vllm_raises_low_temperatures(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a temperature of 0, or of at least 0.01, with vLLM.
+
+    vLLM samples at 0.01 where the temperature is between: the policy would learn from
+    log-probabilities at another temperature. Below 1e-5, the most likely token is selected.
+    """
+    if run.rl is None or not isinstance(run.rl.generator, VllmConfig):
+        return
+    temperature = run.rl.sampling.temperature
+    if MIN_TEMPERATURE <= temperature < VLLM_MIN_TEMPERATURE:
+        yield RuleViolation(
+            f"vLLM samples at temperature {VLLM_MIN_TEMPERATURE:g} instead of {temperature:g}",
+            ((*SAMPLING, "temperature"), GENERATOR),
+            hint=f"use 0, or at least {VLLM_MIN_TEMPERATURE:g}, or rl.generator: native",
+        )
+
+
+@rule("logprob-limit-fits-rounding")
+def logprob_limit_fits_rounding(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about rl.sync.max_logprob_diff if generator and policy round differently.
+
+    The generator computes in the policy's converted form, but the batches of the two differ:
+    float8_linear with recipe_name tensorwise scales a whole batch (rowwise does not), and bfloat16
+    rounds sums whose order depends on the batch. vLLM's own models are not converted. Log-
+    probabilities then differ by some 0.01: set max_logprob_diff to 0.05 or more, or change what
+    rounds.
+    """
+    if run.rl is None or run.rl.sync.max_logprob_diff is None:
+        return
+    limit, path = run.rl.sync.max_logprob_diff, ("rl", "sync", "max_logprob_diff")
+    is_compared = run.rl.schedule.target_offpolicy == 0 and not run.rl.batch_invariant
+    if limit >= ROUNDING_LIMIT or not is_compared or isinstance(run.rl.generator, StaticConfig):
+        return
+    for reason, place, hint in iter_rounding_differences(run, run.rl.generator):
+        yield RuleViolation(
+            f"rounding alone may exceed max_logprob_diff {limit:g}: {reason}",
+            (path, place),
+            hint=f"use max_logprob_diff: {ROUNDING_LIMIT}, or {hint}",
+            severity="warning",
+        )
+
+
+def iter_rounding_differences(
+    run: Recipe, generator: GeneratorConfig
+) -> Iterator[tuple[str, DataPath, str]]:
+    """Yield why generator and policy round differently, the path of the cause, and another fix."""
+    for index, converter in enumerate(run.converters):
+        path: DataPath = ("converters", index)
+        if isinstance(generator, VllmConfig) and generator.model == "huggingface":
+            if converter.number_format is not None or isinstance(converter, QatConfig):
+                yield f"vLLM does not convert to {converter.name}", path, "generator: native"
+        elif isinstance(converter, Float8LinearConfig) and converter.recipe_name == "tensorwise":
+            reason = f"{converter.name} with tensorwise scales depends on the batch"
+            yield reason, (*path, "recipe_name"), "recipe_name: rowwise"
+    training = run.training
+    if "bfloat16" in (training.dtype, training.mixed_precision_param):
+        reason = "sums in bfloat16 depend on the batch"
+        path = ("training", "mixed_precision_param")
+        yield reason, path, "training.mixed_precision_param: float32"

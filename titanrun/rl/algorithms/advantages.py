@@ -26,8 +26,13 @@ def normalize_by_group_std(rewards: Sequence[float]) -> list[float]:
 
 
 def subtract_leave_one_out_mean(rewards: Sequence[float]) -> list[float]:
-    """Compute r_i - mean of the other rewards."""
+    """Compute r_i - mean of the other rewards.
+
+    A single reward has no others: its advantage is 0.
+    """
     total, others = sum(rewards), len(rewards) - 1
+    if others == 0:
+        return [0.0]
     return [reward - (total - reward) / others for reward in rewards]
 
 

@@ -50,6 +50,11 @@ class AlgorithmConfig(ComponentConfig):
     """Weight of the policy's entropy, which is added to the maximized objective."""
     kl: DivergenceConfig = section(DivergenceConfig)
 
+    @property
+    def learns_from_equal_rewards(self) -> bool:
+        """Whether a group with equal rewards changes the weights."""
+        return not self.learns_from_rewards or self.entropy_coef > 0 or self.kl.coef > 0
+
 
 class RewardAlgorithmConfig(AlgorithmConfig):
     """Fields of algorithms that learn from rewards."""
@@ -61,6 +66,14 @@ class RewardAlgorithmConfig(AlgorithmConfig):
     others; group_ratio: (r - mean) / mean; group_rank: rank of r in its group, from -1 (all others
     are better) to 1 (all others are worse); running_mean: r - running mean of all earlier rewards.
     """
+
+    @property
+    def learns_from_equal_rewards(self) -> bool:
+        """Whether a group with equal rewards changes the weights.
+
+        Every advantage relative to the group is zero then.
+        """
+        return self.advantage == "running_mean" or super().learns_from_equal_rewards
 
 
 class ClippedAlgorithmConfig(RewardAlgorithmConfig):

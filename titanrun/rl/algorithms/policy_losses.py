@@ -25,6 +25,7 @@ from titanrun.rl.algorithms.config import (
     DppoConfig,
     RefKlConfig,
 )
+from titanrun.training.token_sampling import scale_logits
 
 
 # Estimators of KL(policy || reference) from tokens sampled by the policy, see
@@ -101,13 +102,13 @@ class PolicyLoss:
         cp_group: ProcessGroup | None = None,
     ) -> None:
         self.config, self.cp_group = config, cp_group
-        self.temperature = sampling_temperature or 1.0
+        self.temperature = sampling_temperature
 
     def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         """Compute the loss sum as an fp32 scalar."""
         valid_BT = batch.label_mask()
         labels_BT = batch.labels.masked_fill(~valid_BT, 0)
-        scaled_BTV = logits_BTV.float() / self.temperature
+        scaled_BTV = scale_logits(logits_BTV, self.temperature)
         logprobs_BT = compute_label_logprobs(scaled_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
         behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
         difference_BT = logprobs_BT - behind_BT

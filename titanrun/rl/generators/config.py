@@ -13,7 +13,7 @@ class SamplingConfig(Config):
     """Sampling of next tokens."""
 
     temperature: NonNegativeFloat = numerics(1.0)
-    """Divisor of the logits. 0 selects the most likely token."""
+    """Divisor of the logits. 0, and anything below 1e-5, selects the most likely token."""
     top_p: Annotated[float, Interval(gt=0, le=1)] = numerics(1.0)
     """Sample only from the most likely tokens that together have this probability."""
     top_k: PositiveInt | None = numerics(None, examples=[50])

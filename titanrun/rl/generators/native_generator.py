@@ -8,11 +8,17 @@ from torch import Tensor
 
 from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.models.shared.kv_cache import use_kv_cache
-from titanrun.rl.generators.batched_sampling import sample_tokens, uniform_noise
 from titanrun.rl.generators.config import NativeConfig
 from titanrun.rl.generators.generator_protocol import GeneratorResources
 from titanrun.rl.rollout_types import Completion, GenerateRequest
 from titanrun.training.decoding import decode_step, prefill
+from titanrun.training.token_sampling import (
+    SamplingParams,
+    gather_token_logprobs,
+    sample_tokens,
+    scale_logits,
+    uniform_noise,
+)
 
 
 class NativeGenerator:
@@ -40,11 +46,14 @@ class NativeGenerator:
             temperature: replaces the recipe's temperature.
         """
         found: list[Completion] = []
-        given = self.resources.sampling.temperature if temperature is None else temperature
+        config = self.resources.sampling
+        sampling = SamplingParams(
+            config.temperature if temperature is None else temperature, config.top_k, config.top_p
+        )
         for start in range(0, len(requests), self.batch_size):
             with self.resources.autocast():
                 found += self._generate_batch(
-                    requests[start : start + self.batch_size], temperature=given
+                    requests[start : start + self.batch_size], sampling=sampling
                 )
         return found
 
@@ -63,7 +72,7 @@ class NativeGenerator:
         """Do nothing: no resources are held."""
 
     def _generate_batch(
-        self, requests: Sequence[GenerateRequest], *, temperature: float
+        self, requests: Sequence[GenerateRequest], *, sampling: SamplingParams
     ) -> list[Completion]:
         device = next(self.model.parameters()).device
         prompts = [request.tokens for request in requests]
@@ -83,10 +92,11 @@ class NativeGenerator:
                 else forward(self.model, prompts, device=device)
             )
             for step in range(longest):
-                drawn = sample_tokens(
-                    logits_BV, uniform_BS[:, step], self.resources.sampling, temperature=temperature
-                )
-                token_ids, token_logprobs = drawn.tokens_B.tolist(), drawn.logprobs_B.tolist()
+                tokens_B = sample_tokens(logits_BV, uniform_BS[:, step], sampling)
+                # of all tokens, as a trainer computes them, not of those that top_p and top_k leave
+                scaled_BV = scale_logits(logits_BV, sampling.temperature)
+                token_logprobs = gather_token_logprobs(scaled_BV, tokens_B).tolist()
+                token_ids = tokens_B.tolist()
                 for index in (index for index, is_active in enumerate(active) if is_active):
                     tokens[index].append(token_ids[index])
                     logprobs[index].append(token_logprobs[index])

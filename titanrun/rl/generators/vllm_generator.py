@@ -6,8 +6,7 @@ Its distributed world, threads and memory must not be shared with a trainer's ra
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import ExitStack
 from typing import Any
 
 from safetensors.torch import save_file
@@ -20,12 +19,12 @@ from titanrun.rl.generators.config import VllmConfig
 from titanrun.rl.generators.generator_protocol import GeneratorResources
 from titanrun.rl.json_subprocess import JsonSubprocess, NoResponseError
 from titanrun.rl.rollout_types import Completion, GenerateRequest
+from titanrun.rl.weight_sync.shared_memory_blocks import open_block_folder, sweep_abandoned_blocks
+from titanrun.training.config import MIN_TEMPERATURE
 
 log = logging.getLogger(__name__)
 
 GENERATOR_PATH = ("rl", "generator")
-# memory file system, if present, for the transfer of weights
-SHARED_MEMORY_FOLDER = Path("/dev/shm")
 
 
 class VllmGenerator:
@@ -49,12 +48,11 @@ class VllmGenerator:
             title="vLLM",
             environment=build_single_device_environment(resources.process_config.local_rank),
         )
-        self.folder = TemporaryDirectory(
-            prefix="titanrun-weights-",
-            dir=SHARED_MEMORY_FOLDER if SHARED_MEMORY_FOLDER.is_dir() else None,
-        )
+        sweep_abandoned_blocks()
+        self.exit_stack = ExitStack()
+        self.folder = self.exit_stack.enter_context(open_block_folder())
         response = self._request(
-            "start", {**build_start_message(config, resources), "folder": self.folder.name}
+            "start", {**build_start_message(config, resources), "folder": str(self.folder)}
         )
         log.info(
             "vLLM %s runs in a separate process, log file: %s",
@@ -72,6 +70,8 @@ class VllmGenerator:
             temperature: replaces the recipe's temperature.
         """
         given = self.resources.sampling.temperature if temperature is None else temperature
+        # vLLM raises a temperature that is hardly above 0, and samples with it
+        given = 0.0 if given < MIN_TEMPERATURE else given
         found: list[Completion] = []
         for start in range(0, len(requests), self.config.batch_size):
             batch = requests[start : start + self.config.batch_size]
@@ -86,7 +86,7 @@ class VllmGenerator:
 
     def load(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Send new weights through a file in memory."""
-        file = Path(self.folder.name) / "weights.safetensors"
+        file = self.folder / "weights.safetensors"
         # tied weights share memory, which safetensors does not allow
         save_file(
             {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights}, file
@@ -98,7 +98,7 @@ class VllmGenerator:
     def close(self) -> None:
         """Stop the process."""
         self.subprocess.close()
-        self.folder.cleanup()
+        self.exit_stack.close()
 
     def _request(self, action: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -14,6 +14,7 @@ from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.object_collectives import get_default_rank_group, new_file_io_group
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import get_precision
+from titanrun.distributed.quantized_weights import QuantizedWeight, cast_parameters_
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.chat_renderer import ChatRenderer, PlainRenderer, Renderer
@@ -141,7 +142,7 @@ def get_generator_dtype(recipe: Recipe, config: RlConfig) -> torch.dtype:
 def clone_policy_model(
     recipe: Recipe, device: torch.device, dtype: torch.dtype, meshes: ParallelMeshes | None = None
 ) -> torch.nn.Module:
-    """Build a model of the policy's architecture with parameters in `dtype`.
+    """Build a model of the policy's architecture, converted like it, with parameters in `dtype`.
 
     Buffers keep their own dtype. The model is whole on this rank, or split over the tensor-parallel
     ranks of `meshes`. Activations and logits are whole on each rank, since prompts have any
@@ -151,8 +152,7 @@ def clone_policy_model(
         recipe, get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
     )
     convert_model(recipe, model, meshes=None)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
+    cast_parameters_(model, dtype)
     maybe_apply_tensor_parallel(recipe, model, meshes, is_weights_only=True)
     materialize_and_init(model, device=device, seed=recipe.debug.seed)
     if meshes is not None:
@@ -192,18 +192,31 @@ def build_weight_sync(
 ) -> WeightSync:
     """Build the weight synchronization from engine to generator."""
     transport = build_weight_transport(config, job.resolved_path.parent / WEIGHTS_FOLDER)
-    return WeightSync(
-        transport, generator, get_generator_dtype(recipe, config), get_parameter_names(recipe)
-    )
+    # the generator quantizes the matrices again: to the same codes if they arrive unrounded
+    names = get_parameter_names(recipe) - get_quantized_names(recipe)
+    return WeightSync(transport, generator, get_generator_dtype(recipe, config), names)
 
 
 def get_parameter_names(recipe: Recipe) -> frozenset[str]:
     """Return the names of the full model's parameters after conversion."""
+    return frozenset(
+        name for name, _ in build_meta_policy(recipe).named_parameters(remove_duplicate=False)
+    )
+
+
+def get_quantized_names(recipe: Recipe) -> frozenset[str]:
+    """Return the names of the full model's quantized matrices."""
+    named = build_meta_policy(recipe).named_parameters(remove_duplicate=False)
+    return frozenset(name for name, weight in named if isinstance(weight, QuantizedWeight))
+
+
+def build_meta_policy(recipe: Recipe) -> torch.nn.Module:
+    """Build the full model on the meta device and convert it."""
     meta_model = build_model(
         recipe, get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
     )
     convert_model(recipe, meta_model, meshes=None)
-    return frozenset(name for name, _ in meta_model.named_parameters(remove_duplicate=False))
+    return meta_model
 
 
 def build_weight_transport(config: RlConfig, folder: Path) -> WeightTransport:

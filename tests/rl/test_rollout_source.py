@@ -1,0 +1,149 @@
+"""What a policy learns from: which groups are kept, and what their advantages are relative to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.rl.parts import TEXT, rollouter, write_recipe
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
+from titanrun.rl.rewards.reward_function import RewardFunction
+from titanrun.rl.rollout_source import RolloutLayout, RolloutSource, RolloutStep
+from titanrun.rl.rollout_types import Prompt, Rollout
+from titanrun.rl.state import RlState
+
+# rewards of the two completions of each prompt
+REWARDS: list[tuple[float | None, float | None]] = [
+    (1.0, 1.0),
+    (0.0, 0.0),
+    (1.0, 0.0),
+    (0.5, 0.5),
+]
+
+
+class Rewards:
+    """A reward that gives the next pair of values to each group."""
+
+    def __init__(self, pairs: list[tuple[float | None, float | None]]) -> None:
+        self.pairs: Iterator[tuple[float | None, float | None]] = iter(pairs)
+
+    def score(self, rollouts: list[Rollout]) -> list[float | None]:
+        groups = sorted({rollout.group for rollout in rollouts})
+        given = {group: list(next(self.pairs)) for group in groups}
+        return [given[rollout.group].pop(0) for rollout in rollouts]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def resolve(folder: Path, *overrides: str) -> Recipe:
+    return load_resolved_text(
+        resolve_recipe(write_recipe(folder, TEXT), overrides, environment={}).text
+    )
+
+
+def learn(
+    folder: Path, *overrides: str, pairs: list[tuple[float | None, float | None]] = REWARDS
+) -> list[tuple[float, ...] | None]:
+    """The advantages of each group, one group a step. None for a group that was dropped."""
+    run = resolve(
+        folder, "rl.rollout.prompts_per_step=1", "rl.rollout.samples_per_prompt=2", *overrides
+    )
+    assert run.rl is not None
+    engine: Any = SimpleNamespace(policy_version=0)
+    dataloader: Any = SimpleNamespace(next_indices=lambda: [0], state_dict=dict)
+    prompts: Any = SimpleNamespace(get_prompt=lambda index: Prompt("a", ""))
+    source = RolloutSource(
+        config=run.rl,
+        layout=RolloutLayout(seq_len=32, local_batch_size=1, should_pack=True),
+        engine=engine,
+        loss=lambda logits, batch: logits.sum(),
+        dataloader=dataloader,
+        prompt_dataset=prompts,
+        runner=rollouter(
+            folder, lambda text: "bc", rubric=RewardFunction({"given": (Rewards(pairs), 1.0)})
+        ),
+        weight_sync=SimpleNamespace(),  # type: ignore[arg-type]
+        state=RlState(run.rl, engine),
+    )
+    found: list[tuple[float, ...] | None] = []
+    for _ in pairs:
+        step = source.next_input()
+        if step is None:
+            found.append(None)
+            continue
+        payload: RolloutStep = step.payload
+        used = payload.packed.batch.extra["advantages"][payload.packed.batch.label_mask()]
+        found.append(tuple(dict.fromkeys(round(float(value), 4) for value in used)))
+    return found
+
+
+def test_a_running_baseline_learns_from_groups_of_equal_rewards(tmp_path: Path) -> None:
+    """Row A5 of the defect list: groups that were all right or all wrong were dropped."""
+    assert learn(tmp_path, "rl.algorithm=reinforce") == [
+        (1.0,),  # no reward before
+        (-1.0,),  # after 1, 1
+        (0.5, -0.5),  # after 1, 1, 0, 0
+        (0.0,),  # after 1, 1, 0, 0, 1, 0
+    ]
+
+
+def test_the_running_baseline_counts_the_groups_that_a_recipe_drops(tmp_path: Path) -> None:
+    """Row A5 of the defect list: the baseline never saw dropped rewards."""
+    pairs = [(1.0, 1.0), (1.0, 1.0), (1.0, 0.0)]
+    dropping = learn(
+        tmp_path, "rl.algorithm=reinforce", "rl.rollout.drop_zero_variance=true", pairs=pairs
+    )
+    assert dropping == [None, None, (0.0, -1.0)]
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "rloo", "max_rl", "gspo", "cispo"])
+def test_advantages_within_a_group_drop_groups_of_equal_rewards(tmp_path: Path, name: str) -> None:
+    found = learn(tmp_path, f"rl.algorithm={name}")
+    assert [advantages is None for advantages in found] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "drops"),
+    [
+        (["rl.algorithm=grpo"], True),
+        (["rl.algorithm=dppo"], True),
+        (["rl.algorithm={name: grpo, advantage: running_mean}"], False),
+        (["rl.algorithm={name: reinforce, advantage: group_mean}"], True),
+        (["rl.algorithm={name: grpo, entropy_coef: 0.01}"], False),
+        (["rl.algorithm={name: grpo, kl: {coef: 0.1}}", "rl.reference=frozen_copy"], False),
+        (["rl.algorithm=ref_kl", "rl.reference=frozen_copy"], False),
+        (["rl.algorithm=reinforce", "rl.rollout.drop_zero_variance=true"], True),
+        (["rl.algorithm=grpo", "rl.rollout.drop_zero_variance=false"], False),
+    ],
+)
+def test_groups_of_equal_rewards_are_dropped_where_they_teach_nothing(
+    tmp_path: Path, overrides: list[str], drops: bool
+) -> None:
+    """A penalty for divergence and the entropy have gradients without any reward."""
+    rl = resolve(tmp_path, *overrides).rl
+    assert rl is not None and rl.rollout.drop_zero_variance is drops
+
+
+def test_one_completion_a_prompt_needs_no_further_setting(tmp_path: Path) -> None:
+    resolve(tmp_path, "rl.algorithm=reinforce", "rl.rollout.samples_per_prompt=1")
+
+
+def test_a_group_with_one_reward_left_has_no_leave_one_out_advantage(tmp_path: Path) -> None:
+    """It was a division by zero where such groups are kept."""
+    found = learn(
+        tmp_path,
+        "rl.algorithm=rloo",
+        "rl.rollout.drop_zero_variance=false",
+        pairs=[(1.0, None), (1.0, 0.0)],
+    )
+    assert found == [(0.0,), (1.0, -1.0)]
+
+
+def test_distillation_needs_no_reward_to_learn_from_a_completion(tmp_path: Path) -> None:
+    pairs: list[tuple[float | None, float | None]] = [(None, None), (1.0, None)]
+    found = learn(tmp_path, "rl.algorithm=ref_kl", "rl.reference=frozen_copy", pairs=pairs)
+    assert None not in found
