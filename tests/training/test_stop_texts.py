@@ -18,7 +18,7 @@ def test_a_special_token_stops_by_its_id(tokenizer: HuggingFaceTokenizer) -> Non
     said = tokenizer.encode("one two", add_bos=False, add_eos=False)
     stops = StopTexts(tokenizer, [special])
     assert not stops.is_reached(said) and stops.is_reached([*said, tokenizer.eos_id])
-    assert stops.cut([*said, tokenizer.eos_id]) == "one two"
+    assert stops.decode_before_stop([*said, tokenizer.eos_id]) == "one two"
 
 
 def test_text_before_a_special_token_belongs_to_the_stop(tokenizer: HuggingFaceTokenizer) -> None:
@@ -26,11 +26,11 @@ def test_text_before_a_special_token_belongs_to_the_stop(tokenizer: HuggingFaceT
     stops = StopTexts(tokenizer, [f" two{special}", "never"])
     said = [*tokenizer.encode("one two", add_bos=False, add_eos=False), tokenizer.eos_id]
     other = [*tokenizer.encode("one three", add_bos=False, add_eos=False), tokenizer.eos_id]
-    assert stops.is_reached(said) and stops.cut(said) == "one"
+    assert stops.is_reached(said) and stops.decode_before_stop(said) == "one"
     assert not stops.is_reached(other)
 
 
 def test_a_text_stops_in_the_middle_of_a_token(tokenizer: HuggingFaceTokenizer) -> None:
     stops = StopTexts(tokenizer, ["wo"])
     said = tokenizer.encode("one two", add_bos=False, add_eos=False)
-    assert stops.is_reached(said) and stops.cut(said) == "one t"
+    assert stops.is_reached(said) and stops.decode_before_stop(said) == "one t"

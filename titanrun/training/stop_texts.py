@@ -29,7 +29,7 @@ class StopTexts:
         decoded = self._tokenizer.decode(tokens) if self._texts else ""
         return any(text in decoded for text in self._texts)
 
-    def cut(self, tokens: Sequence[int]) -> str:
+    def decode_before_stop(self, tokens: Sequence[int]) -> str:
         """Return the text of a continuation before the first of the texts."""
         ends = [len(tokens) - len(ids) for ids in self._ids if tokens[-len(ids) :] == ids]
         decoded = self._tokenizer.decode(tokens[: min(ends, default=len(tokens))])

@@ -215,7 +215,7 @@ def print_continuation(
     prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: GenerateCommandRequest
 ) -> None:
     """Print a continuation, as JSON or after its prompt."""
-    text = StopTexts(tokenizer, job["stop"]).cut(continuation.tokens)
+    text = StopTexts(tokenizer, job["stop"]).decode_before_stop(continuation.tokens)
     if job["json"]:
         print(json.dumps({"text": text, "token_ids": continuation.tokens}, ensure_ascii=False))
     else:
