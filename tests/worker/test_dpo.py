@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from tests.worker.test_resume import sending, train
 from titanrun.components.data.config import PreferenceDatasetConfig
 from titanrun.components.data.preference_dataset import build_preference_dataset
+from titanrun.components.data.spec.chat_formats import Conversation
 from titanrun.components.data.spec.preference_formats import parse_preference_pair
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
@@ -163,7 +164,7 @@ def test_a_pair_is_two_replies_or_two_conversations() -> None:
         {"role": "assistant", "content": "b"},
         {"role": "assistant", "content": "c"},
     )
-    expected = ([asked, good], [asked, bad])
+    expected = (Conversation([asked, good]), Conversation([asked, bad]))
     assert (
         parse_preference_pair(config, {"asked": "a", "better": "b", "worse": "c"}, "line 1")
         == expected

@@ -116,7 +116,7 @@ def add_text_options(parser: CommandParser) -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="stop at this text and omit it; may be repeated",
+        help="stop at this text, or special token, and omit it; may be repeated",
     )
     parser.add_argument(
         "--ignore-eos", action="store_true", help="continue after the end-of-text token"

@@ -278,7 +278,7 @@ def test_what_is_too_long_can_be_refused(opened: Open) -> None:
         (
             {"messages": [{"role": "user", "content": ["hello"]}]},
             {},
-            "has a list in 'content', not text",
+            "part 1 of 'content' has no type, but only text can be trained on",
         ),
         (
             {"messages": [{"role": "system", "content": "be good"}]},
@@ -381,7 +381,7 @@ CALLS = (
         (NO_TOOLS, "omits message 2 of record 1, which is from 'tool'"),
         (RAISES, "who?; record 1 has messages from: user, tool, assistant"),
         (CALLS, None),
-        (FORGETFUL, None),
+        (FORGETFUL, "omits the tool calls of message 3 of record 1, which is from 'assistant'"),
     ],
 )
 def test_a_template_must_have_words_for_every_role(text: str, words: str | None) -> None:

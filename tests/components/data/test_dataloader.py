@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from titanrun.components.data.dataloader import (
-    DataloaderExhaustedError,
-    DistributedDataLoader,
-    shuffle_order,
-)
+from titanrun.components.data.dataloader import DataloaderExhaustedError, DistributedDataLoader
+from titanrun.components.data.sample_order import shuffle_order
 from titanrun.config.problems import ProblemsFound
 
 

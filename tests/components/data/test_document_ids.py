@@ -62,3 +62,12 @@ def test_a_share_of_each_row_keeps_the_documents_of_whole_rows():
         [[0, 0, 1, 1, 1, 2]],
         [[0] * 6],
     ]
+
+
+@pytest.mark.parametrize("source", ["eos", "positions"])
+def test_a_row_of_one_token_is_one_document(source):
+    """Row A9 of the defect list: rows of one token got ids of shape [N, 0]."""
+    made = TokenBatch.from_sequences(ROWS[:, :2])
+    one = TokenBatch(made.tokens, made.labels, torch.tensor([[0], [3]]), made.loss_mask)
+    marked = get_document_id_fn(source, eos_id=END)(one)
+    assert marked.tokens.shape == (2, 1) and marked.document_ids.tolist() == [[0], [0]]

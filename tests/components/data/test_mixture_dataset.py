@@ -39,14 +39,18 @@ def mixed(files: list[Path], *sources: dict[str, Any]) -> MixtureDataset:
 
 
 def firsts(rows: MixtureDataset) -> list[int]:
-    return [int(rows[index][0]) for index in range(len(rows))]
+    return [int(rows[index][0]) for index in rows.compute_epoch_order(0, seed=None).tolist()]
 
 
 def test_weights_are_shares_evenly_spread_and_every_row_is_read(given: list[Path]) -> None:
     rows = mixed(given, {"weight": 3}, {"weight": 0.5}, {"weight": 0.5})
     read = firsts(rows)
     # 40 rows at a share of an eighth
-    assert len(rows) == 320 and set(read) == {*range(10), *range(1000, 1020), *range(2000, 2040)}
+    assert rows.epoch_size == 320 and set(read) == {
+        *range(10),
+        *range(1000, 1020),
+        *range(2000, 2040),
+    }
     assert [sum(token // 1000 == source for token in read) for source in range(3)] == [240, 40, 40]
     for first in range(0, 320, 8):
         assert sorted(token // 1000 for token in read[first : first + 8]) == [0] * 6 + [1, 2]
@@ -76,7 +80,7 @@ def test_a_pass_ends_where_a_source_has_been_read_often_enough(
 def test_a_mixture_that_is_shuffled_has_its_shares_in_every_pass(given: list[Path]) -> None:
     rows = mixed(given, {"weight": 3}, {"weight": 1})
     loader = DistributedDataLoader(
-        rows, seed=1, shuffle=True, repeat=True, global_batch_size=len(rows)
+        rows, seed=1, shuffle=True, repeat=True, global_batch_size=rows.epoch_size
     )
     passes = [loader.next_samples()[:, 0].tolist() for _ in range(2)]
     assert passes[0] != passes[1] and sorted(passes[0]) == sorted(passes[1]) == sorted(firsts(rows))
@@ -129,3 +133,105 @@ def test_a_source_that_changes_is_noticed(given: list[Path]) -> None:
     with pytest.raises(ProblemsFound) as caught:
         rows.check()
     assert caught.value.problems[0].path == ("sources", 1, "dataset", "path")
+
+
+def read_stream(rows: MixtureDataset, count: int, **options: Any) -> list[int]:
+    """Return the first ids of `count` rows, read in global batches of 4 by one rank."""
+    loader = DistributedDataLoader(
+        rows, global_batch_size=4, **{"seed": 1, "shuffle": True, "repeat": True, **options}
+    )
+    read: list[int] = []
+    while len(read) < count and loader.has_next():
+        read += loader.next_samples()[:, 0].tolist()
+    return read
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_source_is_read_whole_before_a_row_of_it_is_read_again(
+    shuffle: bool, given: list[Path]
+) -> None:
+    """Row A1 of the defect list: every pass took the same first rows of a source.
+
+    The oracle counts the reads of each row after every batch, over passes of 20 rows of which the
+    file of 40 rows has 10.
+    """
+    rows = mixed([given[0], given[2]], {"max_rows": 5, "epochs": 2.0}, {"weight": 1.0})
+    read = read_stream(rows, 400, shuffle=shuffle)
+    of_large = [token for token in read if token >= 2000]
+    for end in range(len(of_large) + 1):
+        counted = [of_large[:end].count(2000 + row) for row in range(40)]
+        assert max(counted) - min(counted) <= 1
+    passes = [of_large[start : start + 40] for start in range(0, 320, 40)]
+    assert len({tuple(order) for order in passes}) == (8 if shuffle else 1)
+
+
+def test_epochs_of_a_source_count_over_the_whole_run(given: list[Path]) -> None:
+    """Row A1 of the defect list: `epochs` counted per pass and was exceeded with `repeat`."""
+    rows = mixed(given, {"epochs": 1.5, "weight": 3.0}, {"epochs": 2.0}, {})
+    read = read_stream(rows, 1000)
+    counted = {token: read.count(token) for token in {*read}}
+    assert [sum(counted.get(row, 0) for row in range(10))] == [15]
+    assert all(counted.get(row, 0) in (1, 2) for row in range(10))
+    assert {counted.get(1000 + row) for row in range(20)} == {2}
+    # what the two give up goes to the third
+    assert len(read) == 1000 and sum(counted.get(2000 + row, 0) for row in range(40)) == 945
+    # a pass is 15 + 5 + 5 rows; in the second the two others share equally
+    assert [sum(token // 1000 == 1 for token in read[:25]), rows.epoch_size] == [5, 25]
+    assert sum(token // 1000 == 1 for token in read_stream(rows, 52)[25:50]) in (12, 13)
+
+
+def test_a_mixture_ends_when_all_its_sources_have_been_read_often_enough(
+    given: list[Path],
+) -> None:
+    rows = mixed(given, {"epochs": 2.0}, {"epochs": 1.0}, {"max_rows": 4, "epochs": 1.0})
+    read = read_stream(rows, 1000)
+    assert len(read) == 44
+    assert [read.count(row) for row in (*range(10), *range(1000, 1020))] == [2] * 10 + [1] * 20
+    assert [read.count(2000 + row) for row in range(5)] == [1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("dp_size", [2, 4])
+def test_the_passes_of_a_mixture_do_not_depend_on_ranks_or_restarts(
+    dp_size: int, given: list[Path]
+) -> None:
+    sources: tuple[dict[str, Any], ...] = ({"epochs": 1.5}, {"max_rows": 7}, {"weight": 0.7})
+
+    def open_loader(dp_rank: int, ranks: int) -> DistributedDataLoader:
+        return DistributedDataLoader(
+            mixed(given, *sources),
+            seed=3,
+            shuffle=True,
+            repeat=True,
+            global_batch_size=8,
+            dp_rank=dp_rank,
+            dp_size=ranks,
+        )
+
+    whole = open_loader(0, 1)
+    expected = [whole.next_samples()[:, 0].tolist() for _ in range(40)]
+    by_rank = [open_loader(rank, dp_size) for rank in range(dp_size)]
+    for step in range(40):
+        together = [token for one in by_rank for token in one.next_samples()[:, 0].tolist()]
+        assert together == expected[step]
+        again = open_loader(0, 1)
+        again.load_state_dict(by_rank[0].state_dict())
+        if step < 39:
+            assert again.next_samples()[:, 0].tolist() == expected[step + 1]
+
+
+def test_a_mixture_in_a_mixture_keeps_its_shares(given: list[Path]) -> None:
+    tokens = [{"name": "tokens", "path": str(file)} for file in given]
+    inner = {
+        "name": "mixture",
+        "sources": [{"dataset": tokens[0]}, {"dataset": tokens[1], "weight": 3.0}],
+    }
+    config = MixtureDatasetConfig.model_validate(
+        {"sources": [{"dataset": inner}, {"dataset": tokens[2], "epochs": 1.0}]}
+    )
+    rows = build_mixture_dataset(
+        config, tokenizer=None, sample_length=5, cache_folder=given[0].parent / "cache"
+    )
+    read = read_stream(rows, 80)
+    assert len(read) == 80
+    # an inner pass is 10 + 30 rows, and the outer one has it once
+    assert [sum(token // 1000 == source for token in read) for source in range(3)] == [10, 30, 40]

@@ -141,8 +141,9 @@ def test_rows_of_a_mixture_without_weights_weigh_one(
     rows = build_mixture_dataset(
         config, tokenizer=shipped, sample_length=97, cache_folder=tmp_path / "cache"
     )
-    batch = TokenBatch.from_sequences(np.stack([rows[index] for index in range(30)]))
-    of_source = torch.tensor([rows.get_source_index(index) for index in range(30)])
+    order = rows.compute_epoch_order(0, seed=None)[:30].tolist()
+    batch = TokenBatch.from_sequences(np.stack([rows[index] for index in order]))
+    of_source = torch.tensor([rows.get_source_index(index) for index in order])
     assert (
         batch.weights is not None
         and (batch.weights[of_source > 0][batch.loss_mask[of_source > 0]] == 1).all()

@@ -13,7 +13,7 @@ from titanrun.components.data.config import (
 )
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.packed_sequences import PackingOptions, build_packed_dataset
-from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Message
+from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Conversation
 from titanrun.components.data.spec.data_files import resolve_data_files
 from titanrun.components.data.token_index import (
     DocumentCounts,
@@ -36,6 +36,8 @@ else:
     record_readers = LazyModule("titanrun.components.data.record_readers")
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".csv")
+CHAT_VERSION = "chat 2"
+"""Version of the rendering of conversations: an index of an earlier one is built again."""
 
 
 def build_chat_dataset(
@@ -68,7 +70,7 @@ def build_tiny_chat_dataset(
     )
 
 
-def iter_conversations(config: ChatDatasetConfig, *, scratch: Path) -> Iterator[list[Message]]:
+def iter_conversations(config: ChatDatasetConfig, *, scratch: Path) -> Iterator[Conversation]:
     """Yield the conversations in the files at `config.path`, in order."""
     found = record_readers.iter_records(resolve_data_files(config.path, SUFFIXES), scratch=scratch)
     for place, record in found:
@@ -90,7 +92,7 @@ def open_conversation_index(
     template = load_dataset_chat_template(config, tokenizer)
     learned = [config.train_on, config.role_weights.get_weights()]
     settings = json.dumps(
-        ["chat", config.layout, asdict(config.get_columns()), *learned, template.digest]
+        [CHAT_VERSION, config.layout, asdict(config.get_columns()), *learned, template.digest]
     )
 
     def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> DocumentCounts:

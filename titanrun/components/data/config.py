@@ -356,14 +356,15 @@ class MixtureSource(Config):
     max_rows: PositiveInt | None = numerics(None, unit="rows", examples=[10000])
     """Maximum number of sequences to use, the first ones. If null, all."""
     epochs: PositiveFloat | None = numerics(None, unit="epochs", examples=[2.0])
-    """Maximum number of times that one epoch of the mixture reads this dataset: the epoch ends when
-    it has been read that often. If null, as often as the weights require."""
+    """Maximum number of times that a run reads this dataset: the first epoch of the mixture ends
+    when it has been read that often. Later ones read the others. If null, there is no maximum."""
 
 
 class MixtureDatasetConfig(DatasetConfig):
     """Sequences of several datasets, in shares given by weights.
 
-    If no source sets epochs, one epoch of the mixture reads every sequence at least once.
+    If no source sets epochs, one epoch of the mixture reads every sequence at least once. The next
+    one goes on in each source where the last one ended.
     """
 
     name: Literal["mixture"] = numerics("mixture")

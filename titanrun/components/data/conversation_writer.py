@@ -86,9 +86,10 @@ class ConversationWriter:
         def build_masks(record: LocatedRecord) -> list[MaskedConversation]:
             nonlocal has_weights
             place, columns_of_record = record
-            messages = CHAT_FORMATS[self.config.layout](columns_of_record, columns, place)
-            has_weights = has_weights or any(key in message for message in messages)
-            return [build_loss_mask(self.config, self.template, messages, place)]
+            conversation = CHAT_FORMATS[self.config.layout](columns_of_record, columns, place)
+            has_weights = has_weights or any(key in message for message in conversation.messages)
+            template = self.template.with_tools(conversation.tools)
+            return [build_loss_mask(self.config, template, conversation.messages, place)]
 
         count = write_masked_conversations(
             iter_records(files, scratch=scratch), build_masks, self.tokenizer, writer

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.sample_order import view_first_epoch
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 
 MAX_SUMMARIZED_SAMPLES = 50_000
@@ -32,10 +33,11 @@ class DataSummary:
 
 
 def summarize_dataset(dataset: IndexedDataset, *, eos_id: int | None) -> DataSummary:
-    """Summarize the samples, or the first MAX_SUMMARIZED_SAMPLES.
+    """Summarize the samples of an epoch, or the first MAX_SUMMARIZED_SAMPLES.
 
     Documents are separated by positions, or else by end-of-text tokens.
     """
+    dataset = view_first_epoch(dataset)
     found = DataSummary(num_samples=min(len(dataset), MAX_SUMMARIZED_SAMPLES))
     rest: list[NDArray[np.int64]] = []
     for index in range(found.num_samples):

@@ -14,6 +14,11 @@ from titanrun.components.data.dataloader_workers import (
     stack_samples,
 )
 from titanrun.components.data.indexed_dataset import IndexedDataset, SampleIndex, SampleRequest
+from titanrun.components.data.sample_order import (
+    compute_epoch_order,
+    get_epoch_size,
+    get_total_size,
+)
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, problem_error
@@ -31,11 +36,11 @@ class DataloaderExhaustedError(Exception):
 class DistributedDataLoader:
     """Loader of one data-parallel rank's share of each global batch.
 
-    The stream of samples is epoch after epoch, each in its own order. Global batch s is samples s*G
-    to (s+1)*G of the stream, for a global batch size G, and may span epochs. Rank r takes the r-th
-    of dp_size equal, consecutive shares. So the samples of a global batch depend on the data, the
-    seed and G, never on dp_size, and seeking takes no time. `config_path` is the path of the
-    dataset in the recipe, for problems with it.
+    The stream of samples is epoch after epoch, each in its own order (sample_order.py). Global
+    batch s is samples s*G to (s+1)*G of the stream, for a global batch size G, and may span epochs.
+    Rank r takes the r-th of dp_size equal, consecutive shares. So the samples of a global batch
+    depend on the data, the seed and G, never on dp_size, and seeking takes no time. `config_path`
+    is the path of the dataset in the recipe, for problems with it.
     """
 
     def __init__(
@@ -54,10 +59,10 @@ class DistributedDataLoader:
         assert global_batch_size % dp_size == 0 and dp_rank < dp_size, (
             f"{global_batch_size} sequences are not divisible by {dp_size} ranks"
         )
-        check_dataset_size(len(dataset), repeat=repeat, global_batch_size=global_batch_size)
-        self.dataset, self._config_path, self._num_samples = dataset, config_path, len(dataset)
-        self.global_batch_size = global_batch_size
-        self._repeats, self._seed, self._shuffles = repeat, seed, shuffle
+        self.dataset, self._config_path = dataset, config_path
+        self._num_samples = get_epoch_size(dataset)
+        self._end = find_stream_end(dataset, repeat=repeat, global_batch_size=global_batch_size)
+        self.global_batch_size, self._seed, self._shuffles = global_batch_size, seed, shuffle
         self._local_batch_size = global_batch_size // dp_size
         self._local_start, self._position = dp_rank * self._local_batch_size, 0
         self._orders: dict[int, NDArray[np.integer]] = {}
@@ -106,7 +111,7 @@ class DistributedDataLoader:
 
     def has_next(self) -> bool:
         """Return whether another full global batch is left."""
-        return self._repeats or self._position + self.global_batch_size <= self._num_samples
+        return self._has_batch_at(self._position)
 
     def last_indices(self) -> list[int]:
         """Return the indices of the last batch of `next_samples`, empty before the first."""
@@ -168,11 +173,11 @@ class DistributedDataLoader:
     def _find_batch_indices(self, batch: int) -> list[SampleIndex] | None:
         """Return this rank's sample indices in global batch `batch`, None after the end."""
         position = batch * self.global_batch_size
-        return (
-            self._get_indices(position)
-            if self._repeats or position + self.global_batch_size <= self._num_samples
-            else None
-        )
+        return self._get_indices(position) if self._has_batch_at(position) else None
+
+    def _has_batch_at(self, position: int) -> bool:
+        """Return whether the stream has a full global batch at a position."""
+        return self._end is None or position + self.global_batch_size <= self._end
 
     def _get_indices(self, position: int) -> list[SampleIndex]:
         """Return this rank's sample indices of the global batch that starts at `position`.
@@ -208,8 +213,8 @@ class DistributedDataLoader:
             self._orders = {
                 number: order for number, order in self._orders.items() if abs(number - epoch) == 1
             }
-            self._orders[epoch] = shuffle_order(
-                self._num_samples, seed=self._seed if self._shuffles else None, epoch=epoch
+            self._orders[epoch] = compute_epoch_order(
+                self.dataset, epoch, seed=self._seed if self._shuffles else None
             )
         return self._orders[epoch]
 
@@ -236,31 +241,25 @@ def derive_sample_key(seed: int, epoch: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, epoch, index]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def shuffle_order(count: int, *, seed: int | None, epoch: int) -> NDArray[np.integer]:
-    """Return a permutation of `count` samples that depends on seed and epoch.
+def find_stream_end(dataset: IndexedDataset, *, repeat: bool, global_batch_size: int) -> int | None:
+    """Return the number of samples after which the data ends, or None.
 
-    Without a seed, it is the identity. Sorts random keys of PCG64: numpy guarantees that its raw
-    numbers never change, which it does not for its shuffle.
+    Raises:
+        ProblemsFound: A data problem if there is no sample, or no full global batch before the end.
     """
-    dtype = np.uint32 if count <= 2**32 else np.int64
-    if seed is None:
-        return np.arange(count, dtype=dtype)
-    keys = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch,))).random_raw(count)
-    # stable: other kinds order equal keys differently on different CPUs
-    return np.argsort(keys, kind="stable").astype(dtype)
-
-
-def check_dataset_size(num_samples: int, *, repeat: bool, global_batch_size: int) -> None:
-    """Check that the data has a sample, and a full global batch if it does not repeat."""
+    num_samples = get_epoch_size(dataset)
     if num_samples == 0:
         raise problem_error(
             "data", "the data has no sequences", hint="use more data or a smaller seq_len"
         )
-    if not repeat and num_samples < global_batch_size:
-        message = (
-            f"the data has {pluralize(num_samples, 'sequence')}, but one global batch needs "
-            f"{global_batch_size} and repeat is off"
-        )
-        raise problem_error(
-            "data", message, hint="use more data, a smaller global batch, or repeat: true"
-        )
+    end = get_total_size(dataset) if repeat else num_samples
+    if end is None or end >= global_batch_size:
+        return end
+    message = (
+        f"the data has {pluralize(end, 'sequence')}, but one global batch needs {global_batch_size}"
+    )
+    hint = "use more data, a smaller global batch, or more epochs of the sources"
+    if not repeat:
+        message += " and repeat is off"
+        hint = "use more data, a smaller global batch, or repeat: true"
+    raise problem_error("data", message, hint=hint)

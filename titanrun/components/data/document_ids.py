@@ -60,7 +60,7 @@ def build_document_ids(is_document_end: Tensor) -> Tensor:
     Args:
         is_document_end: Bool tensor [N, T - 1].
     """
-    first = torch.zeros_like(is_document_end[:, :1])
+    first = is_document_end.new_zeros(len(is_document_end), 1)
     return torch.cat([first, is_document_end], dim=1).cumsum(dim=1)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from titanrun.components.data.config import ChatDatasetConfig
+from titanrun.components.data.spec.chat_content import Message
 from titanrun.components.tokenizers.chat_template import (
     ChatTemplate,
-    Message,
     Span,
     compute_reply_spans,
     compute_turn_span,

@@ -9,8 +9,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.config import MixtureDatasetConfig, MixtureSource
+from titanrun.components.data.config import MixtureDatasetConfig
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.mixture_counts import (
+    MixtureCounts,
+    compute_samples_per_source,
+    compute_source_limit,
+    interleave_sources,
+)
+from titanrun.components.data.sample_order import (
+    OrderedDataset,
+    get_epoch_size,
+    get_total_size,
+    shuffle_order,
+    view_first_epoch,
+)
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.pluralize import pluralize
@@ -23,38 +36,44 @@ WEIGHT_ONE_BITS = int(np.float32(1).view(np.int32))
 
 
 class MixtureDataset:
-    """One epoch of a mixture.
+    """The sequences of several datasets, those of the first one first.
 
-    It has a given number of sequences of each source, spread as evenly as possible, each source in
-    its own order. If some source has channels, sequences without them become one document in which
-    everything counts, and sequences without weights have weight 1.
+    Each epoch reads a given number of sequences of each source, spread as evenly as possible. A
+    source goes on where the last epoch of the mixture ended, through epochs of its own: it reads
+    each of its sequences once before it reads one again, in an order of its own each time.
+
+    If some source has channels, sequences without them become one document in which everything
+    counts, and sequences without weights have weight 1.
 
     Args:
         sources: Datasets.
         num_used: Number of sequences of each source that are used, the first ones.
-        counts: Number of sequences of each source in an epoch. More than `num_used` means
-            repetition.
+        counts: Number of sequences of each source in the epochs of the mixture.
     """
 
     def __init__(
-        self, sources: Sequence[IndexedDataset], num_used: Sequence[int], counts: Sequence[int]
+        self, sources: Sequence[IndexedDataset], num_used: Sequence[int], counts: MixtureCounts
     ) -> None:
-        self._sources = tuple(sources)
-        self._num_used = tuple(num_used)
-        self._source_indices, self._sample_indices = interleave_sources(counts)
+        self._sources, self._num_used, self._counts = tuple(sources), tuple(num_used), counts
+        self.epoch_size, self.total_size = counts.epoch_size, counts.total_size
+        self._ends = np.cumsum([len(rows) for rows in sources])
+        self._orders: dict[int, tuple[tuple[int, int | None], NDArray[np.integer]]] = {}
         self._num_channels = max(len(rows[0]) if rows[0].ndim == 2 else 1 for rows in sources)
         self.max_token_id = max(rows.max_token_id for rows in sources)
         described = [
-            [rows.fingerprint, *rest] for rows, *rest in zip(sources, num_used, counts, strict=True)
+            [rows.fingerprint for rows in sources],
+            list(num_used),
+            [[one.first_epoch, one.counts] for one in counts.stretches],
         ]
         self.fingerprint = hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
     def __len__(self) -> int:
-        return len(self._source_indices)
+        return int(self._ends[-1])
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
-        source = int(self._source_indices[index])
-        row = self._sources[source][int(self._sample_indices[index]) % self._num_used[source]]
+        source = self.get_source_index(index)
+        rows = self._sources[source]
+        row = rows[index - int(self._ends[source]) + len(rows)]
         return (
             row
             if self._num_channels == 1 or (row.ndim == 2 and len(row) == self._num_channels)
@@ -63,23 +82,51 @@ class MixtureDataset:
 
     def get_source_index(self, index: int) -> int:
         """Return the index of the source of a sequence."""
-        return int(self._source_indices[index])
+        return int(np.searchsorted(self._ends, index, side="right"))
+
+    def compute_epoch_order(self, epoch: int, *, seed: int | None) -> NDArray[np.integer]:
+        """Return the indices of the sequences of an epoch, sources in turn without a seed."""
+        counts, read_before = self._counts.count_epoch(epoch)
+        of_source = interleave_sources(counts)
+        of_source = of_source[shuffle_order(len(of_source), seed=seed, epoch=epoch)]
+        order = np.empty(len(of_source), dtype=np.int64)
+        for number, (count, start) in enumerate(zip(counts, read_before, strict=True)):
+            offset = int(self._ends[number]) - len(self._sources[number])
+            order[of_source == number] = offset + self._read_source(number, start, count, seed)
+        return order
+
+    def _read_source(
+        self, number: int, start: int, count: int, seed: int | None
+    ) -> NDArray[np.integer]:
+        """Return the indices of `count` sequences of a source, epoch after epoch, from `start`."""
+        size, end = self._num_used[number], start + count
+        parts = [np.zeros(0, dtype=np.int64)]
+        for epoch in range(start // size, -(-end // size)):
+            first = epoch * size
+            order = self._get_source_order(number, epoch, seed)
+            parts.append(order[max(0, start - first) : end - first].astype(np.int64))
+        return np.concatenate(parts)
+
+    def _get_source_order(self, number: int, epoch: int, seed: int | None) -> NDArray[np.integer]:
+        """Return the order of a source in one of its epochs. The last one is kept."""
+        key = (epoch, seed)
+        if number not in self._orders or self._orders[number][0] != key:
+            rows = self._sources[number]
+            if isinstance(rows, OrderedDataset):
+                order = rows.compute_epoch_order(epoch, seed=seed)
+            else:
+                # 1 and more: the order of the mixture's own epochs has no key
+                order = shuffle_order(
+                    self._num_used[number], seed=seed, epoch=epoch, key=(number + 1,)
+                )
+            self._orders[number] = key, order
+        return self._orders[number][1]
 
     def check(self) -> None:
         """Raise a data problem if a source has changed since it was opened."""
         for number, rows in enumerate(self._sources):
             with nest_problems(("sources", number, "dataset")):
                 rows.check()
-
-
-def interleave_sources(counts: Sequence[int]) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Return the source of each sequence of an epoch, and the index within that source."""
-    # middle of each sequence's stretch of the epoch, in which its source has one sequence
-    middles = np.concatenate([(np.arange(count) + 0.5) / max(1, count) for count in counts])
-    order = np.argsort(middles, kind="stable")
-    source = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)[order]
-    ordinal = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])[order]
-    return source, ordinal
 
 
 def add_missing_channels(sample: NDArray[np.int64], num_channels: int) -> NDArray[np.int64]:
@@ -127,14 +174,26 @@ def build_mixture_dataset(
                 raise problem_error(
                     "data", "the data has no sequences", hint="use more data or a smaller seq_len"
                 )
-        sources.append(rows)
+        sources.append(rows if source.max_rows is None else view_first_epoch(rows))
     taken = [
-        min(len(rows), source.max_rows or len(rows))
+        min(get_epoch_size(rows), source.max_rows or get_epoch_size(rows))
         for rows, source in zip(sources, config.sources, strict=True)
     ]
     counts = compute_samples_per_source(taken, config.sources)
     log_source_shares(config, taken, counts)
-    return MixtureDataset(sources, taken, counts)
+    limits = [
+        min(
+            (
+                known
+                for known in (compute_source_limit(size, source), get_total_size(rows))
+                if known
+            ),
+            default=None,
+        )
+        for rows, size, source in zip(sources, taken, config.sources, strict=True)
+    ]
+    weights = [source.weight for source in config.sources]
+    return MixtureDataset(sources, taken, MixtureCounts(counts, weights, limits))
 
 
 def log_source_shares(
@@ -173,23 +232,8 @@ def log_source_shares(
                 size,
             ),
         )
-
-
-def compute_samples_per_source(
-    num_used: Sequence[int], sources: Sequence[MixtureSource]
-) -> list[int]:
-    """Return the number of sequences of each source in an epoch.
-
-    Shares follow the weights. The epoch ends when the first source reaches its `epochs`. If no
-    source sets them, an epoch reads each sequence at least once.
-    """
-    total = sum(source.weight for source in sources)
-    lengths = [rows * total / source.weight for rows, source in zip(num_used, sources, strict=True)]
-    limits = [
-        length * source.epochs
-        for length, source in zip(lengths, sources, strict=True)
-        if source.epochs is not None
-    ]
-    length = min(limits) if limits else max(lengths)
-    # rounding must not drop the last sequence of the source that decides
-    return [int(length * source.weight / total + 1e-6) for source in sources]
+        if config.repeat and source.epochs is not None:
+            log.info(
+                "source %d, '%s', is left out once it has been read %g times",
+                *(number, source.dataset.name, source.epochs),
+            )

@@ -95,8 +95,8 @@ def open_preference_index(
     """
     template = load_dataset_chat_template(config, tokenizer)
     columns = [config.prompt_column, config.chosen_column, config.rejected_column]
-    # 2: the prompt occurs once if both conversations begin with it
-    settings = json.dumps(["preference", 2, columns, template.digest])
+    # 2: the prompt occurs once if both conversations begin with it. 3: tools and tool calls
+    settings = json.dumps(["preference", 3, columns, template.digest])
 
     def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> DocumentCounts:
         pairs = preference_writer.PreferencePairWriter(config, template, tokenizer)

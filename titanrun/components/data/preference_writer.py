@@ -44,5 +44,6 @@ class PreferencePairWriter:
     ) -> Iterator[MaskedConversation]:
         """Yield both conversations of a record."""
         place, record = located_record
-        for messages in parse_preference_pair(self.config, record, place):
-            yield mask_all_but_last_reply(self.template, messages, place)
+        for conversation in parse_preference_pair(self.config, record, place):
+            template = self.template.with_tools(conversation.tools)
+            yield mask_all_but_last_reply(template, conversation.messages, place)

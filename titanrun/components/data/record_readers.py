@@ -13,10 +13,7 @@ import datasets
 import pyarrow as pa
 
 from titanrun.components.data.jsonl_reader import (
-    check_json_object,
     iter_file_lines,
-    parse_json_text,
-    parse_jsonl_line,
     silence_datasets_library,
     to_library_path,
 )
@@ -25,6 +22,11 @@ from titanrun.components.data.spec.file_columns import (
     JSON_ARRAY_START,
     RequiredColumns,
     check_columns,
+)
+from titanrun.components.data.spec.json_lines import (
+    check_json_object,
+    parse_json_text,
+    parse_jsonl_line,
 )
 from titanrun.config.problems import ProblemsFound, problem_error
 

@@ -4,9 +4,10 @@ from itertools import islice
 
 from titanrun.components.data.chat_dataset import iter_conversations, load_dataset_chat_template
 from titanrun.components.data.config import ConversationsConfig
+from titanrun.components.data.spec.chat_content import Message, join_parts
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
-from titanrun.components.tokenizers.chat_template import ChatTemplate, Message
+from titanrun.components.tokenizers.chat_template import ChatTemplate
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer
 from titanrun.config.problems import problem_error
 
@@ -28,15 +29,14 @@ def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel)
     conversations = islice(iter_conversations(chat, scratch=eval_model.cache_folder), config.limit)
     asked = [
         pair
-        for messages in conversations
-        for pair in extract_reply_prompts(messages, is_last_only=chat.train_on == "last_reply")
-    ]
-    prompts = [
-        tokenizer.encode(
-            template.render(before, add_generation_prompt=True), add_bos=False, add_eos=False
+        for conversation in conversations
+        for pair in extract_reply_prompts(
+            template.with_tools(conversation.tools),
+            conversation.messages,
+            is_last_only=chat.train_on == "last_reply",
         )
-        for before, _ in asked
     ]
+    prompts = [tokenizer.encode(text, add_bos=False, add_eos=False) for text, _ in asked]
     ends = find_end_ids(template, tokenizer)
     given: list[list[int]] = []
     for start in range(0, len(prompts), eval_model.batch_size):
@@ -52,15 +52,21 @@ def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel)
 
 
 def extract_reply_prompts(
-    messages: list[Message], *, is_last_only: bool
-) -> list[tuple[list[Message], str]]:
-    """Return the messages before each reply, and the reply; or only those of the last one."""
+    template: ChatTemplate, messages: list[Message], *, is_last_only: bool
+) -> list[tuple[str, str]]:
+    """Return the text before each reply, and the reply; or only those of the last one.
+
+    Replies without text, which call a tool, are left out.
+    """
     found = [
-        (messages[:number], str(message["content"]))
+        (messages[:number], join_parts(message["content"]))
         for number, message in enumerate(messages)
-        if message["role"] == "assistant"
+        if message["role"] == "assistant" and message["content"]
     ]
-    return found[-1:] if is_last_only else found
+    return [
+        (template.render(before, add_generation_prompt=True), reply)
+        for before, reply in (found[-1:] if is_last_only else found)
+    ]
 
 
 def find_end_ids(template: ChatTemplate, tokenizer: ChatTokenizer) -> frozenset[int]:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from titanrun.components.data.sample_order import view_first_epoch
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.evaluation.config import LossTaskConfig
 from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
@@ -13,7 +14,7 @@ from titanrun.config.problems import problem_error
 def evaluate_loss_task(config: LossTaskConfig, *, eval_model: EvalModel) -> TaskMetrics:
     """Return the mean loss per token in the loss, its exponential, and the number of tokens."""
     assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
-    dataset = eval_model.open_dataset(config.dataset, seq_len=config.seq_len)
+    dataset = view_first_epoch(eval_model.open_dataset(config.dataset, seq_len=config.seq_len))
     count = len(dataset) if config.limit is None else min(config.limit, len(dataset))
     total, weight, tokens = 0.0, 0.0, 0
     for start in range(0, count, eval_model.batch_size):

@@ -6,6 +6,8 @@ It renders conversations in the format that a chat model was trained on.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from titanrun.components.data.spec.chat_content import REASONING_KEYS, Message, join_parts
 from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_chat_template_text,
     open_tokenizer_folder,
 )
 from titanrun.config.problems import ProblemsFound, problem_error
 
-Message = dict[str, Any]
 Span = tuple[int, int]
 """Start and end in characters."""
 # two code points that Unicode reserves as noncharacters, so that texts do not contain them
@@ -58,11 +60,10 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
         )
-        environment.filters["tojson"] = lambda value, **options: json.dumps(
-            value, ensure_ascii=False, **options
-        )
+        environment.filters["tojson"] = format_json
         environment.globals["raise_exception"] = raise_template_error
         self._special, self._source = special_tokens, source
+        self._tools: Sequence[Message] | None = None
         self.digest = hashlib.sha256(json.dumps([text, special_tokens]).encode()).hexdigest()
         try:
             self._template = environment.from_string(text)
@@ -77,10 +78,33 @@ class ChatTemplate:
     def __str__(self) -> str:
         return f"the chat template of '{self._source}'"
 
+    def with_tools(self, tools: Sequence[Message] | None) -> "ChatTemplate":
+        """Return this template for conversations with tools, as JSON schemas of functions."""
+        if tools is None and self._tools is None:
+            return self
+        bound = copy(self)
+        bound._tools = tools
+        return bound
+
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the template renders a content of text parts like the text itself."""
+        plain, parts = (
+            {"role": "user", "content": content}
+            for content in ("xyzzy", [{"type": "text", "text": "xyzzy"}])
+        )
+        try:
+            return self._render([plain], False) == self._render([parts], False)
+        except ProblemsFound:
+            return False
+
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        """Return the text of a conversation, equal to transformers' apply_chat_template."""
+        """Return the text of a conversation, equal to transformers' apply_chat_template.
+
+        Text parts are joined for a template that reads texts only.
+        """
         return (
-            self._render(messages, add_generation_prompt)
+            self._render(self._prepare(messages), add_generation_prompt)
             .replace(REPLY_START, "")
             .replace(REPLY_END, "")
         )
@@ -90,7 +114,8 @@ class ChatTemplate:
 
         Without marks, there are no spans.
         """
-        pieces = self._render(messages, False).replace(REPLY_END, REPLY_START).split(REPLY_START)
+        text = self._render(self._prepare(messages), False)
+        pieces = text.replace(REPLY_END, REPLY_START).split(REPLY_START)
         spans, end = [], 0
         for number, piece in enumerate(pieces):
             if number % 2:
@@ -98,10 +123,25 @@ class ChatTemplate:
             end += len(piece)
         return "".join(pieces), spans
 
+    def _prepare(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as the template reads them."""
+        has_parts = any(isinstance(message["content"], list) for message in messages)
+        joined = has_parts and not self.reads_parts
+        return [
+            alias_reasoning(
+                {**message, "content": join_parts(message["content"])}
+                if joined and isinstance(message["content"], list)
+                else message
+            )
+            for message in messages
+        ]
+
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         try:
             return self._template.render(
                 messages=list(messages),
+                tools=self._tools,
+                documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
@@ -176,11 +216,11 @@ def check_template_renders_messages(
 ) -> None:
     """Check that a template accepts messages and renders each of them.
 
-    A role that the template does not support may be rejected or ignored. A message without content,
-    or with tool calls, which may replace it, is not checked.
+    A role that the template does not support may be rejected or ignored, and so may tool calls. The
+    content of a message with tool calls, which may replace it, is not checked.
 
     Raises:
-        ProblemsFound: A data problem for rejected or ignored messages.
+        ProblemsFound: A data problem for rejected or ignored messages or tool calls.
     """
     roles = ", ".join(dict.fromkeys(str(message["role"]) for message in messages))
     try:
@@ -194,25 +234,63 @@ def check_template_renders_messages(
             hint=problem.hint,
         ) from None
     for number, message in enumerate(messages):
-        if not message["content"].strip() or message.get("tool_calls"):
+        calls, content = message.get("tool_calls"), join_parts(message["content"])
+        if not content.strip() and not calls:
             continue
         # on both sides: a template may render only the beginning or only the end of a message
-        other = {**message, "content": f"x{message['content']}x"}
+        other = {**message, **(rename_tool_calls(calls) if calls else {"content": f"x{content}x"})}
         try:
             unread = template.render([*messages[:number], other, *messages[number + 1 :]]) == text
         except ProblemsFound:
             unread = False  # it was read, but the changed message is not valid for the template
         if unread:
+            omitted, unsupported = (
+                ("the tool calls of ", "tool calls") if calls else ("", "this role")
+            )
             text_problem = (
-                f"{template} omits message {number + 1} of {location}, "
+                f"{template} omits {omitted}message {number + 1} of {location}, "
                 f"which is from '{message['role']}'"
             )
             raise problem_error(
                 "data",
                 text_problem,
                 path=("template",),
-                hint="use a template that supports this role, or remove such messages",
+                hint=f"use a template that supports {unsupported}, or remove such messages",
             )
+
+
+def rename_tool_calls(calls: Sequence[Message]) -> Message:
+    """Return the key of tool calls with calls of functions of other names."""
+    renamed = [
+        {**call, "name": "xyzzy", "function": {**(call.get("function") or {}), "name": "xyzzy"}}
+        for call in calls
+    ]
+    return {"tool_calls": renamed}
+
+
+def alias_reasoning(message: Message) -> Message:
+    """Return a message with its reasoning under the names of all templates, as transformers."""
+    reasoning = next((message[key] for key in REASONING_KEYS if message.get(key) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def format_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Return the JSON text of a value, with the parameters of transformers' filter tojson."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def load_chat_template(file: str | None, folder: Path) -> ChatTemplate:

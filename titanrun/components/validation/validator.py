@@ -10,6 +10,7 @@ from torch import Tensor
 from titanrun.components.data.dataloader import create_dataloader_workers
 from titanrun.components.data.dataloader_workers import stack_samples
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.sample_order import view_first_epoch
 from titanrun.components.data.token_batch import Batch, compute_loss_divisor
 from titanrun.components.data.token_collator import Collator, TokenCollator
 from titanrun.components.validation.config import ValidationConfig
@@ -49,6 +50,7 @@ class Validator:
         recipe_path: DataPath = (),
     ) -> None:
         assert config.local_batch_size != "auto"
+        dataset = view_first_epoch(dataset)
         self.dataset, self._recipe_path = dataset, recipe_path
         self.collator = TokenCollator() if collator is None else collator
         self.local_batch_size = config.local_batch_size

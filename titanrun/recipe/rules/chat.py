@@ -12,7 +12,11 @@ from titanrun.components.data.config import (
     ConversationsConfig,
     PreferenceDatasetConfig,
 )
-from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Message, get_column_value
+from titanrun.components.data.spec.chat_formats import (
+    CHAT_FORMATS,
+    Conversation,
+    get_column_value,
+)
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.data.spec.file_columns import (
     find_file_columns,
@@ -197,7 +201,7 @@ def turn_weights_are_there(run: Recipe) -> Iterator[RuleViolation]:
             messages = [
                 message
                 for record in records
-                for message in parse_conversations(dataset, record, "")[0]
+                for message in parse_conversations(dataset, record, "")[0].messages
             ]
         except ProblemsFound:
             continue  # another rule reports this
@@ -248,7 +252,7 @@ def template_has_words(run: Recipe) -> Iterator[RuleViolation]:
 
 def parse_conversations(
     dataset: ConversationDataset, record: Mapping[str, Any], place: str
-) -> Sequence[list[Message]]:
+) -> Sequence[Conversation]:
     """Return the conversation of a record, or both conversations of a pair.
 
     Raises:
@@ -309,12 +313,13 @@ def find_template_problems(
         except ProblemsFound as found:
             return found.problems if number > 1 else ()
         try:
-            for messages in conversations:
-                templates.check_template_renders_messages(template, messages, place)
+            for conversation in conversations:
+                bound, messages = template.with_tools(conversation.tools), conversation.messages
+                templates.check_template_renders_messages(bound, messages, place)
                 if isinstance(dataset, PreferenceDatasetConfig):
-                    learned.mask_all_but_last_reply(template, messages, place)
+                    learned.mask_all_but_last_reply(bound, messages, place)
                 elif is_learned:
-                    learned.build_loss_mask(dataset, template, messages, place)
+                    learned.build_loss_mask(dataset, bound, messages, place)
         except ProblemsFound as found:
             return found.problems
     return ()

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.config import (
+    ChatDatasetConfig,
     DocumentsConfig,
     FilesConfig,
     HubConfig,
     MixtureDatasetConfig,
+    PreferenceDatasetConfig,
 )
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.data.spec.file_columns import (
@@ -14,6 +16,7 @@ from titanrun.components.data.spec.file_columns import (
     find_file_columns,
     get_required_columns,
 )
+from titanrun.components.data.spec.json_lines import RECORD_CHECKS, check_first_and_last_record
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.data import get_all_datasets, matches_existing_path
@@ -43,6 +46,39 @@ def columns_exist(run: Recipe) -> Iterator[RuleViolation]:
                 paths = ((*place, *problem.path), place)
                 yield RuleViolation(
                     problem.message, paths, hint=problem.hint, code="data", section=place
+                )
+
+
+@rule("records-are-json", level="environment")
+def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the first hundred lines and the last line of every file to be records.
+
+    In jsonl files, and json files of lines, each line is one JSON object. A download that was cut
+    ends within one, without the end of an array, or of a parquet file. Fetch or write the file
+    again.
+    """
+    for place, dataset in get_all_datasets(run):
+        if not isinstance(dataset, FilesConfig | ChatDatasetConfig | PreferenceDatasetConfig):
+            continue
+        # such a run may not read the line, or goes on without it
+        may_pass = isinstance(dataset, FilesConfig) and (
+            dataset.bad_records == "skip" or dataset.max_documents is not None
+        )
+        if may_pass or not matches_existing_path(dataset.path):
+            continue
+        try:
+            for file in resolve_data_files(
+                dataset.path, (*RECORD_CHECKS, ".csv", ".txt", ".arrow")
+            ):
+                check_first_and_last_record(file)
+        except ProblemsFound as error:
+            for problem in error.problems:
+                yield RuleViolation(
+                    problem.message,
+                    ((*place, *problem.path), place),
+                    hint=problem.hint,
+                    code="data",
+                    section=place,
                 )
 
 

@@ -15,8 +15,8 @@ from titanrun.components.data.data_inspection import (
     label_text_segments,
     summarize_dataset,
 )
-from titanrun.components.data.dataloader import shuffle_order
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.sample_order import compute_epoch_order, get_epoch_size
 from titanrun.components.data.token_cache_maintenance import prune_token_cache, verify_token_cache
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
@@ -56,7 +56,7 @@ def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
     _, opened = open_datasets(recipe)
     folder = str(get_cache_folder(recipe, Path()))
     return [
-        {"section": section, "rows": len(rows), "folder": folder}
+        {"section": section, "rows": get_epoch_size(rows), "folder": folder}
         for section, rows in opened.items()
     ]
 
@@ -145,7 +145,7 @@ def decode_samples(
         numbers = [request["row"]] if request["row"] < len(rows) else []
     else:
         is_shuffled = section == "training" and recipe.training.dataset.shuffle
-        order = shuffle_order(len(rows), seed=recipe.debug.seed if is_shuffled else None, epoch=0)
+        order = compute_epoch_order(rows, 0, seed=recipe.debug.seed if is_shuffled else None)
         numbers = order[: request["count"]].tolist()
     return [
         {"row": number, "pieces": label_text_segments(rows[number], tokenizer)}
@@ -163,7 +163,7 @@ def build_data_summary(
         else None
     )
     return {
-        "rows": len(rows),
+        "rows": get_epoch_size(rows),
         "looked_at": data_summary.num_samples,
         "row_length": data_summary.num_tokens // max(1, data_summary.num_samples),
         "documents": len(data_summary.document_lengths),

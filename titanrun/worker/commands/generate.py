@@ -23,6 +23,7 @@ from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.training.decoding import Continuation, generate
+from titanrun.training.stop_texts import StopTexts
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.image_generation import generate_images, get_image_size
 from titanrun.worker.weights.load_model import load_end_token_ids
@@ -105,9 +106,7 @@ def generate_and_print(job: GenerateCommandRequest, *, should_print: bool = True
             max_new_tokens=job["max_new_tokens"],
             sampling=sampling,
             eos_ids=frozenset() if job["ignore_eos"] else load_end_token_ids(tokenizer, job),
-            should_stop=lambda tokens: any(
-                stop in tokenizer.decode(tokens) for stop in job["stop"]
-            ),
+            should_stop=StopTexts(tokenizer, job["stop"]).is_reached,
         )
     for prompt, continuation in zip(job["prompt"], found, strict=True) if should_print else ():
         print_continuation(prompt, continuation, tokenizer, job)
@@ -216,9 +215,7 @@ def print_continuation(
     prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: GenerateCommandRequest
 ) -> None:
     """Print a continuation, as JSON or after its prompt."""
-    text = tokenizer.decode(continuation.tokens)
-    for stop in job["stop"]:
-        text = text.partition(stop)[0]
+    text = StopTexts(tokenizer, job["stop"]).decode_before_stop(continuation.tokens)
     if job["json"]:
         print(json.dumps({"text": text, "token_ids": continuation.tokens}, ensure_ascii=False))
     else:

@@ -5,21 +5,19 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from titanrun.components.data.spec.chat_content import (
+    Message,
+    check_message_characters,
+    check_text,
+    check_tool_calls,
+    parse_content,
+    parse_tools,
+)
 from titanrun.config.problems import problem_error
 
-Message = dict[str, Any]
 Record = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_TOKEN_WEIGHT = 1e6
-JSON_TYPE_NAMES = {
-    type(None): "null",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-}
-"""Names of JSON types other than text."""
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -41,30 +39,44 @@ class ChatColumns:
     weight: str | None = None
 
 
-def parse_messages_format(record: Record, columns: ChatColumns, location: str) -> list[Message]:
-    """Return a list of messages with `role` and `content`.
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, with the tools that the assistant may call."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+
+
+def parse_message(message: Message, location: str) -> Message:
+    """Return a message with `role` and `content`. Further keys are kept for the template.
+
+    Raises:
+        ProblemsFound: A data problem if the message is not in the format of OpenAI.
+    """
+    role, kept = get_role(message, "role", ROLES, location), drop_null_keys(message)
+    check_tool_calls(message, location)
+    if not message.get("tool_calls"):
+        get_column_value(message, "content", location)
+    for name, value in kept.items():
+        check_message_characters(value, name, location)
+    return {**kept, "role": role, "content": parse_content(message, "content", location)}
+
+
+def parse_messages_format(record: Record, columns: ChatColumns, location: str) -> Conversation:
+    """Return a list of messages with `role` and `content`, and the record's tools.
 
     Further keys of a message are passed to the template.
     """
     found = []
     for number, message in enumerate(get_messages(record, columns.messages, location), start=1):
         where = f"{location}, message {number},"
-        role, content = (
-            get_role(message, "role", ROLES, where),
-            get_column_text(message, "content", where),
-        )
         found.append(
-            {
-                **drop_null_keys(message),
-                "role": role,
-                "content": content,
-                **get_message_weight(message, columns, where),
-            }
+            {**parse_message(message, where), **get_message_weight(message, columns, where)}
         )
-    return found
+    return Conversation(found, parse_tools(record, location))
 
 
-def parse_sharegpt_format(record: Record, columns: ChatColumns, location: str) -> list[Message]:
+def parse_sharegpt_format(record: Record, columns: ChatColumns, location: str) -> Conversation:
     """Convert a list of turns with `from` and `value` to messages."""
     found = []
     for number, turn in enumerate(get_messages(record, columns.messages, location), start=1):
@@ -77,10 +89,10 @@ def parse_sharegpt_format(record: Record, columns: ChatColumns, location: str) -
                 **get_message_weight(turn, columns, where),
             }
         )
-    return found
+    return Conversation(found, parse_tools(record, location))
 
 
-def parse_alpaca_format(record: Record, columns: ChatColumns, location: str) -> list[Message]:
+def parse_alpaca_format(record: Record, columns: ChatColumns, location: str) -> Conversation:
     """Convert `instruction`, followed by `input` if there is one, and `output` to messages."""
     instruction, output = (
         get_column_text(record, "instruction", location),
@@ -88,19 +100,23 @@ def parse_alpaca_format(record: Record, columns: ChatColumns, location: str) -> 
     )
     given = get_column_text(record, "input", location) if record.get("input") is not None else ""
     asked = f"{instruction}\n\n{given}" if given else instruction
-    return [{"role": "user", "content": asked}, {"role": "assistant", "content": output}]
+    return Conversation(
+        [{"role": "user", "content": asked}, {"role": "assistant", "content": output}]
+    )
 
 
 def parse_prompt_completion_format(
     record: Record, columns: ChatColumns, location: str
-) -> list[Message]:
+) -> Conversation:
     """Convert a prompt and a completion to messages."""
     prompt = get_column_text(record, columns.prompt, location, field="prompt_column")
     completion = get_column_text(record, columns.completion, location, field="completion_column")
-    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+    return Conversation(
+        [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+    )
 
 
-CHAT_FORMATS: dict[str, Callable[[Record, ChatColumns, str], list[Message]]] = {
+CHAT_FORMATS: dict[str, Callable[[Record, ChatColumns, str], Conversation]] = {
     "messages": parse_messages_format,
     "sharegpt": parse_sharegpt_format,
     "alpaca": parse_alpaca_format,
@@ -130,35 +146,10 @@ def get_column_value(record: Record, column: str, location: str, *, field: str =
 
 
 def get_column_text(record: Record, column: str, location: str, *, field: str = "layout") -> str:
-    """Return the text in a column.
-
-    Half a surrogate pair, which JSON can encode, is a data problem: it is not a character and has
-    no token.
-    """
+    """Return the text in a column. Raise a data problem if it has invalid characters."""
     value = get_column_value(record, column, location, field=field)
-    if not isinstance(value, str):
-        kind = JSON_TYPE_NAMES.get(type(value), type(value).__name__)
-        raise problem_error(
-            "data",
-            f"{location} has {kind} in '{column}', not text",
-            path=("path",),
-            hint="remove such conversations",
-        )
-    # U+FDD0 and U+FDD1 are noncharacters too: they mark replies in the output of a template
-    bad = next(
-        (
-            number
-            for number, letter in enumerate(value, start=1)
-            if "\ud800" <= letter <= "\udfff" or letter in "\ufdd0\ufdd1"
-        ),
-        None,
-    )
-    if bad is not None:
-        message = f"{location} has an invalid Unicode character in '{column}' at position {bad}"
-        raise problem_error(
-            "data", message, path=("path",), hint="write the whole character, or remove it"
-        )
-    return value
+    check_text(value, column, location)
+    return str(value)
 
 
 def get_messages(record: Record, column: str, location: str) -> list[Message]:

@@ -4,17 +4,18 @@ from difflib import get_close_matches
 from typing import Any
 
 from titanrun.components.data.config import PreferenceDatasetConfig
+from titanrun.components.data.spec.chat_content import REASONING_KEYS, Message, parse_tools
 from titanrun.components.data.spec.chat_formats import (
-    ROLES,
-    Message,
+    Conversation,
     get_column_text,
     get_column_value,
     get_messages,
-    get_role,
+    parse_message,
 )
 from titanrun.config.problems import ProblemsFound, problem_error
 
-ConversationPair = tuple[list[Message], list[Message]]
+MESSAGE_KEYS = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", *REASONING_KEYS))
+ConversationPair = tuple[Conversation, Conversation]
 
 
 def parse_preference_pair(
@@ -48,7 +49,8 @@ def parse_preference_pair(
             )
         if len(asked) + len(messages) == 1:
             raise missing_prompt_error(config, record, location)
-    return [*asked, *chosen], [*asked, *rejected]
+    tools = parse_tools(record, location)
+    return Conversation([*asked, *chosen], tools), Conversation([*asked, *rejected], tools)
 
 
 def get_prompt_messages(
@@ -102,14 +104,12 @@ def get_reply_messages(record: Any, column: str, field: str, location: str) -> l
 
 
 def get_column_messages(record: Any, column: str, location: str) -> list[Message]:
-    """Return a list of messages with role and content."""
+    """Return a list of messages with the keys that templates read.
+
+    Others, such as scores, differ between equal messages.
+    """
     found = []
     for number, message in enumerate(get_messages(record, column, location), start=1):
-        where = f"{location}, '{column}' message {number},"
-        found.append(
-            {
-                "role": get_role(message, "role", ROLES, where),
-                "content": get_column_text(message, "content", where),
-            }
-        )
+        parsed = parse_message(message, f"{location}, '{column}' message {number},")
+        found.append({key: value for key, value in parsed.items() if key in MESSAGE_KEYS})
     return found

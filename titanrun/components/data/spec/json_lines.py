@@ -1,0 +1,147 @@
+"""JSON records of files: parsing, and a look at the first ones and the last one."""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from titanrun.components.data.spec.compression import (
+    is_compressed,
+    open_decompressed_bytes,
+    open_decompressed_text,
+)
+from titanrun.components.data.spec.data_files import get_data_suffix
+from titanrun.config.problems import problem_error
+
+JSONL_HINT = "every line is one JSON object"
+NUM_LINES_CHECKED = 100
+"""Lines of each file that are parsed before a run, the first ones."""
+MAX_LAST_LINE_BYTES = 2**20
+"""Longest last line that is parsed before a run."""
+PARQUET_END = b"PAR1"
+
+
+def check_first_and_last_record(file: Path) -> None:
+    """Check that the first lines of a file, and its last one, are JSON objects.
+
+    A download that was cut ends within a line, an array without its bracket, or without the end of
+    a parquet file. The end of a compressed file is not read.
+
+    Raises:
+        ProblemsFound: A data problem with the line.
+    """
+    check = RECORD_CHECKS.get(get_data_suffix(file))
+    if check is None or file.stat().st_size == 0:
+        return
+    try:
+        check(file)
+    except UnicodeDecodeError:
+        message = f"'{file}' line {get_undecodable_line_number(file)} is not UTF-8"
+        raise problem_error(
+            "data", message, path=("path",), hint="convert the file, for example with iconv"
+        ) from None
+    except OSError as error:
+        raise problem_error(
+            "data",
+            f"'{file}' cannot be read: {error}",
+            path=("path",),
+            hint="fetch or write it again",
+        ) from None
+
+
+def check_lines(file: Path) -> None:
+    """Check the first lines and the last one."""
+    with open_decompressed_text(file) as lines:
+        for number, line in enumerate(islice(lines, NUM_LINES_CHECKED), start=1):
+            if not line.isspace():
+                parse_jsonl_line(line, f"'{file}' line {number}")
+    for line in iter_last_line(file):
+        parse_jsonl_line(line.decode(), f"'{file}' last line")
+
+
+def check_array_or_lines(file: Path) -> None:
+    """Check the end of an array, or the lines of a file that is none."""
+    with open_decompressed_text(file) as text:
+        beginning = text.read(MAX_LAST_LINE_BYTES).lstrip()
+    if not beginning.startswith("["):
+        check_lines(file)
+    elif not is_compressed(file) and not read_end(file).endswith(b"]"):
+        message = f"'{file}' is an array of JSON without its end"
+        raise problem_error("data", message, path=("path",), hint="fetch or write it again")
+
+
+def check_parquet_end(file: Path) -> None:
+    """Check that a parquet file ends as one."""
+    with file.open("rb") as content:
+        content.seek(max(0, file.stat().st_size - len(PARQUET_END)))
+        if content.read() != PARQUET_END:
+            message = f"'{file}' is no whole parquet file"
+            raise problem_error("data", message, path=("path",), hint="fetch or write it again")
+
+
+RECORD_CHECKS: dict[str, Callable[[Path], None]] = {
+    ".jsonl": check_lines,
+    ".json": check_array_or_lines,
+    ".parquet": check_parquet_end,
+}
+
+
+def read_end(file: Path) -> bytes:
+    """Return the last bytes of a file, without white space after them."""
+    with file.open("rb") as content:
+        content.seek(max(0, file.stat().st_size - MAX_LAST_LINE_BYTES))
+        return content.read().rstrip()
+
+
+def iter_last_line(file: Path) -> Iterator[bytes]:
+    """Yield the last line that is not blank, unless it is very long, or all there is."""
+    if is_compressed(file):
+        return
+    lines = read_end(file).split(b"\n")
+    if len(lines) > 1:
+        yield lines[-1]
+
+
+def parse_jsonl_line(line: str, location: str) -> dict[str, Any]:
+    """Return the JSON object in one line."""
+    return check_json_object(parse_json_text(line, location), location)
+
+
+def parse_json_text(text: str, location: str) -> Any:
+    """Parse JSON; a problem names the line if the text has several."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f" line {error.lineno}" if "\n" in text.rstrip() else ""
+        reason = error.msg[:1].lower() + error.msg[1:]
+        message = f"{location}{line} column {error.colno} is not JSON: {reason}"
+        raise problem_error("data", message, path=("path",), hint=JSONL_HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise problem_error(
+            "data", f"{location} is not JSON: {error}", path=("path",), hint=JSONL_HINT
+        ) from None
+
+
+def check_json_object(value: object, location: str) -> dict[str, Any]:
+    """Return the value if it is a JSON object, else raise a data problem."""
+    if not isinstance(value, dict):
+        raise problem_error(
+            "data", f"{location} is not a JSON object", path=("path",), hint=JSONL_HINT
+        )
+    return value
+
+
+def get_undecodable_line_number(file: Path) -> int:
+    """Return the number of the first line that is not UTF-8."""
+    with open_decompressed_bytes(file) as lines:
+        return next(number for number, line in enumerate(lines, start=1) if not is_utf8(line))
+
+
+def is_utf8(line: bytes) -> bool:
+    """Return whether the bytes are UTF-8."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
