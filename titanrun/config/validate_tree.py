@@ -68,7 +68,7 @@ def validate_tree(
         return TreeValidationResult(model.model_validate(data), ())
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    checker = TreeValidator(model, root, data, synonyms or {}, exact_synonyms)
+    checker = TreeValidator(KeySuggestions(model, root, data, synonyms or {}, exact_synonyms))
     problems = [checker.to_problem(item) for item in errors[:MAX_PROBLEMS]]
     if len(errors) > MAX_PROBLEMS:
         message = f"{len(errors) - MAX_PROBLEMS} more problems are not shown"
@@ -97,18 +97,9 @@ def drop_follow_up_problems(problems: list[Problem]) -> list[Problem]:
 class TreeValidator:
     """Converter of pydantic's errors about one tree to problems."""
 
-    def __init__(
-        self,
-        model: type[Config],
-        root: Node,
-        data: Any,
-        synonyms: Synonyms,
-        exact_synonyms: Collection[str],
-    ) -> None:
-        self.model = model
-        self.root = root
-        self.data = data
-        self.keys = KeySuggestions(model, root, data, synonyms, exact_synonyms)
+    def __init__(self, keys: KeySuggestions) -> None:
+        self.keys = keys
+        self.model, self.root, self.data = keys.model, keys.root, keys.data
 
     def to_problem(self, error: Any) -> Problem:
         """Convert one of pydantic's errors to a problem."""
