@@ -10,7 +10,7 @@ from titanrun.config.data_diff import DataChange, diff_data
 from titanrun.config.fields import ChangeClass as ChangeClass
 from titanrun.config.problems import DataPath, Origin, problem_error
 from titanrun.config.tree import find_node, to_plain_data
-from titanrun.recipe.comparing.resume_policy import find_change_policy
+from titanrun.recipe.comparing.resume_policy import classify_change, find_change_policy
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.run_files import RESOLVED
 
@@ -45,7 +45,7 @@ class DiffSide:
 class FieldDiff:
     """Changed field with its change class.
 
-    It has both origins and whether a resume allows the change.
+    It has both origins and whether a resume of the left run allows the change.
     """
 
     change: DataChange
@@ -86,10 +86,14 @@ def diff_recipes(left: DiffSide, right: DiffSide, view: DiffView) -> list[FieldD
 
 def build_field_diff(change: DataChange, left: DiffSide, right: DiffSide) -> FieldDiff:
     """Return one change with its class and origins."""
-    meaning = find_change_policy(change.path, right.resolved.run) or find_change_policy(
-        change.path, left.resolved.run
-    )
-    change_class, resume = meaning or ("numerics", False)
+    before, now = left.resolved.run, right.resolved.run
+    meaning = find_change_policy(change.path, now) or find_change_policy(change.path, before)
+    change_class = meaning[0] if meaning else "numerics"
+    allows_resume = classify_change(change, before, now) != "refused"
     return FieldDiff(
-        change, change_class, resume, left.find_origin(change.path), right.find_origin(change.path)
+        change,
+        change_class,
+        allows_resume,
+        left.find_origin(change.path),
+        right.find_origin(change.path),
     )
