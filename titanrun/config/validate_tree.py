@@ -87,7 +87,7 @@ def validate_tree(
 
 
 def drop_follow_up_problems(problems: list[Problem]) -> list[Problem]:
-    """Drop missing-key problems that follow from a misspelled key."""
+    """Drop missing-key problems at or below the key that a misspelled one means."""
     meant = {
         (*problem.path[:-1], problem.suggestion)
         for problem in problems
@@ -98,7 +98,8 @@ def drop_follow_up_problems(problems: list[Problem]) -> list[Problem]:
     return [
         problem
         for problem in problems
-        if problem.code != "missing-key" or problem.path not in meant
+        if problem.code != "missing-key"
+        or not any(problem.path[: len(path)] == path for path in meant)
     ]
 
 
