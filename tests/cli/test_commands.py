@@ -84,7 +84,7 @@ def test_diff_config_exits_as_diff_does(tmp_path: Path) -> None:
     assert changed.returncode == 1
     lines = changed.stdout.splitlines()
     assert lines[0].startswith("optimizer.lr      0.002 (")
-    assert lines[0].endswith("-> 0.01 (override 1)  numerics")
+    assert lines[0].endswith("-> 0.01 (override 1)  numerics, a resume refuses it")
     assert lines[1].endswith("bookkeeping, a resume allows it")
     assert titanrun("diff-config", DEBUG, "nowhere.yaml", cwd=tmp_path).returncode == 2
 

@@ -90,6 +90,8 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
         ),
         (("both.yaml", "dump_folder=used"), "'used' is not empty and contains no stages"),
         (("both.yaml", "stages.sft.optimizer.lr=fast"), "expected a number"),
+        # the first stage is broken: the second has none to start from
+        (("both.yaml", "stages.pretrain.optimizer.lr=fast"), "expected a number"),
     ],
 )
 def test_nothing_is_written_for_stages_that_cannot_be_trained(

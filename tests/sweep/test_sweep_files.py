@@ -153,8 +153,25 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             [
                 "3:31 out-of-range: -0.002 is not above 0 (None)",
                 "3:40 wrong-type: expected a number, got text 'fast' (None)",
-                "3:59 unknown-key: unknown key 'sed' in section 'debug' (did you mean 'seed'?)",
+                "3:47 unknown-key: unknown key 'sed' in section 'debug' (did you mean 'seed'?)",
             ],
+        ),
+        # Row C2 of the defect list: as many problems as values, each at a value
+        (
+            "grid: {optimizer.lrr: [1.0e-3, 1.0e-4]}",
+            ["3:8 unknown-key: unknown key 'lrr' in optimizer 'adamw' (did you mean 'lr'?)"],
+        ),
+        (
+            "zip: {debug.seed: [1, 2], optimizer: {lrr: [1.0e-3, 1.0e-4]}}",
+            ["3:39 unknown-key: unknown key 'lrr' in optimizer 'adamw' (did you mean 'lr'?)"],
+        ),
+        (
+            "random: {count: 2, values: {debug.sed: {choice: [1, 2]}}}",
+            ["3:29 unknown-key: unknown key 'sed' in section 'debug' (did you mean 'seed'?)"],
+        ),
+        (
+            "grid: {training.steps.x: [3, 4]}",
+            ["3:8 usage: training.steps is 80, which has no keys (set training.steps itself)"],
         ),
         (
             "overrides: [training.stepz=3]\ngrid: {debug.seed: [1]}",

@@ -131,7 +131,7 @@ def format_inline_value(value: object) -> str:
 
 def format_change_class(item: FieldDiff) -> str:
     """Format the change class, and whether a resume allows the change."""
-    return item.change_class + (", a resume allows it" if item.allows_resume else "")
+    return f"{item.change_class}, a resume {'allows' if item.allows_resume else 'refuses'} it"
 
 
 def field_diff_to_dict(item: FieldDiff) -> dict[str, object]:

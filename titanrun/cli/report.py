@@ -27,7 +27,7 @@ from titanrun.config.base import dump_config
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import format_path
-from titanrun.recipe.resolving.provenance import list_data_leaves
+from titanrun.recipe.resolving.provenance import UNWRITTEN_SOURCES, list_data_leaves
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_files import (
@@ -52,7 +52,6 @@ EXAMPLES = """  titanrun report runs/first  writes runs/first/report.html
 MAX_POINTS = 800
 LOSS_METRICS = ("loss", "validation/loss")
 MIB = 1024**2
-UNWRITTEN_SOURCES = ("default", "decided")
 
 
 def run(arguments: list[str]) -> int:

@@ -187,9 +187,10 @@ def resolve_stages(
     runs: list[Resolved] = []
     found: list[Problem] = []
     for index, stage_id in enumerate(staged.stage_ids):
-        before = find_parent_stage(index, staged.stage_ids, runs, staged.tree)
         try:
             if folder is not None:
+                # a stage with problems has raised: all stages before this one are in `runs`
+                before = find_parent_stage(index, staged.stage_ids, runs, staged.tree)
                 given = drop_location_overrides(changes, is_first=before is None)
                 start = (
                     None

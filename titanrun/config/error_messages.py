@@ -181,7 +181,8 @@ def describe_wrong_type(expected: str, value: Any) -> ErrorMessage:
             "wrong-type", message, f"write {format_short_value(value[0])}", expected=expected
         )
     if expected == "a list" and not isinstance(value, dict):
-        return ErrorMessage("wrong-type", message, f"write [{value}]", expected=expected)
+        item = value if isinstance(value, str) else format_short_value(value)
+        return ErrorMessage("wrong-type", message, f"write [{item}]", expected=expected)
     return ErrorMessage("wrong-type", message, expected=expected)
 
 

@@ -1,6 +1,7 @@
 """Suggestions for unknown keys: the intended key, or the section in which the key belongs."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from titanrun.config import registry
@@ -29,6 +30,7 @@ NAME = "name"
 Synonyms = Mapping[str, tuple[str, ...]]
 
 
+@dataclass(frozen=True, slots=True)
 class KeySuggestions:
     """Suggestions for the keys of one tree, by spelling, synonyms and places in the schema.
 
@@ -36,19 +38,11 @@ class KeySuggestions:
     synonym.
     """
 
-    def __init__(
-        self,
-        model: type[Config],
-        root: Node,
-        data: Any,
-        synonyms: Synonyms,
-        exact_synonyms: Collection[str],
-    ) -> None:
-        self.model = model
-        self.root = root
-        self.data = data
-        self.synonyms = synonyms
-        self.exact_synonyms = exact_synonyms
+    model: type[Config]
+    root: Node
+    data: Any
+    synonyms: Synonyms
+    exact_synonyms: Collection[str]
 
     def can_rename(self, path: DataPath, meant: str) -> bool:
         """Return whether a key certainly means `meant`, and `meant` is not given in other ways.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from titanrun.config.problems import Fix, Origin
 from titanrun.config.text_positions import TextPositions
+from titanrun.config.tree import Node
 
 # a number that YAML and TOML write in the same way
 NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -54,6 +55,18 @@ def find_text_at(origin: Origin) -> str | None:
     if origin.source.kind != "file" or ANCHOR_BEFORE.search(before):
         return None
     return line[origin.column - 1 : origin.end_column - 1]
+
+
+def find_number_text(node: Node) -> str | None:
+    """Return a number as its author wrote it: 1e5, not 100000.0.
+
+    Return None for other values, and for numbers that an alias or a reference leads to.
+    """
+    origin = node.origin
+    if type(node.value) not in (int, float) or node.via == "interpolation" or node.alias_origins:
+        return None
+    text = origin.source.get_line(origin.line)[origin.column - 1 : origin.end_column - 1]
+    return text if UNESCAPED.fullmatch(text) else None
 
 
 def apply_text_edits(text: str, fixes: Sequence[Fix]) -> str:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS
 from titanrun.config.conflict import CONFLICT, get_related_uses, order_locations
+from titanrun.config.diagnostics import format_short_value
 from titanrun.config.error_messages import (
     NO_VALUE,
     ErrorMessage,
@@ -20,7 +22,12 @@ from titanrun.config.key_suggestions import NAME, KeySuggestions, Synonyms, find
 from titanrun.config.limits import MAX_PROBLEMS
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.suggest import format_word_list, is_respelling
-from titanrun.config.text_edits import build_quote_fix, build_unquote_fix, build_word_fix
+from titanrun.config.text_edits import (
+    build_quote_fix,
+    build_unquote_fix,
+    build_word_fix,
+    find_number_text,
+)
 from titanrun.config.tree import (
     Node,
     find_node,
@@ -33,6 +40,7 @@ from titanrun.config.type_introspection import (
     find_annotation,
     find_config_class,
     find_field_info,
+    find_item_type,
     is_slot,
 )
 from titanrun.config.value_hints import find_path_hint, find_value_hint
@@ -68,7 +76,7 @@ def validate_tree(
         return TreeValidationResult(model.model_validate(data), ())
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    checker = TreeValidator(model, root, data, synonyms or {}, exact_synonyms)
+    checker = TreeValidator(KeySuggestions(model, root, data, synonyms or {}, exact_synonyms))
     problems = [checker.to_problem(item) for item in errors[:MAX_PROBLEMS]]
     if len(errors) > MAX_PROBLEMS:
         message = f"{len(errors) - MAX_PROBLEMS} more problems are not shown"
@@ -79,7 +87,7 @@ def validate_tree(
 
 
 def drop_follow_up_problems(problems: list[Problem]) -> list[Problem]:
-    """Drop missing-key problems that follow from a misspelled key."""
+    """Drop missing-key problems at or below the key that a misspelled one means."""
     meant = {
         (*problem.path[:-1], problem.suggestion)
         for problem in problems
@@ -90,25 +98,17 @@ def drop_follow_up_problems(problems: list[Problem]) -> list[Problem]:
     return [
         problem
         for problem in problems
-        if problem.code != "missing-key" or problem.path not in meant
+        if problem.code != "missing-key"
+        or not any(problem.path[: len(path)] == path for path in meant)
     ]
 
 
 class TreeValidator:
     """Converter of pydantic's errors about one tree to problems."""
 
-    def __init__(
-        self,
-        model: type[Config],
-        root: Node,
-        data: Any,
-        synonyms: Synonyms,
-        exact_synonyms: Collection[str],
-    ) -> None:
-        self.model = model
-        self.root = root
-        self.data = data
-        self.keys = KeySuggestions(model, root, data, synonyms, exact_synonyms)
+    def __init__(self, keys: KeySuggestions) -> None:
+        self.keys = keys
+        self.model, self.root, self.data = keys.model, keys.root, keys.data
 
     def to_problem(self, error: Any) -> Problem:
         """Convert one of pydantic's errors to a problem."""
@@ -222,15 +222,17 @@ class TreeValidator:
         wording = describe_value_error(
             error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"]
         )
+        field = find_field_info(self.model, self.data, path)
+        if wording.expected == "a list" and field is not None and is_number_for_texts(field, got):
+            wording = replace(wording, hint=f'write ["{format_short_value(got)}"]')
+        wording = show_number_as_written(wording, node)
         if (
             isinstance(got, str)
             and "/" in got
             and is_slot(slot := find_annotation(self.model, self.data, path))
         ):
             wording = replace(wording, hint=find_path_hint(slot, got) or wording.hint)
-        advised = find_value_hint(
-            find_field_info(self.model, self.data, path), error["input"], is_empty=empty
-        )
+        advised = find_value_hint(field, error["input"], is_empty=empty)
         null_text = (
             node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
         )
@@ -293,6 +295,23 @@ def hide_from_messages(node: Node) -> None:
     """Hide the text of a node, and of all nodes below it, from all messages."""
     for _, inner in iter_nodes(node):
         inner.origin.source.hidden_origins.append(inner.origin)
+
+
+def is_number_for_texts(field: FieldInfo, got: Any) -> bool:
+    """Return whether a field takes a list of texts, and `got` is a number or boolean."""
+    return isinstance(got, int | float) and find_item_type(field.annotation) is str
+
+
+def show_number_as_written(wording: ErrorMessage, node: Node) -> ErrorMessage:
+    """Return the message with a number, or the only one of a list, as its author wrote it."""
+    alone = isinstance(node.value, list) and len(node.value) == 1
+    inner = node.value[0] if isinstance(node.value, list) and alone else node
+    written = find_number_text(inner)
+    if written is None or wording.code != "wrong-type":
+        return wording
+    shown = format_short_value(inner.value)
+    hint = None if wording.hint is None else wording.hint.replace(shown, written)
+    return replace(wording, message=wording.message.replace(shown, written), hint=hint)
 
 
 def build_value_fix(wording: ErrorMessage, node: Node, origin: Origin, got: Any) -> Fix | None:

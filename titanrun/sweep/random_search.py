@@ -58,7 +58,7 @@ def draw_points(node: Node, values: Mapping[str, Node]) -> list[dict[str, Node]]
     # a choice may draw a node of the file, with its own origin
     return [
         {
-            path: node
+            path: replace(node, key=values[path].key)
             if isinstance(node := draw(streams[path]), Node)
             else replace(values[path], value=node)
             for path, draw in draws.items()

@@ -188,7 +188,8 @@ def read_value_lists(name: str, node: Node) -> dict[str, list[Node]]:
     found, problems = {}, []
     for path, values in iter_path_nodes(node):
         if isinstance(values.value, list) and values.value:
-            found[path] = values.value
+            # a problem of the path is one of the key, however many values it has
+            found[path] = [replace(value, key=values.key) for value in values.value]
         else:
             message = f"'{path}' needs a list of the values to try"
             problems.append(

@@ -133,23 +133,18 @@ def get_text_nodes(sweep: Sweep, key: str, texts: Sequence[str]) -> dict[str, No
 def to_sweep_origin(problem: Problem, override_nodes: Mapping[str, Node]) -> Problem:
     """Return the problem of a value from the sweep, located in the sweep file."""
     related = tuple(
-        replace(item, origin=find_file_origin(item.origin, override_nodes, is_key=False))
+        replace(item, origin=find_file_origin(item.origin, override_nodes))
         for item in problem.related
     )
-    return replace(
-        problem,
-        origin=find_file_origin(
-            problem.origin, override_nodes, is_key=problem.code == "unknown-key"
-        ),
-        related=related,
-        fix=None,
-    )
+    origin = find_file_origin(problem.origin, override_nodes)
+    return replace(problem, origin=origin, related=related, fix=None)
 
 
-def find_file_origin(
-    origin: Origin | None, override_nodes: Mapping[str, Node], *, is_key: bool
-) -> Origin | None:
-    """Return the location of a sweep value in the file; other locations are unchanged."""
+def find_file_origin(origin: Origin | None, override_nodes: Mapping[str, Node]) -> Origin | None:
+    """Return the location of a sweep value, or of its key, in the file.
+
+    Other locations are unchanged.
+    """
     if (
         origin is None
         or origin.source.kind != "override"
@@ -157,6 +152,7 @@ def find_file_origin(
     ):
         return origin
     node = override_nodes[origin.source.text]
+    is_key = origin.column <= origin.source.text.find("=")
     return node.key if is_key and node.key is not None else node.origin
 
 

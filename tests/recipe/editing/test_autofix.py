@@ -75,6 +75,35 @@ def test_every_respelling_in_a_shipped_recipe_is_restored(name: str, copies: Pat
     file.write_text(text, encoding="utf-8")
 
 
+@pytest.mark.parametrize("number", ["1e5", "1.50", "1.0e-5", "-0.0", "12", "1E+3", "true"])
+@pytest.mark.parametrize("suffix", ["yaml", "toml"])
+def test_the_help_says_what_the_fix_writes(number: str, suffix: str, tmp_path: Path) -> None:
+    # Row C5 of the defect list: the help said "100000.0" where the fix wrote "1e5"
+    file = tmp_path / f"mine.{suffix}"
+    file.write_text(f"description{': ' if suffix == 'yaml' else ' = '}{number}\n")
+    problem = next(found for found in problems_of(str(file)) if found.path == ("description",))
+    assert problem.fix is not None and problem.fix.replacement == f'"{number}"'
+    assert problem.hint == f"write {problem.fix.replacement}"
+    assert number in problem.message
+
+
+@pytest.mark.parametrize(
+    ("section", "hint"),
+    [
+        ("training: {dataset: tiny, steps: [1e1]}", "write 1e1"),
+        ("optimizer: {lr: [1.50e-3]}", "write 1.50e-3"),
+        ("plugins: 1e5", 'write ["1e5"]'),
+        ("plugins: true", 'write ["true"]'),
+    ],
+)
+def test_a_number_in_a_help_stands_there_as_it_was_written(
+    section: str, hint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{section}\n")
+    assert hint in [problem.hint for problem in problems_of(str(file))]
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -111,6 +111,23 @@ def test_a_stage_that_is_not_there_is_a_problem(
 
 
 @pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("stages.0.training.steps=10", "write stages.pretrain.training.steps=10"),
+        ("--stages.1.optimizer.lr=1e-3", "write stages.sft.optimizer.lr=1e-3"),
+        ("stages.2.training.steps=10", "its stages are pretrain and sft"),
+    ],
+)
+def test_a_stage_counted_after_a_dot_is_named_by_its_id(
+    recipe: Path, override: str, hint: str
+) -> None:
+    problem = examined(recipe, override).problems[0]
+    assert (problem.code, problem.hint) == ("usage", hint)
+    assert problem.message.startswith("a stage is named by its id, not by a number")
+    assert problem.origin is not None and problem.origin.source.text == override
+
+
+@pytest.mark.parametrize(
     ("stages", "message"),
     [
         ("stages: sft", "stages must be a list with one mapping per stage"),

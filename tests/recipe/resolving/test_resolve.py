@@ -142,3 +142,33 @@ def test_the_global_batch_follows_the_ranks_that_are_known(tmp_path: Path) -> No
         resolve_recipe(file, environment={}, ranks=4).run.parallelism.data_parallel_shard_degree
         == "auto"
     )
+
+
+def test_a_misspelt_section_is_one_mistake_also_where_a_base_has_the_section(
+    tmp_path: Path,
+) -> None:
+    # Row C7 of the defect list: training.dataset was reported as missing as well
+    (tmp_path / "base.yaml").write_text("training: {seq_len: 64}\nmodel: {n_layers: 2}\n")
+    text = (
+        "version: 1\nextends: base.yaml\n{}: {{name: llama3, flavor: debugmodel}}\n"
+        "{}: {{dataset: tiny, steps: 4}}\n"
+    )
+    for model, training in (("model", "trainiing"), ("modle", "training"), ("modle", "trainiing")):
+        misspelt = sorted({model, training} & {"modle", "trainiing"})
+        found = labels(written(tmp_path, text.format(model, training)))
+        assert sorted(found) == [("unknown-key", (key,)) for key in misspelt]
+
+
+def test_a_resolved_recipe_does_not_repeat_the_warnings_of_its_recipe(tmp_path: Path) -> None:
+    # Row C8 of the defect list: schedule-free-stays-high came again
+    text = (
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+        "optimizer: schedule_free_adamw\n"
+    )
+    resolved = resolve_recipe(written(tmp_path, text), environment={})
+    assert [problem.rule for problem in resolved.warnings] == ["schedule-free-stays-high"]
+    again = written(tmp_path, resolved.text, "resolved.yaml")
+    assert resolve_recipe(again, environment={}).warnings == ()
+    # what an override brings about is new
+    changed = resolve_recipe(again, ["lr_scheduler.name=cosine"], environment={})
+    assert [problem.rule for problem in changed.warnings] == ["schedule-free-stays-high"]

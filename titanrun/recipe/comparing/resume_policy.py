@@ -51,18 +51,37 @@ def classify_change(change: DataChange, before: Recipe, now: Recipe) -> ChangeVe
 
     It follows from the change class that the field declares, and from checkpoint.allow_change.
     """
-    if change.path in FIXED_PATHS:
-        return "refused"
     change_class, resume = (
         find_change_policy(change.path, now)
         or find_change_policy(change.path, before)
         or ("numerics", False)
     )
-    if change_class == "bookkeeping" or change.path[0] in OBSERVER_SECTIONS:
+    verdict = classify_field(change.path, change_class, resume=resume)
+    if verdict == "refused" and change.path not in FIXED_PATHS:
+        return "reported" if is_path_listed(change.path, now.checkpoint.allow_change) else verdict
+    return verdict
+
+
+def classify_field(path: DataPath, change_class: ChangeClass, *, resume: bool) -> ChangeVerdict:
+    """Return the verdict of a resume on a change at `path` without checkpoint.allow_change.
+
+    `change_class` and `resume` are what the field declares.
+    """
+    if path in FIXED_PATHS:
+        return "refused"
+    if change_class == "bookkeeping" or path[0] in OBSERVER_SECTIONS:
         return "silent"
-    if change_class == "performance" or resume or change.path[0] == SCHEDULE:
+    if change_class == "performance" or resume or path[0] == SCHEDULE:
         return "reported"
-    return "reported" if is_path_listed(change.path, now.checkpoint.allow_change) else "refused"
+    return "refused"
+
+
+def format_resume_policy(path: DataPath, setting: FieldMetadata) -> str:
+    """Format the verdict of a resume on a change of the field at `path`."""
+    if classify_field(path, setting.change, resume=setting.resume) != "refused":
+        return "a resume allows a change"
+    listed = "" if path in FIXED_PATHS else ", unless checkpoint.allow_change names it"
+    return f"a resume refuses a change{listed}"
 
 
 def is_path_listed(path: DataPath, named: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import format_path
 from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
 from titanrun.recipe import builtins
+from titanrun.recipe.comparing.resume_policy import format_resume_policy
 from titanrun.recipe.editing.key_synonyms import SYNONYMS
 from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
@@ -150,8 +151,7 @@ def iter_field_lines(spot: FieldLocation) -> Iterator[str]:
     yield f"default      {'none (required)' if field.is_required else field.default_text}"
     if field.metadata is not None:
         yield f"change       {CHANGE_CLASS_MEANINGS[field.metadata.change]}"
-        may_change = field.metadata.resume
-        yield f"resume       a resumed run {'may' if may_change else 'must not'} change it"
+        yield f"resume       {format_resume_policy(spot.path, field.metadata)}"
         if field.metadata.not_built:
             yield f"not built    {field.metadata.not_built}: only the default is accepted"
     yield f"in a recipe  {to_flow_yaml(spot.recipe_example)[1:-1]}"

@@ -10,10 +10,13 @@ from titanrun.config.describe_field import (
     is_section_type,
 )
 from titanrun.config.field_docs import get_class_summary
+from titanrun.config.fields import FieldMetadata
+from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe import builtins
+from titanrun.recipe.comparing.resume_policy import classify_field
 from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
 from titanrun.recipe.reference.schema_topics import SchemaTopic, get_topics
@@ -31,7 +34,10 @@ recipe; `titanrun show` prints the result.
 
 Effect of changing a field, as listed in the column *change*:
 """
-RESUME_NOTE = "If *resume* is yes, a stopped run may resume with another value."
+RESUME_NOTE = (
+    "If *resume* is yes, a stopped run may resume with another value. If it is no, "
+    "`checkpoint.allow_change` allows it, but for `checkpoint.enable` and `checkpoint.folder`."
+)
 COLUMNS = ("field", "takes", "default", "unit", "change", "resume", "example")
 
 
@@ -133,8 +139,16 @@ def iter_field_cells(topic: SchemaTopic, field: FieldDescription) -> Iterator[st
     yield "required" if field.is_required else "" if section else f"`{field.default}`"
     yield field.unit
     yield field.change
-    yield "" if field.metadata is None else "yes" if field.metadata.resume else "no"
+    yield format_resume_cell((*topic.keys, field.name), field.metadata)
     yield "" if section else f"`{to_flow_yaml({field.name: get_example_value(declared)})[1:-1]}`"
+
+
+def format_resume_cell(path: DataPath, setting: FieldMetadata | None) -> str:
+    """Return whether a resume allows a change: `yes`, `no`, or nothing for a section."""
+    if setting is None:
+        return ""
+    verdict = classify_field(path, setting.change, resume=setting.resume)
+    return "no" if verdict == "refused" else "yes"
 
 
 def escape_tags(text: str) -> str:

@@ -21,6 +21,8 @@ STAGES_FILE = "stages.yaml"
 ID = "id"
 # each id is also a folder name
 STAGE_ID_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+# an override such as stages.0.training.steps=10
+COUNTED_STAGE = re.compile(r"(?:--)?stages\.([0-9]{1,9})(?=[.=+!-])")
 TOP_LEVEL_KEYS = ("version", "dump_folder", "plugins", "extends", STAGES)
 """Keys that a stage takes from the recipe."""
 INITIAL_LOAD_KEYS = ("initial_load_path", "initial_load_in_hf")
@@ -241,6 +243,27 @@ def select_stage_overrides(overrides: Sequence[Override], tree: Node, file: str)
     if problems:
         raise ProblemsFound(problems)
     return kept
+
+
+def add_stage_id_hints(problems: Sequence[Problem], tree: Node) -> list[Problem]:
+    """Return the problems; an override that counts stages after a dot gets the stage's id."""
+    ids = list(get_stages(tree))
+    found = []
+    for problem in problems:
+        text = "" if problem.origin is None else problem.origin.source.text
+        counted = COUNTED_STAGE.match(text) if problem.code == "usage" else None
+        if counted is not None and ids:
+            named = ids[int(counted[1])] if int(counted[1]) < len(ids) else None
+            rest = text[counted.end() :]
+            problem = replace(
+                problem,
+                message=f"a stage is named by its id, not by a number: {STAGES}.{counted[1]}",
+                hint=f"write {STAGES}.{named}{rest}"
+                if named
+                else f"its stages are {format_word_list(ids, conjunction='and')}",
+            )
+        found.append(problem)
+    return found
 
 
 def has_own_initial_load(tree: Node, stage: str) -> bool:

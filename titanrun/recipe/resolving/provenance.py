@@ -4,15 +4,21 @@ It is the content of resolved.sources.json and of `show --sources`.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from titanrun.config.base import dump_config
+from titanrun.config.checksum import get_checksum_state
 from titanrun.config.problems import DataPath, Origin, SourceText
 from titanrun.config.tree import Node, find_node, format_path, iter_nodes
 from titanrun.recipe.resolving.resolve import Resolved
+from titanrun.recipe.rundir.run_files import RESOLVED, SOURCES, read_json_or_empty
 
+UNWRITTEN_SOURCES = ("default", "decided")
+"""Kinds of sources of values that nobody wrote."""
 REPORTED_PACKAGES = (
     "titanrun",
     "torch",
@@ -53,18 +59,22 @@ def get_value_source(tree: Node, path: DataPath, is_unchanged: bool) -> ValueSou
 
     `is_unchanged` states whether resolving left the value as it was.
     """
-    node = find_node(tree, path)
+    node = find_written_node(tree, path)
     if node is not None and (is_unchanged or (isinstance(node.value, str) and path[-1] == "name")):
-        return build_node_source(node)
-    parent = find_node(tree, path[:-1])
-    if path[-1] == "name" and parent is not None and isinstance(parent.value, str):
-        return build_node_source(parent)
+        return ValueSource(node.via, node.origin, node.shadowed_origins)
     return ValueSource("default" if is_unchanged else "decided")
 
 
-def build_node_source(node: Node) -> ValueSource:
-    """Return the source of a value written in a file or an override."""
-    return ValueSource(node.via, node.origin, node.shadowed_origins)
+def find_written_node(tree: Node, path: DataPath) -> Node | None:
+    """Return the node that holds the value at `path`, or None if it is not written.
+
+    The `name` of a component may be written as the component itself: `optimizer: adamw`.
+    """
+    node = find_node(tree, path)
+    if node is not None or path[-1:] != ("name",):
+        return node
+    component = find_node(tree, path[:-1])
+    return component if component is not None and isinstance(component.value, str) else None
 
 
 def list_data_leaves(data: object, path: DataPath = ()) -> list[tuple[DataPath, object]]:
@@ -99,14 +109,47 @@ def get_data_value(data: object, path: DataPath) -> object:
 def build_source_report(
     found: dict[DataPath, ValueSource], tree: Node, argv: list[str]
 ) -> dict[str, object]:
-    """Return the content of resolved.sources.json."""
+    """Return the content of resolved.sources.json.
+
+    A value from the resolved.yaml of a run, as at a resume, keeps the source recorded there.
+    """
+    recorded = {
+        name: load_recorded_sources(text) for name, text in collect_source_texts(tree).items()
+    }
     return {
         "format": 1,
         "argv": argv,
         "versions": get_reported_versions(),
         "files": hash_source_files(tree),
-        "values": {format_path(path): source_to_dict(source) for path, source in found.items()},
+        "values": {
+            format_path(path): find_recorded_source(path, source, recorded)
+            or source_to_dict(source)
+            for path, source in found.items()
+        },
     }
+
+
+def find_recorded_source(
+    path: DataPath, source: ValueSource, recorded: Mapping[str, Mapping[str, Any]]
+) -> dict[str, object] | None:
+    """Return what the run whose resolved.yaml holds a value has recorded about its source."""
+    return (
+        None
+        if source.origin is None or source.kind == "override"
+        else recorded.get(source.origin.source.name, {}).get(format_path(path))
+    )
+
+
+def load_recorded_sources(text: SourceText) -> Mapping[str, Any]:
+    """Return the sources recorded beside the unchanged resolved.yaml of a run, by path.
+
+    Empty for every other text.
+    """
+    file = Path(text.name)
+    if file.name != RESOLVED or get_checksum_state(text.text) != "good":
+        return {}
+    values = read_json_or_empty(file.with_name(SOURCES)).get("values")
+    return values if isinstance(values, dict) else {}
 
 
 def source_to_dict(source: ValueSource) -> dict[str, object]:
@@ -125,11 +168,17 @@ def source_to_dict(source: ValueSource) -> dict[str, object]:
 
 def hash_source_files(tree: Node) -> dict[str, str]:
     """Return the sha256 of every file that a value came from, by the name it was read under."""
+    texts = collect_source_texts(tree).values()
+    files = [text for text in texts if text.kind == "file" and Path(text.name).is_file()]
+    return {text.name: hashlib.sha256(Path(text.name).read_bytes()).hexdigest() for text in files}
+
+
+def collect_source_texts(tree: Node) -> dict[str, SourceText]:
+    """Return every text that a value came from, by its name."""
     texts: dict[str, SourceText] = {}
     for _, node in iter_nodes(tree):
         texts.setdefault(node.origin.source.name, node.origin.source)
-    files = [text for text in texts.values() if text.kind == "file" and Path(text.name).is_file()]
-    return {text.name: hashlib.sha256(Path(text.name).read_bytes()).hexdigest() for text in files}
+    return texts
 
 
 def get_reported_versions() -> dict[str, str]:

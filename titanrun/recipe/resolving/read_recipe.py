@@ -25,6 +25,7 @@ from titanrun.recipe.plugins import activate_plugins, get_recipe_class
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.resolving.multi_stage import (
     StageRequiredError,
+    add_stage_id_hints,
     get_stages,
     select_stage,
     select_stage_overrides,
@@ -102,6 +103,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     load_listed_plugins(whole)
     composed = findings.run_step(lambda: select_stage(whole, file))
     parsed = select_stage_overrides(findings.parse_arguments(overrides), whole, file)
+    findings.problems = add_stage_id_hints(findings.problems, whole)
     overridden = keep_nearest_length(
         findings.run_step(lambda: apply_recipe_overrides(composed, parsed))
     )

@@ -118,6 +118,7 @@ def apply_rules(
         if entry.level == level
         for violation in entry.check(run, ranks)
     ]
+    violations = [case for case in violations if not is_repeated_warning(case[1], tree, level)]
     unbuilt = {violation.paths[0] for _, violation in violations if violation.code == "not-built"}
     return [
         to_problem(rule_id, violation, tree)
@@ -139,6 +140,18 @@ def apply_rules(
             and any(path[: len(violation.section)] == violation.section for path in excluded_paths)
         )
     ]
+
+
+def is_repeated_warning(violation: RuleViolation, tree: Node, level: RuleLevel) -> bool:
+    """Return whether a warning was already shown when a resolved recipe was written.
+
+    That is so unless an override has a part in it. Warnings about files and machines are shown
+    again, since these may have changed.
+    """
+    if violation.severity == "error" or level == "environment":
+        return False
+    origin = order_locations(tree, violation.paths).origin
+    return origin is not None and get_checksum_state(origin.source.text) == "good"
 
 
 def depends_on(path: DataPath, excluded: DataPath, tree: Node) -> bool:

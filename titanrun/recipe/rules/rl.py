@@ -351,13 +351,14 @@ def rl_can_train_it(run: Recipe) -> Iterator[RuleViolation]:
     """
     if run.kind != "rl" or run.rl is None:
         return
+    # resolving turns tokens into steps: what was written decides
+    yield RuleViolation(
+        "kind rl does not support training.tokens",
+        (("training", "tokens"), KIND),
+        hint="use training.steps or training.epochs",
+        applies_only_if_written=True,
+    )
     refused: list[tuple[bool, DataPath, str, str]] = [
-        (
-            run.training.tokens is not None,
-            ("training", "tokens"),
-            "training.tokens",
-            "use training.steps or training.epochs",
-        ),
         (run.validation.enable, ("validation", "enable"), "validation.enable", "use rl.validation"),
         (
             "text generation" in run.model.unsupported_features,

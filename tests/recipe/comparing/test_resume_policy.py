@@ -1,0 +1,82 @@
+"""What a resume makes of a change: one answer, whoever is asked."""
+
+from typing import Any
+
+from titanrun.config.data_diff import DataChange
+from titanrun.config.path_syntax import parse_path
+from titanrun.config.problems import Origin, SourceText
+from titanrun.config.tree import Node, format_path
+from titanrun.recipe.comparing.recipe_diff import DiffSide, build_field_diff
+from titanrun.recipe.comparing.resume_policy import classify_change
+from titanrun.recipe.plugins import get_recipe_class
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.reference.explain import iter_field_lines
+from titanrun.recipe.reference.reference_page import COLUMNS, iter_field_cells
+from titanrun.recipe.reference.schema_topics import (
+    FieldLocation,
+    find_field_locations,
+    get_topics,
+    list_explainable_paths,
+)
+from titanrun.recipe.resolving.resolve import Resolved
+
+NOWHERE = Node({}, Origin(SourceText("recipe.yaml", ""), 1, 1, 1))
+MINIMAL: dict[str, Any] = {
+    "version": 1,
+    "model": {"name": "llama3", "flavor": "debugmodel"},
+    "training": {"dataset": "tiny"},
+}
+
+
+def list_fields() -> list[FieldLocation]:
+    """Return every field that declares its change class, in every component that has it."""
+    words = dict.fromkeys(list_explainable_paths())
+    found = [
+        spot
+        for word in words
+        for spot in find_field_locations(tuple(str(step) for step in parse_path(word)))
+    ]
+    return [spot for spot in found if spot.description.metadata is not None]
+
+
+def merge(below: Any, own: Any) -> Any:
+    """Merge `own` over `below`; a component with a name replaces the one below."""
+    if not isinstance(own, dict) or not isinstance(below, dict) or "name" in own:
+        return own
+    return below | {key: merge(below.get(key), value) for key, value in own.items()}
+
+
+def recipe_with(spot: FieldLocation) -> Recipe:
+    """Return a recipe that holds the component of a field."""
+    own = dict(spot.recipe_example or {})
+    data = MINIMAL | {key: merge(MINIMAL.get(key), value) for key, value in own.items()}
+    if "role_weights" in spot.path:
+        data["training"]["dataset"]["train_on"] = "roles"
+    return get_recipe_class().model_validate(data)
+
+
+def test_diff_config_explain_and_reference_say_what_a_resume_does_with_each_field() -> None:
+    # Row C1 of the defect list: 20 of 43 changes that a resume allows were said to be refused
+    fields = list_fields()
+    assert len(fields) > 1000
+    topics = {(topic.keys, topic.config): topic for topic in get_topics()}
+    wrong, pages = [], 0
+    for spot in fields:
+        run = recipe_with(spot)
+        change = DataChange(spot.path, "changed", 1, 2)
+        allowed = classify_change(change, run, run) != "refused"
+        side = DiffSide("recipe.yaml", Resolved(run, run, NOWHERE))
+        told = [line for line in iter_field_lines(spot) if line.startswith("resume")]
+        answers: tuple[bool, ...] = (
+            build_field_diff(change, side, side).allows_resume,
+            told[0].removeprefix("resume").strip().startswith("a resume allows"),
+        )
+        keys = tuple(step for step in spot.path[:-1] if isinstance(step, str))
+        if topic := topics.get((keys, spot.holder)):
+            pages += 1
+            cell = [*iter_field_cells(topic, spot.description)][COLUMNS.index("resume")]
+            answers = (*answers, cell == "yes")
+        if set(answers) != {allowed}:
+            wrong.append(f"{format_path(spot.path)}: {allowed}, but {answers}")
+    assert wrong == []
+    assert pages > 500
