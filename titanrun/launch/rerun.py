@@ -6,12 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.launch_env import build_stop_after_environment
-from titanrun.launch.worker_processes import (
-    BLOCKED_SIGNALS,
-    SHELL_SIGNAL_BASE,
-    set_parent_death_signal,
-)
+from titanrun.launch.worker_processes import SHELL_SIGNAL_BASE, set_parent_death_signal
 
 
 def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:
@@ -28,7 +25,7 @@ def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:
         else:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward_signal) for number in BLOCKED_SIGNALS}
+    before = {number: signal.signal(number, forward_signal) for number in list_run_signals()}
     sys.stdout.flush()
     sys.stderr.flush()
     try:

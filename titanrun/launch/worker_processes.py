@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.launch_env import build_worker_environment, get_environment
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.rundir.run_directory import build_starting_status
@@ -23,10 +24,6 @@ from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_i
 from titanrun.recipe.rundir.run_notification import run_notify_command
 
 WORKER = "titanrun.worker"
-# these signals kill a new process before it has handlers: they stay blocked and pending until the
-# worker unblocks them
-BLOCKED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-MONITORED_SIGNALS = (*BLOCKED_SIGNALS, signal.SIGCHLD, signal.SIGALRM)
 # time for the others to end after one has failed: those that wait for it in a collective never do
 GRACE_SECONDS = 10.0
 # time to write a stack trace
@@ -91,13 +88,14 @@ class WorkerMonitor:
 
     def wait_all(self) -> None:
         """Wait until every worker has ended."""
+        monitored = list_monitored_signals()
         while True:
             self.poll_workers()
             if not self.running_workers:
                 return
             if not self.is_ending and any(worker.has_failed for worker in self.workers):
                 self.terminate_rest()
-            self.handle_signal(signal.Signals(signal.sigwait(MONITORED_SIGNALS)))
+            self.handle_signal(signal.Signals(signal.sigwait(monitored)))
 
     @property
     def running_workers(self) -> list[WorkerProcess]:
@@ -126,7 +124,7 @@ class WorkerMonitor:
             time.sleep(STACK_DUMP_SECONDS)
         if number == signal.SIGALRM or self.num_interrupts >= MAX_INTERRUPTS:
             self.send_signal(signal.SIGKILL)
-        elif number in BLOCKED_SIGNALS:
+        elif number in list_run_signals():
             self.send_signal(number)
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -142,8 +140,9 @@ def run_workers(
 
     Return the exit code of the first that failed, else that of the first rank.
     """
-    # only these: those of an earlier start would be blocked in the new workers too
-    signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED_SIGNALS)
+    # they kill a new process before it has handlers: they stay pending until the worker unblocks
+    # them. Only these: those of an earlier start would be blocked in the new workers too
+    signal.pthread_sigmask(signal.SIG_SETMASK, list_run_signals())
     # a signal that is ignored by default would not stay pending on every system
     signal.signal(signal.SIGCHLD, do_nothing)
     with TemporaryDirectory(prefix="titanrun-") as folder:
@@ -158,7 +157,7 @@ def run_workers(
                         )
                     )
             # only now: workers inherit the blocked signals
-            signal.pthread_sigmask(signal.SIG_BLOCK, MONITORED_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_BLOCK, list_monitored_signals())
             watch.wait_all()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -210,6 +209,11 @@ def set_parent_death_signal() -> None:
     This holds however the launcher dies.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def list_monitored_signals() -> list[signal.Signals]:
+    """Return the signals that a launcher waits for."""
+    return [*list_run_signals(), signal.SIGCHLD, signal.SIGALRM]
 
 
 def do_nothing(number: int, frame: FrameType | None) -> None:

@@ -27,6 +27,7 @@ from titanrun.distributed.object_collectives import (
     raise_serialized_error,
     serialize_error,
 )
+from titanrun.distributed.spec.run_signals import ignore_run_signals
 
 PR_SET_PDEATHSIG = 1
 
@@ -143,10 +144,7 @@ def run_checkpoint_writer(
     Entry point of the process.
     """
     die_with_parent()
-    # a signal to the whole process group, such as Ctrl-C, is for the trainer: it saves, and needs
-    # this process
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_run_signals()
     store, buffer = (
         CheckpointStore(folder=folder, retention=retention, ranks=join_writers()),
         torch.empty(0),
