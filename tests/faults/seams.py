@@ -11,8 +11,10 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -386,6 +388,30 @@ def bit_flips(name: str, after_passes: int) -> None:
         return output
 
     Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def console_is(kind: str) -> None:
+    """stdout and stderr are closed, full, or a pipe that nobody reads and that holds no more."""
+    if kind == "closed":
+        os.close(1)
+        os.close(2)
+        # as Python starts then
+        sys.stdout = sys.stderr = None  # type: ignore[assignment]
+        return
+    target = os.open("/dev/full", os.O_WRONLY) if kind == "full" else fill_pipe()
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+
+
+def fill_pipe() -> int:
+    """The writing end of a full pipe, whose other end stays open and unread."""
+    _, target = os.pipe()
+    os.set_blocking(target, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(target, bytes(4096))
+    os.set_blocking(target, True)
+    return target
 
 
 def nothing() -> None:

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 LAUNCHER = """
 import sys
 from pathlib import Path
-from titanrun.launch import local
+from titanrun.launch.local_launcher import run_with_restarts
 from titanrun.launch.worker_processes import run_workers
 resolved, script = Path(sys.argv[1]), sys.argv[2]
 restarts, count = int(sys.argv[3]), int(sys.argv[4])
 def run():
     return run_workers(resolved, count, [sys.executable, script])
-sys.exit(local.run_again(run, resolved.parent, restarts))
+sys.exit(run_with_restarts(run, resolved.parent, restarts))
 """
 WORKER = """
 import os, sys

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
+from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
@@ -49,8 +50,7 @@ def supervise_workers(config: LocalLaunchConfig, *, resolved: Path, processes: i
 
     This process stays until the end of the run, even with one worker.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    drain_console()
     return run_with_restarts(
         lambda: run_workers(resolved, processes), resolved.parent, config.max_restarts
     )
@@ -102,7 +102,6 @@ def log_note(text: str) -> None:
 
 def exec_worker(arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     """Replace this process by a worker."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    drain_console()
     signal.pthread_sigmask(signal.SIG_BLOCK, list_run_signals())
     os.execve(sys.executable, [sys.executable, "-m", WORKER, *arguments], dict(variables))

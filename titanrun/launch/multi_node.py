@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
@@ -63,8 +64,7 @@ def start_multi_node(
             path=("launch", "max_restarts"),
             hint="set dump_folder to a folder on shared storage",
         )
-    sys.stdout.flush()
-    sys.stderr.flush()
+    drain_console()
     return run_with_restarts(
         lambda: run_node(config, arguments, num_processes), run_dir or Path(), config.max_restarts
     )

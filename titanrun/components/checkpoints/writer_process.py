@@ -21,6 +21,7 @@ from titanrun.components.checkpoints.checkpoint_reader import Snapshot
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.components.metrics.spec.console_stream import protect_stderr, protect_stdout
 from titanrun.distributed.object_collectives import (
     RankGroup,
     call_and_catch,
@@ -145,6 +146,8 @@ def run_checkpoint_writer(
     """
     die_with_parent()
     ignore_run_signals()
+    protect_stdout()
+    protect_stderr()
     store, buffer = (
         CheckpointStore(folder=folder, retention=retention, ranks=join_writers()),
         torch.empty(0),
