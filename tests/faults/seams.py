@@ -324,6 +324,35 @@ def hangs_in(step: int) -> None:
     Engine.forward_backward = computing  # type: ignore[method-assign]
 
 
+def stop_process() -> None:
+    """What SIGSTOP, a suspended machine or a debugger does: no thread goes on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stops_in(step: int) -> None:
+    """The process is stopped in a step."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            stop_process()
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def stops_in_save(step: int) -> None:
+    """The process is stopped when it writes its part of the checkpoint of `step`."""
+    begin = HashedFile.__init__
+
+    def opening(self: HashedFile, path: Path) -> None:
+        if path.parent.name.startswith(f"step-{step}."):
+            stop_process()
+        begin(self, path)
+
+    HashedFile.__init__ = opening  # type: ignore[method-assign]
+
+
 def dies_in(step: int, note: str = "") -> None:
     """The process is killed in a step; the file `note` is made right before."""
     forward_backward = Engine.forward_backward

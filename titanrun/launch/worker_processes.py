@@ -69,10 +69,12 @@ class WorkerProcess:
 class WorkerFailureReport:
     """Report of one rank about its end.
 
-    The loss of another rank explains nothing if another rank reports more.
+    The loss of another rank explains nothing if another rank reports more. `rank` is the one that
+    failed: another one if that does not answer and cannot report.
     """
 
     worker: WorkerProcess
+    rank: int
     is_peer_failure: bool
     time: float
     text: str
@@ -226,8 +228,8 @@ def get_run_exit_code(workers: list[WorkerProcess], run_dir: Path) -> int:
     if not failed:
         return workers[0].exit_code
     first = min(failed, key=lambda failure: (failure.is_peer_failure, failure.time))
-    log = run_dir / "logs" / f"rank-{first.worker.rank}.log"
-    text = f"{first.text}\n  = note: rank {first.worker.rank} failed first; its log is {log}"
+    log = run_dir / "logs" / f"rank-{first.rank}.log"
+    text = f"{first.text}\n  = note: rank {first.rank} failed first; its log is {log}"
     log_line(text, level="error")
     record_failure_status(run_dir, first.worker.exit_code)
     if workers[0].has_failed and not read_json_or_empty(workers[0].failure_file):
@@ -240,7 +242,8 @@ def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
     told = read_json_or_empty(worker.failure_file)
     assert worker.end_time is not None
     if told:
-        return WorkerFailureReport(worker, told["is_of_another"], told["time"], told["text"])
+        rank = told.get("rank", worker.rank)
+        return WorkerFailureReport(worker, rank, told["is_of_another"], told["time"], told["text"])
     code = worker.process.returncode
     how = (
         f"was killed by {signal.Signals(-code).name}"
@@ -249,6 +252,7 @@ def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
     )
     return WorkerFailureReport(
         worker,
+        worker.rank,
         False,
         worker.end_time,
         f"error[internal]: rank {worker.rank} {how} without a message",
