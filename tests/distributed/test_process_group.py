@@ -34,6 +34,18 @@ def test_collectives_wait_as_long_as_the_recipe_says() -> None:
     assert broadcast_bool(False) is False
 
 
+def test_ranks_wait_for_one_that_writes_files_longer_than_for_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the end the first rank may still write a large export, and the others wait for it."""
+    timeouts: list[float] = []
+    monkeypatch.setattr(dist, "barrier", lambda: timeouts.append(timeout_seconds()))
+    with open_process_group(dist.HashStore(), RankInfo(), device=CPU, comm=CommConfig()):
+        set_pg_timeout(3)
+        dist.barrier()
+    assert timeouts == [3, 24 * 3600]
+
+
 def test_a_place_without_an_address_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(ProblemsFound, match="rank 1 of 2 cannot reach the other ranks"):

@@ -1,7 +1,6 @@
 """Settings of many ranks do what they say, as each rank sees it."""
 
 import pickle
-import time
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.training.loop import TrainLoop
 
-SHORT_TIMEOUT = 3
 SHORT = (
     "training.steps=1",
     "lr_scheduler.warmup_steps=0",
@@ -58,12 +56,6 @@ def look(trainer: TrainLoop) -> dict[str, Any]:
 def timeout_of(group: dist.ProcessGroup) -> float:
     """How long a collective of a group may take, in seconds."""
     return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-
-
-def keep_others_waiting(trainer: TrainLoop) -> None:
-    """The first rank takes longer than a step may, as it does when it writes a large export."""
-    if dist.get_rank() == 0:
-        time.sleep(2 * SHORT_TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +110,3 @@ def test_a_recorder_of_no_size_writes_nothing() -> None:
     trained = train(2, [*SHORT, "comm.trace_buf_size=0"], look=look)
     assert [rank["recorded"] for rank in trained.build_mask] == [None, None]
     assert not (trained.folder / "ranks").exists()
-
-
-@pytest.mark.slow
-def test_ranks_wait_for_one_that_writes_files_longer_than_for_a_step() -> None:
-    train(2, [*SHORT, f"comm.train_timeout_seconds={SHORT_TIMEOUT}"], look=keep_others_waiting)

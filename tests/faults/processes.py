@@ -14,15 +14,12 @@ from typing import Any
 import torch
 
 from tests.faults.seams import Seam, nothing
-from titanrun.distributed.process_group import is_process_group_initialized
-from titanrun.worker.__main__ import exit_immediately
-from titanrun.worker.rank_main import main
+from titanrun.worker.__main__ import main
 
 CHECKPOINTS = "titanrun.components.checkpoints"
 PRELOADED = [
     "titanrun.worker.rank_main",
-    f"{CHECKPOINTS}.dcp",
-    f"{CHECKPOINTS}.huggingface",
+    f"{CHECKPOINTS}.dcp_io",
     "torch._dynamo",
     "titanrun.distributed.fsdp",
     "tests.faults.processes",
@@ -98,7 +95,5 @@ def train(
         }
     seam, *arguments = fault
     seam(*arguments)
-    code = main([str(resolved)])
-    if code and is_process_group_initialized():
-        exit_immediately(code)
-    sys.exit(code)
+    sys.argv = ["titanrun.worker", str(resolved)]
+    sys.exit(main())

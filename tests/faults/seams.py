@@ -11,8 +11,10 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -322,6 +324,35 @@ def hangs_in(step: int) -> None:
     Engine.forward_backward = computing  # type: ignore[method-assign]
 
 
+def stop_process() -> None:
+    """What SIGSTOP, a suspended machine or a debugger does: no thread goes on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stops_in(step: int) -> None:
+    """The process is stopped in a step."""
+    forward_backward = Engine.forward_backward
+
+    def computing(self: Engine, *batches: Any, **options: Any) -> Any:
+        if self.steps_done + 1 == step:
+            stop_process()
+        return forward_backward(self, *batches, **options)
+
+    Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def stops_in_save(step: int) -> None:
+    """The process is stopped when it writes its part of the checkpoint of `step`."""
+    begin = HashedFile.__init__
+
+    def opening(self: HashedFile, path: Path) -> None:
+        if path.parent.name.startswith(f"step-{step}."):
+            stop_process()
+        begin(self, path)
+
+    HashedFile.__init__ = opening  # type: ignore[method-assign]
+
+
 def dies_in(step: int, note: str = "") -> None:
     """The process is killed in a step; the file `note` is made right before."""
     forward_backward = Engine.forward_backward
@@ -386,6 +417,30 @@ def bit_flips(name: str, after_passes: int) -> None:
         return output
 
     Engine.forward_backward = computing  # type: ignore[method-assign]
+
+
+def console_is(kind: str) -> None:
+    """stdout and stderr are closed, full, or a pipe that nobody reads and that holds no more."""
+    if kind == "closed":
+        os.close(1)
+        os.close(2)
+        # as Python starts then
+        sys.stdout = sys.stderr = None  # type: ignore[assignment]
+        return
+    target = os.open("/dev/full", os.O_WRONLY) if kind == "full" else fill_pipe()
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+
+
+def fill_pipe() -> int:
+    """The writing end of a full pipe, whose other end stays open and unread."""
+    _, target = os.pipe()
+    os.set_blocking(target, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(target, bytes(4096))
+    os.set_blocking(target, True)
+    return target
 
 
 def nothing() -> None:

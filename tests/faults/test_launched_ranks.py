@@ -1,4 +1,4 @@
-"""Rows 30 to 32: two ranks, started as `titanrun train` starts them, of which one hangs or dies."""
+"""Rows 30 to 32, 59 and 60: two ranks, started by a launcher, of which one hangs or dies."""
 
 import subprocess
 import sys
@@ -32,6 +32,8 @@ if os.environ["RANK"] == "{rank}":
 from titanrun.worker.__main__ import main
 sys.exit(main())
 """
+
+SHARDS = "parallelism.data_parallel_shard_degree=2"
 
 pytestmark = pytest.mark.slow
 
@@ -71,9 +73,7 @@ def orphans(resolved: Path) -> list[str]:
 
 
 def test_row_30_a_rank_that_hangs_ends_the_run_with_stacks(run: Run, note: Note) -> None:
-    resolved = run(
-        "run", "guard.step_timeout_seconds=5", "parallelism.data_parallel_shard_degree=2"
-    )
+    resolved = run("run", "guard.step_timeout_seconds=5", SHARDS)
     code, said = launch(resolved, 1, seams.hangs_in, 5)
     assert code == 6
     assert "error[hang]: rank" in said
@@ -90,9 +90,7 @@ def test_row_30_a_rank_that_hangs_ends_the_run_with_stacks(run: Run, note: Note)
 
 
 def test_row_30_a_rank_that_hangs_while_it_is_built_ends_too(run: Run) -> None:
-    resolved = run(
-        "run", "guard.build_timeout_seconds=3", "parallelism.data_parallel_shard_degree=2"
-    )
+    resolved = run("run", "guard.build_timeout_seconds=3", SHARDS)
     code, said = launch(resolved, 0, seams.building_hangs)
     assert code == 6
     # the other waits for the first one's data, and is watched too, but it is the first that gives
@@ -104,8 +102,47 @@ def test_row_30_a_rank_that_hangs_while_it_is_built_ends_too(run: Run) -> None:
     assert orphans(resolved) == []
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "limit", ["guard.step_timeout_seconds=5", "comm.train_timeout_seconds=5"], ids=["step", "comm"]
+)
+def test_row_59_a_stopped_rank_is_named_by_the_one_that_waits(
+    run: Run, note: Note, rank: int, limit: str
+) -> None:
+    resolved = run("run", limit, SHARDS)
+    code, said = launch(resolved, rank, seams.stops_in, 5)
+    assert code == 6
+    assert f"error[hang]: rank {rank} does not answer" in said
+    assert f"rank {rank} failed first; its log is {resolved.parent}/logs/rank-{rank}.log" in said
+    assert orphans(resolved) == []
+    note(
+        59,
+        injected="SIGSTOP of rank 0 or 1 of 2 in step 5, with a limit for steps or for collectives",
+        outcome="exit 6, the other names the rank that does not answer; no process is left",
+        lost="one interval",
+    )
+
+
+def test_row_60_a_rank_that_is_stopped_in_a_save_is_named(run: Run, note: Note) -> None:
+    resolved = run("run", "guard.save_timeout_seconds=5", SHARDS)
+    code, said = launch(resolved, 1, seams.stops_in_save, 6)
+    assert code == 6
+    assert "error[hang]: rank 1 does not answer; rank 0 waits: saving a checkpoint takes" in said
+    assert orphans(resolved) == []
+    code, _ = launch(resolved, 1, seams.nothing)
+    assert code == 0
+    assert "resuming after step 3" in (resolved.parent / "logs" / "rank-0.log").read_text()
+    note(
+        60,
+        injected="SIGSTOP of rank 1 of 2 while it writes its part of step 6",
+        outcome="exit 6, rank 1 is named; goes on after step 3. A save has ten times as long as "
+        "the last one, at least 300 s and at most guard.save_timeout_seconds",
+        lost="one interval",
+    )
+
+
 def test_row_31_a_rank_that_dies_is_named_and_the_other_ends(run: Run, note: Note) -> None:
-    resolved = run("run", "parallelism.data_parallel_shard_degree=2")
+    resolved = run("run", SHARDS)
     death = resolved.parent / "death"
     code, said = launch(resolved, 1, seams.dies_in, 5, str(death))
     ended = time.time()

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.launch.reserved_port import reserve_port
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client"
 # a job that goes back into the queue waits until its credentials have expired
@@ -62,14 +64,15 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @contextmanager
 def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
     """A running Slurm within the block. Gives the environment in which its commands find it."""
+    with reserve_port() as controller, reserve_port() as node:
+        yield from run_slurm(folder, controller, node)
+
+
+def run_slurm(folder: Path, controller: int, node: int) -> Iterator[dict[str, str]]:
+    """Yields the environment of a Slurm on these ports, which is down afterwards."""
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
@@ -78,8 +81,8 @@ def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
         "host": host,
         "user": getpass.getuser(),
         "folder": folder,
-        "controller": free_port(),
-        "node": free_port(),
+        "controller": controller,
+        "node": node,
     }
     conf.write_text(CONF.format(**names))
     environment = {

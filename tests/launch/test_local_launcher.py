@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.local_launcher import run_with_restarts, start_local_run
-from titanrun.launch.worker_processes import BLOCKED_SIGNALS
 
 
 def test_signals_wait_while_the_worker_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,15 +26,15 @@ def test_signals_wait_while_the_worker_takes_over(monkeypatch: pytest.MonkeyPatc
             start_local_run(LocalLaunchConfig(), resolved=Path("resolved.yaml"), processes=1)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert blocked[0] >= set(BLOCKED_SIGNALS)
+    assert blocked[0] >= set(list_run_signals())
 
 
 def test_a_signal_before_the_worker_listens_is_no_traceback() -> None:
     code = (
         "import os, signal; from pathlib import Path; from titanrun.launch import "
-        "local_launcher as local; from titanrun.launch import worker_processes; from "
+        "local_launcher as local; from titanrun.distributed.spec import run_signals; from "
         "titanrun.launch.config import *\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, worker_processes.BLOCKED_SIGNALS); "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, run_signals.list_run_signals()); "
         "os.kill(os.getpid(), signal.SIGINT)\n"
         "local.start_local_run(LocalLaunchConfig(), resolved=Path('nowhere.yaml'), processes=1)"
     )

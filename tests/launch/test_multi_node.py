@@ -4,16 +4,17 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from tests.launch.reserved_port import reserve_port
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
 from titanrun.launch.config import LocalLaunchConfig
@@ -104,11 +105,6 @@ def test_the_children_of_a_process_are_found() -> None:
     child.communicate(b"\n")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 Launchers: TypeAlias = Callable[..., list[subprocess.Popen[str]]]
 
 
@@ -117,11 +113,12 @@ def launchers(tmp_path: Path) -> Iterator[Launchers]:
     """Starts a launcher for each list of overrides; none outlives the test."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     started: list[subprocess.Popen[str]] = []
+    held = ExitStack()
 
     def start(*of_each: list[str]) -> list[subprocess.Popen[str]]:
         meeting = [
             f"launch.nnodes={max(2, len(of_each))}",
-            f"launch.rdzv_endpoint=127.0.0.1:{free_port()}",
+            f"launch.rdzv_endpoint=127.0.0.1:{held.enter_context(reserve_port())}",
         ]
         command = [sys.executable, "-m", "titanrun", "train", "recipe.yaml", *meeting]
         started.extend(
@@ -130,7 +127,8 @@ def launchers(tmp_path: Path) -> Iterator[Launchers]:
         )
         return started
 
-    yield start
+    with held:
+        yield start
     for launcher in started:
         launcher.kill()
         launcher.communicate()

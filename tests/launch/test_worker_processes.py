@@ -114,7 +114,17 @@ def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
     assert '"state": "failed"' in (tmp_path / "status.json").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGHUP,
+        signal.SIGXCPU,
+    ],
+)
 def test_signals_reach_every_worker_once(tmp_path: Path, number: signal.Signals) -> None:
     worker = f"""
 seen = []
@@ -132,6 +142,24 @@ sys.exit(75)
     launcher.communicate(timeout=60)
     assert launcher.returncode == 75
     assert [(tmp_path / f"{rank}.txt").read_text() for rank in range(3)] == ["1", "1", "1"]
+
+
+def test_workers_under_nohup_outlive_their_terminal(tmp_path: Path) -> None:
+    worker = """
+open(f'{here}/{rank}.ready', 'w').close()
+signal.sigtimedwait([signal.SIGCONT], 0.5)
+open(f'{here}/{rank}.txt', 'w').close()
+"""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        launcher = launch(tmp_path, worker)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for(tmp_path / "*.ready", count=3)
+    launcher.send_signal(signal.SIGHUP)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 0
+    assert len(list(tmp_path.glob("*.txt"))) == 3
 
 
 def test_a_third_interrupt_leaves_nobody_behind(tmp_path: Path) -> None:

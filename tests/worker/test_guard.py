@@ -21,7 +21,7 @@ from titanrun.training.hooks.status_hook import StatusHook
 from titanrun.training.loop import TrainLoop
 from titanrun.training.nonfinite import NonFiniteError
 from titanrun.training.signal_requests import SignalRequests
-from titanrun.training.train_hook import TrainResult
+from titanrun.training.train_hook import TrainHook, TrainResult
 from titanrun.worker.build.build_train_loop import build_train_loop
 from titanrun.worker.worker_job import rendezvous
 
@@ -364,3 +364,24 @@ def test_a_way_back_to_damaged_checkpoints_only_is_refused(run: Run) -> None:
 
     with pytest.raises(ProblemsFound, match=r"step-3"):
         train(resolved, spoil)
+
+
+class SaveLimits(TrainHook):
+    """Notes the limit of each save while it lasts."""
+
+    def __init__(self) -> None:
+        self.found: list[float | None] = []
+
+    def on_pre_save(self, loop: TrainLoop) -> None:
+        self.found.append(loop.watchdog.compute_limit(loop.watchdog.phase)[0])
+
+
+@pytest.mark.parametrize("mode", ["disabled", "async"])
+def test_the_limit_of_a_save_follows_from_the_save_before(run: Run, mode: str) -> None:
+    limits = SaveLimits()
+
+    def spoil(trainer: TrainLoop) -> None:
+        trainer.hooks += (limits,)
+
+    train(run("run", "checkpoint.interval=5", f"checkpoint.async_mode={mode}"), spoil)
+    assert limits.found == [3600, 300]

@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from titanrun.components.metrics.spec.console_stream import (
+    drain_console,
+    open_standard_descriptors,
+    protect_stderr,
+    protect_stdout,
+)
 from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust_remote_code
 
 COMMANDS = {
@@ -39,6 +45,8 @@ COMMANDS = {
     "completion": "print a completion script for bash, zsh or fish",
     "schema": "print the JSON Schema of recipes, for editors, or of run outputs",
 }
+# their output is a report on training, which does not depend on it; that of others is their result
+TRAINING_COMMANDS = {"train", "launch", "resume", "fork", "reproduce", "sweep"}
 # called by completion scripts at each key press
 HIDDEN_COMMANDS = {"__complete"}
 HELP_TEMPLATE = """usage: titanrun COMMAND [ARGUMENT ...]
@@ -65,10 +73,23 @@ def main() -> NoReturn:
     disable_pydantic_plugins()
     # only the flag allows it, never a leftover environment variable
     set_trust_remote_code(False)
+    open_console(sys.argv[1:])
+    code = run_and_flush(sys.argv[1:])
+    drain_console()
+    os._exit(code)
+
+
+def open_console(arguments: Sequence[str]) -> None:
+    """Prepare stdout and stderr, which may be closed, full or not read.
+
+    Nothing depends on stderr, and a command that trains does not depend on stdout either.
+    """
+    open_standard_descriptors()
     # None if the stream was closed from the start, as by `>&-`
-    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    os._exit(run_and_flush(sys.argv[1:]))
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    protect_stderr()
+    if arguments and arguments[0] in TRAINING_COMMANDS:
+        protect_stdout()
 
 
 def run_and_flush(arguments: Sequence[str]) -> int:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
+from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.pluralize import pluralize
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
 from titanrun.launch.launch_env import get_environment, is_json_log_format
 from titanrun.launch.launcher_log import log_line
-from titanrun.launch.worker_processes import BLOCKED_SIGNALS, SHELL_SIGNAL_BASE, WORKER, run_workers
+from titanrun.launch.worker_processes import SHELL_SIGNAL_BASE, WORKER, run_workers
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_notification import NOTIFY_VARIABLE
 
@@ -48,8 +50,7 @@ def supervise_workers(config: LocalLaunchConfig, *, resolved: Path, processes: i
 
     This process stays until the end of the run, even with one worker.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    drain_console()
     return run_with_restarts(
         lambda: run_workers(resolved, processes), resolved.parent, config.max_restarts
     )
@@ -101,7 +102,6 @@ def log_note(text: str) -> None:
 
 def exec_worker(arguments: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
     """Replace this process by a worker."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
+    drain_console()
+    signal.pthread_sigmask(signal.SIG_BLOCK, list_run_signals())
     os.execve(sys.executable, [sys.executable, "-m", WORKER, *arguments], dict(variables))

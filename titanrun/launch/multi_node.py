@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.problems import problem_error
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.launch_env import build_node_environment
 from titanrun.launch.launcher_log import log_line
 from titanrun.launch.local_launcher import run_with_restarts
 from titanrun.launch.worker_processes import (
-    BLOCKED_SIGNALS,
-    MONITORED_SIGNALS,
     SHELL_SIGNAL_BASE,
     WorkerMonitor,
     WorkerProcess,
     do_nothing,
+    list_monitored_signals,
     set_parent_death_signal,
 )
 from titanrun.recipe.rundir.run_files import read_json_or_empty
@@ -63,8 +64,7 @@ def start_multi_node(
             path=("launch", "max_restarts"),
             hint="set dump_folder to a folder on shared storage",
         )
-    sys.stdout.flush()
-    sys.stderr.flush()
+    drain_console()
     return run_with_restarts(
         lambda: run_node(config, arguments, num_processes), run_dir or Path(), config.max_restarts
     )
@@ -75,7 +75,7 @@ def run_node(config: LocalLaunchConfig, arguments: Sequence[str], num_processes:
 
     Return the exit code of the first that failed, else 0.
     """
-    signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_SETMASK, list_run_signals())
     # a signal that is ignored by default would not stay pending on every system
     signal.signal(signal.SIGCHLD, do_nothing)
     with TemporaryDirectory(prefix="titanrun-") as folder:
@@ -101,7 +101,7 @@ def run_node(config: LocalLaunchConfig, arguments: Sequence[str], num_processes:
         )
         watch = WorkerMonitor([ElasticAgent(0, process, Path(folder))])
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, MONITORED_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_BLOCK, list_monitored_signals())
             watch.wait_all()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -6,12 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from titanrun.components.metrics.spec.console_stream import drain_console
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.launch_env import build_stop_after_environment
-from titanrun.launch.worker_processes import (
-    BLOCKED_SIGNALS,
-    SHELL_SIGNAL_BASE,
-    set_parent_death_signal,
-)
+from titanrun.launch.worker_processes import SHELL_SIGNAL_BASE, set_parent_death_signal
 
 
 def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:
@@ -28,9 +26,8 @@ def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:
         else:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward_signal) for number in BLOCKED_SIGNALS}
-    sys.stdout.flush()
-    sys.stderr.flush()
+    before = {number: signal.signal(number, forward_signal) for number in list_run_signals()}
+    drain_console()
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "titanrun", "train", *arguments],

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.launch_env import build_worker_environment, get_environment
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.rundir.run_directory import build_starting_status
@@ -23,10 +24,6 @@ from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_i
 from titanrun.recipe.rundir.run_notification import run_notify_command
 
 WORKER = "titanrun.worker"
-# these signals kill a new process before it has handlers: they stay blocked and pending until the
-# worker unblocks them
-BLOCKED_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
-MONITORED_SIGNALS = (*BLOCKED_SIGNALS, signal.SIGCHLD, signal.SIGALRM)
 # time for the others to end after one has failed: those that wait for it in a collective never do
 GRACE_SECONDS = 10.0
 # time to write a stack trace
@@ -72,10 +69,12 @@ class WorkerProcess:
 class WorkerFailureReport:
     """Report of one rank about its end.
 
-    The loss of another rank explains nothing if another rank reports more.
+    The loss of another rank explains nothing if another rank reports more. `rank` is the one that
+    failed: another one if that does not answer and cannot report.
     """
 
     worker: WorkerProcess
+    rank: int
     is_peer_failure: bool
     time: float
     text: str
@@ -91,13 +90,14 @@ class WorkerMonitor:
 
     def wait_all(self) -> None:
         """Wait until every worker has ended."""
+        monitored = list_monitored_signals()
         while True:
             self.poll_workers()
             if not self.running_workers:
                 return
             if not self.is_ending and any(worker.has_failed for worker in self.workers):
                 self.terminate_rest()
-            self.handle_signal(signal.Signals(signal.sigwait(MONITORED_SIGNALS)))
+            self.handle_signal(signal.Signals(signal.sigwait(monitored)))
 
     @property
     def running_workers(self) -> list[WorkerProcess]:
@@ -126,7 +126,7 @@ class WorkerMonitor:
             time.sleep(STACK_DUMP_SECONDS)
         if number == signal.SIGALRM or self.num_interrupts >= MAX_INTERRUPTS:
             self.send_signal(signal.SIGKILL)
-        elif number in BLOCKED_SIGNALS:
+        elif number in list_run_signals():
             self.send_signal(number)
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -142,8 +142,9 @@ def run_workers(
 
     Return the exit code of the first that failed, else that of the first rank.
     """
-    # only these: those of an earlier start would be blocked in the new workers too
-    signal.pthread_sigmask(signal.SIG_SETMASK, BLOCKED_SIGNALS)
+    # they kill a new process before it has handlers: they stay pending until the worker unblocks
+    # them. Only these: those of an earlier start would be blocked in the new workers too
+    signal.pthread_sigmask(signal.SIG_SETMASK, list_run_signals())
     # a signal that is ignored by default would not stay pending on every system
     signal.signal(signal.SIGCHLD, do_nothing)
     with TemporaryDirectory(prefix="titanrun-") as folder:
@@ -158,7 +159,7 @@ def run_workers(
                         )
                     )
             # only now: workers inherit the blocked signals
-            signal.pthread_sigmask(signal.SIG_BLOCK, MONITORED_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_BLOCK, list_monitored_signals())
             watch.wait_all()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -212,6 +213,11 @@ def set_parent_death_signal() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def list_monitored_signals() -> list[signal.Signals]:
+    """Return the signals that a launcher waits for."""
+    return [*list_run_signals(), signal.SIGCHLD, signal.SIGALRM]
+
+
 def do_nothing(number: int, frame: FrameType | None) -> None:
     """Handle a signal without effect, so that it is not ignored by default."""
 
@@ -222,8 +228,8 @@ def get_run_exit_code(workers: list[WorkerProcess], run_dir: Path) -> int:
     if not failed:
         return workers[0].exit_code
     first = min(failed, key=lambda failure: (failure.is_peer_failure, failure.time))
-    log = run_dir / "logs" / f"rank-{first.worker.rank}.log"
-    text = f"{first.text}\n  = note: rank {first.worker.rank} failed first; its log is {log}"
+    log = run_dir / "logs" / f"rank-{first.rank}.log"
+    text = f"{first.text}\n  = note: rank {first.rank} failed first; its log is {log}"
     log_line(text, level="error")
     record_failure_status(run_dir, first.worker.exit_code)
     if workers[0].has_failed and not read_json_or_empty(workers[0].failure_file):
@@ -236,7 +242,8 @@ def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
     told = read_json_or_empty(worker.failure_file)
     assert worker.end_time is not None
     if told:
-        return WorkerFailureReport(worker, told["is_of_another"], told["time"], told["text"])
+        rank = told.get("rank", worker.rank)
+        return WorkerFailureReport(worker, rank, told["is_of_another"], told["time"], told["text"])
     code = worker.process.returncode
     how = (
         f"was killed by {signal.Signals(-code).name}"
@@ -245,6 +252,7 @@ def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
     )
     return WorkerFailureReport(
         worker,
+        worker.rank,
         False,
         worker.end_time,
         f"error[internal]: rank {worker.rank} {how} without a message",

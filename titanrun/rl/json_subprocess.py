@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import DataPath, problem_error
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class JsonSubprocess:
         if line is None:
             self._close_and_raise(f"{self.title} ended with exit code {process.wait()}")
         try:
-            answer = json.loads(line)
+            answer = parse_json(line)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 from titanrun.recipe.rundir.run_files import (
     METRICS,
@@ -82,7 +83,7 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            about = json.loads(archive.read(MANIFEST_FILE))
+            about = parse_json(archive.read(MANIFEST_FILE))
             known = (*REQUIRED_FILES, *OPTIONAL_FILES, REQUIREMENTS_FILE)
             names = [name for name in about["files"] if name in known or PATCH_FILE.fullmatch(name)]
             files = {name: archive.read(name) for name in names}

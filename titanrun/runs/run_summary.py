@@ -1,6 +1,5 @@
 """Summary of one run, read only from the files in its folder."""
 
-import json
 import math
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.metrics.spec.metrics_file import NON_FINITE
+from titanrun.config.json_text import parse_json
 from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, STATUS, TAGS, read_json_or_empty
 
 VALIDATION_LOSS_KEY = b'"validation/loss"'
@@ -131,7 +131,7 @@ def parse_validation_losses(text: bytes) -> dict[int, float]:
 def parse_json_object(line: bytes) -> dict[str, Any]:
     """Parse a line of JSON. Return an empty object if it is torn or not an object."""
     try:
-        data = json.loads(line)
+        data = parse_json(line)
     except ValueError:
         return {}
     return data if isinstance(data, dict) else {}

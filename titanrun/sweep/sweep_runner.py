@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from titanrun.config.problems import problem_error
+from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.recipe.rundir.run_files import read_json_or_empty
 from titanrun.sweep.config import SweepConfig
@@ -138,14 +139,18 @@ class SweepRunner:
 
     @contextmanager
     def _forward_signals(self) -> Iterator[None]:
-        """Stop all runs on SIGTERM and SIGINT, each with a checkpoint."""
+        """Stop all runs on a stop signal, each with a checkpoint."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self._is_stopping = True
             for process in self._processes.values():
                 process.send_signal(signal.SIGTERM)
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {
+            number: signal.signal(number, stop)
+            for number in list_run_signals()
+            if number != SAVE_SIGNAL
+        }
         try:
             yield
         finally:

@@ -1,8 +1,10 @@
 """Saving, loading and rollback of a training run's full state."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -80,6 +82,7 @@ class CheckpointManager:
         parallelism: how the ranks split the model, for the manifest.
         async_saver: writes in the background while training continues. None: training waits.
         trainer_state: additional state of trainer kinds other than pretraining.
+        last_save_seconds: duration of the last save of this process, None before it.
     """
 
     config: CheckpointConfig
@@ -91,6 +94,7 @@ class CheckpointManager:
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     async_saver: AsyncSaver | None = None
     trainer_state: Stateful | None = None
+    last_save_seconds: float | None = None
     _last_saved_step: int | None = field(default=None)
 
     @property
@@ -119,11 +123,12 @@ class CheckpointManager:
         )
         self._check_finite(snapshot)
         self._last_saved_step = step
+        on_saved = partial(self._log_saved, snapshot, start_time=time.monotonic())
         if self.async_saver is not None and not is_last:
-            self.async_saver.start_save(snapshot, lambda: self._log_saved(snapshot))
+            self.async_saver.start_save(snapshot, on_saved)
         else:
             self.store.save(snapshot)
-            self._log_saved(snapshot)
+            on_saved()
 
     def prepare(self) -> None:
         """Import the checkpoint writer early, so that a stop by signal waits for no imports."""
@@ -150,9 +155,10 @@ class CheckpointManager:
     def save_seed(self) -> None:
         """Save the weights before the first step, once, as a start for runs of any layout."""
         if SEED_STEP not in self.store.list_all_steps():
+            start_time = time.monotonic()
             snapshot = self._build_snapshot(model_only=True, dtype=None)
             self.store.save(snapshot)
-            self._log_saved(snapshot)
+            self._log_saved(snapshot, start_time=start_time)
 
     def check(self) -> None:
         """Raise the error of a failed background save."""
@@ -341,7 +347,8 @@ class CheckpointManager:
             validation_loss=validation_loss,
         )
 
-    def _log_saved(self, snapshot: Snapshot) -> None:
+    def _log_saved(self, snapshot: Snapshot, *, start_time: float) -> None:
+        self.last_save_seconds = time.monotonic() - start_time
         if self.rank_group.rank == 0:
             folder = self.store.get_checkpoint(snapshot.step).folder
             weights = " (weights only)" if snapshot.holds == "model" else ""

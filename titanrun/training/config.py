@@ -131,4 +131,7 @@ class GuardConfig(Config):
     step_timeout_seconds: PositiveInt | None = bookkeeping(1800, unit="seconds", resume=True)
     """Longest duration of any later step. Set to null to disable."""
     save_timeout_seconds: PositiveInt | None = bookkeeping(3600, unit="seconds", resume=True)
-    """Longest duration of saving a checkpoint. Set to null to disable."""
+    """Longest duration of saving a checkpoint. Set to null to disable.
+
+    After the first save of a start, ten times the duration of the last one is enough, but at least
+    300 seconds."""

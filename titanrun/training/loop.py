@@ -219,7 +219,8 @@ class TrainLoop:
         if self.checkpoints is None:
             return
         try:
-            with self.throughput.pause(), self.watchdog.watch_save():
+            last_save = self.checkpoints.last_save_seconds
+            with self.throughput.pause(), self.watchdog.watch_save(last_save):
                 self._call("on_pre_save")
                 self.checkpoints.save(is_last=is_last, validation_loss=validation_loss)
             self.recovery.record_save(self.state.step)

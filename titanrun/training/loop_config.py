@@ -7,6 +7,11 @@ from typing import Protocol
 class CheckpointManagerProtocol(Protocol):
     """Interface of checkpoint managers. See `CheckpointManager`."""
 
+    @property
+    def last_save_seconds(self) -> float | None:
+        """Duration of the last save of this process, None before it."""
+        ...
+
     def prepare(self) -> None:
         """Prepare for saving, so that a stop by signal waits for no imports."""
         ...

@@ -7,18 +7,17 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-# a scheduler's warning (two conventions), Ctrl-C
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-SAVE_SIGNAL = signal.SIGUSR2
+from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
+
 SHELL_SIGNAL_BASE = 128
 
 
 class SignalRequests:
     """Context manager that turns signals into requests to save or stop.
 
-    SIGTERM, SIGUSR1 and SIGINT request a save and a stop, SIGUSR2 requests a save. A second SIGINT
-    stops immediately. Signals that the launcher blocks until handlers are installed are delivered
-    on entering.
+    SIGTERM, SIGUSR1, SIGINT, SIGHUP and SIGXCPU request a save and a stop, SIGUSR2 requests a save.
+    A second SIGINT stops immediately. SIGHUP stays ignored under nohup. Signals that the launcher
+    blocks until handlers are installed are delivered on entering.
     """
 
     def __init__(self) -> None:
@@ -27,7 +26,7 @@ class SignalRequests:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (*STOP_SIGNALS, SAVE_SIGNAL):
+        for number in list_run_signals():
             self._previous[number] = signal.signal(number, self._receive)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._previous)
         return self

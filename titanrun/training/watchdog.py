@@ -14,15 +14,29 @@ WatchdogPhase = Literal["build", "first step", "step", "save"]
 # upper bound of the check frequency, relative to the shortest time limit
 CHECKS_PER_LIMIT = 10
 MAX_CHECK_INTERVAL_SECONDS = 5.0
+# a save may take this many times as long as the last one, and at least these seconds: storage that
+# others use too is often much slower for minutes
+SAVE_LIMIT_FACTOR = 10
+MIN_SAVE_LIMIT_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Phase in which a rank hangs, and seconds since its last heartbeat."""
+    """Phase in which a rank hangs, and seconds since its last heartbeat.
+
+    Args:
+        phase: the phase.
+        seconds: seconds since the last heartbeat.
+        step: the last completed step.
+        limit: the limit of the phase in seconds.
+        last_save_seconds: duration of the last save, if the limit follows from it.
+    """
 
     phase: WatchdogPhase
     seconds: float
     step: int
+    limit: float
+    last_save_seconds: float | None = None
 
 
 class Watchdog:
@@ -51,6 +65,7 @@ class Watchdog:
         self.on_hang = on_hang
         self.clock = clock
         self.phase: WatchdogPhase = "build"
+        self._last_save_seconds: float | None = None
         self._step = 0
         self._last_heartbeat = clock()
         self._ended = threading.Event()
@@ -90,9 +105,15 @@ class Watchdog:
         self.record_heartbeat()
 
     @contextmanager
-    def watch_save(self) -> Iterator[None]:
-        """Apply the time limit of a checkpoint save within the block."""
-        before, self.phase = self.phase, "save"
+    def watch_save(self, last_save_seconds: float | None = None) -> Iterator[None]:
+        """Apply the time limit of a checkpoint save within the block.
+
+        Args:
+            last_save_seconds: duration of the last save, from which a lower limit follows. None: it
+                is not known, or the block does more than that save did.
+        """
+        before = self.phase
+        self._last_save_seconds, self.phase = last_save_seconds, "save"
         self.record_heartbeat()
         try:
             yield
@@ -103,8 +124,18 @@ class Watchdog:
     def find_hang(self) -> Hang | None:
         """Return the current hang, or None."""
         phase, seconds = self.phase, self.clock() - self._last_heartbeat
-        limit = self.limits[phase]
-        return Hang(phase, seconds, self._step) if limit is not None and seconds > limit else None
+        limit, last_save_seconds = self.compute_limit(phase)
+        if limit is None or seconds <= limit:
+            return None
+        return Hang(phase, seconds, self._step, limit, last_save_seconds)
+
+    def compute_limit(self, phase: WatchdogPhase) -> tuple[float | None, float | None]:
+        """Return the limit, and the duration of the last save if the limit follows from it."""
+        limit, last = self.limits[phase], self._last_save_seconds
+        if phase != "save" or limit is None or last is None:
+            return limit, None
+        bound = max(MIN_SAVE_LIMIT_SECONDS, SAVE_LIMIT_FACTOR * last)
+        return (bound, last) if bound < limit else (limit, None)
 
     def _watch(self) -> None:
         shortest = min(limit for limit in self.limits.values() if limit is not None)

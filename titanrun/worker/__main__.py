@@ -4,6 +4,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from titanrun.components.metrics.spec.console_stream import (
+    drain_console,
+    protect_stderr,
+    protect_stdout,
+)
 from titanrun.config.lazy_module import LazyModule
 from titanrun.training.signal_requests import SignalRequests
 
@@ -24,6 +29,8 @@ def main() -> int:
 
     Return the exit code.
     """
+    protect_stdout()
+    protect_stderr()
     try:
         with SignalRequests() as signals:
             code = worker_main.main(signals=signals)
@@ -40,8 +47,7 @@ def exit_immediately(code: int) -> NoReturn:
 
     A regular exit would wait for the other ranks, which may wait for this one.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    drain_console()
     os._exit(code)
 
 

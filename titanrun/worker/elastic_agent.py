@@ -15,6 +15,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
+from titanrun.components.metrics.spec.console_stream import protect_stderr
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import problem_error
 
@@ -26,6 +27,7 @@ def main(arguments: list[str]) -> int:
 
     Return the exit code of the first failed worker of this machine, else 0.
     """
+    protect_stderr()
     # the launcher blocks signals, and children inherit this
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     # failed workers report the reason themselves

@@ -1,7 +1,7 @@
 """Process group and meshes of the ranks of a run."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -37,7 +37,10 @@ def init_distributed(
         yield None
         return
     enable_flight_recorder(recipe.comm, job.resolved_path.parent, device)
-    with open_process_group(job.store, job.rank_info, device=device, comm=recipe.comm):
+    with (
+        open_process_group(job.store, job.rank_info, device=device, comm=recipe.comm),
+        job.heartbeats or nullcontext(),
+    ):
         yield ParallelMeshes(degrees, device)
 
 

@@ -36,7 +36,12 @@ from titanrun.worker.problem_origins import attach_origins
 from titanrun.worker.run_lock import lock_run_directory
 from titanrun.worker.status_file import StatusFile
 from titanrun.worker.weights.huggingface_export import export_huggingface
-from titanrun.worker.worker_failures import WorkerFailure, classify_failure, is_out_of_memory
+from titanrun.worker.worker_failures import (
+    WorkerFailure,
+    add_silent_ranks,
+    classify_failure,
+    is_out_of_memory,
+)
 from titanrun.worker.worker_job import (
     JOIN,
     LEAVE,
@@ -105,6 +110,7 @@ def run_job(job: WorkerJob, signals: SignalRequests) -> int:
             outcome = train_run(job, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
             failure = add_memory_table(classify_failure(attach_origins(error, run_dir)), error, job)
+            failure = add_silent_ranks(failure, job.heartbeats)
             # a failed peer has already written its own failure
             if (
                 not failure.is_peer_failure
@@ -257,12 +263,15 @@ def log_failure(
     if job.rank_info.failure_file is not None:
         record = {
             "time": time.time(),
-            "is_of_another": failure.is_peer_failure,
+            "is_of_another": failure.is_peer_failure and not failure.silent_ranks,
+            "rank": next(iter(failure.silent_ranks), job.rank_info.rank),
             "text": secret_values.redact(text),
             "exit_code": failure.exit_code,
         }
         write_indented_json(job.rank_info.failure_file, record)
     # only the failed rank logs an error, not each rank that lost it
     logging.getLogger(FAILURES_LOGGER).log(
-        logging.INFO if failure.is_peer_failure else logging.ERROR, "%s", text
+        logging.INFO if failure.is_peer_failure and not failure.silent_ranks else logging.ERROR,
+        "%s",
+        text,
     )

@@ -1,13 +1,14 @@
 """Classification of errors that end a worker: exit codes and messages."""
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.process_group import is_peer_failure
+from titanrun.distributed.rank_heartbeats import RankHeartbeats, format_silent_ranks
 from titanrun.training.nonfinite import EXIT_NON_FINITE, NonFiniteError
 from titanrun.training.step_replay import CorruptionError
 
@@ -32,6 +33,10 @@ HELP_CORRUPTION = (
     "start the run again to resume from its last checkpoint, "
     "and exclude a machine that is named twice"
 )
+HELP_SILENT_RANK = (
+    "the process is stopped or killed, or its machine does not respond: check it, then start the "
+    "same command again"
+)
 HELP_NON_FINITE = "lower optimizer.lr, or resume from an earlier checkpoint with other data"
 
 
@@ -45,12 +50,15 @@ class WorkerFailure:
         is_internal: the fault is in titanrun or a library, and its traceback is worth keeping.
         is_peer_failure: another rank ended or does not respond. That rank reports the reason
             itself.
+        silent_ranks: the ranks that do not answer, if they are why this one failed. They report
+            nothing themselves.
     """
 
     exit_code: int
     text: str
     is_internal: bool = False
     is_peer_failure: bool = False
+    silent_ranks: tuple[int, ...] = ()
 
 
 def classify_failure(error: BaseException) -> WorkerFailure:
@@ -100,6 +108,19 @@ def classify_failure(error: BaseException) -> WorkerFailure:
         )
     return WorkerFailure(
         EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True
+    )
+
+
+def add_silent_ranks(failure: WorkerFailure, heartbeats: RankHeartbeats | None) -> WorkerFailure:
+    """Name the ranks that do not answer in a failure of a collective that waited too long."""
+    if heartbeats is None or not failure.is_peer_failure or failure.exit_code != EXIT_HANG:
+        return failure
+    silent = heartbeats.find_silent_ranks()
+    if not silent:
+        return failure
+    text = f"error[hang]: {format_silent_ranks(silent)}: {failure.text.partition(': ')[2]}"
+    return replace(
+        failure, text=f"{text}\n  = help: {HELP_SILENT_RANK}", silent_ranks=tuple(silent)
     )
 
 

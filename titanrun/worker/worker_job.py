@@ -7,6 +7,7 @@ from torch.distributed import Store
 
 from titanrun.distributed.process_group import broadcast_over_store, create_store
 from titanrun.distributed.rank_env import RankInfo
+from titanrun.distributed.rank_heartbeats import RankHeartbeats
 from titanrun.training.signal_requests import SignalRequests
 
 JOIN = "--join"
@@ -25,12 +26,14 @@ class WorkerJob:
         resolved_text: its text as read by the first rank.
         rank_info: this rank's position.
         store: the store of all ranks, None for a single rank.
+        heartbeats: the signs of life of all ranks, None for a single rank.
     """
 
     resolved_path: Path
     resolved_text: str
     rank_info: RankInfo
     store: Store | None = None
+    heartbeats: RankHeartbeats | None = None
 
 
 def rendezvous(
@@ -64,4 +67,4 @@ def rendezvous(
     )
     if path is None or text is None:
         raise SystemExit(requests.exit_code)
-    return WorkerJob(Path(path), text, rank_info, store)
+    return WorkerJob(Path(path), text, rank_info, store, RankHeartbeats(store, rank_info))

@@ -53,8 +53,15 @@ def two_ranks_report(recipe: str, blocks: int, steps: int) -> None:
 
 def measured(recipe: str, layout: str, blocks: int, steps: int) -> Comparison:
     """Return what the first of two ranks measures."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    with socket.socket() as held:
+        # bound until the end, so that nobody else gets the port before rank 0 listens on it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        return run_ranks(recipe, layout, blocks, steps, port=held.getsockname()[1])
+
+
+def run_ranks(recipe: str, layout: str, blocks: int, steps: int, *, port: int) -> Comparison:
+    """Return what the first of two ranks measures that meet at a port."""
     meeting = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),

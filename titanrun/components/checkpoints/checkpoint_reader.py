@@ -24,6 +24,7 @@ from titanrun.components.checkpoints.tensor_metadata import (
     find_tensor_mismatches,
     get_tensor_metadata,
 )
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 from titanrun.distributed.object_collectives import RankGroup
 
@@ -150,10 +151,10 @@ class CheckpointReader:
         self.load_manifest()
         path = self.folder / STATE_FILE
         try:
-            state = json.loads(
+            state = parse_json(
                 path.read_text(encoding="utf-8"), parse_constant=_reject_state_constant
             )
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise corrupt_file_error(path, str(error)) from error
         if not isinstance(state, dict) or not isinstance(state.get("step"), int):
             raise corrupt_file_error(path, "it has no step")

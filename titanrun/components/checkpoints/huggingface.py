@@ -16,6 +16,7 @@ from titanrun.components.checkpoints.spec.atomic_folder import (
     delete_temporary_folders,
 )
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 CONFIG_FILE = "config.json"
@@ -165,7 +166,7 @@ def _read_shards(folder: AnyPath, index_file: str) -> dict[str, Tensor]:
 
 def _read_weight_map(path: AnyPath) -> dict[str, str]:
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        index = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _unreadable_file_error(path, error) from error
     weight_map = index.get("weight_map") if isinstance(index, dict) else None

@@ -14,6 +14,7 @@ from torch import Tensor
 from titanrun.components.checkpoints.spec.hashed_file import FileEntry, write_hashed_file
 from titanrun.components.checkpoints.spec.manifest import corrupt_file_error
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
+from titanrun.config.json_text import parse_json
 
 METADATA_KEY = "titanrun"
 
@@ -47,7 +48,7 @@ def read_rng_states(folder: AnyPath, rank: int) -> dict[str, Tensor]:
             local_copy(path) as copy,
             safetensors.safe_open(copy, framework="pt", device="cpu") as file,
         ):
-            about = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
+            about = parse_json((file.metadata() or {}).get(METADATA_KEY, "{}"))
             states = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, ValueError, SafetensorError) as error:
         raise corrupt_file_error(path, str(error)) from error

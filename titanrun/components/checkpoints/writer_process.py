@@ -21,12 +21,14 @@ from titanrun.components.checkpoints.checkpoint_reader import Snapshot
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.components.metrics.spec.console_stream import protect_stderr, protect_stdout
 from titanrun.distributed.object_collectives import (
     RankGroup,
     call_and_catch,
     raise_serialized_error,
     serialize_error,
 )
+from titanrun.distributed.spec.run_signals import ignore_run_signals
 
 PR_SET_PDEATHSIG = 1
 
@@ -143,10 +145,9 @@ def run_checkpoint_writer(
     Entry point of the process.
     """
     die_with_parent()
-    # a signal to the whole process group, such as Ctrl-C, is for the trainer: it saves, and needs
-    # this process
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_run_signals()
+    protect_stdout()
+    protect_stderr()
     store, buffer = (
         CheckpointStore(folder=folder, retention=retention, ranks=join_writers()),
         torch.empty(0),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.indexed_dataset import SampleIndex
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.distributed.spec.run_signals import ignore_run_signals
 
 log = logging.getLogger(__name__)
 
@@ -209,9 +210,7 @@ def run_dataloader_worker(
     for connection in inherited_connections:
         # if held open here, they would hide the end of the requests from this process
         connection.close()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        # a signal to all processes of a run is meant for the ranks, which may need more samples
-        signal.signal(number, signal.SIG_IGN)
+    ignore_run_signals()
     while True:
         try:
             numbers = pipe.recv()

@@ -16,6 +16,7 @@ from typing import Any
 
 from titanrun.components.data.spec.data_files import SourceFile
 from titanrun.components.data.token_writer import fsync_folder
+from titanrun.config.json_text import parse_json
 
 FORMAT = 3
 LOCK_POLL_SECONDS = 0.2
@@ -68,7 +69,7 @@ def get_file_hashes_path(folder: Path, source: str) -> Path:
 def find_index_record(path: Path) -> IndexRecord | None:
     """Return the record of an index, None if it does not exist or has another format."""
     try:
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
         files = tuple(SourceFile(**entry) for entry in data.pop("files"))
         record = IndexRecord(files=files, **data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -85,7 +86,7 @@ def read_file_hashes(path: Path) -> dict[str, SourceFile]:
     """Return the files of a source, by path, as of the last time they were read."""
     try:
         return {
-            entry["path"]: SourceFile(**entry) for entry in json.loads(path.read_bytes())["files"]
+            entry["path"]: SourceFile(**entry) for entry in parse_json(path.read_bytes())["files"]
         }
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -6,7 +6,6 @@ It reads requests as lines of JSON on stdin, and writes responses likewise.
 import json
 import os
 import shutil
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from titanrun.distributed.device import select_device
 from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.distributed.rank_env import set_variable, set_variable_default
+from titanrun.distributed.spec.run_signals import ignore_run_signals
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
@@ -219,9 +219,7 @@ def build_completion_dict(output: Any) -> dict[str, Any]:
 
 def serve_vllm() -> None:
     """Respond to requests until stdin ends."""
-    # stop signals are handled by the trainer, which ends this process
-    for stop_signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop_signal, signal.SIG_IGN)
+    ignore_run_signals()
     # vLLM's output goes to the log
     responses = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

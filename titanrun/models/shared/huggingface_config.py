@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, problem_error
 
 ASSETS_PATH_FIELD: DataPath = ("model", "hf_assets_path")
@@ -48,7 +49,7 @@ def load_config_json(
         )
     path = Path(folder) if folder.endswith(".json") else Path(folder) / "config.json"
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
+        written = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise problem_error(
             "file",

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Literal
 
 from titanrun.config.fields import bookkeeping, numerics, performance
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.types import AUTO, OrAuto, PositiveInt, Text
 from titanrun.models.shared.config import ModelConfig, ModelFeature, Sizes
@@ -232,7 +233,7 @@ def parse_config_json(text: str) -> dict[str, Any]:
         ProblemsFound: if the text is not a JSON mapping.
     """
     try:
-        written = json.loads(text)
+        written = parse_json(text)
     except json.JSONDecodeError as error:
         message = f"config_json is not JSON at line {error.lineno}: {error.msg.lower()}"
         raise problem_error(

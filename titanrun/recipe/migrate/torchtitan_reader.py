@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from titanrun.config.encoding import decode_source
+from titanrun.config.json_text import JsonDepthError, parse_json
 from titanrun.config.problems import Origin, ProblemsFound, SourceText, problem_error
 from titanrun.config.read_source import read_source, read_source_bytes, read_source_text
 from titanrun.config.text_positions import TextPositions
@@ -69,7 +70,10 @@ def read_json_entries(file: str) -> SourceEntries:
     """Return the entries of a config dump of any version."""
     source = decode_source(read_source_bytes(file, file, None), file)
     try:
-        data = json.loads(source.text)
+        data = parse_json(source.text)
+    except JsonDepthError as error:
+        place = TextPositions(source).to_point_origin(error.pos)
+        raise problem_error("limit", f"{file} is {error.msg}", origin=place) from None
     except json.JSONDecodeError as error:
         place = TextPositions(source).to_point_origin(error.pos)
         raise problem_error(
@@ -77,10 +81,6 @@ def read_json_entries(file: str) -> SourceEntries:
             f"this is not JSON: {error.msg.lower()}",
             origin=place,
             hint="name the file that torchtitan wrote",
-        ) from None
-    except RecursionError:
-        raise problem_error(
-            "limit", f"{file} is nested too deeply", origin=Origin(source, 1, 1, 1)
         ) from None
     if not isinstance(data, dict):
         raise problem_error(

@@ -1,10 +1,10 @@
 """Recipes for Hugging Face folders, for commands that need no other recipe."""
 
-import json
 import tempfile
 from pathlib import Path
 
 from titanrun.config import registry
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_yaml
 from titanrun.config.suggest import format_word_list
@@ -48,7 +48,7 @@ def get_model_family(folder: Path) -> str:
     """Return the model family for the model type in config.json."""
     register_builtins()
     try:
-        written = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        written = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
         found = written["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise problem_error(

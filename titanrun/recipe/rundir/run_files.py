@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.json_text import parse_json
+
 RESOLVED = "resolved.yaml"
 # the final model in the format of transformers
 EXPORT_FOLDER = "hf"
@@ -25,7 +27,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def read_json_or_empty(path: Path) -> dict[str, Any]:
     """Return a JSON object, or an empty one if the file is missing or malformed."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

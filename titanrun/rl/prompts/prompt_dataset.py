@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from titanrun.components.data.spec.compression import open_decompressed_text
 from titanrun.components.data.spec.data_files import resolve_data_files
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.json_text import parse_json
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
 from titanrun.rl.prompts.config import (
@@ -232,7 +233,7 @@ def read_hub_prompts(config: HubQuestionsConfig) -> list[tuple[str, str]]:
 def parse_prompt_line(line: str, config: QuestionsConfig, location: str) -> tuple[str, str]:
     """Parse prompt and answer of a line of JSON."""
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as error:
         raise problem_error(
             "data", f"{location} is not valid JSON: {error}", path=("path",)

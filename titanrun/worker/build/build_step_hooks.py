@@ -17,10 +17,12 @@ from typing import Any, NoReturn, cast
 import torch
 
 from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.object_collectives import get_default_rank_group
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.process_group import broadcast_bool, set_pg_timeout
+from titanrun.distributed.rank_heartbeats import format_silent_ranks
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_indented_json
 from titanrun.rl.logprob_check_hook import LogprobCheckHook
@@ -53,7 +55,7 @@ from titanrun.worker.build.build_checkpoints import is_saving_enabled
 from titanrun.worker.build.build_generation_samples import build_image_sampler, build_text_sampler
 from titanrun.worker.build.source_parts import SourceParts
 from titanrun.worker.logging_setup import FAILURES_LOGGER
-from titanrun.worker.worker_failures import EXIT_HANG
+from titanrun.worker.worker_failures import EXIT_HANG, HELP_SILENT_RANK
 from titanrun.worker.worker_job import WorkerJob
 
 # ranks that hang together notice it at about the same time: each has this long to write its report
@@ -248,35 +250,57 @@ def write_nonfinite_report(
 def end_hung_rank(job: WorkerJob, hang: Hang) -> NoReturn:
     """Write the stacks of all threads of this rank and end the process.
 
-    The hung thread cannot do so itself.
+    The hung thread cannot do so itself. A rank that does not answer is named instead of this one.
     """
     run_dir, place = job.resolved_path.parent, job.rank_info
-    doing = {
-        "build": "building the run",
-        "first step": "the first step",
-        "step": f"the step after step {hang.step}",
-        "save": "saving a checkpoint",
-    }
-    limit = f"guard.{hang.phase.replace(' ', '_')}_timeout_seconds"
     stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
-    message = (
-        f"error[hang]: rank {place.rank} hangs: {doing[hang.phase]} takes longer than {limit}; "
-        f"its stacks are in {stacks}"
-    )
+    # the others hang because of it, and cannot know it without asking
+    silent = [] if job.heartbeats is None else job.heartbeats.find_silent_ranks()
+    message = f"error[hang]: {format_hang(hang, place.rank, silent)}; its stacks are in {stacks}"
     if place.world_size > 1 and (collectives := dump_flight_recorder(place)) is not None:
         message += f", its last collectives in {collectives}"
+    if silent:
+        message += f"\n  = help: {HELP_SILENT_RANK}"
     logging.getLogger(FAILURES_LOGGER).error("%s", message)
     if place.failure_file is not None:
         write_indented_json(
             place.failure_file,
-            {"time": time.time(), "is_of_another": False, "text": message, "exit_code": EXIT_HANG},
+            {
+                "time": time.time(),
+                "is_of_another": False,
+                "rank": silent[0] if silent else place.rank,
+                "text": message,
+                "exit_code": EXIT_HANG,
+            },
         )
     status = read_json_or_empty(run_dir / STATUS)
     if place.is_main_rank and status:
         write_indented_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})
     if place.world_size > 1:
         time.sleep(HANG_REPORT_SECONDS)
+    if job.heartbeats is not None:
+        job.heartbeats.end()
+    drain_console()
     os._exit(EXIT_HANG)
+
+
+def format_hang(hang: Hang, rank: int, silent_ranks: list[int]) -> str:
+    """Format which rank hangs, in what, and which limit it exceeds."""
+    doing = {
+        "build": "building the run",
+        "first step": "the first step",
+        "step": f"the step after step {hang.step}",
+        "save": "saving a checkpoint",
+    }
+    limit = (
+        f"guard.{hang.phase.replace(' ', '_')}_timeout_seconds"
+        if hang.last_save_seconds is None
+        else f"{hang.limit:.0f} s (the last save took {hang.last_save_seconds:.0f} s)"
+    )
+    what = f"{doing[hang.phase]} takes longer than {limit}"
+    if silent_ranks:
+        return f"{format_silent_ranks(silent_ranks)}; rank {rank} waits: {what}"
+    return f"rank {rank} hangs: {what}"
 
 
 def dump_stacks(path: Path) -> Path:

@@ -1,6 +1,5 @@
 """Loading of a checkpoint or a Hugging Face folder as a model in evaluation mode."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from titanrun.components.checkpoints.checkpoint_reader import CheckpointReader
 from titanrun.components.checkpoints.spec.hf_quantization import find_hf_quantization
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.json_text import parse_json
 from titanrun.config.lazy_module import LazyModule
 from titanrun.distributed.device import select_device
 from titanrun.distributed.dtensor import copy_full_into_
@@ -92,6 +92,6 @@ def load_end_token_ids(tokenizer: Tokenizer, weight_source: WeightSource) -> fro
     found = set() if tokenizer.eos_id is None else {tokenizer.eos_id}
     file = Path(weight_source.get("huggingface", "")) / GENERATION_FILE
     if "huggingface" in weight_source and file.is_file():
-        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        named = parse_json(file.read_text(encoding="utf-8")).get("eos_token_id")
         found |= set(named if isinstance(named, list) else [] if named is None else [named])
     return frozenset(found)

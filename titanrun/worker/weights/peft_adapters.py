@@ -27,6 +27,7 @@ from titanrun.components.checkpoints.adapter_weights import (
 from titanrun.components.checkpoints.spec.atomic_folder import atomic_folder
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
 from titanrun.components.converters.config import AdapterConfig
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.huggingface_weights import to_huggingface_name
@@ -314,7 +315,7 @@ def load_peft_settings(folder: AnyPath, config: AdapterConfig) -> dict[str, Any]
         ProblemsFound: its settings differ from the recipe's.
     """
     try:
-        settings: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        settings: dict[str, Any] = parse_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise problem_error(
             "checkpoint",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
 
@@ -101,7 +102,7 @@ def _read_quantization_config(path: AnyPath) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise problem_error("checkpoint", f"cannot read {path}: {error}") from error
     found = config.get(KEY) if isinstance(config, dict) else None

@@ -18,6 +18,7 @@ from titanrun.components.checkpoints.spec.hashed_file import (
     compute_text_xxh3,
 )
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, StoragePath, get_file_size
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 MANIFEST_FILE = "manifest.json"
@@ -92,8 +93,8 @@ def read_manifest(folder: AnyPath) -> Manifest:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text, parse_constant=_reject_manifest_constant)
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(text, parse_constant=_reject_manifest_constant)
+    except (OSError, ValueError) as error:
         raise corrupt_file_error(path, str(error)) from error
     if not isinstance(content, dict):
         raise corrupt_file_error(path, "it is not a mapping")

@@ -13,6 +13,7 @@ from typing import Any
 from titanrun.components.data.config import DocumentsConfig
 from titanrun.components.data.spec.compression import open_decompressed_text
 from titanrun.components.data.spec.data_files import get_data_suffix
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 
 RequiredColumns = Mapping[str, DataPath]
@@ -66,11 +67,11 @@ def iter_valid_jsonl_records(file: Path) -> Iterator[Mapping[str, Any]]:
             for line in lines:
                 if line.isspace():
                     continue
-                record = json.loads(line)
+                record = parse_json(line)
                 if not isinstance(record, dict):
                     return
                 yield record
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return
 
 
@@ -91,7 +92,7 @@ def iter_valid_json_records(file: Path) -> Iterator[Mapping[str, Any]]:
                 return
             yield record
             before = JSON_ARRAY_SEPARATOR.match(beginning, end)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return
 
 

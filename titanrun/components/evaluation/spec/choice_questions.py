@@ -1,9 +1,9 @@
 """Multiple-choice questions of a file."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 TASK_PATH_FIELD = ("path",)
@@ -63,7 +63,7 @@ def load_choice_questions(file: Path) -> list[ChoiceQuestion]:
 def parse_choice_question(line: str, location: str) -> ChoiceQuestion:
     """Parse the question in a line."""
     try:
-        data = json.loads(line)
+        data = parse_json(line)
     except ValueError as error:
         raise problem_error(
             "data",

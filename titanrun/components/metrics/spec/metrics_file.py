@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ def encode_number(value: float) -> float | str:
 
 def _parse_line(line: str) -> dict[str, Any] | None:
     try:
-        values = json.loads(line)
+        values = parse_json(line)
     except ValueError:
         return None
     if not isinstance(values, dict) or not isinstance(values.get("step"), int):

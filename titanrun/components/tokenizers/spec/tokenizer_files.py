@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -262,13 +263,13 @@ def load_json_object(file: Path) -> dict[str, Any]:
         ProblemsFound: A data problem with the position of the error.
     """
     try:
-        data = json.loads(file.read_bytes())
+        data = parse_json(file.read_bytes())
     except json.JSONDecodeError as error:
         message = f"'{file}' is not JSON at line {error.lineno} column {error.colno}"
         raise problem_error(
             "data", message, path=("path",), hint="fetch or save the tokenizer again"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise problem_error(
             "data",
             f"'{file}' cannot be read: {error}",

@@ -1,0 +1,31 @@
+"""Signals that ask a run to stop or to save."""
+
+import signal
+
+# a scheduler's warning (two conventions), Ctrl-C, a closed terminal, the limit of CPU time
+STOP_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGXCPU,
+)
+SAVE_SIGNAL = signal.SIGUSR2
+
+
+def list_run_signals() -> list[signal.Signals]:
+    """Return the signals that a run handles: all, but SIGHUP only if nohup does not ignore it."""
+    return [
+        number
+        for number in (*STOP_SIGNALS, SAVE_SIGNAL)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    ]
+
+
+def ignore_run_signals() -> None:
+    """Ignore all of them in a helper process, which its trainer needs for the save.
+
+    They often reach all processes of a run. The trainer ends the process.
+    """
+    for number in list_run_signals():
+        signal.signal(number, signal.SIG_IGN)
