@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 
+from titanrun.config.list_additions import find_added_key, merge_list_additions
 from titanrun.config.problems import Origin, Problem, ProblemsFound, RelatedLocation
 from titanrun.config.read_source import read_source
 from titanrun.config.suggest import find_closest
@@ -28,10 +29,10 @@ def compose(path: str, named_folders: Mapping[str, Path] | None = None) -> Node:
     `extends` and `x-*` keys of the top level are removed. A base is named relative to the file that
     extends it, or as `folder:path` in one of `named_folders`.
 
-    Mappings merge key by key, lists and scalars replace, and a changed `name` replaces the whole
-    component. A replaced value is kept in `shadowed`, nearest first. Raises ProblemsFound with the
-    problems of all files, those of the recipe first, or PartialReadError if each of them belongs to
-    a single value.
+    Mappings merge key by key, lists and scalars replace, `key+` adds to the list under `key`, and
+    a changed `name` replaces the whole component. A replaced value is kept in `shadowed`, nearest
+    first. Raises ProblemsFound with the problems of all files, those of the recipe first, or
+    PartialReadError if each of them belongs to a single value.
     """
     composer = Composer(named_folders or {})
     root = composer.compose(path, ())
@@ -307,9 +308,11 @@ def merge_nodes(base: Node, own: Node) -> Node:
 
 def merge_entries(below: dict[str, Node], own: Node) -> Node:
     """Merge the mapping `own` over the entries `below`, key by key."""
-    merged = dict(below)
-    for key, child in get_mapping_entries(own).items():
-        merged[key] = merge_nodes(below[key], child) if key in below else child
+    merged, entries = dict(below), get_mapping_entries(own)
+    for key, child in entries.items():
+        if find_added_key(key) is None:
+            merged[key] = merge_nodes(below[key], child) if key in below else child
+    merge_list_additions(merged, entries)
     return replace(own, value=merged)
 
 

@@ -3,13 +3,14 @@
 Values that cannot be read are reported, and reading continues without them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from titanrun.config.apply_overrides import apply_overrides
 from titanrun.config.compose import compose, is_absent
 from titanrun.config.error_messages import SECRET_HELP, SECRET_MESSAGE
 from titanrun.config.interpolate import interpolate
+from titanrun.config.list_additions import ListSchema, apply_list_additions
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
 from titanrun.config.renames import RenameResult, rename_former_keys
@@ -24,6 +25,7 @@ from titanrun.recipe import builtins
 from titanrun.recipe.plugins import activate_plugins, get_recipe_class
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.resolving.multi_stage import (
+    STAGES,
     StageRequiredError,
     get_stages,
     select_stage,
@@ -32,6 +34,9 @@ from titanrun.recipe.resolving.multi_stage import (
 )
 from titanrun.recipe.resolving.run_length import keep_nearest_length
 from titanrun.recipe.resolving.schema_queries import SchemaQueries
+
+EARLY_LISTS = ("plugins", STAGES)
+"""Lists of the top level that are needed before the rest of the schema is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,13 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     builtins.register_builtins()
     findings = ProblemCollector()
     check_not_shipped_name(split_stage(file)[0])
-    whole = findings.run_step(
+    merged = findings.run_step(
         lambda: compose(split_stage(file)[0], shipped_recipes.get_extends_roots())
     )
+    whole = findings.run_step(lambda: add_to_default_lists(merged, EARLY_LISTS))
     load_listed_plugins(whole)
-    composed = findings.run_step(lambda: select_stage(whole, file))
+    stage = findings.run_step(lambda: select_stage(whole, file))
+    composed = findings.run_step(lambda: add_to_default_lists(stage))
     parsed = select_stage_overrides(findings.parse_arguments(overrides), whole, file)
     overridden = keep_nearest_length(
         findings.run_step(lambda: apply_recipe_overrides(composed, parsed))
@@ -131,9 +138,35 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     )
 
 
+def compose_recipe(file: str) -> Node:
+    """Return the recipe merged over the files that it extends, with all its stages and plug-ins.
+
+    Raises:
+        ProblemsFound: The recipe is unreadable, or a PartialReadError if part of it is readable.
+    """
+    whole = compose(file, shipped_recipes.get_extends_roots())
+    return add_to_default_lists(whole, EARLY_LISTS)
+
+
+def add_to_default_lists(tree: Node, keys: Collection[str] | None = None) -> Node:
+    """Return the tree with what keys such as `converters+` add to lists that no file gives.
+
+    Raises:
+        PartialReadError: An addition has no list to go to.
+    """
+    queries = SchemaQueries(to_plain_data(tree))
+    schema = ListSchema(
+        # no field holds stages: they are runs of their own
+        lambda path: path == (STAGES,) or queries.is_list(path),
+        queries.has_field,
+        queries.get_default,
+    )
+    return apply_list_additions(tree, schema, keys)
+
+
 def read_stage_ids(file: str) -> list[str]:
     """Return the stages of a recipe, in order. Raise ProblemsFound if it is unreadable."""
-    return list(get_stages(compose(file, shipped_recipes.get_extends_roots())))
+    return list(get_stages(compose_recipe(file)))
 
 
 def check_not_shipped_name(file: str) -> None:
