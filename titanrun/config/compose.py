@@ -11,6 +11,7 @@ from pathlib import Path
 from titanrun.config.list_additions import find_added_key, merge_list_additions
 from titanrun.config.problems import Origin, Problem, ProblemsFound, RelatedLocation
 from titanrun.config.read_source import read_source
+from titanrun.config.source_streams import is_open_stream, is_provided
 from titanrun.config.suggest import find_closest
 from titanrun.config.tree import Node, PartialReadError, to_plain_data
 
@@ -238,6 +239,8 @@ def find_in_named_folder(base: str, named_folders: Mapping[str, Path]) -> str | 
 
 def is_absent(file: str) -> bool:
     """Return whether a path can be looked up and does not exist."""
+    if is_provided(file):
+        return False
     try:
         Path(file).stat()
     except FileNotFoundError:
@@ -280,6 +283,8 @@ def suggest_named_file(base: str, named_folders: Mapping[str, Path]) -> str | No
 
 def resolve_base_path(path: str, base: str) -> str:
     """Return `base` relative to the folder of `path`, shortened without leaving its links."""
+    if is_open_stream(path):  # no folder has it, so what it extends is found from here
+        return base
     joined = Path(path).parent / base
     short = Path(normpath(joined))
     return str(short if resolve_links(short) == resolve_links(joined) else joined)

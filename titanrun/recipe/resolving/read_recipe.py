@@ -5,6 +5,7 @@ Values that cannot be read are reported, and reading continues without them.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from titanrun.config.apply_overrides import apply_overrides
 from titanrun.config.compose import compose, is_absent
@@ -13,7 +14,9 @@ from titanrun.config.interpolate import interpolate
 from titanrun.config.list_additions import ListSchema, apply_list_additions
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
+from titanrun.config.read_source import FORMATS
 from titanrun.config.renames import RenameResult, rename_former_keys
+from titanrun.config.suggest import find_closest
 from titanrun.config.tree import (
     Node,
     PartialReadError,
@@ -41,8 +44,12 @@ EARLY_LISTS = ("plugins", STAGES)
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The tree, problems of single values, the paths they affect in it, and warnings."""
+    """The tree, problems of single values, the paths they affect in it, and warnings.
 
+    `file` is the path that was read, also of a shipped recipe that was named.
+    """
+
+    file: str
     tree: Node
     problems: tuple[Problem, ...]
     unreadable_paths: set[DataPath]
@@ -93,14 +100,14 @@ class ProblemCollector:
 
 
 def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> ReadResult:
-    """Read, compose, override and interpolate a recipe.
+    """Read, compose, override and interpolate a recipe, a file or a shipped one by its name.
 
     Raises:
         ProblemsFound: If that cannot be completed.
     """
     builtins.register_builtins()
+    file = find_recipe_file(file)
     findings = ProblemCollector()
-    check_not_shipped_name(split_stage(file)[0])
     merged = findings.run_step(
         lambda: compose(split_stage(file)[0], shipped_recipes.get_extends_roots())
     )
@@ -131,6 +138,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
     return ReadResult(
+        file,
         today.tree,
         tuple(problems),
         find_invalid_paths(today.tree, findings.unreadable_origins) | findings.unreadable_paths,
@@ -144,7 +152,7 @@ def compose_recipe(file: str) -> Node:
     Raises:
         ProblemsFound: The recipe is unreadable, or a PartialReadError if part of it is readable.
     """
-    whole = compose(file, shipped_recipes.get_extends_roots())
+    whole = compose(find_recipe_file(file), shipped_recipes.get_extends_roots())
     return add_to_default_lists(whole, EARLY_LISTS)
 
 
@@ -169,17 +177,38 @@ def read_stage_ids(file: str) -> list[str]:
     return list(get_stages(compose_recipe(file)))
 
 
-def check_not_shipped_name(file: str) -> None:
-    """Raise if a file is required but the bare name of a shipped recipe is given."""
-    if is_absent(file) and any(
-        file in (entry.name, entry.path.name, entry.path.stem)
-        for entry in shipped_recipes.list_shipped_recipes()
-    ):
-        raise problem_error(
-            "file",
-            f"file not found: {file}",
-            hint=f"it ships with titanrun: titanrun cp {file} mine.yaml",
-        )
+def find_recipe_file(file: str) -> str:
+    """Return the path of a recipe: `file` itself, or the shipped recipe of that name.
+
+    A file comes first, and where `NAME.yaml` exists, `NAME` is no shipped recipe.
+
+    Raises:
+        ProblemsFound: A shipped recipe was meant and is not named.
+    """
+    path, stage = split_stage(file)
+    if not is_absent(path) or any(not is_absent(path + suffix) for suffix in FORMATS):
+        return file
+    names = {
+        str(PurePath(entry.name).with_suffix("")): entry.path
+        for entry in reversed(shipped_recipes.list_shipped_recipes())
+    }
+    if path in names:
+        return f"{names[path]}#{stage}" if stage is not None else str(names[path])
+    check_not_meant_shipped(path, names)
+    return file
+
+
+def check_not_meant_shipped(path: str, names: Collection[str]) -> None:
+    """Raise for the file name of a shipped recipe, and for what resembles its name."""
+    suffix = PurePath(path).suffix
+    name = path.removesuffix(suffix) if suffix in FORMATS else path
+    if suffix in FORMATS and name in names:
+        hint = f"titanrun ships it: write {name}, or titanrun cp {name} {path} for a copy"
+        raise problem_error("file", f"file not found: {path}", hint=hint)
+    meant = find_closest(path, names) if suffix not in FORMATS else None
+    if meant is not None:
+        message = f"no file and no shipped recipe is called {path}"
+        raise problem_error("file", message, hint=f"did you mean '{meant}'?")
 
 
 def apply_renames(tree: Node) -> RenameResult:
