@@ -99,6 +99,7 @@ def test_a_shipped_recipe_is_found_by_its_name(
             str(get_shipped_folder() / "llama3_debug.yaml"), ["training.steps=9"], environment={}
         ).run
     )
+    assert found.tree.origin.source.name.endswith("llama3_debug.yaml")
     assert resolve_recipe("forge/sft_debug", environment={}).run.kind == "sft"
     assert resolve_recipe("qwen3_0.6b", environment={}).run.model.name == "qwen3"
 

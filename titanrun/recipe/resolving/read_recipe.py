@@ -190,7 +190,7 @@ def find_recipe_file(file: str) -> str:
         return file
     names = {
         str(PurePath(entry.name).with_suffix("")): entry.path
-        for entry in reversed(shipped_recipes.list_shipped_recipes())
+        for entry in shipped_recipes.list_shipped_recipes()
     }
     if path in names:
         return f"{names[path]}#{stage}" if stage is not None else str(names[path])
