@@ -24,6 +24,22 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(titanrun: Run, tmp_path:
     )
 
 
+def test_a_dry_run_warns_of_what_is_missing_here(titanrun: Run, tmp_path: Path) -> None:
+    """Row C19 of the defect list."""
+    absent = ("training.dataset={name: text, path: /cluster/*.jsonl}", "validation.enable=false")
+    done = titanrun("launch", DEBUG, *SLURM, *absent, "--dry-run")
+    assert done.stdout.startswith("#!/bin/bash\n"), done.stderr
+    assert "warning[data/" in done.stderr and "error" not in done.stderr
+    assert done.returncode == 0
+    here = titanrun("launch", DEBUG, *absent, "--dry-run")
+    assert here.stdout.startswith("titanrun train ")
+    assert "warning[data/" in here.stderr
+    assert titanrun("launch", DEBUG, *SLURM, *absent).returncode == 3
+    broken = titanrun("launch", DEBUG, *SLURM, *absent, "training.steps=-1", "--dry-run")
+    assert (broken.stdout, broken.returncode) == ("", 2)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_program_is_named(titanrun: Run, tmp_path: Path) -> None:
     done = titanrun("launch", DEBUG, *SLURM, env={**os.environ, "PATH": str(tmp_path)})
     assert (
@@ -57,6 +73,10 @@ def test_a_sweep_shows_its_array_and_says_what_an_array_cannot_do(
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --array=0-2%2" in done.stdout and "    runs/sweep/lr=0.004\n" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.yaml"]
+    absent = ("training.dataset={name: text, path: /no/*}", "validation.enable=false")
+    elsewhere = titanrun("sweep", "sweep.yaml", "--dry-run", *SLURM[:2], *absent)
+    assert "#SBATCH --array=0-2%2" in elsewhere.stdout, elsewhere.stderr
+    assert "warning[data/" in elsewhere.stderr
     refused = titanrun("sweep", "sweep.yaml", "--dry-run")
     assert (
         refused.returncode,

@@ -55,6 +55,28 @@ def test_init_writes_a_recipe_that_validates_and_never_overwrites(tmp_path: Path
     assert (tmp_path / "recipe.yaml").read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize("words", [("cp", "llama3_debug"), ("init", "-o")], ids=["cp", "init"])
+def test_a_new_recipe_names_a_schema_that_moves_with_it(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Row C20 of the defect list."""
+    (tmp_path / "runs").mkdir()
+    for file, schema in (
+        ("first.yaml", ".titanrun/recipe.schema.json"),
+        ("runs/second.yaml", "../.titanrun/recipe.schema.json"),
+    ):
+        assert titanrun(*words, file, cwd=tmp_path).returncode == 0
+        line = (tmp_path / file).read_text(encoding="utf-8").splitlines()[0]
+        assert line == f"# yaml-language-server: $schema={schema}"
+    copy = tmp_path / ".titanrun" / "recipe.schema.json"
+    assert copy.read_bytes() == (ROOT / "schemas" / "recipe.schema.json").read_bytes()
+    copy.write_text("{}", encoding="utf-8")
+    assert titanrun(*words, "first.yaml", cwd=tmp_path).returncode == 2
+    assert copy.read_text(encoding="utf-8") == "{}"
+    assert titanrun(*words, "third.yaml", cwd=tmp_path).returncode == 0
+    assert copy.stat().st_size > 2
+
+
 def test_init_writes_the_same_recipe_as_toml(tmp_path: Path) -> None:
     for file in ("mine.yaml", "mine.toml"):
         assert titanrun("init", "-o", file, cwd=tmp_path).returncode == 0

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from titanrun.config import registry
-from titanrun.config.apply_overrides import to_override_node
 from titanrun.config.compose import compose
 from titanrun.config.fields import find_field_metadata
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, SourceText
 from titanrun.config.suggest import edit_distance
-from titanrun.config.tree import format_path, to_plain_data
+from titanrun.config.tree import build_tree, format_path, to_plain_data
 from titanrun.config.type_introspection import (
     find_item_type,
     find_value,
@@ -70,7 +69,7 @@ def changed(data: Any, path: DataPath, key: str) -> Any:
 
 def problems_of(data: Any) -> list[Problem]:
     """What is wrong with plain data as a recipe."""
-    return list(validate_tree(Recipe, to_override_node(data, NOWHERE), synonyms=SYNONYMS).problems)
+    return list(validate_tree(Recipe, build_tree(data, NOWHERE), synonyms=SYNONYMS).problems)
 
 
 def suggested_for(data: Any, path: DataPath) -> str | None:

@@ -6,7 +6,7 @@ recipes, because an answer is needed at each key press.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal, TypeAlias
 
 from titanrun.cli.schema_words import (
@@ -18,6 +18,7 @@ from titanrun.recipe.reference import shipped_recipes
 
 WordKind = Literal[
     "files",
+    "recipes",
     "migratable",
     "shipped",
     "overrides",
@@ -61,10 +62,11 @@ TRUST_OPTION = make_flags("--trust-remote-code")
 REPORTING_OPTIONS: dict[str, OptionValues] = {"--log-format": ("text", "json"), "--notify": None}
 COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     "train": CommandSyntax(
-        (("files",), ("overrides",)), {"--nproc": None, **TRUST_OPTION, **REPORTING_OPTIONS}
+        (("recipes",), ("overrides",)),
+        {"--nproc": None, "--stdin-name": "files", **TRUST_OPTION, **REPORTING_OPTIONS},
     ),
     "launch": CommandSyntax(
-        (("files",), ("overrides",)),
+        (("recipes",), ("overrides",)),
         {**make_flags("--dry-run", "--no-follow"), **REPORTING_OPTIONS},
     ),
     "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
@@ -119,32 +121,39 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "report": CommandSyntax((("files",), ()), {"--output": "files"}),
     "plan": CommandSyntax(
-        (("files",), ("overrides",)),
+        (("recipes",), ("overrides",)),
         {
             "--world-size": None,
             "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"),
             **TRUST_OPTION,
+            "--stdin-name": "files",
             **make_flags("--json"),
         },
     ),
     "validate": CommandSyntax(
-        (("files",), ("files", "overrides")),
+        (("recipes",), ("recipes", "overrides")),
         {
             "--level": ("syntax", "schema", "rules", "environment", "build"),
             "--format": FORMATS,
             "--world-size": None,
             **TRUST_OPTION,
+            "--stdin-name": "files",
             **make_flags("--strict", "--json", "--fix"),
         },
     ),
     "diff-config": CommandSyntax(
-        (("files",), ("files",), ("overrides",)),
-        {"--format": ("text", "json"), **make_flags("--written", "--effective", "--json")},
+        (("recipes",), ("recipes",), ("overrides",)),
+        {
+            "--format": ("text", "json"),
+            "--stdin-name": "files",
+            **make_flags("--written", "--effective", "--json"),
+        },
     ),
     "show": CommandSyntax(
-        (("files",), ("paths",)),
+        (("recipes",), ("paths",)),
         {
             **TRUST_OPTION,
+            "--stdin-name": "files",
             **make_flags("--sources", "--minimal", "--model", "--resolved", "--json"),
             "--plot": ("lr_scheduler",),
             "--out": "files",
@@ -245,6 +254,7 @@ def iter_candidates(kind: WordKind, current: str) -> Iterator[str]:
     """Yield candidates of one kind."""
     finders: dict[WordKind, Callable[[str], Iterator[str]]] = {
         "files": iter_file_candidates,
+        "recipes": iter_recipe_candidates,
         "migratable": lambda word: iter_file_candidates(word, (*RECIPE_SUFFIXES, ".json")),
         "shipped": lambda _: (entry.name for entry in shipped_recipes.list_shipped_recipes()),
         "overrides": iter_override_candidates,
@@ -292,6 +302,14 @@ def iter_file_candidates(
                 yield f"{head}{slash}{path.name}/"
             elif path.suffix in suffixes:
                 yield f"{head}{slash}{path.name}"
+
+
+def iter_recipe_candidates(current: str) -> Iterator[str]:
+    """Yield files, and the names of shipped recipes once something is typed."""
+    yield from iter_file_candidates(current)
+    if current:
+        for entry in shipped_recipes.list_shipped_recipes():
+            yield str(PurePath(entry.name).with_suffix(""))
 
 
 def iter_override_candidates(current: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_detail
-from titanrun.cli.new_file import get_schema_path, write_new_file
+from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.config.problems import problem_error
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.reference.shipped_recipes import format_portable_recipe
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
         raise problem_error(
             "usage", f"'{target}' does not end in {entry.path.suffix}, as {entry.name} does"
         )
-    write_new_file(target, format_portable_recipe(entry, schema=get_schema_path(target)))
+    write_new_recipe(target, format_portable_recipe(entry, schema=get_schema_path(target)))
     print_detail(options, f"read {entry.path}")
     if not options.quiet:
         print(target)

@@ -4,6 +4,7 @@ import json
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.messages import print_source_files
+from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.problems import Origin
@@ -13,6 +14,7 @@ from titanrun.recipe.comparing.recipe_diff import FieldDiff, diff_recipes, load_
 
 EXAMPLES = """  titanrun diff-config a.yaml b.yaml
   titanrun diff-config recipes/llama3_debug.yaml runs/first
+  titanrun diff-config - my.yaml                        the first from standard input
   titanrun diff-config a.yaml a.yaml optimizer.lr=1e-3  overrides change the second
   titanrun diff-config runs/a runs/b --json
   titanrun diff-config runs/a runs/b --quiet  only the exit code: 0 equal, 1 differs, 2 error"""
@@ -45,7 +47,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="short for --format json"
     )
+    add_stdin_option(parser)
     options = parser.parse_intermixed_args(others)
+    options.a, options.b = read_stdin_argument([options.a, options.b], options)
     known = get_environment()
     left, right = (
         load_diff_side(options.a, [], known),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
-from titanrun.cli.new_file import get_schema_path, write_new_file
+from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.config.problems import problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.recipe.reference.recipe_template import build_recipe_template
@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> int:
         raise problem_error(
             "usage", f"'{target}' does not end in .yaml or .toml", hint="name it .yaml or .toml"
         )
-    write_new_file(
+    write_new_recipe(
         target,
         build_recipe_template(
             options.model,

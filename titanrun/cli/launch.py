@@ -24,6 +24,7 @@ from titanrun.launch.slurm_queue import (
     write_job_script,
 )
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
     select_run_directory,
@@ -51,7 +52,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only print what would be submitted; nothing is written",
+        help="only print what would be submitted; nothing is written, and what is missing on "
+        "this machine are warnings",
     )
     parser.add_argument(
         "--no-follow", action="store_true", help="return as soon as the job is submitted"
@@ -59,15 +61,20 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    resolved = resolve_recipe(
-        options.recipe, overrides, environment=get_environment(), should_check_inputs=True
+    resolved = (
+        resolve_for_elsewhere(options.recipe, overrides, environment=get_environment())
+        if options.dry_run
+        else resolve_recipe(
+            options.recipe, overrides, environment=get_environment(), should_check_inputs=True
+        )
     )
     config = resolved.run.launch
+    is_submitted = isinstance(config, SlurmLaunchConfig)
+    if resolved.warnings and not options.quiet and (is_submitted or options.dry_run):
+        print_problems(resolved.warnings)
     if not isinstance(config, SlurmLaunchConfig):
         return train_locally(options, overrides)
     print_source_files(options, resolved.tree)
-    if resolved.warnings and not options.quiet:
-        print_problems(resolved.warnings)
     folder = resolved.recipe.dump_folder
     if folder is not None and not options.dry_run:
         check_not_queued(Path(folder))

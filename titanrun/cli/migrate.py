@@ -7,7 +7,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
-from titanrun.cli.new_file import get_schema_path, write_new_file
+from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.config.problems import problem_error
 
 EXAMPLES = """  titanrun migrate my.yaml                                show the changes as a patch
@@ -126,6 +126,6 @@ def migrate_from_program(options: Namespace) -> int:
         sys.stdout.write(migration.text)
         sys.stdout.flush()
     else:
-        write_new_file(target, migration.text)
+        write_new_recipe(target, migration.text)
     sys.stderr.write(format_migration_report(migration, options.file, is_quiet=options.quiet))
     return migration.exit_code

@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.messages import print_source_files
+from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import problem_error
@@ -84,8 +85,10 @@ def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_trust_option()
+    add_stdin_option(parser)
     parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
+    [options.recipe] = read_stdin_argument([options.recipe], options)
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size {options.world_size} is below 1")
     return options, overrides

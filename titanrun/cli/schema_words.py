@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from titanrun.config.list_additions import ADDITION_SUFFIX
 from titanrun.config.path_syntax import PathSyntaxError, parse_path
 from titanrun.recipe.reference.shipped_recipes import get_recipe_schema_path
 
@@ -45,6 +46,8 @@ def get_schema_properties(node: Schema) -> dict[str, Schema]:
         ]
         for part in (variant.get("properties", {}), *cases):
             for name, inside in part.items():
+                if name.endswith(ADDITION_SUFFIX):  # only in files; here += is an operator
+                    continue
                 # components of one slot may have different sections under the same name
                 found[name] = (
                     inside

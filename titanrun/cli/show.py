@@ -10,6 +10,7 @@ from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_source_files
 from titanrun.cli.show_plot import plot_lr_schedule
+from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.base import dump_config
 from titanrun.config.path_syntax import PathSyntaxError, parse_path
@@ -109,8 +110,10 @@ def parse_show_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         "--json", action="store_true", help="the same as JSON; with --sources one object per value"
     )
     parser.add_trust_option()
+    add_stdin_option(parser)
     parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
+    [options.recipe] = read_stdin_argument([options.recipe], options)
     check_show_options(options)
     return options, overrides
 

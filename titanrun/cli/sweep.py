@@ -76,7 +76,9 @@ def run(arguments: list[str]) -> int:
     parser.allow_overrides()
     options = parser.parse_args(others)
     sweep = read_sweep(Path(options.sweep))
-    runs, warnings = validate_points(sweep, overrides, get_environment())
+    runs, warnings = validate_points(
+        sweep, overrides, get_environment(), trains_elsewhere=options.dry_run
+    )
     if warnings and not options.quiet and not options.table:
         print_problems(warnings)
     if options.list:

@@ -9,6 +9,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
+from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.train_stages import check_stage_has_start, train_stages
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -34,7 +35,8 @@ from titanrun.recipe.rundir.run_directory import (
 )
 from titanrun.recipe.rundir.run_files import RESOLVED
 
-EXAMPLES = """  titanrun train recipes/llama3_debug.yaml
+EXAMPLES = """  titanrun train llama3_debug                                      a shipped recipe
+  titanrun train recipes/llama3_debug.yaml
   titanrun train recipes/llama3_debug.yaml training.steps=50 optimizer.lr=1e-3
   titanrun train recipes/llama3_debug.yaml --nproc 4               four processes with FSDP
   titanrun train recipes/llama3_debug.yaml dump_folder=runs/first  run again: resumes
@@ -49,14 +51,19 @@ def run(arguments: list[str]) -> int:
         "Train a recipe. All its problems are reported before anything is written.",
         EXAMPLES,
     )
-    parser.add_argument("recipe", help="a recipe (.yaml or .toml), or the resolved.yaml of a run")
+    parser.add_argument(
+        "recipe",
+        help="a recipe (.yaml or .toml), the name of a shipped one, or the resolved.yaml of a run",
+    )
     parser.add_argument(
         "--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N"
     )
     parser.add_trust_option()
     parser.add_reporting_options()
+    add_stdin_option(parser)
     parser.allow_overrides()
     options = parser.parse_args(others)
+    [options.recipe] = read_stdin_argument([options.recipe], options)
     changes = [
         *overrides,
         *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else []),

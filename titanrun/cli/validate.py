@@ -6,9 +6,11 @@ from functools import partial
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.messages import print_detail, print_note, print_source_files
+from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems
-from titanrun.config.problems import Problem
+from titanrun.config.problems import Problem, problem_error
+from titanrun.config.source_streams import is_stream
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
@@ -29,6 +31,7 @@ EXAMPLES = """  titanrun validate recipes/*.yaml
   titanrun validate my.yaml --level environment  also paths, tokenizer and packages
   titanrun validate my.yaml --level build        also build the model, without memory
   titanrun validate my.yaml --fix                fix misspellings, quoted numbers, on for true ...
+  titanrun validate - --stdin-name my.yaml       the text on standard input
   titanrun validate my.yaml --format github      annotations in a pull request"""
 LEVEL_HELP = (
     "validation level, each after the previous ones: syntax (reads and composes), schema (keys "
@@ -91,11 +94,24 @@ def parse_validate_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         help="write certain corrections into the RECIPE files; no other file is changed",
     )
     parser.add_trust_option()
+    add_stdin_option(parser)
     parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
+    options.recipes = read_stdin_argument(options.recipes, options)
+    if options.fix:
+        check_writable(options.recipes)
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size {options.world_size} is below 1")
     return options, overrides
+
+
+def check_writable(files: list[str]) -> None:
+    """Raise for a recipe that --fix cannot write: it is no file."""
+    for file in files:
+        if is_stream(file):
+            raise problem_error(
+                "usage", f"--fix writes files, and {file} is none", hint="leave out --fix"
+            )
 
 
 def validate_all_stages(

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 from titanrun.config.compose import AUTO, find_mapping_entries, is_other_component, record_shadowed
 from titanrun.config.data_diff import diff_data
-from titanrun.config.diagnostics import format_short_value
+from titanrun.config.diagnostics import format_value_kind
 from titanrun.config.override_parser import Override, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, RelatedLocation
 from titanrun.config.tree import (
     Node,
     PartialReadError,
     Scalar,
+    build_tree,
     find_node,
     format_path,
     to_plain_data,
@@ -227,9 +228,10 @@ class TreeEdit:
             except LookupError:
                 default = []
             # null if there is no list yet
-            node = to_override_node(
+            node = build_tree(
                 [] if default is None and self.schema.is_list(path) else default,
                 self.override.step_origins[-1],
+                "override",
             )
         if not isinstance(node.value, list):
             hint = f"write {format_path(path)}=[...]"
@@ -312,29 +314,6 @@ def find_overridden_part(node: Node) -> Node | None:
 def format_past_end(holder: str, length: int, index: int) -> str:
     """Return the message about an index past the end of a list."""
     return f"{holder} has {length or 'no'} item{'' if length == 1 else 's'}, no [{index}]"
-
-
-def format_value_kind(node: Node) -> str:
-    """Return the kind of a value as messages call it."""
-    if isinstance(node.value, dict):
-        return "a mapping"
-    if isinstance(node.value, list):
-        return "a list"
-    return format_short_value(node.value)
-
-
-def to_override_node(data: object, origin: Origin) -> Node:
-    """Convert plain data to a tree in which every node has the origin `origin`."""
-    if isinstance(data, dict):
-        return Node(
-            {key: to_override_node(child, origin) for key, child in data.items()},
-            origin,
-            via="override",
-        )
-    if isinstance(data, list | tuple):
-        return Node([to_override_node(item, origin) for item in data], origin, via="override")
-    assert data is None or isinstance(data, bool | int | float | str)
-    return Node(data, origin, via="override")
 
 
 def find_item_name(node: Node) -> Scalar:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 
+from titanrun.config.list_additions import find_added_key, merge_list_additions
 from titanrun.config.problems import Origin, Problem, ProblemsFound, RelatedLocation
 from titanrun.config.read_source import read_source
+from titanrun.config.source_streams import is_open_stream, is_provided
 from titanrun.config.suggest import find_closest
 from titanrun.config.tree import Node, PartialReadError, to_plain_data
 
@@ -28,10 +30,10 @@ def compose(path: str, named_folders: Mapping[str, Path] | None = None) -> Node:
     `extends` and `x-*` keys of the top level are removed. A base is named relative to the file that
     extends it, or as `folder:path` in one of `named_folders`.
 
-    Mappings merge key by key, lists and scalars replace, and a changed `name` replaces the whole
-    component. A replaced value is kept in `shadowed`, nearest first. Raises ProblemsFound with the
-    problems of all files, those of the recipe first, or PartialReadError if each of them belongs to
-    a single value.
+    Mappings merge key by key, lists and scalars replace, `key+` adds to the list under `key`, and
+    a changed `name` replaces the whole component. A replaced value is kept in `shadowed`, nearest
+    first. Raises ProblemsFound with the problems of all files, those of the recipe first, or
+    PartialReadError if each of them belongs to a single value.
     """
     composer = Composer(named_folders or {})
     root = composer.compose(path, ())
@@ -237,6 +239,8 @@ def find_in_named_folder(base: str, named_folders: Mapping[str, Path]) -> str | 
 
 def is_absent(file: str) -> bool:
     """Return whether a path can be looked up and does not exist."""
+    if is_provided(file):
+        return False
     try:
         Path(file).stat()
     except FileNotFoundError:
@@ -279,6 +283,8 @@ def suggest_named_file(base: str, named_folders: Mapping[str, Path]) -> str | No
 
 def resolve_base_path(path: str, base: str) -> str:
     """Return `base` relative to the folder of `path`, shortened without leaving its links."""
+    if is_open_stream(path):  # no folder has it, so what it extends is found from here
+        return base
     joined = Path(path).parent / base
     short = Path(normpath(joined))
     return str(short if resolve_links(short) == resolve_links(joined) else joined)
@@ -307,9 +313,11 @@ def merge_nodes(base: Node, own: Node) -> Node:
 
 def merge_entries(below: dict[str, Node], own: Node) -> Node:
     """Merge the mapping `own` over the entries `below`, key by key."""
-    merged = dict(below)
-    for key, child in get_mapping_entries(own).items():
-        merged[key] = merge_nodes(below[key], child) if key in below else child
+    merged, entries = dict(below), get_mapping_entries(own)
+    for key, child in entries.items():
+        if find_added_key(key) is None:
+            merged[key] = merge_nodes(below[key], child) if key in below else child
+    merge_list_additions(merged, entries)
     return replace(own, value=merged)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from titanrun.config.problems import Fix, Origin, Problem, RelatedLocation
 from titanrun.config.redaction import redact_url_credentials
 from titanrun.config.serialize import to_flow_yaml
-from titanrun.config.tree import format_path
+from titanrun.config.tree import Node, format_path
 
 ProblemFormat = Literal["text", "json", "github", "sarif"]
 MAX_VALUE_LENGTH = 60
@@ -196,6 +196,15 @@ def format_short_value(value: object) -> str:
         )
     text = redact_url_credentials(text)
     return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
+
+
+def format_value_kind(node: Node) -> str:
+    """Return the kind of a value as messages call it."""
+    if isinstance(node.value, dict):
+        return "a mapping"
+    if isinstance(node.value, list):
+        return "a list"
+    return format_short_value(node.value)
 
 
 def problem_to_dict(problem: Problem) -> dict[str, object]:

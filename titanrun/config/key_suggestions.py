@@ -8,6 +8,7 @@ from titanrun.config import registry
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS
 from titanrun.config.error_messages import singularize_slot
+from titanrun.config.list_additions import ADDITION_SUFFIX, find_added_key
 from titanrun.config.problems import DataPath, Origin
 from titanrun.config.suggest import (
     find_closest,
@@ -104,6 +105,9 @@ class KeySuggestions:
         At most one of the two is set.
         """
         key = str(path[-1])
+        added = find_added_key(key)
+        if added is not None:
+            return self.suggest_list(path, added)
         holder = find_config_class(self.model, self.data, path[:-1])
         parent = find_node(self.root, path[:-1])
         if holder is None or parent is None or not isinstance(parent.value, dict):
@@ -141,6 +145,21 @@ class KeySuggestions:
         suggestion = find_closest(key, self.list_known_keys(holder), present=present)
         exact = self.find_elsewhere(key, path)
         return (None, exact) if exact else (suggestion, None)
+
+    def suggest_list(self, path: DataPath, added: str) -> tuple[str | None, str | None]:
+        """Return what `suggest_key` does for a key that adds to the list `added`."""
+        holder = find_config_class(self.model, self.data, path[:-1])
+        lists = [
+            name
+            for name, field in ({} if holder is None else holder.model_fields).items()
+            if find_item_type(field.annotation) is not None
+        ]
+        words = (*self.synonyms.get(added.lower().replace("-", "_"), ()), added)
+        meant = next((found for word in words if (found := find_closest(word, lists))), None)
+        if meant is not None:
+            return f"{meant}{ADDITION_SUFFIX}", None
+        known = format_word_list([f"{name}{ADDITION_SUFFIX}" for name in lists], conjunction="and")
+        return None, f"lists here: {known}" if lists else "there is no list here to add to"
 
     def find_empty_key_above(self, path: DataPath, parent: Node) -> str | None:
         """Return the empty key above that could hold the unknown key."""

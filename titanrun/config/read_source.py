@@ -9,6 +9,7 @@ from titanrun.config.encoding import check_characters, decode_source
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.limits import MAX_BYTES, text_too_large_error
 from titanrun.config.problems import Origin, ProblemsFound, SourceText, problem_error
+from titanrun.config.source_streams import find_stream_bytes, is_stream, looks_like_toml
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import Node
 from titanrun.config.yaml_reader import read_yaml, read_yaml_value
@@ -26,6 +27,8 @@ MAX_FOLDER_ENTRIES = 1000
 def read_source(path: str, *, included_from: Origin | None = None, name: str | None = None) -> Node:
     """Read the mapping in the YAML or TOML file at `path`; the suffix selects the format.
 
+    A text without a suffix, from standard input or `<(command)`, tells its format by its first key.
+
     Args:
         path: The path as given by the user.
         included_from: The location in another file that names this one.
@@ -36,8 +39,10 @@ def read_source(path: str, *, included_from: Origin | None = None, name: str | N
     """
     name = path if name is None else name
     data = read_source_bytes(path, name, included_from)
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
+    source_format = FORMATS.get(Path(path).suffix.lower())
+    if source_format is None and is_stream(path):
+        source_format = "toml" if looks_like_toml(data) else "yaml"
+    if source_format is None:
         raise problem_error(
             "file",
             f"{name} is neither YAML nor TOML by its name",
@@ -48,7 +53,7 @@ def read_source(path: str, *, included_from: Origin | None = None, name: str | N
         raise text_too_large_error(
             Origin(SourceText(name, "", included_from=included_from), 1, 1, 1)
         )
-    return read_source_text(decode_source(data, name, included_from=included_from), FORMATS[suffix])
+    return read_source_text(decode_source(data, name, included_from=included_from), source_format)
 
 
 def read_source_text(source: SourceText, source_format: Literal["yaml", "toml"]) -> Node:
@@ -79,6 +84,9 @@ def check_source_text(source: SourceText) -> None:
 def read_source_bytes(path: str, name: str, included_from: Origin | None) -> bytes:
     """Read the bytes of a file, at most one more than the limit."""
     try:
+        stream = find_stream_bytes(path)
+        if stream is not None:
+            return stream
         if not stat.S_ISREG(Path(path).stat().st_mode):
             kind = "a directory" if Path(path).is_dir() else "not a regular file"
             raise problem_error("file", f"{name} is {kind}", origin=included_from)

@@ -70,6 +70,17 @@ def to_plain_data(node: Node) -> object:
     return node.value
 
 
+def build_tree(data: object, origin: Origin, via: ValueProvenance = "file") -> Node:
+    """Return plain data as a tree in which every node has the origin `origin`."""
+    if isinstance(data, dict):
+        entries = {key: build_tree(child, origin, via) for key, child in data.items()}
+        return Node(entries, origin, via=via)
+    if isinstance(data, list | tuple):
+        return Node([build_tree(item, origin, via) for item in data], origin, via=via)
+    assert data is None or isinstance(data, bool | int | float | str)
+    return Node(data, origin, via=via)
+
+
 def find_node(root: Node, path: DataPath) -> Node | None:
     """Return the node at `path`, or None if the path is not written."""
     node: Node | None = root

@@ -98,5 +98,7 @@ def find_qat_converter(run: Recipe) -> QatConfig | None:
 FILE_ONLY_KEYS = {
     "extends": "Recipes that this one is merged over: paths relative to this file, or "
     "`shipped:parts/fp32.yaml`; later ones win.",
+    "*+": "`converters+: [lora]` adds to the list that this recipe inherits, or to its default; "
+    '`converters: [lora]` replaces it. In TOML the key needs quotes: `"converters+" = [...]`.',
     "x-*": "Place for YAML anchors; ignored.",
 }

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from titanrun.config.base import dump_config
@@ -12,6 +13,7 @@ from titanrun.config.serialize import to_yaml
 from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.recipe.resolving.read_recipe import read_tree
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.sweep.point_filters import build_value_lookup, parse_filter
 from titanrun.sweep.run_names import build_point_names
 from titanrun.sweep.sweep_file import Point, Sweep, format_sweep_override
@@ -42,18 +44,21 @@ class PlannedRun:
 
 
 def validate_points(
-    sweep: Sweep, overrides: Sequence[str], environment: Mapping[str, str]
+    sweep: Sweep,
+    overrides: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    trains_elsewhere: bool = False,
 ) -> tuple[list[PlannedRun], list[Problem]]:
     """Return the runs of a sweep, and warnings about them.
 
-    `overrides` are for all runs, from the command line. Raises ProblemsFound with the problems of
-    all points, each problem once.
+    `overrides` are for all runs, from the command line. With `trains_elsewhere`, what is missing on
+    this machine are warnings. Raises ProblemsFound with the problems of all points, each problem
+    once.
     """
-    given = {get_override_path(text) for text in overrides}
-    common = [
-        *(text for text in sweep.config.overrides if get_override_path(text) not in given),
-        *overrides,
-    ]
+    here = partial(resolve_recipe, should_check_inputs=True)
+    resolve = resolve_for_elsewhere if trains_elsewhere else here
+    common = merge_overrides(sweep.config.overrides, overrides)
     shared = get_text_nodes(sweep, "overrides", sweep.config.overrides)
     points = filter_points(sweep, common, environment)
     if not points:
@@ -63,9 +68,7 @@ def validate_points(
     for point in points:
         own = {format_sweep_override(path, node): node for path, node in point.items()}
         try:
-            resolved = resolve_recipe(
-                sweep.recipe, [*common, *own], environment=environment, should_check_inputs=True
-            )
+            resolved = resolve(sweep.recipe, [*common, *own], environment=environment)
         except ProblemsFound as error:
             problems += [to_sweep_origin(problem, shared | own) for problem in error.problems]
         else:
@@ -81,7 +84,6 @@ def validate_points(
         for at, before in enumerate(first)
         if at != before
     ]
-    problems = deduplicate_problems(problems)
     different = [case for at, case in enumerate(found) if first[at] == at]
     values = [
         {path: to_plain_data(node) for path, node in point.items()} for point, _, _ in different
@@ -90,7 +92,13 @@ def validate_points(
     return [
         PlannedRun(name, sweep.folder / name, tried, words, resolved)
         for name, tried, (_, words, resolved) in named
-    ], problems
+    ], deduplicate_problems(problems)
+
+
+def merge_overrides(file: Sequence[str], command_line: Sequence[str]) -> list[str]:
+    """Return the overrides of a sweep file and, in their place, those of the command line."""
+    given = {get_override_path(text) for text in command_line}
+    return [*(text for text in file if get_override_path(text) not in given), *command_line]
 
 
 def filter_points(

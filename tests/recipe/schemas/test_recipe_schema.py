@@ -65,3 +65,12 @@ def test_a_recipe_that_extends_another_may_leave_out_what_that_one_says() -> Non
     del partial["extends"]
     missing = {error.message for error in VALIDATOR.iter_errors(partial)}
     assert missing == {"'name' is a required property", "'dataset' is a required property"}
+
+
+def test_lists_may_be_added_to() -> None:
+    """Row C11 of the defect list."""
+    base: dict[str, object] = {"version": 1, "extends": "base.yaml"}
+    assert VALIDATOR.is_valid({**base, "converters+": ["lora"]})
+    assert VALIDATOR.is_valid({**base, "converters+": {"name": "lora", "rank": 4}})
+    assert not VALIDATOR.is_valid({**base, "converters+": ["lroa"]})
+    assert not VALIDATOR.is_valid({**base, "seq_len+": [4]})

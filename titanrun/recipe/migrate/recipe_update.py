@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 
-from titanrun.config.compose import compose
 from titanrun.config.problems import Problem, ProblemsFound, SourceText, problem_error
 from titanrun.config.read_source import read_source
 from titanrun.config.renames import RenameResult, rename_former_keys
@@ -18,8 +17,7 @@ from titanrun.recipe import builtins
 from titanrun.recipe.editing.autofix import parse_source, write_fixed_file
 from titanrun.recipe.migrate.program_detection import detect_program
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.reference import shipped_recipes
-from titanrun.recipe.resolving.read_recipe import load_listed_plugins
+from titanrun.recipe.resolving.read_recipe import compose_recipe, load_listed_plugins
 from titanrun.recipe.resolving.resolve import check_version
 
 # one edit renames one occurrence; a TOML table may be opened by many headers
@@ -58,7 +56,7 @@ def build_recipe_update(file: str) -> RecipeUpdate:
     check_version(root)
     check_not_foreign(root)
     load_listed_plugins(root)
-    known = to_plain_data(compose_recipe(file))
+    known = to_plain_data(compose_readable_part(file))
     first = rename_former_keys(Recipe, root, known)
     conflicts = [problem for problem in first.problems if problem.code == "conflict"]
     if conflicts:
@@ -78,10 +76,10 @@ def check_not_foreign(root: Node) -> None:
         )
 
 
-def compose_recipe(file: str) -> Node:
-    """Return the recipe merged over what it extends, which determines its components."""
+def compose_readable_part(file: str) -> Node:
+    """Return the readable part of the recipe over what it extends, which names its components."""
     try:
-        return compose(file, shipped_recipes.get_extends_roots())
+        return compose_recipe(file)
     except PartialReadError as part:
         return part.root
 

@@ -5,11 +5,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
-from titanrun.config.read_source import read_source
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import find_node
+
+if TYPE_CHECKING:
+    from titanrun.config import read_source
+else:
+    # importing the YAML reader takes longer than completing a word may
+    read_source = LazyModule("titanrun.config.read_source")
 
 SHIPPED = "shipped"
 PACKAGE = Path(__file__).parents[2]
@@ -120,7 +127,7 @@ def format_portable_recipe(entry: ShippedRecipe, *, schema: str) -> str:
     `extends` entries become `shipped:` names, and the editor line names `schema`.
     """
     text = entry.path.read_text(encoding="utf-8")
-    extends = find_node(read_source(str(entry.path)), ("extends",))
+    extends = find_node(read_source.read_source(str(entry.path)), ("extends",))
     lines = text.split("\n")
     items = (
         [] if extends is None else extends.value if isinstance(extends.value, list) else [extends]

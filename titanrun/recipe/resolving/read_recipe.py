@@ -3,16 +3,20 @@
 Values that cannot be read are reported, and reading continues without them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from titanrun.config.apply_overrides import apply_overrides
 from titanrun.config.compose import compose, is_absent
 from titanrun.config.error_messages import SECRET_HELP, SECRET_MESSAGE
 from titanrun.config.interpolate import interpolate
+from titanrun.config.list_additions import ListSchema, apply_list_additions
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
+from titanrun.config.read_source import FORMATS
 from titanrun.config.renames import RenameResult, rename_former_keys
+from titanrun.config.suggest import find_closest
 from titanrun.config.tree import (
     Node,
     PartialReadError,
@@ -24,6 +28,7 @@ from titanrun.recipe import builtins
 from titanrun.recipe.plugins import activate_plugins, get_recipe_class
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.resolving.multi_stage import (
+    STAGES,
     StageRequiredError,
     add_stage_id_hints,
     get_stages,
@@ -34,11 +39,18 @@ from titanrun.recipe.resolving.multi_stage import (
 from titanrun.recipe.resolving.run_length import keep_nearest_length
 from titanrun.recipe.resolving.schema_queries import SchemaQueries
 
+EARLY_LISTS = ("plugins", STAGES)
+"""Lists of the top level that are needed before the rest of the schema is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The tree, problems of single values, the paths they affect in it, and warnings."""
+    """The tree, problems of single values, the paths they affect in it, and warnings.
 
+    `file` is the path that was read, also of a shipped recipe that was named.
+    """
+
+    file: str
     tree: Node
     problems: tuple[Problem, ...]
     unreadable_paths: set[DataPath]
@@ -89,19 +101,21 @@ class ProblemCollector:
 
 
 def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str]) -> ReadResult:
-    """Read, compose, override and interpolate a recipe.
+    """Read, compose, override and interpolate a recipe, a file or a shipped one by its name.
 
     Raises:
         ProblemsFound: If that cannot be completed.
     """
     builtins.register_builtins()
+    file = find_recipe_file(file)
     findings = ProblemCollector()
-    check_not_shipped_name(split_stage(file)[0])
-    whole = findings.run_step(
+    merged = findings.run_step(
         lambda: compose(split_stage(file)[0], shipped_recipes.get_extends_roots())
     )
+    whole = findings.run_step(lambda: add_to_default_lists(merged, EARLY_LISTS))
     load_listed_plugins(whole)
-    composed = findings.run_step(lambda: select_stage(whole, file))
+    stage = findings.run_step(lambda: select_stage(whole, file))
+    composed = findings.run_step(lambda: add_to_default_lists(stage))
     parsed = select_stage_overrides(findings.parse_arguments(overrides), whole, file)
     findings.problems = add_stage_id_hints(findings.problems, whole)
     overridden = keep_nearest_length(
@@ -126,6 +140,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
     return ReadResult(
+        file,
         today.tree,
         tuple(problems),
         find_invalid_paths(today.tree, findings.unreadable_origins) | findings.unreadable_paths,
@@ -133,22 +148,69 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     )
 
 
+def compose_recipe(file: str) -> Node:
+    """Return the recipe merged over the files that it extends, with all its stages and plug-ins.
+
+    Raises:
+        ProblemsFound: The recipe is unreadable, or a PartialReadError if part of it is readable.
+    """
+    whole = compose(find_recipe_file(file), shipped_recipes.get_extends_roots())
+    return add_to_default_lists(whole, EARLY_LISTS)
+
+
+def add_to_default_lists(tree: Node, keys: Collection[str] | None = None) -> Node:
+    """Return the tree with what keys such as `converters+` add to lists that no file gives.
+
+    Raises:
+        PartialReadError: An addition has no list to go to.
+    """
+    queries = SchemaQueries(to_plain_data(tree))
+    schema = ListSchema(
+        # no field holds stages: they are runs of their own
+        lambda path: path == (STAGES,) or queries.is_list(path),
+        queries.has_field,
+        queries.get_default,
+    )
+    return apply_list_additions(tree, schema, keys)
+
+
 def read_stage_ids(file: str) -> list[str]:
     """Return the stages of a recipe, in order. Raise ProblemsFound if it is unreadable."""
-    return list(get_stages(compose(file, shipped_recipes.get_extends_roots())))
+    return list(get_stages(compose_recipe(file)))
 
 
-def check_not_shipped_name(file: str) -> None:
-    """Raise if a file is required but the bare name of a shipped recipe is given."""
-    if is_absent(file) and any(
-        file in (entry.name, entry.path.name, entry.path.stem)
+def find_recipe_file(file: str) -> str:
+    """Return the path of a recipe: `file` itself, or the shipped recipe of that name.
+
+    A file comes first, and where `NAME.yaml` exists, `NAME` is no shipped recipe.
+
+    Raises:
+        ProblemsFound: A shipped recipe was meant and is not named.
+    """
+    path, stage = split_stage(file)
+    if not is_absent(path) or any(not is_absent(path + suffix) for suffix in FORMATS):
+        return file
+    names = {
+        str(PurePath(entry.name).with_suffix("")): entry.path
         for entry in shipped_recipes.list_shipped_recipes()
-    ):
-        raise problem_error(
-            "file",
-            f"file not found: {file}",
-            hint=f"it ships with titanrun: titanrun cp {file} mine.yaml",
-        )
+    }
+    if path in names:
+        return f"{names[path]}#{stage}" if stage is not None else str(names[path])
+    check_not_meant_shipped(path, names)
+    return file
+
+
+def check_not_meant_shipped(path: str, names: Collection[str]) -> None:
+    """Raise for the file name of a shipped recipe, and for what resembles its name."""
+    suffix = PurePath(path).suffix
+    name = path.removesuffix(suffix) if suffix in FORMATS else path
+    if suffix in FORMATS and name in names:
+        hint = f"titanrun ships it: write {name}, or titanrun cp {name} {path} for a copy"
+        raise problem_error("file", f"file not found: {path}", hint=hint)
+    meant = find_closest(path, names) if suffix not in FORMATS else None
+    if meant is not None:
+        message = f"no file and no shipped recipe is called {path}"
+        raise problem_error("file", message, hint=f"did you mean '{meant}'?")
 
 
 def apply_renames(tree: Node) -> RenameResult:

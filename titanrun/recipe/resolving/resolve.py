@@ -113,21 +113,21 @@ def resolve_recipe(
     """Return the run that `file` with `overrides` describes.
 
     Args:
-        file: Recipe, or FILE#ID for a stage of one.
+        file: Recipe, a file or the name of a shipped one, or FILE#ID for a stage of one.
         overrides: Arguments of the form path=value.
         environment: Environment variables for interpolation and secrets.
         should_check_inputs: Whether to add the rules of level environment: paths, tokenizers,
             installed packages.
         ranks: Number of processes to run on, whatever the recipe says.
-        machine_ranks: Number of processes if the recipe says `launch.nproc_per_node: auto` and a
-            GPU may be used.
+        machine_ranks: Number of processes if `launch.nproc_per_node` is auto and a GPU allowed.
 
     Raises:
         ProblemsFound: With every problem of the recipe.
     """
-    case = ResolveOptions(file, should_check_inputs, ranks, machine_ranks)
     reading = read_tree(file, overrides, environment)
-    tree, problems = reading.tree, [*find_checksum_problems(file, reading.tree), *reading.warnings]
+    case = ResolveOptions(reading.file, should_check_inputs, ranks, machine_ranks)
+    tree = reading.tree
+    problems = [*find_checksum_problems(case.file, tree), *reading.warnings]
     if reading.problems:
         raise ProblemsFound(
             [*problems, *reading.problems, *find_problems_in_readable_part(reading, case)]

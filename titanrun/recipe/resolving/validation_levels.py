@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from titanrun.config.compose import compose
 from titanrun.config.diagnostics import sort_problems
 from titanrun.config.override_parser import parse_overrides
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
@@ -15,7 +14,7 @@ from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, PartialReadError
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import StageRequiredError, select_stage, split_stage
-from titanrun.recipe.resolving.read_recipe import read_tree
+from titanrun.recipe.resolving.read_recipe import compose_recipe, read_tree
 from titanrun.recipe.resolving.resolve import (
     Resolved,
     attach_origin,
@@ -62,7 +61,9 @@ def validate_file(
     try:
         if level == "syntax":
             parse_overrides(overrides)
-            return ValidationResult((), tree=select_stage(compose(split_stage(file)[0]), file))
+            return ValidationResult(
+                (), tree=select_stage(compose_recipe(split_stage(file)[0]), file)
+            )
         if level == "schema":
             return validate_schema(file, overrides, environment)
         resolved = resolve_recipe(

@@ -11,6 +11,7 @@ from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.field_docs import get_class_doc, get_field_docs
 from titanrun.config.fields import SECRET, get_former_names, is_secret
+from titanrun.config.list_additions import ADDITION_SUFFIX
 from titanrun.config.type_introspection import (
     accepts_auto,
     accepts_null,
@@ -30,7 +31,7 @@ Schema = dict[str, Any]
 def build_recipe_schema() -> Schema:
     """Return the complete schema with every registered component."""
     builtins.register_builtins()
-    linker = SchemaBuilder()
+    linker = SchemaBuilder(has_additions=True)
     root = linker.build_config_schema(get_recipe_class())
     root["properties"]["extends"] = {
         "description": FILE_ONLY_KEYS["extends"],
@@ -114,9 +115,13 @@ class SlotPlaceholderJsonSchema(GenerateJsonSchema):
 
 
 class SchemaBuilder:
-    """Builder that defines the schema of every config and slot once, under its name."""
+    """Builder that defines the schema of every config and slot once, under its name.
 
-    def __init__(self) -> None:
+    `has_additions` says whether the files may add to lists, as recipes do with `converters+`.
+    """
+
+    def __init__(self, *, has_additions: bool = False) -> None:
+        self.has_additions = has_additions
         self.definitions: dict[str, Schema] = {}
         self.defined_configs: dict[str, type[Config]] = {}
 
@@ -139,6 +144,8 @@ class SchemaBuilder:
             properties[name] = (
                 {"description": described[name], **linked} if name in described else linked
             )
+            if self.has_additions and find_item_type(field.annotation) is not None:
+                properties[name + ADDITION_SUFFIX] = build_addition_schema(name, linked)
             for former in get_former_names(field):
                 properties[former] = {
                     "deprecated": True,
@@ -240,6 +247,16 @@ def build_secret_schema(field: FieldInfo) -> Schema:
         if accepts_null(field.annotation)
         else reference
     )
+
+
+def build_addition_schema(name: str, linked: Schema) -> Schema:
+    """Return the schema of the key that adds to the list `name`, whose own schema is `linked`."""
+    options = linked.get("anyOf", [linked])
+    item = next(option["items"] for option in options if option.get("type") == "array")
+    return {
+        "description": f"Items added to the inherited list `{name}`, where `{name}` replaces it.",
+        "anyOf": [{"type": "array", "items": item}, item],
+    }
 
 
 def get_required_fields(choice: type[ComponentConfig]) -> list[str]:
