@@ -1,6 +1,5 @@
 """The report at the end of CI fails for whatever did not run and is not on the list."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path

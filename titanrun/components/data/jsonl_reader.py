@@ -14,11 +14,7 @@ from titanrun.components.data.spec.compression import (
     is_compressed,
     open_decompressed_text,
 )
-<<<<<<< HEAD
 from titanrun.components.data.spec.json_lines import get_undecodable_line_number
-=======
-from titanrun.config.json_text import parse_json
->>>>>>> d_signals
 from titanrun.config.problems import problem_error
 
 READ_BATCH = 1024
@@ -79,53 +75,6 @@ def to_library_path(file: Path) -> str:
     return glob.escape(absolute)
 
 
-<<<<<<< HEAD
-=======
-def parse_jsonl_line(line: str, location: str) -> dict[str, Any]:
-    """Return the JSON object in one line."""
-    return check_json_object(parse_json_text(line, location), location)
-
-
-def parse_json_text(text: str, location: str) -> Any:
-    """Parse JSON; a problem names the line if the text has several."""
-    try:
-        return parse_json(text)
-    except json.JSONDecodeError as error:
-        line = f" line {error.lineno}" if "\n" in text.rstrip() else ""
-        reason = error.msg[:1].lower() + error.msg[1:]
-        message = f"{location}{line} column {error.colno} is not JSON: {reason}"
-        raise problem_error("data", message, path=("path",), hint=JSONL_HINT) from None
-    except ValueError as error:
-        raise problem_error(
-            "data", f"{location} is not JSON: {error}", path=("path",), hint=JSONL_HINT
-        ) from None
-
-
-def check_json_object(value: object, location: str) -> dict[str, Any]:
-    """Return the value if it is a JSON object, else raise a data problem."""
-    if not isinstance(value, dict):
-        raise problem_error(
-            "data", f"{location} is not a JSON object", path=("path",), hint=JSONL_HINT
-        )
-    return value
-
-
-def get_undecodable_line_number(file: Path) -> int:
-    """Return the number of the first line that is not UTF-8."""
-    with open_decompressed_bytes(file) as lines:
-        return next(number for number, line in enumerate(lines, start=1) if not is_utf8(line))
-
-
-def is_utf8(line: bytes) -> bool:
-    """Return whether the bytes are UTF-8."""
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
->>>>>>> d_signals
 @contextmanager
 def silence_datasets_library() -> Iterator[None]:
     """Silence log lines and progress bars of the library; errors are raised as problems."""

@@ -1,10 +1,10 @@
 """Contents of messages: texts, parts, tool calls, and the tools of a conversation."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 
 Message = dict[str, Any]
@@ -128,8 +128,8 @@ def parse_tools(record: Mapping[str, Any], location: str) -> list[dict[str, Any]
     value = record.get(TOOLS_COLUMN)
     if isinstance(value, str):
         # a text that is not JSON is reported as it is: it is no list
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value) if value.strip() else None
+        with suppress(ValueError):
+            value = parse_json(value) if value.strip() else None
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):

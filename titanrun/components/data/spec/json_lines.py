@@ -12,6 +12,7 @@ from titanrun.components.data.spec.compression import (
     open_decompressed_text,
 )
 from titanrun.components.data.spec.data_files import get_data_suffix
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 
 JSONL_HINT = "every line is one JSON object"
@@ -111,13 +112,13 @@ def parse_jsonl_line(line: str, location: str) -> dict[str, Any]:
 def parse_json_text(text: str, location: str) -> Any:
     """Parse JSON; a problem names the line if the text has several."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         line = f" line {error.lineno}" if "\n" in text.rstrip() else ""
         reason = error.msg[:1].lower() + error.msg[1:]
         message = f"{location}{line} column {error.colno} is not JSON: {reason}"
         raise problem_error("data", message, path=("path",), hint=JSONL_HINT) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise problem_error(
             "data", f"{location} is not JSON: {error}", path=("path",), hint=JSONL_HINT
         ) from None
