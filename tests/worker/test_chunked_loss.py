@@ -99,7 +99,8 @@ config = ChunkedCrossEntropyConfig(num_chunks=max(chunks, 1))
 model, precision, device = Model(), get_precision("float32", "float32"), torch.device("cpu")
 if chunks:
     head = ChunkedLMHead(model.output, chunks, whole_vocabulary=False)
-    passes = ChunkedLossForwardBackward(model, config.load_builder()(config), precision, device, head)
+    loss = config.load_builder()(config)
+    passes = ChunkedLossForwardBackward(model, loss, precision, device, head)
 else:
     passes = FullModelForwardBackward(model, config.load_builder()(config), precision, device)
 batch = TokenBatch.from_sequences(torch.randint(16000, (1, 4097)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from titanrun.config.diagnostics import format_value_kind
-from titanrun.config.problems import DataPath, Problem, RelatedLocation
+from titanrun.config.problems import DataPath, Problem, ProblemCode, RelatedLocation
 from titanrun.config.tree import (
     Node,
     PartialReadError,
@@ -123,6 +123,7 @@ class ListAdditions:
     ) -> Problem | None:
         """Return the problem of an addition that has no list to go to, or None."""
         name = format_path(target)
+        code: ProblemCode
         if present is not None and isinstance(present.value, list):
             code, message = "duplicate-key", f"'{name}' and '{name}+' are given in one place"
             hint = f"join the two: {name} replaces the inherited list, {name}+ adds to it"
