@@ -31,18 +31,27 @@ def compose(path: str, named_folders: Mapping[str, Path] | None = None) -> Node:
     extends it, or as `folder:path` in one of `named_folders`.
 
     Mappings merge key by key, lists and scalars replace, `key+` adds to the list under `key`, and
-    a changed `name` replaces the whole component. A replaced value is kept in `shadowed`, nearest
-    first. Raises ProblemsFound with the problems of all files, those of the recipe first, or
-    PartialReadError if each of them belongs to a single value.
+    a changed `name` replaces the whole component. A replaced value is kept in `shadowed`, nearest first.
+
+    Raises:
+        IncompleteTreeError: With the problems of all files, those of the recipe first, if the
+            recipe can be read and one of the files it extends cannot.
+        PartialReadError: If each problem belongs to a single value.
+        ProblemsFound: If the recipe cannot be read.
     """
     composer = Composer(named_folders or {})
     root = composer.compose(path, ())
-    if composer.problems and (root is None or len(composer.problems) > composer.num_value_problems):
+    if root is None:
         raise ProblemsFound(composer.problems)
-    assert root is not None
     if composer.problems:
-        raise PartialReadError(composer.problems, root, frozenset(composer.invalid_origins))
+        is_whole = len(composer.problems) == composer.num_value_problems
+        error = PartialReadError if is_whole else IncompleteTreeError
+        raise error(composer.problems, root, frozenset(composer.invalid_origins))
     return root
+
+
+class IncompleteTreeError(PartialReadError):
+    """A file that the recipe extends cannot be read: the tree lacks what it holds."""
 
 
 @dataclass(frozen=True, slots=True)

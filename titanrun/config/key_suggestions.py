@@ -197,7 +197,12 @@ class KeySuggestions:
         """Return a hint about other places of this key, or of a synonym, in the schema."""
         wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
         place = next(
-            (place for word in wanted for place in iter_field_paths(self.model, self.data, word)),
+            (
+                place
+                for word in wanted
+                for place in iter_field_paths(self.model, self.data, word)
+                if self.fits_place(path, place)
+            ),
             None,
         )
         if place is not None and place[-1] != key:
@@ -221,6 +226,17 @@ class KeySuggestions:
                 kind = singularize_slot(annotation.slot)
                 return f"a key of {kind} {format_word_list(map(repr, holders))}"
         return None
+
+    def fits_place(self, path: DataPath, place: DataPath) -> bool:
+        """Return whether the value at `path` may stand at `place`: a number is no section."""
+        node = find_node(self.root, path)
+        annotation = find_annotation(self.model, self.data, place)
+        is_section = (
+            isinstance(annotation, type)
+            and issubclass(annotation, Config)
+            and not is_slot(annotation)
+        )
+        return node is None or node.value is None or not is_section or isinstance(node.value, dict)
 
 
 def iter_field_paths(

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from titanrun.config.base import Config
-from titanrun.config.compose import EXTENDS
+from titanrun.config.compose import EXTENDS, is_absent
 from titanrun.config.conflict import CONFLICT, get_related_uses, order_locations
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.error_messages import (
@@ -228,7 +228,7 @@ class TreeValidator:
         wording = show_number_as_written(wording, node)
         if (
             isinstance(got, str)
-            and "/" in got
+            and ("/" in got or not is_absent(got))
             and is_slot(slot := find_annotation(self.model, self.data, path))
         ):
             wording = replace(wording, hint=find_path_hint(slot, got) or wording.hint)

@@ -9,6 +9,7 @@ from ruamel.yaml.events import AliasEvent
 
 from titanrun.config.encoding import build_lone_surrogate_problem
 from titanrun.config.limits import MAX_PROBLEMS, truncate_for_message
+from titanrun.config.path_syntax import KEY
 from titanrun.config.problems import (
     Origin,
     Problem,
@@ -26,6 +27,8 @@ from titanrun.config.yaml_scalars import ScalarRejection, parse_scalar
 TAG = re.compile(r"![^\s,\[\]{}]*")
 # anchors and tags, and the text allowed between them and their value
 PROPERTIES = re.compile(r"(?:&[^\s,\[\]{}]++|![^\s,\[\]{}]*+|\s++|#.*+)*+")
+# the environment variable of other readers of YAML: !env HOME
+ENVIRONMENT_TAG = re.compile(r"!env(?:_var)?", re.IGNORECASE)
 BLOCK_HEADER = re.compile(r"[|>][-+0-9]*")
 SURROGATE = re.compile("[\ud800-\udfff]")
 ZERO_WIDTH = "\u200b\u200c\u200d\u2060"
@@ -115,6 +118,8 @@ class EventReader:
         )  # ruamel drops a tag before an anchor
         name = truncate_for_message(f"{event.ctag.handle or ''}{event.ctag.suffix}")
         hint = 'remove it, or put the value in quotes if the "!" belongs to it'
+        if ENVIRONMENT_TAG.fullmatch(name) and KEY.fullmatch(getattr(event, "value", "")):
+            hint = f"write ${{env:{event.value}}}"
         self.report_problem("tag", f"tag {name} is not allowed", origin, hint=hint)
 
     def get_scalar_origin(self, event: Any) -> Origin:

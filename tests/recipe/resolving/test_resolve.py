@@ -172,3 +172,70 @@ def test_a_resolved_recipe_does_not_repeat_the_warnings_of_its_recipe(tmp_path: 
     # what an override brings about is new
     changed = resolve_recipe(again, ["lr_scheduler.name=cosine"], environment={})
     assert [problem.rule for problem in changed.warnings] == ["schedule-free-stays-high"]
+
+
+@pytest.mark.parametrize("base", ["nowhere.yaml", "broken.yaml"])
+def test_a_base_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path, base: str) -> None:
+    # Row C9 of the defect list: "file not found" was all that was reported
+    (tmp_path / "broken.yaml").write_text("model: {name: llama3\n")
+    text = (
+        f"version: 1\nextends: {base}\nmodel: {{n_layerz: 2}}\n"
+        "optimizer: {lr: fast, momentum: 0.5}\n"
+        'training: {stepz: 4, seq_len: "${training.steps}"}\n'
+        "checkpoint: {interval: -1}\n"
+    )
+    found = labels(written(tmp_path, text), "training.tokenz=3", "debug.seed=x")
+    # not momentum, n_layerz and what is missing: the base may say which optimizer and model it is
+    assert sorted(found[1:]) == [
+        ("out-of-range", ("checkpoint", "interval")),
+        ("unknown-key", ("training", "stepz")),
+        ("unknown-key", ("training", "tokenz")),
+        ("wrong-type", ("debug", "seed")),
+    ]
+    assert found[0][0] == ("file" if base == "nowhere.yaml" else "syntax")
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("base_model: meta/Llama\nadapter: lora\nsequence_len: 64\n", "migrate"),
+        ("model: {_component_: torchtune.models.llama3.llama3_8b}\nepochs: 1\n", "migrate"),
+        ("job: {description: x}\nmodel: {flavor: 8B}\n", "migrate"),
+        ("version: 1\nrecipe: mine.yaml\ngrid: {optimizer.lr: [1.0e-3]}\n", "sweep"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_one_problem_with_the_command_for_it(
+    tmp_path: Path, text: str, command: str
+) -> None:
+    # Row C10 of the defect list: each key was unknown
+    file = written(tmp_path, text)
+    with pytest.raises(ProblemsFound) as caught:
+        resolve_recipe(file, environment={})
+    (problem,) = caught.value.problems
+    assert problem.hint == f"titanrun {command} {file}"
+    assert problem.origin is not None and "not a recipe" in problem.message
+
+
+WARMING = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+    "training: {dataset: tiny, steps: 1000}\nlr_scheduler: {warmup_steps: 100}\n"
+)
+
+
+def test_fewer_steps_on_the_command_line_shorten_the_warmup(tmp_path: Path) -> None:
+    # Row C18 of the defect list: a short trial of a recipe with a fixed warmup was refused
+    file = written(tmp_path, WARMING)
+    short = resolve_recipe(file, ["training.steps=20"], environment={})
+    assert short.run.lr_scheduler.warmup_steps == 2  # type: ignore[attr-defined]
+    (warning,) = short.warnings
+    assert (warning.severity, warning.path) == ("warning", ("lr_scheduler", "warmup_steps"))
+    assert warning.origin is not None and warning.origin.line == 4
+    # one that fits, and one that was asked for as well, stay
+    assert not resolve_recipe(file, ["training.steps=100"], environment={}).warnings
+    both = ["training.steps=20", "lr_scheduler.warmup_steps=30"]
+    assert labels(file, *both) == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))]
+
+
+def test_a_warmup_above_the_steps_of_a_file_is_a_conflict(tmp_path: Path) -> None:
+    file = written(tmp_path, WARMING.replace("steps: 1000", "steps: 20"))
+    assert labels(file) == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))]

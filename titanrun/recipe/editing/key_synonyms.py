@@ -8,6 +8,7 @@ from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import DataPath, Problem
 from titanrun.config.tree import Node, format_path, to_plain_data
 from titanrun.config.type_introspection import find_value
+from titanrun.recipe.editing.key_meanings import format_key_meaning
 
 if TYPE_CHECKING:
     from titanrun.recipe.migrate import torchtitan_hints as torchtitan_hints
@@ -23,6 +24,7 @@ SAME_MEANING = frozenset(
         *(
             "attention_chunk_size",
             "block_size",
+            "clip_grad",
             "clip_grad_norm",
             "embed_dim",
             "epsilon",
@@ -31,6 +33,7 @@ SAME_MEANING = frozenset(
         ),
         *("hidden_size", "learning_rate"),
         *(
+            "log_frequency",
             "log_interval",
             "lr_schedule",
             "max_grad_norm",
@@ -82,6 +85,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "block_size": ("seq_len",),
     "checkpoint_every": ("interval",),
     "checkpoints": ("checkpoint",),
+    "clip_grad": ("max_norm",),
     "clip_grad_norm": ("max_norm",),
     "context_length": ("seq_len", "max_seq_len"),
     "data": ("dataset",),
@@ -99,6 +103,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "fp16": ("mixed_precision_param",),
     "freq": ("interval", "log_freq"),
     "grad_clip": ("max_norm",),
+    "gradient_accumulation": ("global_batch_size",),
     "gradient_accumulation_steps": ("global_batch_size",),
     "gradient_clipping": ("max_norm",),
     "hidden_size": ("dim",),
@@ -108,6 +113,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "layers": ("n_layers",),
     "learning_rate": ("lr",),
     "log_every": ("log_freq",),
+    "log_frequency": ("log_freq",),
     "log_interval": ("log_freq",),
     "logging": ("metrics",),
     "lr_schedule": ("lr_scheduler",),
@@ -136,8 +142,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("n_layers",),
     "num_key_value_heads": ("n_kv_heads",),
     "num_kv_heads": ("n_kv_heads",),
-    "num_local_experts": ("num_experts",),
     "num_layers": ("n_layers",),
+    "num_local_experts": ("num_experts",),
     "num_steps": ("steps",),
     "num_tokens": ("tokens",),
     "num_train_epochs": ("epochs",),
@@ -169,6 +175,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "use_qk_norm": ("qk_norm",),
     "val": ("validation",),
     "warmup": ("warmup_steps",),
+    "warmup_ratio": ("warmup_steps",),
     "wd": ("weight_decay",),
 }
 
@@ -202,8 +209,10 @@ def add_hint(problem: Problem, data: Any) -> Problem:
             for path in iter_leaf_paths(value, problem.path)
             if (found := torchtitan_hints.format_key_hint(format_path(path)))
         ]
-        hint = torchtitan_hints.format_section_hint(format_path(problem.path)) or "; ".join(
-            hints[:MAX_HINTS]
+        hint = (
+            format_key_meaning(problem.path, data)
+            or torchtitan_hints.format_section_hint(format_path(problem.path))
+            or "; ".join(hints[:MAX_HINTS])
         )
     else:
         return problem

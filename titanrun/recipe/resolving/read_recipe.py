@@ -6,11 +6,13 @@ Values that cannot be read are reported, and reading continues without them.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from titanrun.config.apply_overrides import apply_overrides
-from titanrun.config.compose import compose, is_absent
+from titanrun.config.compose import IncompleteTreeError, compose, is_absent
 from titanrun.config.error_messages import SECRET_HELP, SECRET_MESSAGE
 from titanrun.config.interpolate import interpolate
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.list_additions import ListSchema, apply_list_additions
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
@@ -36,8 +38,14 @@ from titanrun.recipe.resolving.multi_stage import (
     select_stage_overrides,
     split_stage,
 )
-from titanrun.recipe.resolving.run_length import keep_nearest_length
+from titanrun.recipe.resolving.run_length import keep_nearest_length, shorten_warmup
 from titanrun.recipe.resolving.schema_queries import SchemaQueries
+
+if TYPE_CHECKING:
+    from titanrun.recipe.migrate import program_detection as program_detection
+else:
+    # imported only for a file without a version
+    program_detection = LazyModule("titanrun.recipe.migrate.program_detection")
 
 EARLY_LISTS = ("plugins", STAGES)
 """Lists of the top level that are needed before the rest of the schema is known."""
@@ -47,6 +55,8 @@ EARLY_LISTS = ("plugins", STAGES)
 class ReadResult:
     """The tree, problems of single values, the paths they affect in it, and warnings.
 
+    `is_incomplete` states that a file which the recipe extends cannot be read.
+
     `file` is the path that was read, also of a shipped recipe that was named.
     """
 
@@ -55,6 +65,7 @@ class ReadResult:
     problems: tuple[Problem, ...]
     unreadable_paths: set[DataPath]
     warnings: tuple[Problem, ...] = ()
+    is_incomplete: bool = False
 
 
 @dataclass(slots=True)
@@ -67,6 +78,7 @@ class ProblemCollector:
     problems: list[Problem] = field(default_factory=list)
     unreadable_origins: set[Origin] = field(default_factory=set)
     unreadable_paths: set[DataPath] = field(default_factory=set)
+    is_incomplete: bool = False
 
     def run_step(self, step: Callable[[], Node]) -> Node:
         """Run a step and return its tree without the broken parts.
@@ -77,7 +89,9 @@ class ProblemCollector:
         try:
             return step()
         except PartialReadError as part:
-            self.problems += part.problems
+            # what a missing file may hold is not missed in later steps
+            self.problems += () if self.is_incomplete else part.problems
+            self.is_incomplete |= isinstance(part, IncompleteTreeError)
             self.unreadable_origins |= part.invalid_origins
             return part.root
         except StageRequiredError:
@@ -113,6 +127,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
         lambda: compose(split_stage(file)[0], shipped_recipes.get_extends_roots())
     )
     whole = findings.run_step(lambda: add_to_default_lists(merged, EARLY_LISTS))
+    check_is_recipe(whole, file)
     load_listed_plugins(whole)
     stage = findings.run_step(lambda: select_stage(whole, file))
     composed = findings.run_step(lambda: add_to_default_lists(stage))
@@ -121,6 +136,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     overridden = keep_nearest_length(
         findings.run_step(lambda: apply_recipe_overrides(composed, parsed))
     )
+    overridden, cut = shorten_warmup(overridden)
     load_listed_plugins(overridden)
     after = SchemaQueries(to_plain_data(overridden))
     tree = findings.run_step(
@@ -138,13 +154,17 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     ]
     today = apply_renames(tree)
     problems += [problem for problem in today.problems if problem.severity == "error"]
-    warnings = tuple(problem for problem in today.problems if problem.severity == "warning")
+    warnings = (
+        *(problem for problem in cut if problem.path not in findings.unreadable_paths),
+        *(problem for problem in today.problems if problem.severity == "warning"),
+    )
     return ReadResult(
         file,
         today.tree,
         tuple(problems),
         find_invalid_paths(today.tree, findings.unreadable_origins) | findings.unreadable_paths,
         warnings,
+        findings.is_incomplete,
     )
 
 
@@ -211,6 +231,26 @@ def check_not_meant_shipped(path: str, names: Collection[str]) -> None:
     if meant is not None:
         message = f"no file and no shipped recipe is called {path}"
         raise problem_error("file", message, hint=f"did you mean '{meant}'?")
+
+
+def check_is_recipe(tree: Node, file: str) -> None:
+    """Raise one problem if a file is a sweep or the configuration of another program.
+
+    Every key of it would be unknown.
+    """
+    assert isinstance(tree.value, dict)
+    path = split_stage(file)[0]
+    message = hint = ""
+    if "recipe" in tree.value and not {"model", "training"} & set(tree.value):
+        message, hint = "this is a sweep, not a recipe", f"titanrun sweep {path}"
+    elif program := (
+        "" if "version" in tree.value else program_detection.detect_program(to_plain_data(tree))
+    ):
+        message = f"this is a configuration of {program}, not a recipe"
+        hint = f"titanrun migrate {path}"
+    if message:
+        first = next(iter(tree.value.values()))
+        raise problem_error("file", message, origin=first.key or first.origin, hint=hint)
 
 
 def apply_renames(tree: Node) -> RenameResult:

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from titanrun.config import registry
 from titanrun.config.base import dump_config
 from titanrun.config.checksum import get_checksum_state, to_yaml_with_checksum
 from titanrun.config.error_messages import describe_value_error
@@ -18,10 +17,13 @@ from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, problem_error
 from titanrun.config.read_source import read_source, read_source_text
 from titanrun.config.secrets import find_unset_secret_problems, iter_secrets
-from titanrun.config.tree import Node, find_node, format_path, get_nearest_node, remove_paths
+from titanrun.config.tree import (
+    Node,
+    find_node,
+    format_path,
+    get_nearest_node,
+)
 from titanrun.config.validate_tree import validate_tree
-from titanrun.models.shared.config import ModelConfig
-from titanrun.models.shared.spec.flavors import NON_SIZE_FIELDS, load_flavor_names
 from titanrun.recipe import builtins
 from titanrun.recipe.dump_folder import find_dump_folder_problems
 from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hints
@@ -34,18 +36,15 @@ from titanrun.recipe.resolving.read_recipe import (
     read_tree,
 )
 from titanrun.recipe.resolving.resolve_auto import resolve_auto_fields
+from titanrun.recipe.resolving.sound_part import (
+    get_affected_paths,
+    is_fatal_problem,
+    is_follow_up_problem,
+    may_follow_from_base,
+    replace_broken_parts,
+)
 from titanrun.recipe.rules.registry import apply_rules
 
-REQUIRED_PATHS: tuple[DataPath, ...] = (
-    ("model",),
-    ("model", "name"),
-    ("training",),
-    ("training", "dataset"),
-    ("training", "dataset", "name"),
-)
-DATASET: DataPath = ("training", "dataset")
-MODEL: DataPath = ("model",)
-FLAVOR: DataPath = (*MODEL, "flavor")
 RECIPE_VERSION = 1
 
 
@@ -171,18 +170,26 @@ def resolve_tree(
 
 def find_problems_in_readable_part(reading: ReadResult, case: ResolveOptions) -> list[Problem]:
     """Find further problems in the readable part of a recipe."""
-    found: list[Problem] = []
-    try:
-        check_tree(reading.tree)
-    except ProblemsFound as error:
-        found = [
-            problem
-            for problem in error.problems
-            if not is_follow_up_problem(problem, reading.unreadable_paths)
-        ]
+    found = find_schema_problems(reading)
+    if reading.is_incomplete:
+        return found
     return found + find_problems_in_sound_part(
         reading.tree, [*reading.problems, *found], reading.unreadable_paths, case
     )
+
+
+def find_schema_problems(reading: ReadResult) -> list[Problem]:
+    """Find the problems of single keys and values that no unreadable value or file causes."""
+    try:
+        check_tree(reading.tree)
+    except ProblemsFound as error:
+        return [
+            problem
+            for problem in error.problems
+            if not is_follow_up_problem(problem, reading.unreadable_paths)
+            and not (reading.is_incomplete and may_follow_from_base(problem, reading.tree))
+        ]
+    return []
 
 
 def find_problems_in_sound_part(
@@ -209,106 +216,6 @@ def find_problems_in_sound_part(
                 problem for problem in found if not is_follow_up_problem(problem, touched)
             ]
     return further
-
-
-def replace_broken_parts(tree: Node, touched: Collection[DataPath]) -> Node:
-    """Return the sound part of a tree.
-
-    Broken data or model sizes are replaced by existing ones, so that the rest can be checked.
-    """
-    sound, written, families = (
-        replace_broken_dataset(remove_paths(tree, touched), touched),
-        find_node(tree, MODEL),
-        registry.load_choices(ModelConfig),
-    )
-    if (
-        MODEL not in touched
-        or written is None
-        or not isinstance(written.value, dict)
-        or not isinstance(sound.value, dict)
-    ):
-        return sound
-    name = written.value.get("name")
-    if name is None or not isinstance(name.value, str) or name.value not in families:
-        return sound
-    family = families[name.value]
-    assert issubclass(family, ModelConfig)
-    kept = {
-        key: node
-        for key, node in written.value.items()
-        if key in NON_SIZE_FIELDS and (*MODEL, key) not in touched
-    }
-    flavor = replace(name, value=load_flavor_names(family)[0])
-    return replace(
-        sound,
-        value={
-            **sound.value,
-            "model": replace(written, value={**kept, "name": name, "flavor": flavor}),
-        },
-    )
-
-
-def replace_broken_dataset(sound: Node, touched: Collection[DataPath]) -> Node:
-    """Return the tree with the tiny corpus in place of a broken dataset."""
-    training = find_node(sound, DATASET[:-1])
-    if (
-        DATASET not in touched
-        or training is None
-        or not isinstance(training.value, dict)
-        or not isinstance(sound.value, dict)
-    ):
-        return sound
-    data = Node("tiny", training.origin)
-    return replace(
-        sound,
-        value={
-            **sound.value,
-            "training": replace(training, value={**training.value, "dataset": data}),
-        },
-    )
-
-
-def is_fatal_problem(problem: Problem) -> bool:
-    """Return whether a required section is missing or unreadable, so nothing sound remains."""
-    if is_misspelt_argument(problem):
-        return False
-    if problem.path[:2] == DATASET and problem.code != "missing-key":
-        return False
-    return (
-        len(problem.path) == 0
-        or problem.path[0] in ("version", "plugins")
-        or problem.path in REQUIRED_PATHS
-    )
-
-
-def is_misspelt_argument(problem: Problem) -> bool:
-    """Return whether an argument names no path: the recipe is sound without it."""
-    return problem.code == "usage" and not problem.path
-
-
-def get_affected_paths(problem: Problem) -> list[DataPath]:
-    """Return the path to remove, and the one that was possibly meant.
-
-    A component without a name or without a required key is removed as a whole.
-    """
-    path = problem.path
-    if not path:
-        return []
-    if FLAVOR in (path, (*path[:-1], problem.suggestion)):  # all sizes are derived from it
-        return [MODEL]
-    if problem.code == "missing-key" or path[-1] == "name":
-        return [path[:-1]]
-    return (
-        [path, (*path[:-1], problem.suggestion)]
-        if problem.code == "unknown-key" and problem.suggestion
-        else [path]
-    )
-
-
-def is_follow_up_problem(problem: Problem, touched: set[DataPath]) -> bool:
-    """Return whether a problem is about something that was removed."""
-    paths = [problem.path, *(related.path for related in problem.related)]
-    return any(path[: len(gone)] == gone for path in paths for gone in touched)
 
 
 def check_tree(tree: Node) -> Recipe:

@@ -12,12 +12,14 @@ null until the worker has opened the data.
 from dataclasses import replace
 from typing import Any
 
-from titanrun.config.problems import DataPath, Origin
+from titanrun.config.problems import DataPath, Origin, Problem, RelatedLocation
 from titanrun.config.tree import Node, find_node, remove_paths
 from titanrun.config.types import AUTO
 from titanrun.recipe.recipe import Recipe
 
 DEFAULT_STEPS = 10_000
+STEPS = ("training", "steps")
+WARMUP = ("lr_scheduler", "warmup_steps")
 LENGTH_FIELDS = ("steps", "tokens", "epochs")
 # fields derived from training.steps unless written
 FIELDS_FROM_STEPS: tuple[tuple[str, str], ...] = (
@@ -51,6 +53,40 @@ def keep_nearest_length(tree: Node) -> Node:
             if (node := find_node(tree, path)) is not None and node.value is None
         },
     )
+
+
+def shorten_warmup(tree: Node) -> tuple[Node, list[Problem]]:
+    """Return the tree with a warmup that fits into the steps of an override, and a warning.
+
+    A warmup of a file that exceeds them becomes `auto`: a short trial of a recipe needs no second
+    override. Within files both are a conflict.
+    """
+    steps, warmup = (find_node(tree, path) for path in (STEPS, WARMUP))
+    if (
+        steps is None
+        or warmup is None
+        or steps.via != "override"
+        or warmup.via == "override"
+        or type(steps.value) is not int
+        or type(warmup.value) is not int
+        or not 0 < steps.value < warmup.value
+    ):
+        return tree, []
+    section = find_node(tree, WARMUP[:1])
+    assert section is not None and isinstance(section.value, dict) and isinstance(tree.value, dict)
+    cut = replace(section, value={**section.value, WARMUP[1]: replace(warmup, value=AUTO)})
+    warning = Problem(
+        "conflict",
+        f"a warmup of {warmup.value} steps exceeds the {steps.value} that are asked for: "
+        "warmup_steps is auto instead",
+        WARMUP,
+        warmup.origin,
+        "warning",
+        hint="give lr_scheduler.warmup_steps as well for another warmup",
+        rule="warmup-within-run",
+        related=(RelatedLocation(steps.origin, "the steps asked for", STEPS),),
+    )
+    return replace(tree, value={**tree.value, WARMUP[0]: cut}), [warning]
 
 
 def record_shadowed_lengths(tree: Node, replaced: tuple[Origin, ...]) -> Node:

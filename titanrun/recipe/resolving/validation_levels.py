@@ -18,8 +18,7 @@ from titanrun.recipe.resolving.read_recipe import compose_recipe, read_tree
 from titanrun.recipe.resolving.resolve import (
     Resolved,
     attach_origin,
-    check_tree,
-    is_follow_up_problem,
+    find_schema_problems,
     resolve_recipe,
 )
 from titanrun.recipe.resolving.stage_sequence import build_stage_sequence, find_stage_problems
@@ -105,15 +104,7 @@ def validate_schema(
 ) -> ValidationResult:
     """Validate single keys and values. Raise ProblemsFound if any is wrong."""
     reading = read_tree(file, overrides, environment)
-    found: list[Problem] = []
-    try:
-        check_tree(reading.tree)
-    except ProblemsFound as error:
-        found = [
-            problem
-            for problem in error.problems
-            if not is_follow_up_problem(problem, reading.unreadable_paths)
-        ]
+    found = find_schema_problems(reading)
     if reading.problems or found:
         raise ProblemsFound([*reading.warnings, *reading.problems, *found])
     return ValidationResult(reading.warnings, tree=reading.tree)

@@ -1,0 +1,91 @@
+"""Keys of other tools whose value means something else than that of titanrun's field."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from titanrun.config.problems import DataPath
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.type_introspection import find_value
+
+# a suffix that makes a key an override
+OPERATORS = "+-!"
+
+
+def format_key_meaning(path: DataPath, data: Any) -> str:
+    """Return what to write for the key at `path`, or an empty text if its name says it.
+
+    A word with another unit than titanrun's field must not be replaced by that field's name.
+    """
+    key, value = str(path[-1]), find_value(data, path)
+    word = key.lower().replace("-", "_")
+    return MEANINGS[word](value, data) if word in MEANINGS else format_operator_key(path)
+
+
+def format_operator_key(path: DataPath) -> str:
+    """Return the hint for a key that ends in the operator of an override, else empty text."""
+    key = str(path[-1])
+    name = key.rstrip(OPERATORS)
+    if name == key:
+        return ""
+    return f"{key} is for the command line: in a file, {name} replaces the whole value"
+
+
+def describe_accumulation(value: Any, data: Any) -> str:
+    """Return the global batch size that stands for a number of accumulation steps."""
+    local = find_value(data, ("training", "local_batch_size"))
+    known = isinstance(local, int) and isinstance(value, int)
+    example = f", {local * value} on one rank" if known else ""
+    return (
+        "write training.global_batch_size: local_batch_size x data-parallel ranks x accumulation "
+        f"steps{example}"
+    )
+
+
+def describe_warmup_ratio(value: Any, data: Any) -> str:
+    """Return the number of warmup steps that stands for a part of the run."""
+    steps = find_value(data, ("training", "steps"))
+    known = isinstance(steps, int) and isinstance(value, int | float)
+    number = f": {round(steps * value)}" if known else ", a number of steps"
+    return f"write lr_scheduler.warmup_steps{number}, or auto for a tenth of the run"
+
+
+def describe_lowest_rate(value: Any, data: Any) -> str:
+    """Return the factor that stands for a lowest learning rate."""
+    peak = find_value(data, ("optimizer", "lr"))
+    known = isinstance(peak, int | float) and isinstance(value, int | float) and peak
+    number = f": {to_flow_yaml(value / peak)}" if known else ""
+    return f"write lr_scheduler.min_lr_factor{number}, the lowest rate as a part of optimizer.lr"
+
+
+def describe_betas(value: Any, data: Any) -> str:
+    """Return the two fields that stand for a list of two."""
+    first, second = value if isinstance(value, list) and len(value) == 2 else (0.9, 0.95)
+    return f"write beta1: {to_flow_yaml(first)} and beta2: {to_flow_yaml(second)}"
+
+
+def describe_half_precision(dtype: str) -> Callable[[Any, Any], str]:
+    """Return the describer of a switch for a dtype."""
+
+    def describe(value: Any, data: Any) -> str:
+        meant = "float32" if value is False else dtype
+        return f"write training.mixed_precision_param: {meant}"
+
+    return describe
+
+
+MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
+    **dict.fromkeys(
+        (
+            "accumulate_grad_batches",
+            "grad_accum_steps",
+            "gradient_accumulation",
+            "gradient_accumulation_steps",
+        ),
+        describe_accumulation,
+    ),
+    **dict.fromkeys(("warmup_fraction", "warmup_ratio"), describe_warmup_ratio),
+    **dict.fromkeys(("lr_min", "min_learning_rate", "min_lr"), describe_lowest_rate),
+    "betas": describe_betas,
+    "bf16": describe_half_precision("bfloat16"),
+    "fp16": describe_half_precision("float16"),
+}

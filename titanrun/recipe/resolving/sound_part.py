@@ -1,0 +1,143 @@
+"""The sound part of a recipe that has errors, and which problems only follow from them."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from titanrun.config import registry
+from titanrun.config.problems import DataPath, Problem
+from titanrun.config.tree import Node, find_node, remove_paths, to_plain_data
+from titanrun.config.type_introspection import find_annotation, is_slot
+from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.spec.flavors import NON_SIZE_FIELDS, load_flavor_names
+from titanrun.recipe.plugins import get_recipe_class
+
+REQUIRED_PATHS: tuple[DataPath, ...] = (
+    ("model",),
+    ("model", "name"),
+    ("training",),
+    ("training", "dataset"),
+    ("training", "dataset", "name"),
+)
+DATASET: DataPath = ("training", "dataset")
+MODEL: DataPath = ("model",)
+FLAVOR: DataPath = (*MODEL, "flavor")
+
+
+def replace_broken_parts(tree: Node, touched: Collection[DataPath]) -> Node:
+    """Return the sound part of a tree.
+
+    Broken data or model sizes are replaced by existing ones, so that the rest can be checked.
+    """
+    sound, written, families = (
+        replace_broken_dataset(remove_paths(tree, touched), touched),
+        find_node(tree, MODEL),
+        registry.load_choices(ModelConfig),
+    )
+    if (
+        MODEL not in touched
+        or written is None
+        or not isinstance(written.value, dict)
+        or not isinstance(sound.value, dict)
+    ):
+        return sound
+    name = written.value.get("name")
+    if name is None or not isinstance(name.value, str) or name.value not in families:
+        return sound
+    family = families[name.value]
+    assert issubclass(family, ModelConfig)
+    kept = {
+        key: node
+        for key, node in written.value.items()
+        if key in NON_SIZE_FIELDS and (*MODEL, key) not in touched
+    }
+    flavor = replace(name, value=load_flavor_names(family)[0])
+    return replace(
+        sound,
+        value={
+            **sound.value,
+            "model": replace(written, value={**kept, "name": name, "flavor": flavor}),
+        },
+    )
+
+
+def replace_broken_dataset(sound: Node, touched: Collection[DataPath]) -> Node:
+    """Return the tree with the tiny corpus in place of a broken dataset."""
+    training = find_node(sound, DATASET[:-1])
+    if (
+        DATASET not in touched
+        or training is None
+        or not isinstance(training.value, dict)
+        or not isinstance(sound.value, dict)
+    ):
+        return sound
+    data = Node("tiny", training.origin)
+    return replace(
+        sound,
+        value={
+            **sound.value,
+            "training": replace(training, value={**training.value, "dataset": data}),
+        },
+    )
+
+
+def is_fatal_problem(problem: Problem) -> bool:
+    """Return whether a required section is missing or unreadable, so nothing sound remains."""
+    if is_misspelt_argument(problem):
+        return False
+    if problem.path[:2] == DATASET and problem.code != "missing-key":
+        return False
+    return (
+        len(problem.path) == 0
+        or problem.path[0] in ("version", "plugins")
+        or problem.path in REQUIRED_PATHS
+    )
+
+
+def is_misspelt_argument(problem: Problem) -> bool:
+    """Return whether an argument names no path: the recipe is sound without it."""
+    return problem.code == "usage" and not problem.path
+
+
+def get_affected_paths(problem: Problem) -> list[DataPath]:
+    """Return the path to remove, and the one that was possibly meant.
+
+    A component without a name or without a required key is removed as a whole.
+    """
+    path = problem.path
+    if not path:
+        return []
+    if FLAVOR in (path, (*path[:-1], problem.suggestion)):  # all sizes are derived from it
+        return [MODEL]
+    if problem.code == "missing-key" or path[-1] == "name":
+        return [path[:-1]]
+    return (
+        [path, (*path[:-1], problem.suggestion)]
+        if problem.code == "unknown-key" and problem.suggestion
+        else [path]
+    )
+
+
+def is_follow_up_problem(problem: Problem, touched: set[DataPath]) -> bool:
+    """Return whether a problem is about something that was removed."""
+    paths = [problem.path, *(related.path for related in problem.related)]
+    return any(path[: len(gone)] == gone for path in paths for gone in touched)
+
+
+def may_follow_from_base(problem: Problem, tree: Node) -> bool:
+    """Return whether an unreadable base may hold what a problem misses.
+
+    That is a required key, the name of the component that decides which keys are known, the other
+    setting of a conflict, or the value of a reference.
+    """
+    node = find_node(tree, problem.path)
+    if node is not None and node.via == "interpolation":
+        return True
+    holder = find_node(tree, problem.path[:-1])
+    is_unnamed = (
+        len(problem.path) > 1
+        and holder is not None
+        and isinstance(holder.value, dict)
+        and "name" not in holder.value
+        and is_slot(find_annotation(get_recipe_class(), to_plain_data(tree), problem.path[:-1]))
+    )
+    return problem.code in ("missing-key", "conflict") or is_unnamed
