@@ -31,7 +31,8 @@ def compose(path: str, named_folders: Mapping[str, Path] | None = None) -> Node:
     extends it, or as `folder:path` in one of `named_folders`.
 
     Mappings merge key by key, lists and scalars replace, `key+` adds to the list under `key`, and
-    a changed `name` replaces the whole component. A replaced value is kept in `shadowed`, nearest first.
+    a changed `name` replaces the whole component. A replaced value is kept in `shadowed`, nearest
+    first.
 
     Raises:
         IncompleteTreeError: With the problems of all files, those of the recipe first, if the

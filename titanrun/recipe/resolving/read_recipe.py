@@ -55,9 +55,8 @@ EARLY_LISTS = ("plugins", STAGES)
 class ReadResult:
     """The tree, problems of single values, the paths they affect in it, and warnings.
 
-    `is_incomplete` states that a file which the recipe extends cannot be read.
-
-    `file` is the path that was read, also of a shipped recipe that was named.
+    `is_incomplete` states that a file which the recipe extends cannot be read. `file`
+    is the path that was read, also of a shipped recipe that was named.
     """
 
     file: str
