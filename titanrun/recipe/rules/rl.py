@@ -130,8 +130,8 @@ def advantage_needs_siblings(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(message, places, hint="raise rl.rollout.samples_per_prompt")
     elif rl.rollout.drop_zero_variance is True:
         message = "drop_zero_variance would drop every group: samples_per_prompt is 1"
-        places = ((*ROLLOUT, "drop_zero_variance"), *places)
-        yield RuleViolation(message, places, hint="set rl.rollout.drop_zero_variance: false")
+        paths = ((*ROLLOUT, "drop_zero_variance"), *places)
+        yield RuleViolation(message, paths, hint="set rl.rollout.drop_zero_variance: false")
 
 
 @rule("reference-is-read")
