@@ -5,7 +5,7 @@ Shapes: L layers of the whole model, E experts.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,9 +37,9 @@ class ExpertLoadHook(TrainHook):
     num_experts: int
     all_reduce_sum: Reduce = lambda counts_LE: counts_LE
     all_reduce_max: Reduce = lambda counts_LE: counts_LE
-    _total_LE: Tensor | None = None
-    _last_LE: Tensor | None = None
-    _num_steps: int = 0
+    _total_LE: Tensor | None = field(default=None, init=False)
+    _last_LE: Tensor | None = field(default=None, init=False)
+    _num_steps: int = field(default=0, init=False)
 
     @torch.no_grad()
     def on_pre_optimizer_step(self, loop: "TrainLoop", inp: StepInput, output: StepOutput) -> None:
