@@ -87,3 +87,33 @@ def test_the_debug_recipe_learns_the_tiny_corpus(name: str, tmp_path: Path) -> N
     assert held_out == sorted(held_out, reverse=True)
     assert held_out[-1] < held_out[0] - 2.5
     assert sum(line["loss"] for line in lines[-5:]) / 5 < 5.3
+
+
+def expert_loads(line: dict[str, float]) -> dict[str, float]:
+    """Tokens of each expert, by layer and number."""
+    start = "moe/tokens_per_expert/"
+    return {name.removeprefix(start): line[name] for name in line if name.startswith(start)}
+
+
+def test_the_tokens_of_each_expert_are_logged_where_they_are_asked_for(metrics: Metrics) -> None:
+    """Row A13 of the defect list. The first layer of three has no experts."""
+    lines = metrics(MODEL, "training.steps=4", "metrics.tokens_per_expert=true")
+    plain = metrics(MODEL, "training.steps=4")
+    assert not any(expert_loads(line) for line in plain)
+    assert [line["loss"] for line in lines] == [line["loss"] for line in plain]
+    names = {f"layer_{layer}/expert_{expert}" for layer in (1, 2) for expert in range(8)}
+    for line in lines:
+        loads = expert_loads(line)
+        assert loads.keys() == names
+        for layer in (1, 2):
+            own = [loads[name] for name in names if name.startswith(f"layer_{layer}/")]
+            assert sum(own) == 8 * SLOTS_OF_AN_EXPERT
+        assert max(loads.values()) == line["moe/most_tokens_per_expert"]
+        assert min(loads.values()) == line["moe/least_tokens_per_expert"]
+    (first, last) = metrics(
+        MODEL, "training.steps=4", "metrics={tokens_per_expert: true, log_freq: 4}"
+    )
+    assert expert_loads(first) == expert_loads(lines[0])
+    # the mean of the steps since the last line
+    for name, count in expert_loads(last).items():
+        assert count == pytest.approx(sum(expert_loads(line)[name] for line in lines[1:]) / 3)

@@ -10,6 +10,7 @@ from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import bookkeeping, component, section
 from titanrun.config.types import NonNegativeFloat, NonNegativeInt, PositiveInt, RunPath, Text
+from titanrun.distributed.spec.read_conditions import HAS_EXPERTS
 
 
 def validate_tracking_uri(text: str) -> str:
@@ -161,6 +162,9 @@ class MetricsConfig(Config):
     save_for_all_ranks: bool = bookkeeping(False, resume=True)
     """Whether every rank writes its metrics, into `ranks/rank-<rank>/`. Otherwise only the main
     rank does, with the loss over all ranks."""
+    tokens_per_expert: bool = bookkeeping(False, resume=True, read_when=HAS_EXPERTS)
+    """Whether to log the tokens of each expert of each layer, as means per step under
+    `moe/tokens_per_expert/layer_N/expert_N`."""
     trackers: tuple[TrackerConfig, ...] = component(())
     """Further receivers of the metrics. metrics.jsonl is always written."""
     samples: SamplesConfig = section(SamplesConfig)

@@ -53,7 +53,7 @@ DOCUMENTATION = {
     "settings-need-nodes": "One machine needs no rendezvous: its settings are read only with "
     "launch.nnodes above 1. Remove them, or set nnodes.",
     "balance-needs-experts": "debug.moe_force_load_balance distributes tokens evenly over experts, "
-    "and a dense model has none. Remove it.",
+    "metrics.tokens_per_expert counts their tokens, and a dense model has none. Remove it.",
     "settings-need-tp": "While tensor_parallel_degree is 1, the options of tensor parallelism are "
     "not read. Raise the degree, or remove the setting.",
     "settings-need-cp": "While context_parallel_degree is 1, the options of context parallelism "

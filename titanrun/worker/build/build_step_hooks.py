@@ -32,6 +32,7 @@ from titanrun.rl.rollout_validation_hook import RolloutValidationHook
 from titanrun.training.checkpoint_schedule import CheckpointSchedule
 from titanrun.training.gc_control import GarbageCollection
 from titanrun.training.hooks.checkpoint_schedule_hook import CheckpointScheduleHook
+from titanrun.training.hooks.expert_load_hook import ExpertLoadHook, number_moe_layers
 from titanrun.training.hooks.gc_hook import GcHook
 from titanrun.training.hooks.loss_spike_hook import LossSpikeHook
 from titanrun.training.hooks.nonfinite_report_hook import NonFiniteReportHook
@@ -53,6 +54,7 @@ from titanrun.training.train_hook import StepInput, TrainHook
 from titanrun.training.watchdog import Hang, Watchdog
 from titanrun.worker.build.build_checkpoints import is_saving_enabled
 from titanrun.worker.build.build_generation_samples import build_image_sampler, build_text_sampler
+from titanrun.worker.build.build_model import build_expert_count_reductions
 from titanrun.worker.build.source_parts import SourceParts
 from titanrun.worker.logging_setup import FAILURES_LOGGER
 from titanrun.worker.worker_failures import EXIT_HANG, HELP_SILENT_RANK
@@ -96,6 +98,7 @@ def build_step_hooks(
         build_step_replay_hook(parts),
         ReferenceHook(parts.add_reference) if parts.add_reference else None,
         LogprobCheckHook(recipe.rl) if rollouts and recipe.rl else None,
+        build_expert_load_hook(parts, meshes),
         NonFiniteReportHook(partial(write_nonfinite_report, parts, job)),
         LossSpikeHook() if recipe.guard.spike_sigmas is not None else None,
         build_validation_hook(parts),
@@ -127,6 +130,24 @@ def build_straggler_hook(parts: SourceParts) -> StragglerHook | None:
     detector.register_hooks(engine.model, engine.optimizer)
     # all ranks generate rollouts together, so loading the input is not the work of one rank
     return StragglerHook(detector, includes_input=parts.rollouts is None)
+
+
+def build_expert_load_hook(
+    parts: SourceParts, meshes: ParallelMeshes | None
+) -> ExpertLoadHook | None:
+    """Build the log of the tokens of each expert, or return None if it is disabled."""
+    model = parts.recipe.model
+    if not (parts.recipe.metrics.tokens_per_expert and model.count_routed_experts()):
+        return None
+    layers = number_moe_layers(parts.engine.model)
+    num_layers = max(layers, default=-1) + 1
+    if meshes is not None:
+        # a rank of a pipeline may have only the first layers
+        size = torch.tensor(float(num_layers), device=meshes.device)
+        num_layers = int(meshes.all_reduce_max_(size, "pp"))
+    return ExpertLoadHook(
+        layers, num_layers, model.count_routed_experts(), **build_expert_count_reductions(meshes)
+    )
 
 
 def build_step_replay_hook(parts: SourceParts) -> StepReplayHook | None:
