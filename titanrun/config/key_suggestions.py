@@ -144,6 +144,9 @@ class KeySuggestions:
                 return synonym, None
         suggestion = find_closest(key, self.list_known_keys(holder), present=present)
         exact = self.find_elsewhere(key, path)
+        # a number is no section: below `optimizer`, `rl: 1e-4` is a misspelt lr
+        if suggestion and not self.fits_elsewhere(path):
+            return suggestion, None
         return (None, exact) if exact else (suggestion, None)
 
     def suggest_list(self, path: DataPath, added: str) -> tuple[str | None, str | None]:
@@ -197,12 +200,7 @@ class KeySuggestions:
         """Return a hint about other places of this key, or of a synonym, in the schema."""
         wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
         place = next(
-            (
-                place
-                for word in wanted
-                for place in iter_field_paths(self.model, self.data, word)
-                if self.fits_place(path, place)
-            ),
+            (place for word in wanted for place in iter_field_paths(self.model, self.data, word)),
             None,
         )
         if place is not None and place[-1] != key:
@@ -227,16 +225,18 @@ class KeySuggestions:
                 return f"a key of {kind} {format_word_list(map(repr, holders))}"
         return None
 
-    def fits_place(self, path: DataPath, place: DataPath) -> bool:
-        """Return whether the value at `path` may stand at `place`: a number is no section."""
+    def fits_elsewhere(self, path: DataPath) -> bool:
+        """Return whether the value at `path` may stand at some place of this key."""
         node = find_node(self.root, path)
-        annotation = find_annotation(self.model, self.data, place)
-        is_section = (
-            isinstance(annotation, type)
-            and issubclass(annotation, Config)
-            and not is_slot(annotation)
-        )
-        return node is None or node.value is None or not is_section or isinstance(node.value, dict)
+        is_mapping = node is None or node.value is None or isinstance(node.value, dict)
+        places = iter_field_paths(self.model, self.data, str(path[-1]))
+        return is_mapping or any(not self.is_section(place) for place in places)
+
+    def is_section(self, path: DataPath) -> bool:
+        """Return whether a section, not a value or a component, belongs at `path`."""
+        annotation = find_annotation(self.model, self.data, path)
+        is_config = isinstance(annotation, type) and issubclass(annotation, Config)
+        return is_config and not is_slot(annotation)
 
 
 def iter_field_paths(

@@ -228,8 +228,9 @@ def test_fewer_steps_on_the_command_line_shorten_the_warmup(tmp_path: Path) -> N
     short = resolve_recipe(file, ["training.steps=20"], environment={})
     assert short.run.lr_scheduler.warmup_steps == 2  # type: ignore[attr-defined]
     (warning,) = short.warnings
-    assert (warning.severity, warning.path) == ("warning", ("lr_scheduler", "warmup_steps"))
-    assert warning.origin is not None and warning.origin.line == 4
+    assert (warning.severity, warning.path) == ("warning", ("training", "steps"))
+    (place,) = warning.related
+    assert place.origin is not None and place.origin.line == 4
     # one that fits, and one that was asked for as well, stay
     assert not resolve_recipe(file, ["training.steps=100"], environment={}).warnings
     both = ["training.steps=20", "lr_scheduler.warmup_steps=30"]

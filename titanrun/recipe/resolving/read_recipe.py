@@ -38,7 +38,12 @@ from titanrun.recipe.resolving.multi_stage import (
     select_stage_overrides,
     split_stage,
 )
-from titanrun.recipe.resolving.run_length import keep_nearest_length, shorten_warmup
+from titanrun.recipe.resolving.run_length import (
+    STEPS,
+    WARMUP,
+    keep_nearest_length,
+    shorten_warmup,
+)
 from titanrun.recipe.resolving.schema_queries import SchemaQueries
 
 if TYPE_CHECKING:
@@ -154,7 +159,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     today = apply_renames(tree)
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = (
-        *(problem for problem in cut if problem.path not in findings.unreadable_paths),
+        *(problem for problem in cut if not findings.unreadable_paths & {STEPS, WARMUP}),
         *(problem for problem in today.problems if problem.severity == "warning"),
     )
     return ReadResult(

@@ -79,12 +79,12 @@ def shorten_warmup(tree: Node) -> tuple[Node, list[Problem]]:
         "conflict",
         f"a warmup of {warmup.value} steps exceeds the {steps.value} that are asked for: "
         "warmup_steps is auto instead",
-        WARMUP,
-        warmup.origin,
+        STEPS,
+        steps.origin,
         "warning",
         hint="give lr_scheduler.warmup_steps as well for another warmup",
         rule="warmup-within-run",
-        related=(RelatedLocation(steps.origin, "the steps asked for", STEPS),),
+        related=(RelatedLocation(warmup.origin, "the warmup", WARMUP),),
     )
     return replace(tree, value={**tree.value, WARMUP[0]: cut}), [warning]
 

@@ -72,7 +72,8 @@ def warmup_within_run(run: Recipe) -> Iterator[RuleViolation]:
     """Require the warmup to fit into the run.
 
     A warmup longer than the run never reaches the peak learning rate. Shorten it, or use `auto`. If
-    the length is in epochs, this is checked once the dataset is loaded.
+    the length is in epochs, this is checked once the dataset is loaded. If training.steps is an
+    override and the warmup is not, the warmup becomes `auto`, with a warning.
     """
     schedule, steps = run.lr_scheduler, run.training.steps
     if (
