@@ -56,8 +56,8 @@ def check_lines(file: Path) -> None:
         for number, line in enumerate(islice(lines, NUM_LINES_CHECKED), start=1):
             if not line.isspace():
                 parse_jsonl_line(line, f"'{file}' line {number}")
-    for line in iter_last_line(file):
-        parse_jsonl_line(line.decode(), f"'{file}' last line")
+    for last in iter_last_line(file):
+        parse_jsonl_line(last.decode(), f"'{file}' last line")
 
 
 def check_array_or_lines(file: Path) -> None:
