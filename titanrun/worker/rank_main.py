@@ -35,6 +35,7 @@ from titanrun.worker.oom_report import format_memory_table
 from titanrun.worker.problem_origins import attach_origins
 from titanrun.worker.run_lock import lock_run_directory
 from titanrun.worker.status_file import StatusFile
+from titanrun.worker.training_template import find_training_template
 from titanrun.worker.weights.huggingface_export import export_huggingface
 from titanrun.worker.worker_failures import (
     WorkerFailure,
@@ -226,6 +227,7 @@ def export_final_model(
         dtype_name=recipe.checkpoint.export_dtype,
         is_writer=rank_info.is_main_rank,
         lora=find_lora_converter(recipe),
+        template=find_training_template(recipe),
     )
     # written last: an export without it is incomplete
     if rank_info.is_main_rank:

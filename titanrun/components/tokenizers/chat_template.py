@@ -301,8 +301,14 @@ def load_chat_template(file: str | None, folder: Path) -> ChatTemplate:
     """
     if file is None:
         return load_folder_chat_template(folder)
+    text = read_template_file(file)
+    return ChatTemplate(text, open_tokenizer_folder(folder).special_tokens, source=file)
+
+
+def read_template_file(file: str) -> str:
+    """Return the text of a template file. Raise a data problem if it cannot be read."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         message = f"'{file}' cannot be read: {error}"
         raise problem_error(
@@ -311,7 +317,6 @@ def load_chat_template(file: str | None, folder: Path) -> ChatTemplate:
             path=("template",),
             hint="name a file with a Jinja template, or remove template",
         ) from None
-    return ChatTemplate(text, open_tokenizer_folder(folder).special_tokens, source=file)
 
 
 def load_folder_chat_template(folder: Path) -> ChatTemplate:

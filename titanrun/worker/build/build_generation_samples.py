@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from titanrun.components.tokenizers.chat_template import apply_chat_template
-from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import problem_error
 from titanrun.models.shared.spec.family import load_family_module
@@ -16,6 +14,7 @@ from titanrun.training.engine import Engine
 from titanrun.training.generation_samples import ImageSampler, SamplePrompt, TextSampler
 from titanrun.worker.build.build_model import get_max_seq_len
 from titanrun.worker.image_generation import get_image_size, import_pillow, write_image
+from titanrun.worker.training_template import load_training_template
 
 SAMPLES_FILE, SAMPLES_FOLDER = "samples.jsonl", "samples"
 SAMPLES_PATH = ("metrics", "samples")
@@ -103,7 +102,6 @@ def render_sample_prompt(recipe: Recipe, text: str) -> str:
     """Return a prompt as is, or as a user message in the tokenizer's chat template."""
     if not recipe.metrics.samples.chat:
         return text
-    assert isinstance(recipe.tokenizer, TokenizerConfig)
-    return apply_chat_template(
-        recipe.tokenizer.folder, [{"role": "user", "content": text}], add_generation_prompt=True
+    return load_training_template(recipe).render(
+        [{"role": "user", "content": text}], add_generation_prompt=True
     )

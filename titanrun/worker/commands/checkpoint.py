@@ -35,6 +35,7 @@ from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.checkpoint import find_export_replacement_problems
 from titanrun.recipe.rundir.checkpoint_lookup import to_absolute_path
 from titanrun.training.engine import MODEL_PREFIX
+from titanrun.worker.training_template import find_training_template
 from titanrun.worker.weights import torchtitan_weights
 from titanrun.worker.weights.huggingface_export import (
     collect_huggingface_files,
@@ -156,7 +157,9 @@ def export_checkpoint_to_huggingface(
         config = {**config, "quantization_config": quantization.to_transformers_config()}
     assert recipe.tokenizer != "auto"
     try:
-        files, texts = collect_huggingface_files(recipe.tokenizer, recipe.model)
+        files, texts = collect_huggingface_files(
+            recipe.tokenizer, recipe.model, find_training_template(recipe)
+        )
     except ProblemsFound as error:
         sys.stderr.write(f"exporting without the tokenizer: {error}\n")
         files, texts = [], {}

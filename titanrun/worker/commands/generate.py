@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titanrun.components.tokenizers.chat_template import apply_chat_template
-from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.lazy_module import LazyModule
@@ -26,6 +24,7 @@ from titanrun.training.decoding import Continuation, generate
 from titanrun.training.stop_texts import StopTexts
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.image_generation import generate_images, get_image_size
+from titanrun.worker.training_template import load_training_template
 from titanrun.worker.weights.load_model import load_end_token_ids
 from titanrun.worker.weights.load_model import load_model as loaded
 from titanrun.worker.worker_failures import classify_failure
@@ -169,9 +168,8 @@ def encode_prompt(
         ProblemsFound: the prompt has no tokens.
     """
     if job["chat"]:
-        assert isinstance(recipe.tokenizer, TokenizerConfig), "text generation requires a tokenizer"
-        text = apply_chat_template(
-            recipe.tokenizer.folder, [{"role": "user", "content": text}], add_generation_prompt=True
+        text = load_training_template(recipe).render(
+            [{"role": "user", "content": text}], add_generation_prompt=True
         )
     ids = tokenizer.encode(text, add_bos=job["add_bos"], add_eos=False)
     if not ids:

@@ -17,8 +17,12 @@ from titanrun.components.checkpoints.huggingface import (
 )
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.converters.config import AdapterConfig
+from titanrun.components.tokenizers.chat_template import read_template_file
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.spec.tokenizer_files import (
+    CHAT_TEMPLATE,
+    TOKENIZER_CONFIG,
+    load_json_object,
     load_special_token_ids,
     open_tokenizer_folder,
 )
@@ -41,10 +45,12 @@ def export_huggingface(
     dtype_name: str,
     is_writer: bool,
     lora: AdapterConfig | None = None,
+    template: Path | None = None,
 ) -> None:
     """Write a folder that transformers can load: config.json, weights, tokenizer files.
 
-    The tokenizer's files are left out if they are unknown. Adapters are merged into the weights.
+    The tokenizer's files are left out if they are unknown. `template` is a chat template in place
+    of the tokenizer's own. Adapters are merged into the weights.
     Collective: all ranks must call this, because each may hold a part of the weights. One rank is
     the writer.
     """
@@ -54,7 +60,7 @@ def export_huggingface(
     )
     if not is_writer:
         return
-    files, texts = collect_huggingface_files(tokenizer, model_config)
+    files, texts = collect_huggingface_files(tokenizer, model_config, template)
     config = family.to_huggingface_config(model_config, dtype_name)
     stem = get_weights_file_stem(family)
     write_hf_folder(folder, state, config, files, texts, stem=stem)
@@ -108,22 +114,46 @@ def get_weights_file_stem(family: ModuleType) -> str:
 
 
 def collect_huggingface_files(
-    tokenizer: TokenizerConfig | None, model_config: ModelConfig
+    tokenizer: TokenizerConfig | None, model_config: ModelConfig, template: Path | None = None
 ) -> tuple[list[Path], dict[str, bytes]]:
     """Return the files next to the weights: the tokenizer's files, and generation_config.json.
 
     generation_config.json is that of the folder that the model came from, else a new one with the
     ids of the tokenizer's special tokens, so that `generate` knows where a text ends. A model that
-    does not generate text has neither.
+    does not generate text has neither. A chat template replaces the tokenizer's own.
+
+    Raises:
+        ProblemsFound: A data problem if the tokenizer or the template cannot be read.
     """
     if model_config.modality != "tokens":
         return [], {}
-    files = [] if tokenizer is None else open_tokenizer_folder(tokenizer.folder).files
+    files = [] if tokenizer is None else open_tokenizer_folder(tokenizer.folder).all_files
+    texts: dict[str, bytes] = {}
+    if tokenizer is not None and template is not None:
+        files, texts = replace_chat_template(files, template)
     given = Path(model_config.hf_assets_path or "") / GENERATION_FILE
     if model_config.hf_assets_path is not None and given.is_file():
-        return [*files, given], {}
+        return [*files, given], texts
     ids = {} if tokenizer is None else load_special_token_ids(tokenizer.folder)
     text = json.dumps(
         {f"{role}_id": ids.get(role) for role in ("bos_token", "eos_token", "pad_token")}, indent=2
     )
-    return files, {GENERATION_FILE: f"{text}\n".encode()}
+    return files, {**texts, GENERATION_FILE: f"{text}\n".encode()}
+
+
+def replace_chat_template(files: list[Path], template: Path) -> tuple[list[Path], dict[str, bytes]]:
+    """Return the files of a tokenizer without its chat template, and those that hold the new one.
+
+    Raises:
+        ProblemsFound: A data problem if the template cannot be read.
+    """
+    texts = {CHAT_TEMPLATE: read_template_file(str(template)).encode()}
+    kept = [file for file in files if file.name not in (CHAT_TEMPLATE, "chat_template.json")]
+    for file in kept:
+        if file.name == TOKENIZER_CONFIG:
+            # two copies of a template contradict each other
+            settings = load_json_object(file)
+            settings.pop("chat_template", None)
+            content = json.dumps(settings, indent=2, ensure_ascii=False)
+            texts[TOKENIZER_CONFIG] = f"{content}\n".encode()
+    return [file for file in kept if file.name not in texts], texts

@@ -12,10 +12,11 @@ from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 VOCABULARY_AND_MERGES = ("vocab.json", "merges.txt")
 # later files win: older tokenizers saved special_tokens_map.json next to tokenizer_config.json
-SPECIAL_TOKEN_FILES = ("special_tokens_map.json", "tokenizer_config.json")
+SPECIAL_TOKEN_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG)
 SPECIAL_TOKEN_ROLES = (
     "bos_token",
     "eos_token",
@@ -25,6 +26,8 @@ SPECIAL_TOKEN_ROLES = (
     "cls_token",
     "mask_token",
 )
+# beside what determines the encoding: for other programs
+OTHER_FILES = (CHAT_TEMPLATE, "chat_template.json", "added_tokens.json", "tokenizer.model")
 MAX_FILES_LISTED = 12
 
 
@@ -48,6 +51,12 @@ class TokenizerFolder:
             for name in (*model_files, *SPECIAL_TOKEN_FILES)
             if (file := self.path / name).is_file()
         ]
+
+    @property
+    def all_files(self) -> list[Path]:
+        """Files that a copy of the tokenizer needs, with its chat template."""
+        others = (self.path / name for name in OTHER_FILES)
+        return [*self.files, *(file for file in others if file.is_file())]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
