@@ -156,3 +156,18 @@ def test_names_of_components_and_keys_are_completed(server: Server, tmp_path: Pa
     ]
     assert "adamw" in server.offers(file, line, len("  name: "))
     assert "warmup_steps" in server.offers(file, lines_of(file, "lr_scheduler:")[0] + 1, len("  w"))
+
+
+def test_flavors_are_offered_and_references_are_accepted(server: Server, tmp_path: Path) -> None:
+    """Row C16 of the defect list."""
+    file = recipe(
+        tmp_path, ("steps: 80", "steps: ${env:STEPS}"), ("flavor: debugmodel", "flavor: ")
+    )
+    steps, flavor = lines_of(file, "env:STEPS")[0], lines_of(file, "flavor:")[0]
+    assert [found["range"]["start"]["line"] for found in server.open(file)] in ([], [flavor])
+    assert {"8B", "405B", "debugmodel"} <= set(server.offers(file, flavor, len("  flavor: ")))
+    place = {"textDocument": {"uri": file.as_uri()}, "position": {"line": steps, "character": 3}}
+    shown = server.request("textDocument/hover", place)["contents"]["value"]
+    assert "steps" in shown.splitlines()[0]
+    assert "titanrun recipe" not in shown
+    assert "Default: auto" in shown

@@ -184,7 +184,9 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "doctor": CommandSyntax(((),), make_flags("--no-training", "--json")),
     "completion": CommandSyntax((("shells",), ())),
-    "schema": CommandSyntax((("schemas",), ()), {"--write": "files", "--plugins": "plugins"}),
+    "schema": CommandSyntax(
+        (("schemas",), ()), {"--write": "files", "--base-url": None, "--plugins": "plugins"}
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from titanrun.recipe.schemas.all_schemas import SCHEMAS, format_schema, get_sche
 EXAMPLES = """  titanrun schema > recipe.schema.json
   titanrun schema problem          one line of validate --format json
   titanrun schema --write schemas  write all of them into this folder
+  titanrun schema --write site --base-url https://docs.example/schemas/0.1
   titanrun schema --plugins my_plugin > mine.schema.json"""
 SUMMARY = (
     "Print a JSON Schema (2020-12) of recipes, for completion and validation in editors, or of the "
@@ -31,18 +32,23 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--write", metavar="FOLDER", help="write all schemas into this folder, which is created"
     )
+    parser.add_argument(
+        "--base-url",
+        metavar="URL",
+        help="address at which the schemas are published, for their $id",
+    )
     add_plugins_option(parser)
     options = parser.parse_args(arguments)
     use_plugins(options)
     if options.write is None:
         print_detail(options, f"generated from the settings of this titanrun: {options.name}")
-        sys.stdout.write(format_schema(options.name))
+        sys.stdout.write(format_schema(options.name, options.base_url))
         return 0
     folder = Path(options.write)
     folder.mkdir(parents=True, exist_ok=True)
     for name in SCHEMAS:
         path = folder / get_schema_file_name(name)
-        path.write_text(format_schema(name), encoding="utf-8")
+        path.write_text(format_schema(name, options.base_url), encoding="utf-8")
         if not options.quiet:
             print(path)
     return 0

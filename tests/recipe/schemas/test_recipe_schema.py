@@ -8,6 +8,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.config.read_source import read_source
 from titanrun.config.tree import to_plain_data
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.schemas.all_schemas import format_schema
 
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -74,3 +75,55 @@ def test_lists_may_be_added_to() -> None:
     assert VALIDATOR.is_valid({**base, "converters+": {"name": "lora", "rank": 4}})
     assert not VALIDATOR.is_valid({**base, "converters+": ["lroa"]})
     assert not VALIDATOR.is_valid({**base, "seq_len+": [4]})
+
+
+def test_references_stand_for_values_of_any_type() -> None:
+    """Row C16 of the defect list: `${...}` was flagged in typed fields."""
+    base: dict[str, object] = {"version": 1, "extends": "base.yaml"}
+    reference = "${training.steps}"
+    for typed in (
+        {"training": {"steps": reference, "seq_len": reference, "tokens": reference}},
+        {"checkpoint": {"enable": reference}},
+        {"kind": "${oc.kind}", "optimizer": reference, "plugins": reference},
+    ):
+        assert VALIDATOR.is_valid({**base, **typed}), typed
+    assert not VALIDATOR.is_valid({**base, "training": {"steps": "many"}})
+    assert not VALIDATOR.is_valid({**base, "checkpoint": {"enable": "x ${y}"}})
+    secret = {"launch": {"name": "slurm"}, "metrics": {"trackers": [{"name": "${x}"}]}}
+    assert not VALIDATOR.is_valid({**base, **secret})
+
+
+def test_every_family_offers_its_own_flavors() -> None:
+    llama = SCHEMA["$defs"]["Llama3"]["properties"]["flavor"]["anyOf"][0]["enum"]
+    qwen = SCHEMA["$defs"]["Qwen3"]["properties"]["flavor"]["anyOf"][0]["enum"]
+    assert {"8B", "405B", "debugmodel", "auto"} <= set(llama)
+    assert "0.6B" in qwen and "405B" not in qwen
+    # in a resolved recipe the flavor is a label
+    mine = {"version": 1, "extends": "a.yaml", "model": {"name": "llama3", "flavor": "mine"}}
+    assert VALIDATOR.is_valid(mine)
+
+
+def test_the_hover_text_says_what_is_known_of_a_field() -> None:
+    field = SCHEMA["$defs"]["Training"]["properties"]["local_batch_size"]
+    assert field["title"] == "local_batch_size"
+    assert field["description"].split("\n\n") == [
+        "Sequences per forward pass on each data-parallel rank.",
+        "Default: 8 sequences. Range: above 0. Unit: sequences. Numerics: a change moves the loss "
+        "curve; a resumed run must not change it.",
+    ]
+    sections = [SCHEMA, *(part for part in SCHEMA["$defs"].values() if "properties" in part)]
+    untitled = {
+        name
+        for section in sections
+        for name, field in section["properties"].items()
+        if field.get("title") != name and not field.get("deprecated")
+    }
+    assert untitled == set()
+    assert "$id" not in SCHEMA
+
+
+def test_a_published_schema_names_its_address() -> None:
+    text = format_schema("recipe", base_url="https://docs.example/schemas/0.1")
+    published = json.loads(text)
+    assert published.pop("$id") == "https://docs.example/schemas/0.1/recipe.schema.json"
+    assert published == SCHEMA

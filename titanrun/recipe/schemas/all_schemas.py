@@ -25,9 +25,17 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def format_schema(name: str) -> str:
-    """Return one schema as the text of its file."""
-    return json.dumps(SCHEMAS[name](), indent=2, ensure_ascii=False) + "\n"
+def format_schema(name: str, base_url: str | None = None) -> str:
+    """Return one schema as the text of its file.
+
+    `base_url` is where the files are published; without one a schema has no `$id`, since editors
+    fetch what it names.
+    """
+    schema = SCHEMAS[name]()
+    if base_url is not None:
+        identity = f"{base_url.rstrip('/')}/{get_schema_file_name(name)}"
+        schema = {"$schema": schema["$schema"], "$id": identity, **schema}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def get_schema_file_name(name: str) -> str:

@@ -9,6 +9,7 @@ from pydantic_core import core_schema
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.describe_field import describe_field
 from titanrun.config.field_docs import get_class_doc, get_field_docs
 from titanrun.config.fields import SECRET, get_former_names, is_secret
 from titanrun.config.list_additions import ADDITION_SUFFIX
@@ -23,6 +24,12 @@ from titanrun.recipe import builtins
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.resolving.multi_stage import ID, STAGE_ID_PATTERN, STAGES, TOP_LEVEL_KEYS
+from titanrun.recipe.schemas.field_schema import (
+    REFERENCE,
+    allow_references,
+    describe_property,
+    offer_flavors,
+)
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -31,9 +38,10 @@ Schema = dict[str, Any]
 def build_recipe_schema() -> Schema:
     """Return the complete schema with every registered component."""
     builtins.register_builtins()
-    linker = SchemaBuilder(has_additions=True)
+    linker = SchemaBuilder(is_recipe=True)
     root = linker.build_config_schema(get_recipe_class())
     root["properties"]["extends"] = {
+        "title": "extends",
         "description": FILE_ONLY_KEYS["extends"],
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
@@ -68,6 +76,7 @@ def build_stages_schema(properties: Mapping[str, Schema]) -> Schema:
     }
     several: Schema = {"type": "array", "minItems": 1, "items": stage}
     return {
+        "title": STAGES,
         "description": properties[STAGES]["description"],
         "anyOf": [several, {"type": "null"}],
         "default": None,
@@ -117,11 +126,12 @@ class SlotPlaceholderJsonSchema(GenerateJsonSchema):
 class SchemaBuilder:
     """Builder that defines the schema of every config and slot once, under its name.
 
-    `has_additions` says whether the files may add to lists, as recipes do with `converters+`.
+    `is_recipe` says whether the files are recipes, which may add to lists with `converters+` and
+    refer to other values with `${...}`.
     """
 
-    def __init__(self, *, has_additions: bool = False) -> None:
-        self.has_additions = has_additions
+    def __init__(self, *, is_recipe: bool = False) -> None:
+        self.is_recipe = is_recipe
         self.definitions: dict[str, Schema] = {}
         self.defined_configs: dict[str, type[Config]] = {}
 
@@ -141,10 +151,12 @@ class SchemaBuilder:
                 if is_secret(field)
                 else self.link_references(field.annotation, drawn)
             )
-            properties[name] = (
-                {"description": described[name], **linked} if name in described else linked
+            if self.is_recipe and not is_secret(field):
+                linked = allow_references(offer_flavors(config, name, linked))
+            properties[name] = describe_property(
+                describe_field(name, field, described.get(name, "")), linked
             )
-            if self.has_additions and find_item_type(field.annotation) is not None:
+            if self.is_recipe and find_item_type(field.annotation) is not None:
                 properties[name + ADDITION_SUFFIX] = build_addition_schema(name, linked)
             for former in get_former_names(field):
                 properties[former] = {
@@ -214,7 +226,8 @@ class SchemaBuilder:
             "if": {"type": "object"},
             "then": {"properties": {"name": {"enum": list(choices)}}, "allOf": cases},
         }
-        shapes = [{"enum": bare_names}, {"type": "object"}] if bare_names else [{"type": "object"}]
+        shapes: list[Schema] = [{"enum": bare_names}] if bare_names else []
+        shapes += [{"type": "object"}, *([REFERENCE] if self.is_recipe else [])]
         self.definitions[slot.slot] = {
             "description": get_class_doc(slot),
             "anyOf": shapes,
@@ -254,6 +267,7 @@ def build_addition_schema(name: str, linked: Schema) -> Schema:
     options = linked.get("anyOf", [linked])
     item = next(option["items"] for option in options if option.get("type") == "array")
     return {
+        "title": name + ADDITION_SUFFIX,
         "description": f"Items added to the inherited list `{name}`, where `{name}` replaces it.",
         "anyOf": [{"type": "array", "items": item}, item],
     }
