@@ -1,7 +1,7 @@
 """Saving, loading and rollback of a training run's full state."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from titanrun.components.checkpoints.checkpoint_reader import (
     LoadTolerance,
     Snapshot,
     import_dcp_io,
+    name_damaged_state,
 )
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.config import CheckpointConfig
@@ -180,7 +181,8 @@ class CheckpointManager:
         checkpoint = self.store.get_checkpoint(choice.step)
         self._last_saved_step = choice.step
         if self.store.load_manifest(choice.step).holds == "model":
-            self.train_state.load_dict(checkpoint.load_state()["train"])
+            with name_damaged_state(checkpoint):
+                self.train_state.load_dict(checkpoint.load_state()["train"])
             # the weights may have been saved in the export dtype
             tolerance = self._build_tolerance(with_optimizer=False, cast=True)
             checkpoint.load_tensors(
@@ -215,16 +217,8 @@ class CheckpointManager:
             ranks=self.rank_group,
         )
         self.engine.on_state_loaded()
-        if "train_state" not in excluded:
-            self.train_state.load_dict(saved["train"])
-        if "lr_scheduler" not in excluded:
-            self.engine.steps_done = saved["engine"]["steps_done"]
-        if "dataloader" not in excluded:
-            self.dataloader.load_state_dict(
-                saved["data"], allows_other_data=self._is_change_allowed("training.dataset")
-            )
-        if self.trainer_state is not None and "progress" in saved:
-            self.trainer_state.load_state_dict(saved["progress"])
+        with name_damaged_state(checkpoint):
+            self._restore_state(saved, excluded)
         before = checkpoint.load_manifest().layout["ranks"]
         if before == self.rank_group.size:
             set_rng_states(checkpoint.load_rng_states(self.rank_group.rank), self.engine.device)
@@ -235,6 +229,18 @@ class CheckpointManager:
                 before,
                 self.rank_group.size,
             )
+
+    def _restore_state(self, saved: Mapping[str, Any], excluded: Collection[str]) -> None:
+        if "train_state" not in excluded:
+            self.train_state.load_dict(saved["train"])
+        if "lr_scheduler" not in excluded:
+            self.engine.steps_done = saved["engine"]["steps_done"]
+        if "dataloader" not in excluded:
+            self.dataloader.load_state_dict(
+                saved["data"], allows_other_data=self._is_change_allowed("training.dataset")
+            )
+        if self.trainer_state is not None and "progress" in saved:
+            self.trainer_state.load_state_dict(saved["progress"])
 
     def _tensors_to_load(
         self, checkpoint: CheckpointReader, *, with_optimizer: bool

@@ -41,9 +41,14 @@ def some_tensors() -> dict[str, Tensor]:
 def snapshot(step: int, tensors: dict[str, Tensor] | None = None, **others: Any) -> Snapshot:
     tensors = some_tensors() if tensors is None else tensors
     given = {
-        "state": {"tokens_seen": 64, "lr": 0.1},
+        "state": {
+            "train": {"step": step, "tokens_seen": 64},
+            "engine": {"steps_done": step},
+            "data": {"row": 8},
+        },
         "rng": get_rng_states(CPU),
         "resolved_yaml": "version: 1\n",
+        "layout": {"ranks": 1},
         **others,
     }
     return Snapshot(step=step, tensors=tensors, **given)
@@ -299,8 +304,9 @@ def test_files_are_json_safetensors_and_the_recipe_beside_the_tensors(tmp_path: 
     ]
     assert sorted(file.name for file in folder.iterdir()) == files
     assert json.loads((folder / "state.json").read_text()) == {
-        "tokens_seen": 64,
-        "lr": 0.1,
+        "train": {"step": 1, "tokens_seen": 64},
+        "engine": {"steps_done": 1},
+        "data": {"row": 8},
         "step": 1,
     }
     assert (
@@ -315,7 +321,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "step-1" / "manifest.json").write_text('{"step": 1, "format": 3}')
     with pytest.raises(ProblemsFound) as error:
         store.get_checkpoint(1).load_state()
-    assert "another version of titanrun" in problem_of(error)
+    assert "a newer titanrun" in problem_of(error)
 
 
 def test_importing_the_store_leaves_torchs_checkpoint_package_alone() -> None:

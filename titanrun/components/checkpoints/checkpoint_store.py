@@ -23,13 +23,13 @@ from titanrun.components.checkpoints.spec.manifest import (
     MANIFEST_FILE,
     STEP_FOLDER,
     Manifest,
-    VerifyMode,
-    find_damaged_files,
     format_manifest,
     list_step_folders,
+    try_read_manifest,
 )
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.components.checkpoints.spec.verification import VerifyMode, find_damaged_files
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.object_collectives import RankGroup
 
@@ -85,12 +85,14 @@ class CheckpointStore:
         """Return why the checkpoint of `step` cannot be trusted, empty if it can.
 
         Each rank reads a share of the files.
+
+        Raises:
+            ProblemsFound: A problem `checkpoint` if another version of titanrun wrote it.
         """
         folder = self.get_checkpoint(step).folder
-        try:
-            manifest = self.load_manifest(step)
-        except ProblemsFound as error:
-            return [problem.message for problem in error.problems]
+        manifest, reasons = self.ranks.broadcast_from_main(lambda: try_read_manifest(folder))
+        if manifest is None:
+            return reasons
         if manifest.step != step:
             return [f"its {MANIFEST_FILE} is that of step {manifest.step}"]
         parts = self.ranks.all_gather_results(

@@ -8,10 +8,10 @@ from typing import Any
 
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.manifest import (
-    find_damaged_files,
     is_checkpoint,
     list_step_folders,
     read_manifest,
+    try_read_manifest,
 )
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -19,6 +19,7 @@ from titanrun.components.checkpoints.spec.storage_path import (
     is_storage_path,
     parse_storage_path,
 )
+from titanrun.components.checkpoints.spec.verification import find_damaged_files
 from titanrun.config.base import dump_config
 from titanrun.config.data_diff import diff_data
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
@@ -109,12 +110,13 @@ def select_verified_checkpoint(named: AnyPath) -> tuple[AnyPath, dict[AnyPath, l
 
 
 def find_checkpoint_damage(folder: AnyPath) -> list[str]:
-    """Return what is wrong with a checkpoint after reading every byte of it."""
-    try:
-        manifest = read_manifest(folder)
-    except ProblemsFound as error:
-        return [problem.message for problem in error.problems]
-    return find_damaged_files(folder, manifest, "always")
+    """Return what is wrong with a checkpoint after reading every byte of it.
+
+    Raises:
+        OtherFormatError: Another version of titanrun wrote it.
+    """
+    manifest, reasons = try_read_manifest(folder)
+    return reasons if manifest is None else find_damaged_files(folder, manifest, "always")
 
 
 def find_enclosing_run(checkpoint: AnyPath) -> Path | None:

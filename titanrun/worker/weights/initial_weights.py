@@ -20,12 +20,12 @@ from titanrun.components.checkpoints.huggingface import (
 )
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.spec.hf_quantization import check_hf_quantization
-from titanrun.components.checkpoints.spec.manifest import find_damaged_files
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
     is_storage_path,
     parse_storage_path,
 )
+from titanrun.components.checkpoints.spec.verification import find_damaged_files
 from titanrun.config.problems import problem_error
 from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.distributed.object_collectives import RankGroup
