@@ -19,6 +19,7 @@ from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.recipe.rundir.checkpoint_lookup import (
     find_checkpoint_damage,
+    find_other_owner,
     get_checkpoints_by_step,
     select_checkpoint,
 )
@@ -210,7 +211,7 @@ def verify_checkpoints(arguments: list[str]) -> int:
     bad = 0
     for folder in folders:
         try:
-            reasons = find_checkpoint_damage(folder)
+            reasons = find_checkpoint_damage(folder) or find_other_owner(folder)
         except OtherFormatError as error:
             reasons = [error.problems[0].message]
         bad += bool(reasons)

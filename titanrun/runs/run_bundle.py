@@ -20,6 +20,7 @@ from titanrun.recipe.rundir.run_files import (
     SOURCES,
     STATUS,
     TAGS,
+    get_starts,
     read_json_or_empty,
 )
 
@@ -124,7 +125,7 @@ def compute_digests(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def get_last_start(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the record of the last start of a run."""
-    starts = [start for start in record.get("starts") or [] if isinstance(start, dict)]
+    starts = get_starts(record)
     return starts[-1] if starts else {}
 
 

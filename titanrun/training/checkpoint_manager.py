@@ -21,16 +21,21 @@ from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as 
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.metrics.log_events import SAVED_STEP
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
-from titanrun.distributed.dtensor import to_local
-from titanrun.distributed.dtypes import get_dtype
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.training.engine import Engine
 from titanrun.training.nonfinite import NonFiniteError
 from titanrun.training.resume_selection import (
     SEED_STEP,
+    CheckOwner,
     ResumePoint,
+    accept_any_owner,
     find_latest_valid,
     get_requested_step,
+)
+from titanrun.training.snapshot_tensors import (
+    cast_tensors,
+    find_nonfinite_names,
+    format_name_list,
 )
 from titanrun.training.train_state import TrainState
 
@@ -38,7 +43,6 @@ log = logging.getLogger(__name__)
 
 # next to the checkpoints, under a name that no checkpoint can have
 QUARANTINE_FOLDER = "non-finite"
-MAX_NAMES_SHOWN = 3
 
 
 class Stateful(Protocol):
@@ -81,6 +85,8 @@ class CheckpointManager:
         parallelism: how the ranks split the model, for the manifest.
         async_saver: writes in the background while training continues. None: training waits.
         trainer_state: additional state of trainer kinds other than pretraining.
+        run_id: id of the run, for the manifest.
+        check_owner: raises a problem for a checkpoint of another run.
     """
 
     config: CheckpointConfig
@@ -92,6 +98,8 @@ class CheckpointManager:
     parallelism: Mapping[str, Any] = field(default_factory=dict)
     async_saver: AsyncSaver | None = None
     trainer_state: Stateful | None = None
+    run_id: str | None = None
+    check_owner: CheckOwner = accept_any_owner
     _last_saved_step: int | None = field(default=None)
 
     @property
@@ -138,7 +146,7 @@ class CheckpointManager:
         """
         if self.async_saver is not None:
             self.async_saver.wait()
-        choice = find_latest_valid(self.config, self.store, last_step=self.train_state.step + 1)
+        choice = self._find_latest_valid(self.train_state.step + 1)
         if choice is None or choice.step == SEED_STEP:
             return None
         place = self.dataloader.state_dict()
@@ -284,13 +292,18 @@ class CheckpointManager:
         """
         wanted = self.config.load_step
         if wanted is None:
-            return find_latest_valid(self.config, self.store, last_step=steps)
+            return self._find_latest_valid(steps)
         steps_after = [step for step in self.store.list_complete_steps() if step > wanted]
         if steps_after:
-            choice = find_latest_valid(self.config, self.store, last_step=steps)
+            choice = self._find_latest_valid(steps)
             if choice is not None and choice.step > wanted and self._is_descendant(choice.step):
                 return choice
-        return get_requested_step(self.config, self.store, wanted)
+        return get_requested_step(self.config, self.store, wanted, check_owner=self.check_owner)
+
+    def _find_latest_valid(self, last_step: int) -> ResumePoint | None:
+        return find_latest_valid(
+            self.config, self.store, last_step=last_step, check_owner=self.check_owner
+        )
 
     def _is_descendant(self, step: int) -> bool:
         """Return whether the checkpoint's run loaded the same checkpoint as this run shall load."""
@@ -345,6 +358,7 @@ class CheckpointManager:
             resolved_yaml=self.resolved_text,
             layout={"ranks": self.rank_group.size, **self.parallelism},
             validation_loss=validation_loss,
+            run=self.run_id,
         )
 
     def _log_saved(self, snapshot: Snapshot) -> None:
@@ -368,26 +382,3 @@ class CheckpointManager:
             f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.")
             for allowed in self.config.allow_change
         )
-
-
-def cast_tensors(tensors: Mapping[str, Tensor], dtype_name: str) -> dict[str, Tensor]:
-    """Cast floating-point tensors to another dtype. Integer tensors stay."""
-    dtype = get_dtype(dtype_name)
-    return {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def find_nonfinite_names(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of tensors with NaN or infinite values in this rank's shards."""
-    floating = {
-        name: to_local(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()
-    }
-    return [name for name, part in floating.items() if not part.isfinite().all()]
-
-
-def format_name_list(names: list[str]) -> str:
-    """Format the first names and the count of the remaining ones."""
-    more = len(names) - MAX_NAMES_SHOWN
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

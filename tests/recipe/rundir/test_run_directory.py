@@ -13,11 +13,11 @@ from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.dump_folder import find_dump_folder_problems
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.run_directory import (
-    record_decisions,
     select_run_directory,
     write_run_directory,
 )
 from titanrun.recipe.rundir.run_files import read_json_or_empty, write_indented_json
+from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.recipe.schemas.output_schemas import build_status_schema
 
 NOW = datetime(2026, 11, 21, 3, 0, 0)

@@ -47,6 +47,7 @@ class Snapshot:
         holds: Whether it has the whole state of the run or its weights only.
         layout: Number of ranks and how they shard the model.
         validation_loss: Validation loss after that step, if measured.
+        run: Id of the run, None if it has none.
     """
 
     step: int
@@ -57,6 +58,7 @@ class Snapshot:
     holds: CheckpointScope = "everything"
     layout: Mapping[str, Any] = field(default_factory=dict)
     validation_loss: float | None = None
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

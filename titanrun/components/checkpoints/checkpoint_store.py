@@ -200,6 +200,7 @@ def build_manifest(
         tensors={name: str(saved[name]) for name in sorted(saved)},
         files=dict(sorted(entries.items())),
         validation_loss=snapshot.validation_loss,
+        run=snapshot.run,
     )
 
 

@@ -26,9 +26,17 @@ def read_json_or_empty(path: Path) -> dict[str, Any]:
     """Return a JSON object, or an empty one if the file is missing or malformed."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def get_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the starts in the content of run.json, none if it was written by something else."""
+    starts = record.get("starts")
+    return (
+        [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+    )
 
 
 def write_indented_json(path: Path, data: Mapping[str, object]) -> None:

@@ -14,8 +14,8 @@ from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as 
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
 from titanrun.config.problems import problem_error
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
-from titanrun.training.checkpoint_manager import find_nonfinite_names, format_name_list
 from titanrun.training.engine import Engine
+from titanrun.training.snapshot_tensors import find_nonfinite_names, format_name_list
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe
-from titanrun.training.checkpoint_manager import format_name_list
 from titanrun.training.engine import MODEL_PREFIX, Engine
+from titanrun.training.snapshot_tensors import format_name_list
 
 log = logging.getLogger(__name__)
 

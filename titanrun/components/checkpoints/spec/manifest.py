@@ -7,7 +7,7 @@ manifests only.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -38,6 +38,7 @@ class Manifest:
         tensors: Dtype and shape of every tensor by name, as `float32[4, 2]`.
         files: Every other file of the folder by name.
         validation_loss: Validation loss after that step, None if not measured.
+        run: Id of the run that saved it, None if unknown.
     """
 
     step: int
@@ -49,12 +50,16 @@ class Manifest:
     tensors: Mapping[str, str]
     files: Mapping[str, FileEntry]
     validation_loss: float | None = None
+    run: str | None = None
     format: int = field(default=FORMAT)
 
     @property
     def size(self) -> int:
         """Total size of all files in bytes."""
         return sum(entry.size for entry in self.files.values())
+
+
+KNOWN_KEYS = frozenset(entry.name for entry in fields(Manifest))
 
 
 def format_manifest(manifest: Manifest) -> str:
@@ -97,9 +102,10 @@ def read_manifest(folder: AnyPath) -> Manifest:
     ):
         raise corrupt_file_error(path, "it is not what was written")
     try:
+        # further keys are those of a newer version, which did not need another format for them
         return Manifest(
             **{
-                **content,
+                **{name: content[name] for name in content if name in KNOWN_KEYS},
                 "files": {
                     validate_file_name(name): FileEntry(**entry)
                     for name, entry in content["files"].items()
