@@ -26,6 +26,7 @@ from titanrun.launch.slurm_queue import (
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
+    check_last_checkpoint,
     select_run_directory,
     write_recipe_files,
 )
@@ -73,6 +74,7 @@ def run(arguments: list[str]) -> int:
         check_not_queued(Path(folder))
     directory = select_run_directory(resolved, datetime.now().astimezone())
     if directory.state == "finished":
+        check_last_checkpoint(directory, resolved.run)
         print_note(
             options,
             f"nothing to do: {train.format_progress(directory, resolved.run)} in {directory.path}",

@@ -139,7 +139,7 @@ def parse_json_object(line: bytes) -> dict[str, Any]:
     """Parse a line of JSON. Return an empty object if it is torn or not an object."""
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
 

@@ -497,3 +497,27 @@ def test_an_index_looks_up_memory_formats_and_nothing_else() -> None:
     ):
         with pytest.raises(pickle.UnpicklingError):
             IndexUnpickler(io.BytesIO(pickle.dumps(LooksUp(holder, name)))).load()
+
+
+OCCUPY: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_text("notes"),
+    "a link to nothing": lambda path: path.symlink_to(path.parent / "gone"),
+    "a folder": lambda path: (path / "sub").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("what", OCCUPY)
+def test_what_has_the_name_of_a_checkpoint_is_set_aside_once(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row B12 of the defect list: every save of that step ended with exit code 4."""
+    store = CheckpointStore(folder=tmp_path)
+    OCCUPY[what](tmp_path / "step-6")
+    save(store, 6)
+    assert store.find_damage(6, "always") == []
+    (aside,) = [path for path in tmp_path.iterdir() if path.name != "step-6"]
+    assert aside.name.startswith("step-6.occupied-") and str(aside) in caplog.text
+    assert aside.is_symlink() or aside.exists()
+    with pytest.raises(ProblemsFound, match="already exists and is never overwritten"):
+        save(store, 6)
+    assert len(list(tmp_path.iterdir())) == 2

@@ -7,6 +7,7 @@ index at every start would take longer than the start, so each block is checked 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -88,9 +89,9 @@ class VerifiedTokens:
             self._is_checked[number] = True
 
 
-def compute_digest(content: NDArray[np.integer] | bytes) -> bytes:
-    """Return the digest of a block."""
-    return xxhash.xxh3_128(memoryview(content)).digest()
+def compute_digest(content: Any) -> bytes:
+    """Return the digest of a block: bytes, or an array that is contiguous."""
+    return xxhash.xxh3_128(content).digest()
 
 
 def hash_blocks(tokens: NDArray[np.integer]) -> bytes:

@@ -222,6 +222,23 @@ def find_last_saved_step(folder: AnyPath) -> int | None:
     )
 
 
+def check_last_checkpoint(directory: RunDirectory, run: Recipe) -> None:
+    """Raise a problem if a finished run has lost the checkpoint of its last step."""
+    config, done = run.checkpoint, directory.completed_step
+    if not config.enable or config.load_only or run.kind == "eval" or done is None:
+        return
+    saved = find_last_saved_step(locate_checkpoint_folder(directory.path, config.folder))
+    if saved is not None and saved >= done:
+        return
+    left = "no checkpoint is left" if saved is None else f"the newest is that of step {saved}"
+    go_on = "from the beginning" if saved is None else f"from step {saved}"
+    raise problem_error(
+        "checkpoint",
+        f"'{directory.path}' finished at step {done}, but its last checkpoint is gone: {left}",
+        hint=f"restore it from a copy, or remove {directory.path / STATUS} to train {go_on}",
+    )
+
+
 def build_dump_folder_problem(
     rule: str,
     message: str,

@@ -35,6 +35,12 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise problem_error(
+                "file",
+                f"'{path}' is a folder, but the metrics of the run are written there",
+                hint="move it away",
+            )
         if path.exists():
             _repair_last_line(path)
         # unbuffered: bytes that a full disk rejected must not reappear with the next line
@@ -104,7 +110,7 @@ def encode_number(value: float) -> float | str:
 def _parse_line(line: str) -> dict[str, Any] | None:
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or not isinstance(values.get("step"), int):
         return None
