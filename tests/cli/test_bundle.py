@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.config.problems import ProblemsFound
+from titanrun.runs.run_bundle import unpack_bundle
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
 TINY = (
@@ -120,3 +123,33 @@ def test_a_bundle_is_reproduced_bit_by_bit_in_another_folder(titanrun: Run, tmp_
     assert "n_layers: 2" in resolved
     different = titanrun("reproduce", "there/run.zip", "--steps", "3", "--out", "again")
     assert different.returncode == 0 and "equal: 3 logged steps" in different.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[" * 100_000, "is not a bundle of a run"),
+        ('{"format": 1, "run": "first", "files": 3}', "is not a bundle of a run"),
+        ('{"format": 99, "run": "first", "files": {}}', "was written by a newer titanrun"),
+        ('{"format": 1, "run": "a\\u0000b", "files": {}}', "files are missing"),
+    ],
+)
+def test_a_bundle_that_was_written_by_something_else_is_a_problem(
+    tmp_path: Path, content: str, expected: str
+) -> None:
+    """Row B13 of the defect list."""
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        archive.writestr("bundle.json", content)
+    with pytest.raises(ProblemsFound, match=expected):
+        unpack_bundle(tmp_path / "odd.zip", tmp_path / "out")
+
+
+def test_a_bundle_of_a_run_with_a_nul_in_its_name_is_unpacked(bundle: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    about = json.loads(files["bundle.json"])
+    files["bundle.json"] = json.dumps({**about, "run": "a\0b"}).encode()
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    assert unpack_bundle(tmp_path / "odd.zip", tmp_path / "out").name == "ab"

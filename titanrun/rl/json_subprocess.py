@@ -81,7 +81,7 @@ class JsonSubprocess:
             self._close_and_raise(f"{self.title} ended with exit code {process.wait()}")
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise NoResponseError(

@@ -166,7 +166,7 @@ def _read_shards(folder: AnyPath, index_file: str) -> dict[str, Tensor]:
 def _read_weight_map(path: AnyPath) -> dict[str, str]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable_file_error(path, error) from error
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:

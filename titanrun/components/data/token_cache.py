@@ -75,7 +75,7 @@ def find_index_record(path: Path) -> IndexRecord | None:
         data = json.loads(path.read_bytes())
         files = tuple(SourceFile(**entry) for entry in data.pop("files"))
         record = IndexRecord(files=files, **data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if record.format == FORMAT else None
 
@@ -91,7 +91,7 @@ def read_file_hashes(path: Path) -> dict[str, SourceFile]:
         return {
             entry["path"]: SourceFile(**entry) for entry in json.loads(path.read_bytes())["files"]
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -233,7 +233,7 @@ def parse_prompt_line(line: str, config: QuestionsConfig, location: str) -> tupl
     """Parse prompt and answer of a line of JSON."""
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise problem_error(
             "data", f"{location} is not valid JSON: {error}", path=("path",)
         ) from None

@@ -10,6 +10,7 @@ from functools import partial
 from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.spec.commit import check_can_be_folder
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.writer_process import WriterProcess
 from titanrun.config.base import dump_config
@@ -50,6 +51,8 @@ def build_checkpoint_manager(
         ranks=new_file_io_group(),
     )
     run_dir = job.resolved_path.parent
+    if config.enable:
+        store.ranks.broadcast_from_main(lambda: check_can_be_folder(store.folder))
     run_id = store.ranks.broadcast_from_main(lambda: read_run_id(run_dir))
     text = clear_load_step(job.resolved_text)
     return CheckpointManager(

@@ -315,7 +315,7 @@ def load_peft_settings(folder: AnyPath, config: AdapterConfig) -> dict[str, Any]
     """
     try:
         settings: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise problem_error(
             "checkpoint",
             f"cannot read {folder / CONFIG_FILE}: {error}",

@@ -184,3 +184,11 @@ def get_name_aside(folder: AnyPath, reason: AsideReason) -> AnyPath:
 def is_occupied(path: AnyPath) -> bool:
     """Return whether anything has this name, also a link to nothing."""
     return path.exists() or (isinstance(path, Path) and path.is_symlink())
+
+
+def check_can_be_folder(path: AnyPath) -> None:
+    """Raise a problem `checkpoint` if a file, or a link to nothing, has the name of a folder."""
+    if is_occupied(path) and not path.is_dir():
+        raise problem_error(
+            "checkpoint", f"{path} is not a folder", hint="move it away: checkpoints go there"
+        )

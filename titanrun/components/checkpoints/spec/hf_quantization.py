@@ -102,7 +102,7 @@ def _read_quantization_config(path: AnyPath) -> dict[str, Any] | None:
         return None
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise problem_error("checkpoint", f"cannot read {path}: {error}") from error
     found = config.get(KEY) if isinstance(config, dict) else None
     if found is not None and not isinstance(found, dict):

@@ -64,7 +64,7 @@ def parse_choice_question(line: str, location: str) -> ChoiceQuestion:
     """Parse the question in a line."""
     try:
         data = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise problem_error(
             "data",
             f"{location} is not JSON: {error}",
