@@ -11,7 +11,7 @@ from typing import Literal, Protocol, cast
 
 from titanrun.components.checkpoints.spec import atomic_folder
 from titanrun.components.checkpoints.spec.hashed_file import FileEntry, write_hashed_file
-from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE
+from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE, AnyPathT
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, StoragePath
 from titanrun.config.problems import problem_error
 
@@ -176,7 +176,7 @@ def get_commit_strategy(folder: AnyPath) -> CommitStrategy:
     return RenameCommit() if isinstance(folder, Path) else ObjectStoreCommit()
 
 
-def get_name_aside(folder: AnyPath, reason: AsideReason) -> AnyPath:
+def get_name_aside(folder: AnyPathT, reason: AsideReason) -> AnyPathT:
     """Return a new name next to a folder that is set aside."""
     return folder.with_name(f"{folder.name}.{reason}-{secrets.token_hex(4)}")
 
