@@ -15,7 +15,7 @@ Each row is a test in `tests/faults/`, named after the row, that passed at that 
 with a tiny model. A row that waits for
 something which is not built yet says for what: nothing is claimed of it. `make test-all` runs \
 them all; the rows 1 to 15, 18, 20, 24 to 26, 33
-and 55 to 58 are in every `make test`. This file is written by `tools/write_reliability.py`.
+55 to 58 and 61 to 65 are in every `make test`. This file is written by `tools/write_reliability.py`.
 
 | row | done to the run | outcome | lost | commit, date |
 |---|---|---|---|---|

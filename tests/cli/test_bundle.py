@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.runs.run_bundle import unpack_bundle
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -138,3 +139,33 @@ def test_a_bundle_names_no_folder_beside_the_one_it_is_unpacked_in(
             archive.writestr(member, json.dumps(about | {"run": name}) if is_about else content)
     unpacked = unpack_bundle(tmp_path / "other.zip", tmp_path / "here")
     assert unpacked == tmp_path / "here" / "run"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[" * 100_000, "is not a bundle of a run"),
+        ('{"format": 1, "run": "first", "files": 3}', "is not a bundle of a run"),
+        ('{"format": 99, "run": "first", "files": {}}', "was written by a newer titanrun"),
+        ('{"format": 1, "run": "a\\u0000b", "files": {}}', "files are missing"),
+    ],
+)
+def test_a_bundle_that_was_written_by_something_else_is_a_problem(
+    tmp_path: Path, content: str, expected: str
+) -> None:
+    """Row B13 of the defect list."""
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        archive.writestr("bundle.json", content)
+    with pytest.raises(ProblemsFound, match=expected):
+        unpack_bundle(tmp_path / "odd.zip", tmp_path / "out")
+
+
+def test_a_bundle_of_a_run_with_a_nul_in_its_name_is_unpacked(bundle: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    about = json.loads(files["bundle.json"])
+    files["bundle.json"] = json.dumps({**about, "run": "a\0b"}).encode()
+    with zipfile.ZipFile(tmp_path / "odd.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    assert unpack_bundle(tmp_path / "odd.zip", tmp_path / "out").name == "ab"

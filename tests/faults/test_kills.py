@@ -16,10 +16,10 @@ from tests.faults.conftest import Note, Run, digests, said
 from tests.faults.processes import work
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.spec.manifest import (
-    find_damaged_files,
     is_checkpoint,
     read_manifest,
 )
+from titanrun.components.checkpoints.spec.verification import find_damaged_files
 
 SHARD = "__0_0.distcp"
 KILLED = -signal.SIGKILL

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.components.checkpoints.spec.test_verification import forge, forge_state
 from titanrun.components.checkpoints.spec.manifest import read_manifest
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved
@@ -172,3 +173,37 @@ def test_other_data_is_taken_where_that_is_allowed(run: Run, stopped: Path, toke
     resolved = run("stopped", EVERY_3, "checkpoint.allow_change=[training.dataset]")
     assert main([str(resolved)]) == 0
     assert "starting with the new data" in log_of(resolved)
+
+
+def test_a_checkpoint_of_a_newer_titanrun_ends_the_run_and_nothing_is_touched(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Row B8 of the defect list: it was renamed as damaged, and the run went back."""
+    forge(step_folder(stopped, 9), format=99)
+    before = {
+        path: path.read_bytes()
+        for path in step_folder(stopped, 0).parent.rglob("*")
+        if path.is_file()
+    }
+    assert main([str(stopped)]) == 4
+    assert "was written by a newer titanrun" in capsys.readouterr().err
+    assert {
+        path: path.read_bytes()
+        for path in step_folder(stopped, 0).parent.rglob("*")
+        if path.is_file()
+    } == before
+
+
+def test_a_state_without_data_costs_one_interval(stopped: Path) -> None:
+    forge_state(step_folder(stopped, 9), lambda state: state.pop("data"))
+    assert main([str(stopped)]) == 0
+    assert "step-9 cannot be used: state.json has no data" in log_of(stopped)
+    assert "resuming after step 6" in log_of(stopped)
+
+
+def test_a_data_position_without_its_entries_is_named(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge_state(step_folder(stopped, 9), lambda state: state.update(data={}))
+    assert main([str(stopped)]) == 4
+    assert "state.json is damaged: it does not hold what a run needs" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import torch
 
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.training.engine import Engine
 from titanrun.worker.problem_origins import find_source_entry
 from titanrun.worker.rank_main import main
 
@@ -167,13 +168,17 @@ def test_what_cannot_train_is_one_problem(
 
 
 def test_an_internal_fault_is_one_line_and_its_traceback_a_file(
-    run: Run, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolved = run()
-    (resolved.parent / "metrics.jsonl").mkdir()
+
+    def fault(*_: object, **__: object) -> None:
+        raise LookupError("a fault of ours")
+
+    monkeypatch.setattr(Engine, "forward_backward", fault)
     assert main([str(resolved)]) == 70
     error = capsys.readouterr().err
-    assert "error[internal]: IsADirectoryError" in error
+    assert "error[internal]: LookupError" in error
     assert "Traceback" not in error
     assert "Traceback" in (resolved.parent / "logs" / "internal-error.txt").read_text()
     assert status(resolved)["state"] == "failed"

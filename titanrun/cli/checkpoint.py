@@ -8,12 +8,18 @@ from collections.abc import Callable, Mapping
 
 from titanrun.cli import checkpoint_convert, checkpoint_manage
 from titanrun.cli.arguments import CommandParser
-from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoint, read_manifest
+from titanrun.components.checkpoints.spec.manifest import (
+    Manifest,
+    OtherFormatError,
+    is_checkpoint,
+    read_manifest,
+)
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
 from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.recipe.rundir.checkpoint_lookup import (
     find_checkpoint_damage,
+    find_other_owner,
     get_checkpoints_by_step,
     select_checkpoint,
 )
@@ -204,7 +210,10 @@ def verify_checkpoints(arguments: list[str]) -> int:
     folders = list(get_checkpoints_by_step(named).values()) or [select_checkpoint(named)]
     bad = 0
     for folder in folders:
-        reasons = find_checkpoint_damage(folder)
+        try:
+            reasons = find_checkpoint_damage(folder) or find_other_owner(folder)
+        except OtherFormatError as error:
+            reasons = [error.problems[0].message]
         bad += bool(reasons)
         print(f"{folder}: {'; '.join(reasons) if reasons else 'ok'}")
     return EXIT_CODES["checkpoint"] if bad else 0

@@ -23,7 +23,7 @@ from titanrun.recipe.rundir.run_files import LOCK, STATUS, read_boot_id, read_js
 EXAMPLES = """  titanrun checkpoint prune runs/first --keep 2 --every 100 --best 1
   titanrun checkpoint prune runs/first --set-aside  delete damaged and superseded ones
   titanrun checkpoint save runs/first"""
-SET_ASIDE_PATTERN = re.compile(r"step-(0|[1-9][0-9]*)\.(damaged|superseded)-[0-9a-f]{8}")
+SET_ASIDE_PATTERN = re.compile(r"step-(0|[1-9][0-9]*)\.(damaged|superseded|occupied)-[0-9a-f]{8}")
 POLL_SECONDS = 0.1
 
 

@@ -27,6 +27,7 @@ from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
+    check_last_checkpoint,
     select_run_directory,
     write_recipe_files,
 )
@@ -80,6 +81,7 @@ def run(arguments: list[str]) -> int:
         check_not_queued(Path(folder))
     directory = select_run_directory(resolved, datetime.now().astimezone())
     if directory.state == "finished":
+        check_last_checkpoint(directory, resolved.run)
         print_note(
             options,
             f"nothing to do: {train.format_progress(directory, resolved.run)} in {directory.path}",

@@ -35,6 +35,7 @@ from titanrun.recipe.rundir.run_files import (
     RESOLVED,
     RUN_JSON,
     SOURCES,
+    get_starts,
     read_json_or_empty,
 )
 from titanrun.runs.log_problems import collect_log_problems
@@ -90,11 +91,7 @@ def build_run_report(folder: Path) -> str:
     """Return the text of the page."""
     entry = load_run_summary(folder)
     state = get_run_state(entry, get_host_info())
-    starts = [
-        start
-        for start in read_json_or_empty(folder / RUN_JSON).get("starts") or []
-        if isinstance(start, dict)
-    ]
+    starts = get_starts(read_json_or_empty(folder / RUN_JSON))
     sections = [
         ("Summary", build_summary_section(entry, state, starts)),
         ("Curves", build_curves_section(folder)),

@@ -30,7 +30,12 @@ from titanrun.recipe.comparing.metric_comparison import (
     find_nondeterminism_causes,
 )
 from titanrun.recipe.rundir.run_directory import choose_new_folder
-from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, read_json_or_empty
+from titanrun.recipe.rundir.run_files import (
+    METRICS,
+    RUN_JSON,
+    get_starts,
+    read_json_or_empty,
+)
 from titanrun.recipe.rundir.run_history import RunHistory, load_run_history
 from titanrun.recipe.rundir.run_metadata import build_environment_record
 from titanrun.runs.run_bundle import unpack_bundle
@@ -226,5 +231,5 @@ def report_comparison(before: RunHistory, out: Path, code: int, options: Namespa
 
 def load_last_start(out: Path) -> Mapping[str, Any]:
     """Load the record of the start of the run that has just ended."""
-    starts: list[Mapping[str, Any]] = read_json_or_empty(out / RUN_JSON).get("starts", [{}])
-    return starts[-1]
+    starts = get_starts(read_json_or_empty(out / RUN_JSON))
+    return starts[-1] if starts else {}

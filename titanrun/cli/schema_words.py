@@ -20,7 +20,7 @@ def load_shipped_schema() -> Schema:
     """Load the schema; empty if the file does not ship."""
     try:
         found: Schema = json.loads(get_recipe_schema_path().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found
 

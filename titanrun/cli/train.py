@@ -30,6 +30,7 @@ from titanrun.recipe.resolving.multi_stage import StageRequiredError
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
+    check_last_checkpoint,
     select_run_directory,
     write_run_directory,
 )
@@ -175,6 +176,7 @@ def prepare_run_directory(
     now = datetime.now().astimezone()
     directory = select_run_directory(resolved, now)
     if directory.state == "finished":
+        check_last_checkpoint(directory, resolved.run)
         print_note(
             options,
             f"nothing to do: {format_progress(directory, resolved.run)} in {directory.path}",

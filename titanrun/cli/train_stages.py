@@ -38,6 +38,7 @@ from titanrun.recipe.resolving.stage_sequence import (
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
+    check_last_checkpoint,
     choose_new_folder,
     select_run_directory,
     write_run_directory,
@@ -97,6 +98,8 @@ def train_stages(
         print_problems(list(warnings.values()))
     if all(directory.state == "finished" for directory in directories):
         check_stage_starts(stages, folder)
+        # the checkpoints of the other stages only served to start the next one
+        check_last_checkpoint(directories[-1], stages[-1].resolved.run)
         print_note(
             options,
             f"nothing to do: stages {format_word_list(staged.stage_ids, conjunction='and')} are "

@@ -21,6 +21,7 @@ from titanrun.recipe.rundir.run_files import (
     SOURCES,
     STATUS,
     TAGS,
+    get_starts,
     read_json_or_empty,
 )
 
@@ -87,7 +88,8 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
             known = (*REQUIRED_FILES, *OPTIONAL_FILES, REQUIREMENTS_FILE)
             names = [name for name in about["files"] if name in known or PATCH_FILE.fullmatch(name)]
             files = {name: archive.read(name) for name in names}
-            run = Path(about["run"]).name.lstrip(".")
+            run = Path(about["run"]).name.replace("\0", "").lstrip(".")
+            is_newer = int(about["format"]) > FORMAT
     except (
         OSError,
         zipfile.BadZipFile,
@@ -95,6 +97,8 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
         TypeError,
         ValueError,
         EOFError,
+        RecursionError,
+        RuntimeError,
         zlib.error,
     ) as error:
         raise problem_error(
@@ -102,6 +106,13 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
             f"'{file}' is not a bundle of a run: {error}",
             hint="pass a file written by titanrun bundle",
         ) from None
+    if is_newer:
+        raise problem_error(
+            "file",
+            f"'{file}' was written by a newer titanrun: it has format {about['format']}, this "
+            f"version reads {FORMAT}",
+            hint="use the version that wrote it",
+        )
     wrong = [
         name for name, digest in compute_digests(files).items() if about["files"][name] != digest
     ]
@@ -125,7 +136,7 @@ def compute_digests(files: Mapping[str, bytes]) -> dict[str, str]:
 
 def get_last_start(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the record of the last start of a run."""
-    starts = [start for start in record.get("starts") or [] if isinstance(start, dict)]
+    starts = get_starts(record)
     return starts[-1] if starts else {}
 
 

@@ -14,7 +14,13 @@ from titanrun.recipe.comparing.resume_policy import find_change_policy
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.provenance import list_data_leaves
 from titanrun.recipe.resolving.resolve import load_resolved
-from titanrun.recipe.rundir.run_files import METRICS, RESOLVED, RUN_JSON, read_json_or_empty
+from titanrun.recipe.rundir.run_files import (
+    METRICS,
+    RESOLVED,
+    RUN_JSON,
+    get_starts,
+    read_json_or_empty,
+)
 from titanrun.runs.run_summary import RunSummary, load_run_summary
 
 # the settings that affect results come first
@@ -46,7 +52,7 @@ class ComparisonRow:
 def load_run_data(path: str) -> RunData:
     """Load the run at a path. Raise ProblemsFound if it does not exist."""
     folder = get_run_folder(path)
-    starts = read_json_or_empty(folder / RUN_JSON).get("starts") or [{}]
+    starts = get_starts(read_json_or_empty(folder / RUN_JSON)) or [{}]
     logged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else []
     return RunData(
         load_run_summary(folder),

@@ -8,7 +8,14 @@ from typing import Any
 
 from titanrun.components.metrics.spec.metrics_file import NON_FINITE
 from titanrun.config.json_text import parse_json
-from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, STATUS, TAGS, read_json_or_empty
+from titanrun.recipe.rundir.run_files import (
+    METRICS,
+    RUN_JSON,
+    STATUS,
+    TAGS,
+    get_starts,
+    read_json_or_empty,
+)
 
 VALIDATION_LOSS_KEY = b'"validation/loss"'
 
@@ -61,7 +68,7 @@ PROCESS_FIELDS = ("pid", "boot_id", "heartbeat")
 def load_run_summary(folder: Path) -> RunSummary:
     """Load the summary of a run directory. Missing values are None."""
     record, status = read_json_or_empty(folder / RUN_JSON), read_json_or_empty(folder / STATUS)
-    starts = [start for start in record.get("starts") or [] if isinstance(start, dict)]
+    starts = get_starts(record)
     first, last = (starts[0], starts[-1]) if starts else ({}, {})
     git = (last.get("environment") or {}).get("git") or {}
     metrics = read_last_metrics(folder / METRICS)

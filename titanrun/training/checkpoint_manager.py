@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from titanrun.components.checkpoints.checkpoint_reader import (
     LoadTolerance,
     Snapshot,
     import_dcp_io,
+    name_damaged_state,
 )
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.config import CheckpointConfig
@@ -22,16 +23,21 @@ from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as 
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.metrics.log_events import SAVED_STEP
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
-from titanrun.distributed.dtensor import to_local
-from titanrun.distributed.dtypes import get_dtype
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.training.engine import Engine
 from titanrun.training.nonfinite import NonFiniteError
 from titanrun.training.resume_selection import (
     SEED_STEP,
+    CheckOwner,
     ResumePoint,
+    accept_any_owner,
     find_latest_valid,
     get_requested_step,
+)
+from titanrun.training.snapshot_tensors import (
+    cast_tensors,
+    find_nonfinite_names,
+    format_name_list,
 )
 from titanrun.training.train_state import TrainState
 
@@ -39,7 +45,6 @@ log = logging.getLogger(__name__)
 
 # next to the checkpoints, under a name that no checkpoint can have
 QUARANTINE_FOLDER = "non-finite"
-MAX_NAMES_SHOWN = 3
 
 
 class Stateful(Protocol):
@@ -83,6 +88,8 @@ class CheckpointManager:
         async_saver: writes in the background while training continues. None: training waits.
         trainer_state: additional state of trainer kinds other than pretraining.
         last_save_seconds: duration of the last save of this process, None before it.
+        run_id: id of the run, for the manifest.
+        check_owner: raises a problem for a checkpoint of another run.
     """
 
     config: CheckpointConfig
@@ -95,6 +102,8 @@ class CheckpointManager:
     async_saver: AsyncSaver | None = None
     trainer_state: Stateful | None = None
     last_save_seconds: float | None = None
+    run_id: str | None = None
+    check_owner: CheckOwner = accept_any_owner
     _last_saved_step: int | None = field(default=None)
 
     @property
@@ -142,7 +151,7 @@ class CheckpointManager:
         """
         if self.async_saver is not None:
             self.async_saver.wait()
-        choice = find_latest_valid(self.config, self.store, last_step=self.train_state.step + 1)
+        choice = self._find_latest_valid(self.train_state.step + 1)
         if choice is None or choice.step == SEED_STEP:
             return None
         place = self.dataloader.state_dict()
@@ -186,7 +195,8 @@ class CheckpointManager:
         checkpoint = self.store.get_checkpoint(choice.step)
         self._last_saved_step = choice.step
         if self.store.load_manifest(choice.step).holds == "model":
-            self.train_state.load_dict(checkpoint.load_state()["train"])
+            with name_damaged_state(checkpoint):
+                self.train_state.load_dict(checkpoint.load_state()["train"])
             # the weights may have been saved in the export dtype
             tolerance = self._build_tolerance(with_optimizer=False, cast=True)
             checkpoint.load_tensors(
@@ -221,16 +231,8 @@ class CheckpointManager:
             ranks=self.rank_group,
         )
         self.engine.on_state_loaded()
-        if "train_state" not in excluded:
-            self.train_state.load_dict(saved["train"])
-        if "lr_scheduler" not in excluded:
-            self.engine.steps_done = saved["engine"]["steps_done"]
-        if "dataloader" not in excluded:
-            self.dataloader.load_state_dict(
-                saved["data"], allows_other_data=self._is_change_allowed("training.dataset")
-            )
-        if self.trainer_state is not None and "progress" in saved:
-            self.trainer_state.load_state_dict(saved["progress"])
+        with name_damaged_state(checkpoint):
+            self._restore_state(saved, excluded)
         before = checkpoint.load_manifest().layout["ranks"]
         if before == self.rank_group.size:
             set_rng_states(checkpoint.load_rng_states(self.rank_group.rank), self.engine.device)
@@ -241,6 +243,18 @@ class CheckpointManager:
                 before,
                 self.rank_group.size,
             )
+
+    def _restore_state(self, saved: Mapping[str, Any], excluded: Collection[str]) -> None:
+        if "train_state" not in excluded:
+            self.train_state.load_dict(saved["train"])
+        if "lr_scheduler" not in excluded:
+            self.engine.steps_done = saved["engine"]["steps_done"]
+        if "dataloader" not in excluded:
+            self.dataloader.load_state_dict(
+                saved["data"], allows_other_data=self._is_change_allowed("training.dataset")
+            )
+        if self.trainer_state is not None and "progress" in saved:
+            self.trainer_state.load_state_dict(saved["progress"])
 
     def _tensors_to_load(
         self, checkpoint: CheckpointReader, *, with_optimizer: bool
@@ -284,13 +298,18 @@ class CheckpointManager:
         """
         wanted = self.config.load_step
         if wanted is None:
-            return find_latest_valid(self.config, self.store, last_step=steps)
+            return self._find_latest_valid(steps)
         steps_after = [step for step in self.store.list_complete_steps() if step > wanted]
         if steps_after:
-            choice = find_latest_valid(self.config, self.store, last_step=steps)
+            choice = self._find_latest_valid(steps)
             if choice is not None and choice.step > wanted and self._is_descendant(choice.step):
                 return choice
-        return get_requested_step(self.config, self.store, wanted)
+        return get_requested_step(self.config, self.store, wanted, check_owner=self.check_owner)
+
+    def _find_latest_valid(self, last_step: int) -> ResumePoint | None:
+        return find_latest_valid(
+            self.config, self.store, last_step=last_step, check_owner=self.check_owner
+        )
 
     def _is_descendant(self, step: int) -> bool:
         """Return whether the checkpoint's run loaded the same checkpoint as this run shall load."""
@@ -345,6 +364,7 @@ class CheckpointManager:
             resolved_yaml=self.resolved_text,
             layout={"ranks": self.rank_group.size, **self.parallelism},
             validation_loss=validation_loss,
+            run=self.run_id,
         )
 
     def _log_saved(self, snapshot: Snapshot, *, start_time: float) -> None:
@@ -369,26 +389,3 @@ class CheckpointManager:
             f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.")
             for allowed in self.config.allow_change
         )
-
-
-def cast_tensors(tensors: Mapping[str, Tensor], dtype_name: str) -> dict[str, Tensor]:
-    """Cast floating-point tensors to another dtype. Integer tensors stay."""
-    dtype = get_dtype(dtype_name)
-    return {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def find_nonfinite_names(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of tensors with NaN or infinite values in this rank's shards."""
-    floating = {
-        name: to_local(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()
-    }
-    return [name for name, part in floating.items() if not part.isfinite().all()]
-
-
-def format_name_list(names: list[str]) -> str:
-    """Format the first names and the count of the remaining ones."""
-    more = len(names) - MAX_NAMES_SHOWN
-    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

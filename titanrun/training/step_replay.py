@@ -19,9 +19,9 @@ from titanrun.distributed.tensor_checksums import (
     find_differing_names,
     find_mismatched_copies,
 )
-from titanrun.training.checkpoint_manager import format_name_list
 from titanrun.training.engine import MODEL_PREFIX, Engine
 from titanrun.training.engine_outputs import StepOutput
+from titanrun.training.snapshot_tensors import format_name_list
 
 EXIT_CORRUPTION = 70
 MAX_RANKS_SHOWN = 3

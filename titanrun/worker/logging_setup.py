@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.spec.metric_format import format_metrics
+from titanrun.config.problems import problem_error
 from titanrun.config.redaction import redact
 from titanrun.distributed.rank_env import RankInfo
 
@@ -128,8 +129,15 @@ def configure_logging(
     the reason of a failure there, and no rank does if a launcher reports it for all. A quiet run
     writes only warnings and errors to stderr.
     """
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    to_file = LogFileHandler(log_file)
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        to_file = LogFileHandler(log_file)
+    except OSError as error:
+        raise problem_error(
+            "file",
+            f"cannot write {log_file}: {(error.strerror or str(error)).lower()}",
+            hint=f"move {error.filename} away, or make it writable",
+        ) from error
     to_file.setFormatter(RedactingFormatter(LOG_FORMAT, secret_values))
     # the console has its own format of steps
     silent = {STEPS_LOGGER} if rank_info.failure_file is None else {STEPS_LOGGER, FAILURES_LOGGER}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from titanrun.components.checkpoints.spec.atomic_folder import delete_folder_atomically
+from titanrun.components.checkpoints.spec.commit import get_name_aside, is_occupied
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.secrets import fill_secrets, get_secret_values
@@ -216,8 +217,12 @@ def export_final_model(
     """
     if read_json_or_empty(folder / EXPORT_RECORD).get("step") == trainer.state.step:
         return
-    if rank_info.is_main_rank and folder.exists():
-        delete_folder_atomically(folder)
+    if rank_info.is_main_rank and is_occupied(folder):
+        if folder.is_dir() and not folder.is_symlink():
+            delete_folder_atomically(folder)
+        else:
+            log.warning("%s is not an export: renamed", folder)
+            folder.rename(get_name_aside(folder, "occupied"))
     assert recipe.tokenizer != "auto"
     export_huggingface(
         folder,

@@ -34,7 +34,11 @@ def main(rank: int, rendezvous_file: str, folder: Path) -> None:
             Snapshot(
                 step=step,
                 tensors=tensors,
-                state={"seen": step},
+                state={
+                    "train": {"step": step},
+                    "engine": {"steps_done": step},
+                    "data": {"seen": step},
+                },
                 rng=rng,
                 resolved_yaml="version: 1\n",
                 layout={"ranks": 2},

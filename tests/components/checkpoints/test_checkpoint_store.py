@@ -41,9 +41,14 @@ def some_tensors() -> dict[str, Tensor]:
 def snapshot(step: int, tensors: dict[str, Tensor] | None = None, **others: Any) -> Snapshot:
     tensors = some_tensors() if tensors is None else tensors
     given = {
-        "state": {"tokens_seen": 64, "lr": 0.1},
+        "state": {
+            "train": {"step": step, "tokens_seen": 64},
+            "engine": {"steps_done": step},
+            "data": {"row": 8},
+        },
         "rng": get_rng_states(CPU),
         "resolved_yaml": "version: 1\n",
+        "layout": {"ranks": 1},
         **others,
     }
     return Snapshot(step=step, tensors=tensors, **given)
@@ -299,8 +304,9 @@ def test_files_are_json_safetensors_and_the_recipe_beside_the_tensors(tmp_path: 
     ]
     assert sorted(file.name for file in folder.iterdir()) == files
     assert json.loads((folder / "state.json").read_text()) == {
-        "tokens_seen": 64,
-        "lr": 0.1,
+        "train": {"step": 1, "tokens_seen": 64},
+        "engine": {"steps_done": 1},
+        "data": {"row": 8},
         "step": 1,
     }
     assert (
@@ -315,7 +321,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "step-1" / "manifest.json").write_text('{"step": 1, "format": 3}')
     with pytest.raises(ProblemsFound) as error:
         store.get_checkpoint(1).load_state()
-    assert "another version of titanrun" in problem_of(error)
+    assert "a newer titanrun" in problem_of(error)
 
 
 def test_importing_the_store_leaves_torchs_checkpoint_package_alone() -> None:
@@ -491,3 +497,27 @@ def test_an_index_looks_up_memory_formats_and_nothing_else() -> None:
     ):
         with pytest.raises(pickle.UnpicklingError):
             IndexUnpickler(io.BytesIO(pickle.dumps(LooksUp(holder, name)))).load()
+
+
+OCCUPY: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_text("notes"),
+    "a link to nothing": lambda path: path.symlink_to(path.parent / "gone"),
+    "a folder": lambda path: (path / "sub").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize("what", OCCUPY)
+def test_what_has_the_name_of_a_checkpoint_is_set_aside_once(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row B12 of the defect list: every save of that step ended with exit code 4."""
+    store = CheckpointStore(folder=tmp_path)
+    OCCUPY[what](tmp_path / "step-6")
+    save(store, 6)
+    assert store.find_damage(6, "always") == []
+    (aside,) = [path for path in tmp_path.iterdir() if path.name != "step-6"]
+    assert aside.name.startswith("step-6.occupied-") and str(aside) in caplog.text
+    assert aside.is_symlink() or aside.exists()
+    with pytest.raises(ProblemsFound, match="already exists and is never overwritten"):
+        save(store, 6)
+    assert len(list(tmp_path.iterdir())) == 2

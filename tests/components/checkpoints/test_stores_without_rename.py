@@ -171,3 +171,17 @@ def test_a_store_whose_package_is_missing_says_what_to_install() -> None:
         list_step_folders(StoragePath("az://bucket/run"))
     (problem,) = found.value.problems
     assert problem.code == "usage" and problem.hint == 'pip install "titanrun[azure]"'
+
+
+@pytest.mark.parametrize("name", ["step-6", "step-6/notes.txt"])
+def test_an_object_with_the_name_of_a_checkpoint_is_set_aside(tmp_path: Path, name: str) -> None:
+    folder = parse_storage_path(f"local://{tmp_path}/run")
+    assert isinstance(folder, StoragePath)
+    (folder / name).write_bytes(b"notes")
+    store = CheckpointStore(folder=folder)
+    store.save(snapshot(6))
+    assert store.find_damage(6, "always") == []
+    (aside,) = [path for path in folder.iterdir() if path.name != "step-6"]
+    assert aside.name.startswith("step-6.occupied-")
+    kept = aside if aside.is_file() else aside / "notes.txt"
+    assert kept.read_bytes() == b"notes"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from titanrun.components.data import token_index as index_module
+from titanrun.components.data import encode_documents
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.text_chunks import iter_chunks
 from titanrun.components.data.text_dataset import build_text_dataset
@@ -62,7 +62,7 @@ def test_a_long_document_has_one_bos_and_one_eos(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(iter_chunks, "__kwdefaults__", {"length": 100})
-    monkeypatch.setattr(index_module, "ENCODE_CHARACTERS", 150)
+    monkeypatch.setattr(encode_documents, "ENCODE_CHARACTERS", 150)
     text = "".join(f"line {number}\n" for number in range(500))
     (tmp_path / "long.txt").write_text(text)
     rows = build_text_dataset(

@@ -298,6 +298,7 @@ def test_building_needs_no_network_and_leaves_nothing_elsewhere(tmp_path: Path) 
     assert (done.stdout, done.stderr) == ("3\n", "")
     assert not list(home.iterdir())
     assert sorted(file.suffix for file in (tmp_path / "cache").iterdir()) == [
+        ".blocks",
         ".json",
         ".json",
         ".npy",

@@ -13,11 +13,12 @@ from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.dump_folder import find_dump_folder_problems
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.run_directory import (
-    record_decisions,
+    check_last_checkpoint,
     select_run_directory,
     write_run_directory,
 )
 from titanrun.recipe.rundir.run_files import read_json_or_empty, write_indented_json
+from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.recipe.schemas.output_schemas import build_status_schema
 
 NOW = datetime(2026, 11, 21, 3, 0, 0)
@@ -384,3 +385,43 @@ def test_a_run_goes_on_with_its_converters_unless_the_change_is_named(now: str) 
         select_run_directory(resolved(*changed), NOW)
     allowed = select_run_directory(resolved(*changed, "checkpoint.allow_change=[converters]"), NOW)
     assert allowed.state == "unfinished"
+
+
+def test_a_finished_run_without_its_last_checkpoint_is_not_done() -> None:
+    """Row B15 of the defect list: it said "nothing to do" and exited with 0."""
+    path = begin("dump_folder=out", state="finished", step=20, saved=20)
+    run = resolved("dump_folder=out")
+    check_last_checkpoint(select_run_directory(run, NOW), run.run)
+    (path / "checkpoint" / "step-20").rename(path / "checkpoint" / "step-10")
+    with pytest.raises(ProblemsFound) as error:
+        check_last_checkpoint(select_run_directory(run, NOW), run.run)
+    (problem,) = error.value.problems
+    assert problem.exit_code == 4
+    assert problem.message == (
+        "'out' finished at step 20, but its last checkpoint is gone: the newest is that of step 10"
+    )
+    assert problem.hint == (
+        "restore it from a copy, or remove out/status.json to train from step 10"
+    )
+    # as the help says
+    (path / "status.json").unlink()
+    assert select_run_directory(run, NOW).completed_step == 10
+
+
+def test_a_run_that_saves_nothing_has_no_last_checkpoint_to_lose() -> None:
+    begin("dump_folder=out", "checkpoint.enable=false", state="finished", step=20, saved=None)
+    run = resolved("dump_folder=out", "checkpoint.enable=false")
+    check_last_checkpoint(select_run_directory(run, NOW), run.run)
+
+
+@pytest.mark.parametrize("content", ['{"format": 1}', '{"format": 1, "starts": 3}', "[" * 100_000])
+def test_a_run_json_without_starts_gets_them(content: str) -> None:
+    """Row B13 of the defect list."""
+    path = begin("dump_folder=out")
+    (path / "run.json").write_text(content)
+    run = resolved("dump_folder=out")
+    write_run_directory(select_run_directory(run, NOW), run, ["titanrun"], NOW, environment={})
+    assert len(read_json_or_empty(path / "run.json")["starts"]) == 1
+    (path / "run.json").write_text(content)
+    record_decisions(path, {"device": "cpu"}, {"threads": 2})
+    assert read_json_or_empty(path / "run.json")["starts"][-1]["machine"] == {"threads": 2}

@@ -1,7 +1,8 @@
 """One saved checkpoint: tensors, state of the run, RNG states and resolved recipe."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -19,17 +20,16 @@ from titanrun.components.checkpoints.spec.manifest import (
     read_manifest,
 )
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.components.checkpoints.spec.verification import RESOLVED_FILE as RESOLVED_FILE
+from titanrun.components.checkpoints.spec.verification import STATE_FILE as STATE_FILE
+from titanrun.components.checkpoints.spec.verification import read_state
 from titanrun.components.checkpoints.tensor_metadata import (
     TensorMetadata,
     find_tensor_mismatches,
     get_tensor_metadata,
 )
-from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 from titanrun.distributed.object_collectives import RankGroup
-
-STATE_FILE = "state.json"
-RESOLVED_FILE = "resolved.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class Snapshot:
         holds: Whether it has the whole state of the run or its weights only.
         layout: Number of ranks and how they shard the model.
         validation_loss: Validation loss after that step, if measured.
+        run: Id of the run, None if it has none.
     """
 
     step: int
@@ -57,6 +58,7 @@ class Snapshot:
     holds: CheckpointScope = "everything"
     layout: Mapping[str, Any] = field(default_factory=dict)
     validation_loss: float | None = None
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,16 +151,7 @@ class CheckpointReader:
     def load_state(self) -> dict[str, Any]:
         """Return the saved state of the run, with `step`."""
         self.load_manifest()
-        path = self.folder / STATE_FILE
-        try:
-            state = parse_json(
-                path.read_text(encoding="utf-8"), parse_constant=_reject_state_constant
-            )
-        except (OSError, ValueError) as error:
-            raise corrupt_file_error(path, str(error)) from error
-        if not isinstance(state, dict) or not isinstance(state.get("step"), int):
-            raise corrupt_file_error(path, "it has no step")
-        return state
+        return read_state(self.folder)
 
     def load_rng_states(self, rank: int = 0) -> dict[str, Tensor]:
         """Return the tensors of the RNG states of one rank."""
@@ -173,6 +166,16 @@ class CheckpointReader:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise corrupt_file_error(path, str(error)) from error
+
+
+@contextmanager
+def name_damaged_state(checkpoint: CheckpointReader) -> Iterator[None]:
+    """Raise a problem `checkpoint` where an entry of state.json is missing or of another type."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"it does not hold what a run needs to resume ({type(error).__name__}: {error})"
+        raise corrupt_file_error(checkpoint.folder / STATE_FILE, reason) from error
 
 
 def write_checkpoint_files(
@@ -207,7 +210,3 @@ def _needs_cast(saved: TensorMetadata | None, wanted: TensorMetadata) -> bool:
 
 def _empty_with_dtype(tensor: Tensor, saved: TensorMetadata) -> Tensor:
     return tensor.detach().new_empty(tensor.shape, dtype=saved.dtype)
-
-
-def _reject_state_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")

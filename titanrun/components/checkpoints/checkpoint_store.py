@@ -1,13 +1,12 @@
 """Checkpoint folder of a run: atomic saves, listing and retention."""
 
 import hashlib
+import logging
 import platform
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
 
 import torch
 
@@ -17,21 +16,30 @@ from titanrun.components.checkpoints.checkpoint_reader import (
     import_dcp_io,
     write_checkpoint_files,
 )
-from titanrun.components.checkpoints.spec.commit import CommitStrategy, get_commit_strategy
+from titanrun.components.checkpoints.spec.commit import (
+    AsideReason,
+    CommitStrategy,
+    get_commit_strategy,
+    get_name_aside,
+    is_occupied,
+)
 from titanrun.components.checkpoints.spec.hashed_file import FileEntry
 from titanrun.components.checkpoints.spec.manifest import (
     MANIFEST_FILE,
     STEP_FOLDER,
     Manifest,
-    VerifyMode,
-    find_damaged_files,
     format_manifest,
+    is_checkpoint,
     list_step_folders,
+    try_read_manifest,
 )
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
+from titanrun.components.checkpoints.spec.verification import VerifyMode, find_damaged_files
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.object_collectives import RankGroup
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +93,14 @@ class CheckpointStore:
         """Return why the checkpoint of `step` cannot be trusted, empty if it can.
 
         Each rank reads a share of the files.
+
+        Raises:
+            ProblemsFound: A problem `checkpoint` if another version of titanrun wrote it.
         """
         folder = self.get_checkpoint(step).folder
-        try:
-            manifest = self.load_manifest(step)
-        except ProblemsFound as error:
-            return [problem.message for problem in error.problems]
+        manifest, reasons = self.ranks.broadcast_from_main(lambda: try_read_manifest(folder))
+        if manifest is None:
+            return reasons
         if manifest.step != step:
             return [f"its {MANIFEST_FILE} is that of step {manifest.step}"]
         parts = self.ranks.all_gather_results(
@@ -120,7 +130,7 @@ class CheckpointStore:
             self.ranks.broadcast_from_main(self._delete_leftovers)
         self.ranks.broadcast_from_main(self._apply_retention)
 
-    def set_aside(self, step: int, reason: Literal["damaged", "superseded"]) -> AnyPath:
+    def set_aside(self, step: int, reason: AsideReason) -> AnyPath:
         """Rename a checkpoint, so that the run can save that step again; return the new path.
 
         Nothing is deleted.
@@ -128,7 +138,7 @@ class CheckpointStore:
         folder = self.get_checkpoint(step).folder
 
         def move() -> AnyPath:
-            moved = folder.with_name(f"{folder.name}.{reason}-{secrets.token_hex(4)}")
+            moved = get_name_aside(folder, reason)
             self.commit_strategy.move(folder, moved)
             return moved
 
@@ -142,7 +152,16 @@ class CheckpointStore:
 
     def _prepare_save(self, final: AnyPath) -> AnyPath:
         self._delete_leftovers()
+        self._free_name(final)
         return self.commit_strategy.prepare(final)
+
+    def _free_name(self, final: AnyPath) -> None:
+        """Rename what has the name of the checkpoint to save and is not a checkpoint."""
+        if is_checkpoint(final) or not is_occupied(final):
+            return
+        moved = get_name_aside(final, "occupied")
+        self.commit_strategy.move(final, moved)
+        log.warning("%s is not a checkpoint: renamed to %s", final, moved)
 
     def _commit_save(
         self,
@@ -198,6 +217,7 @@ def build_manifest(
         tensors={name: str(saved[name]) for name in sorted(saved)},
         files=dict(sorted(entries.items())),
         validation_loss=snapshot.validation_loss,
+        run=snapshot.run,
     )
 
 

@@ -23,11 +23,10 @@ from titanrun.components.checkpoints.spec.storage_path import (
     StoragePath,
     translate_read_errors,
 )
+from titanrun.components.checkpoints.spec.verification import INDEX_FILE, UNPICKLING_ERRORS
 from titanrun.components.checkpoints.tensor_metadata import TensorMetadata
 from titanrun.config.problems import problem_error
 from titanrun.distributed.object_collectives import RankGroup
-
-INDEX_FILE = ".metadata"
 
 
 def get_memory_format(encoding: Any, name: str) -> Any:
@@ -63,19 +62,6 @@ INDEX_CLASSES: dict[tuple[str, str], Any] = {
         )
     },
 }
-
-# errors that unpickling damaged bytes may raise
-UNPICKLING_ERRORS = (
-    pickle.UnpicklingError,
-    EOFError,
-    AttributeError,
-    IndexError,
-    KeyError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    MemoryError,
-)
 
 
 class IndexUnpickler(pickle.Unpickler):

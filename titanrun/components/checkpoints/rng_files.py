@@ -14,14 +14,10 @@ from torch import Tensor
 from titanrun.components.checkpoints.spec.hashed_file import FileEntry, write_hashed_file
 from titanrun.components.checkpoints.spec.manifest import corrupt_file_error
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
+from titanrun.components.checkpoints.spec.verification import get_rng_file_name
 from titanrun.config.json_text import parse_json
 
 METADATA_KEY = "titanrun"
-
-
-def get_rng_file_name(rank: int) -> str:
-    """Return the name of the file of one rank."""
-    return f"rng-rank-{rank}.safetensors"
 
 
 def write_rng_states(

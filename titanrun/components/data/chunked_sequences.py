@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.file_change_guard import UnchangedFile
-from titanrun.components.data.token_file import TokenSummary
+from titanrun.components.data.token_file import TokenStream, TokenSummary
 from titanrun.components.data.token_records import ID_FACTOR, IN_LOSS, STARTS_DOCUMENT
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
@@ -19,7 +19,7 @@ class ConcatChunkedDataset:
 
     def __init__(
         self,
-        tokens: NDArray[np.integer],
+        tokens: TokenStream,
         *,
         sample_length: int,
         summary: TokenSummary,
@@ -53,7 +53,7 @@ class DocumentChunkedDataset(ConcatChunkedDataset):
 
     def __init__(
         self,
-        tokens: NDArray[np.integer],
+        tokens: TokenStream,
         *,
         sample_length: int,
         summary: TokenSummary,
@@ -73,7 +73,7 @@ class DocumentChunkedDataset(ConcatChunkedDataset):
 
 
 def build_document_chunks(
-    tokens: NDArray[np.integer],
+    tokens: TokenStream,
     *,
     sample_length: int,
     summary: TokenSummary,
@@ -89,7 +89,7 @@ def build_document_chunks(
 
 
 def build_token_chunks(
-    tokens: NDArray[np.integer],
+    tokens: TokenStream,
     *,
     sample_length: int,
     summary: TokenSummary,
@@ -101,7 +101,7 @@ def build_token_chunks(
     return ConcatChunkedDataset(tokens, sample_length=sample_length, summary=summary, file=file)
 
 
-def check_stream_length(tokens: NDArray[np.integer], *, sample_length: int, source: str) -> None:
+def check_stream_length(tokens: TokenStream, *, sample_length: int, source: str) -> None:
     """Raise a data problem if a stream is too short for one window."""
     if len(tokens) < sample_length:
         message = (

@@ -3,6 +3,7 @@
 Without it, the run would silently train on other bytes at the same path.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +42,19 @@ class UnchangedFile:
         path: The .npy file.
         state: Its state before it was read.
         digest: Digest of its token ids, from `summarize_tokens`.
+        on_change: Called if the file was written again with the same digest.
     """
 
-    def __init__(self, path: Path, *, state: FileState | None, digest: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        state: FileState | None,
+        digest: str,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
         self.path = path
+        self._on_change = on_change
         self._state = state
         self._digest = digest
 
@@ -73,4 +83,7 @@ class UnchangedFile:
                 path=("path",),
                 hint=RESTORE_DATA_HINT,
             )
+        # of a very large file, the digest is that of a sample
+        if self._on_change is not None:
+            self._on_change()
         self._state = now

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.bin_packing import PACKERS, Bins
+from titanrun.components.data.token_file import TokenStream
 from titanrun.components.data.token_index import TokenIndex
 from titanrun.components.data.token_records import (
     ID_FACTOR,
@@ -144,7 +145,7 @@ def build_packed_dataset(index: TokenIndex, options: PackingOptions) -> PackedDa
 
 
 def find_packable_spans(
-    tokens: NDArray[np.integer], options: PackingOptions
+    tokens: TokenStream, options: PackingOptions
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return start and length of the documents or pieces to pack, at most a sequence each."""
     starts, lengths = find_document_boundaries(tokens)
@@ -167,7 +168,7 @@ def split_long_documents(
 
 
 def select_fitting_documents(
-    tokens: NDArray[np.integer],
+    tokens: TokenStream,
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
     options: PackingOptions,
@@ -193,8 +194,8 @@ def select_fitting_documents(
     out = too_long
     if options.too_long == "cut":
         truncated = (
-            (number, strip_weights(tokens[starts[number] :][: options.sample_length]))
-            for number in too_long
+            (number, strip_weights(tokens[start : start + options.sample_length]))
+            for number, start in zip(too_long, starts[too_long].tolist(), strict=True)
         )
         out = np.array(
             [number for number, codes in truncated if not (codes & IN_LOSS).any()], dtype=np.int64

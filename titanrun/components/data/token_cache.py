@@ -6,7 +6,6 @@ The name of an index is a hash of everything that its tokens depend on.
 import fcntl
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.spec.data_files import SourceFile
-from titanrun.components.data.token_writer import fsync_folder
+from titanrun.components.data.token_writer import write_file_atomically
 from titanrun.config.json_text import parse_json
 
 FORMAT = 3
@@ -61,6 +60,11 @@ def get_index_tokens_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.npy"
 
 
+def get_index_blocks_path(folder: Path, key: str) -> Path:
+    """Return the path of the digests of the blocks of an index."""
+    return folder / f"{key}.blocks"
+
+
 def get_file_hashes_path(folder: Path, source: str) -> Path:
     """Return the path of the hashes of a source's files as of the last time they were read."""
     return folder / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.files.json"
@@ -72,7 +76,7 @@ def find_index_record(path: Path) -> IndexRecord | None:
         data = parse_json(path.read_bytes())
         files = tuple(SourceFile(**entry) for entry in data.pop("files"))
         record = IndexRecord(files=files, **data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if record.format == FORMAT else None
 
@@ -88,7 +92,7 @@ def read_file_hashes(path: Path) -> dict[str, SourceFile]:
         return {
             entry["path"]: SourceFile(**entry) for entry in parse_json(path.read_bytes())["files"]
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
@@ -99,13 +103,7 @@ def write_file_hashes(path: Path, source: str, files: Sequence[SourceFile]) -> N
 
 def write_json_atomically(path: Path, data: Any) -> None:
     """Write JSON atomically, so that no reader sees a partial file."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    fsync_folder(path.parent)
+    write_file_atomically(path, json.dumps(data, indent=1).encode())
 
 
 @contextmanager

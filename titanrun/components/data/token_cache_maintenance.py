@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.spec.data_files import describe_file
+from titanrun.components.data.token_blocks import hash_blocks, read_block_digests
 from titanrun.components.data.token_cache import (
     IndexRecord,
     find_index_record,
+    get_index_blocks_path,
     get_index_record_path,
     get_index_tokens_path,
 )
@@ -54,18 +56,24 @@ def summarize_index_record(record: IndexRecord) -> dict[str, Any]:
 def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None:
     """Return what is wrong with the tokens of an index, None if nothing.
 
-    Only a sample of very large indexes is read, as when they are opened.
+    Every token is read. Of a very large index without digests of its blocks, which an earlier
+    version built, only a sample.
     """
     path = get_index_tokens_path(folder, key)
     try:
         if path.stat().st_size != record.size:
             return f"{path.stat().st_size} bytes instead of {record.size}"
-        digest = summarize_tokens(open_token_memmap(path), source=str(path)).digest
+        tokens = open_token_memmap(path)
+        blocks = read_block_digests(
+            get_index_blocks_path(folder, key), tokens, index_digest=record.digest
+        )
+        digest = summarize_tokens(tokens, source=str(path)).digest
     except FileNotFoundError:
         return "its tokens are gone"
     except ProblemsFound as found:
         return found.problems[0].message
-    return None if digest == record.digest else "its tokens are other ones than when it was written"
+    is_as_written = digest == record.digest and (blocks is None or hash_blocks(tokens) == blocks)
+    return None if is_as_written else "its tokens are other ones than when it was written"
 
 
 def find_changed_files(record: IndexRecord) -> list[str]:
@@ -103,6 +111,7 @@ def prune_token_cache(
             if should_delete:
                 get_index_record_path(folder, key).unlink(missing_ok=True)
                 get_index_tokens_path(folder, key).unlink(missing_ok=True)
+                get_index_blocks_path(folder, key).unlink(missing_ok=True)
     for path in sorted(folder.glob(".*.tmp-*")):
         if time.time() - path.stat().st_mtime > STALE_SECONDS:
             found.append(

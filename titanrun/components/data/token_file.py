@@ -5,6 +5,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,18 @@ HASH_BLOCK_BYTES = 256 * 2**10
 """Bytes read at a time."""
 NPY_READ_ERRORS = (OSError, ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
 """Errors of numpy for a damaged header, which is a Python literal."""
+
+
+class TokenStream(Protocol):
+    """Consecutive token ids: an array of one dimension, or `VerifiedTokens`."""
+
+    @property
+    def dtype(self) -> np.dtype[np.integer]:
+        """Type of the ids."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, span: slice, /) -> NDArray[np.integer]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,27 +6,30 @@ Text is tokenized once. The record tells the sources of the index.
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from titanrun.components.data.config import DocumentsConfig, TextDatasetConfig
+from titanrun.components.data.encode_documents import write_documents
 from titanrun.components.data.file_change_guard import UnchangedFile, find_file_state
 from titanrun.components.data.spec.data_files import SourceFile, describe_files, is_file_unchanged
-from titanrun.components.data.text_chunks import TextChunk, iter_chunks
+from titanrun.components.data.token_blocks import (
+    VerifiedTokens,
+    hash_blocks,
+    read_block_digests,
+    write_block_digests,
+)
 from titanrun.components.data.token_cache import (
     FORMAT,
     IndexRecord,
     compute_index_key,
     find_complete_index,
     get_file_hashes_path,
+    get_index_blocks_path,
     get_index_record_path,
     get_index_tokens_path,
     lock_index,
@@ -35,12 +38,12 @@ from titanrun.components.data.token_cache import (
     write_index_record,
 )
 from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
-from titanrun.components.data.token_records import ID_FACTOR, encode_document
+from titanrun.components.data.token_records import ID_FACTOR
 from titanrun.components.data.token_writer import TokenWriter, fsync_folder
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.base import dump_config
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 
 log = logging.getLogger(__name__)
@@ -56,8 +59,6 @@ DOCUMENT_SETTING_FIELDS = (
     "add_eos",
     "bad_records",
 )
-ENCODE_CHARACTERS = 2**20
-"""Characters of text tokenized at a time, on all processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class TokenIndex:
     The encoding of the ids depends on the `IndexSpec`.
     """
 
-    tokens: NDArray[np.integer]
+    tokens: VerifiedTokens
     record: IndexRecord
     path: Path
 
@@ -104,7 +105,12 @@ class TokenIndex:
 
     def get_unchanged_file(self) -> UnchangedFile:
         """Return the file of the ids, to check that it stays as it is now."""
-        return UnchangedFile(self.path, state=find_file_state(self.path), digest=self.record.digest)
+        return UnchangedFile(
+            self.path,
+            state=find_file_state(self.path),
+            digest=self.record.digest,
+            on_change=self.tokens.check_again,
+        )
 
 
 def open_column_index(
@@ -215,18 +221,50 @@ def open_or_build_index(
     """Return the index with these `content_hashes`, of which `source_files` are files."""
     cache_folder.mkdir(parents=True, exist_ok=True)
     key = compute_index_key(spec.settings, spec.tokenizer_fingerprint, content_hashes)
-    record = find_complete_index(cache_folder, key)
-    if record is None:
+    index = find_token_index(cache_folder, key)
+    if index is None:
         with lock_index(cache_folder, key, on_wait=send_heartbeat):
-            record = find_complete_index(cache_folder, key) or build_token_index(
-                source_files, source=source, spec=spec, cache_folder=cache_folder, key=key
-            )
-    if record.skipped:
-        log.warning("'%s': %d records could not be read and are skipped", source, record.skipped)
-    path = get_index_tokens_path(cache_folder, key)
+            index = find_token_index(cache_folder, key)
+            if index is None:
+                build_token_index(
+                    source_files, source=source, spec=spec, cache_folder=cache_folder, key=key
+                )
+                index = find_token_index(cache_folder, key)
+    assert index is not None, "its digests were written with it"
+    skipped = index.record.skipped
+    if skipped:
+        log.warning("'%s': %d records could not be read and are skipped", source, skipped)
     # time of the last use, for the cleanup of the folder
     get_index_record_path(cache_folder, key).touch()
-    return TokenIndex(open_token_memmap(path), record, path)
+    return index
+
+
+def find_token_index(folder: Path, key: str) -> TokenIndex | None:
+    """Return an index, None if it must be built.
+
+    An index without digests of its blocks, which an earlier version built, gets them now.
+    """
+    record = find_complete_index(folder, key)
+    if record is None:
+        return None
+    path, blocks = get_index_tokens_path(folder, key), get_index_blocks_path(folder, key)
+    try:
+        tokens = open_token_memmap(path)
+        digests = read_block_digests(blocks, tokens, index_digest=record.digest)
+        is_damaged = (
+            digests is None and summarize_tokens(tokens, source=str(path)).digest != record.digest
+        )
+    except ProblemsFound:
+        is_damaged = True
+    if is_damaged:
+        log.warning("%s holds other tokens than were written: tokenizing again", path)
+        return None
+    if digests is None:
+        log.info("computing the digests of %s, once", path)
+        digests = hash_blocks(tokens)
+        write_block_digests(blocks, tokens, digests, index_digest=record.digest)
+    discard = partial(get_index_record_path(folder, key).unlink, missing_ok=True)
+    return TokenIndex(VerifiedTokens(tokens, digests, path=path, discard=discard), record, path)
 
 
 def build_token_index(
@@ -236,7 +274,7 @@ def build_token_index(
     spec: IndexSpec,
     cache_folder: Path,
     key: str,
-) -> IndexRecord:
+) -> None:
     """Tokenize the files into a new index.
 
     Files get the names of the index only when they are complete, the record last.
@@ -252,8 +290,15 @@ def build_token_index(
             writer.finish()
         check_has_documents(written, source)
         check_files_unchanged(source_files)
-        summary = summarize_tokens(open_token_memmap(temporary), source=source)
+        tokens = open_token_memmap(temporary)
+        summary = summarize_tokens(tokens, source=source)
         temporary.replace(path)
+        write_block_digests(
+            get_index_blocks_path(cache_folder, key),
+            tokens,
+            writer.blocks.finish(),
+            index_digest=summary.digest,
+        )
         fsync_folder(cache_folder)
     finally:
         temporary.unlink(missing_ok=True)
@@ -272,7 +317,6 @@ def build_token_index(
         max_token_id=summary.max_token_id,
     )
     write_index_record(get_index_record_path(cache_folder, key), record)
-    return record
 
 
 def write_file_documents(
@@ -301,54 +345,6 @@ def write_reader_documents(
     documents = write_documents(iter_documents(reader), tokenizer, writer, config=config)
     bad.check(reader.num_read + reader.num_filtered)
     return DocumentCounts(documents, reader.num_filtered, bad.num_skipped)
-
-
-def write_documents(
-    documents: Iterable[Iterable[str]],
-    tokenizer: Tokenizer,
-    writer: TokenWriter,
-    *,
-    config: DocumentsConfig,
-) -> int:
-    """Write every document with its begin and end tokens; return the number of documents."""
-    before = tokenizer.encode("", add_bos=True, add_eos=False) if config.add_bos else []
-    after = tokenizer.encode("", add_bos=False, add_eos=True) if config.add_eos else []
-    count = 0
-    for batch in iter_chunk_batches(
-        chain.from_iterable(iter_chunks(document, tokenizer) for document in documents)
-    ):
-        for part, ids in zip(
-            batch,
-            tokenizer.encode_batch([part.text for part in batch], add_bos=False, add_eos=False),
-            strict=True,
-        ):
-            whole = np.array(
-                [*(before if part.is_first else ()), *ids, *(after if part.is_last else ())],
-                dtype=np.int64,
-            )
-            writer.write(
-                encode_document(whole, is_document_start=part.is_first)
-                if config.restarts_positions
-                else whole
-            )
-            count += part.is_last
-        send_heartbeat()
-    return count
-
-
-def iter_chunk_batches(stream: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
-    """Yield batches of chunks, each large enough for one call of the tokenizer."""
-    batch: list[TextChunk] = []
-    size = 0
-    for part in stream:
-        batch.append(part)
-        # every chunk counts, so that a batch of empty documents also ends
-        size += len(part.text) + 64
-        if size >= ENCODE_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def check_has_documents(counts: DocumentCounts, source: str) -> None:

@@ -8,6 +8,8 @@ fp32 number.
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.token_file import TokenStream
+
 ID_FACTOR, STARTS_DOCUMENT, IN_LOSS = 4, 2, 1
 """Encoding of a token: its id times 4, plus 2 if it begins a document, plus 1 if it counts as a
 label."""
@@ -16,7 +18,7 @@ WEIGHT_FACTOR = 2**32
 BLOCK_TOKENS = 2**24
 
 
-def has_token_weights(tokens: NDArray[np.integer]) -> bool:
+def has_token_weights(tokens: TokenStream) -> bool:
     """Return whether each token of an index has a weight."""
     return tokens.dtype.itemsize == 8
 
@@ -26,7 +28,7 @@ def strip_weights(tokens: NDArray[np.integer]) -> NDArray[np.int64]:
     return (tokens // WEIGHT_FACTOR if has_token_weights(tokens) else tokens).astype(np.int64)
 
 
-def decode_max_token_id(max_record: int, tokens: NDArray[np.integer]) -> int:
+def decode_max_token_id(max_record: int, tokens: TokenStream) -> int:
     """Return the id in the highest encoded token of an index."""
     return max_record // (ID_FACTOR * (WEIGHT_FACTOR if has_token_weights(tokens) else 1))
 
@@ -39,7 +41,7 @@ def attach_weights(codes: NDArray[np.int64], weights: NDArray[np.float32]) -> ND
 
 
 def find_document_boundaries(
-    tokens: NDArray[np.integer],
+    tokens: TokenStream,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return start and length of each document of an index."""
     found = [

@@ -27,6 +27,17 @@ Span = tuple[int, int]
 """Start and end in characters."""
 # two code points that Unicode reserves as noncharacters, so that texts do not contain them
 REPLY_START, REPLY_END = "\ufdd0", "\ufdd1"
+# a template computes with arbitrary values of the messages
+TEMPLATE_ERRORS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class GenerationBlock(Extension):
@@ -67,7 +78,7 @@ class ChatTemplate:
         self.digest = hashlib.sha256(json.dumps([text, special_tokens]).encode()).hexdigest()
         try:
             self._template = environment.from_string(text)
-        except TemplateError as error:
+        except TEMPLATE_ERRORS as error:
             raise problem_error(
                 "data",
                 f"the chat template of '{source}' cannot be read: {error}",
@@ -145,8 +156,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
-        # a template computes with arbitrary values of the messages
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except TEMPLATE_ERRORS as error:
             message = f"{self} rejects the messages: {error}"
             raise problem_error(
                 "data",

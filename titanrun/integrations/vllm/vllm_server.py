@@ -30,7 +30,7 @@ from titanrun.distributed.spec.run_signals import ignore_run_signals
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
-from titanrun.training.checkpoint_manager import format_name_list
+from titanrun.training.snapshot_tensors import format_name_list
 from titanrun.worker.build.build_rollouts import clone_policy_model
 
 if TYPE_CHECKING:

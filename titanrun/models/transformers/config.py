@@ -239,6 +239,10 @@ def parse_config_json(text: str) -> dict[str, Any]:
         raise problem_error(
             "conflict", message, path=("model", "config_json"), hint="name the file in path instead"
         ) from None
+    except RecursionError:
+        raise problem_error(
+            "conflict", "config_json is nested too deeply", path=("model", "config_json")
+        ) from None
     if not isinstance(written, dict):
         raise problem_error(
             "conflict",

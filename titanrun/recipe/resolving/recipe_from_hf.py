@@ -50,7 +50,7 @@ def get_model_family(folder: Path) -> str:
     try:
         written = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
         found = written["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise problem_error(
             "file", f"{folder / CONFIG} does not state its model_type: {error}"
         ) from None

@@ -8,10 +8,10 @@ from typing import Any
 
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.manifest import (
-    find_damaged_files,
     is_checkpoint,
     list_step_folders,
     read_manifest,
+    try_read_manifest,
 )
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -19,6 +19,7 @@ from titanrun.components.checkpoints.spec.storage_path import (
     is_storage_path,
     parse_storage_path,
 )
+from titanrun.components.checkpoints.spec.verification import find_damaged_files
 from titanrun.config.base import dump_config
 from titanrun.config.data_diff import diff_data
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
@@ -28,6 +29,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import STAGES_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.run_identity import is_foreign, read_run_id
 
 
 def get_checkpoints_by_step(named: AnyPath) -> dict[int, AnyPath]:
@@ -93,7 +95,7 @@ def select_verified_checkpoint(named: AnyPath) -> tuple[AnyPath, dict[AnyPath, l
         for path in reversed(list(get_checkpoints_by_step(named).values()))
         if is_checkpoint(path)
     ):
-        reasons = find_checkpoint_damage(folder)
+        reasons = find_checkpoint_damage(folder) or find_other_owner(folder)
         if not reasons:
             return folder, damaged
         damaged[folder] = reasons
@@ -109,12 +111,24 @@ def select_verified_checkpoint(named: AnyPath) -> tuple[AnyPath, dict[AnyPath, l
 
 
 def find_checkpoint_damage(folder: AnyPath) -> list[str]:
-    """Return what is wrong with a checkpoint after reading every byte of it."""
-    try:
-        manifest = read_manifest(folder)
-    except ProblemsFound as error:
-        return [problem.message for problem in error.problems]
-    return find_damaged_files(folder, manifest, "always")
+    """Return what is wrong with a checkpoint after reading every byte of it.
+
+    Raises:
+        OtherFormatError: Another version of titanrun wrote it.
+    """
+    manifest, reasons = try_read_manifest(folder)
+    return reasons if manifest is None else find_damaged_files(folder, manifest, "always")
+
+
+def find_other_owner(folder: AnyPath) -> list[str]:
+    """Return why a checkpoint is not one of the run directory that it is in, empty if it is."""
+    run = find_enclosing_run(folder)
+    if run is None:
+        return []
+    run_id, manifest = read_run_id(run), read_manifest(folder)
+    if not is_foreign(manifest, run_id):
+        return []
+    return [f"it belongs to another run: its run is {manifest.run}, that of {run} is {run_id}"]
 
 
 def find_enclosing_run(checkpoint: AnyPath) -> Path | None:

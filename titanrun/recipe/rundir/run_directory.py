@@ -43,7 +43,6 @@ from titanrun.recipe.rundir.run_files import (
     LOCK,
     METRICS,
     RESOLVED,
-    RUN_JSON,
     RUNS,
     SOURCES,
     STATUS,
@@ -53,7 +52,7 @@ from titanrun.recipe.rundir.run_files import (
     write_text_atomically,
 )
 from titanrun.recipe.rundir.run_metadata import (
-    RUN_JSON_FORMAT,
+    add_start,
     build_start_record,
     get_diff_file_name,
 )
@@ -223,6 +222,23 @@ def find_last_saved_step(folder: AnyPath) -> int | None:
     )
 
 
+def check_last_checkpoint(directory: RunDirectory, run: Recipe) -> None:
+    """Raise a problem if a finished run has lost the checkpoint of its last step."""
+    config, done = run.checkpoint, directory.completed_step
+    if not config.enable or config.load_only or run.kind == "eval" or done is None:
+        return
+    saved = find_last_saved_step(locate_checkpoint_folder(directory.path, config.folder))
+    if saved is not None and saved >= done:
+        return
+    left = "no checkpoint is left" if saved is None else f"the newest is that of step {saved}"
+    go_on = "from the beginning" if saved is None else f"from step {saved}"
+    raise problem_error(
+        "checkpoint",
+        f"'{directory.path}' finished at step {done}, but its last checkpoint is gone: {left}",
+        hint=f"restore it from a copy, or remove {directory.path / STATUS} to train {go_on}",
+    )
+
+
 def build_dump_folder_problem(
     rule: str,
     message: str,
@@ -320,14 +336,13 @@ def write_run_directory(
     )
     if diff:
         write_text_atomically(directory.path / get_diff_file_name(diff), diff)
-    first: dict[str, Any] = {
-        "format": RUN_JSON_FORMAT,
-        "name": resolved.run.name,
-        "parent": find_parent_checkpoint(resolved.run),
-        "starts": [],
-    }
-    record = read_json_or_empty(directory.path / RUN_JSON) or first
-    write_indented_json(directory.path / RUN_JSON, {**record, "starts": [*record["starts"], start]})
+    add_start(
+        directory.path,
+        start,
+        name=resolved.run.name,
+        parent=find_parent_checkpoint(resolved.run),
+        checkpoints=locate_checkpoint_folder(directory.path, resolved.run.checkpoint.folder),
+    )
 
 
 def write_recipe_files(directory: RunDirectory, resolved: Resolved, argv: Sequence[str]) -> None:
@@ -380,15 +395,3 @@ def build_starting_status(before: Mapping[str, Any]) -> dict[str, Any]:
         "heartbeat": time.time(),
         "exit_code": None,
     }
-
-
-def record_decisions(
-    run_directory: Path, decisions: Mapping[str, object], machine: Mapping[str, object]
-) -> None:
-    """Add the machine and its decisions (device, ranks) to the last start in run.json."""
-    record = read_json_or_empty(run_directory / RUN_JSON) or {
-        "format": RUN_JSON_FORMAT,
-        "starts": [{}],
-    }
-    record["starts"][-1] |= {"decided": dict(decisions), "machine": dict(machine)}
-    write_indented_json(run_directory / RUN_JSON, record)

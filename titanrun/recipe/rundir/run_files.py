@@ -33,6 +33,14 @@ def read_json_or_empty(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def get_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the starts in the content of run.json, none if it was written by something else."""
+    starts = record.get("starts")
+    return (
+        [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+    )
+
+
 def write_indented_json(path: Path, data: Mapping[str, object]) -> None:
     """Write a JSON object, indented, in one atomic replacement."""
     write_text_atomically(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -10,7 +10,13 @@ from titanrun.config.problems import problem_error
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
-from titanrun.recipe.rundir.run_files import METRICS, RESOLVED, RUN_JSON, read_json_or_empty
+from titanrun.recipe.rundir.run_files import (
+    METRICS,
+    RESOLVED,
+    RUN_JSON,
+    get_starts,
+    read_json_or_empty,
+)
 
 Line = dict[str, Any]
 
@@ -83,5 +89,5 @@ def load_run_history(place: Path, steps: int | None) -> RunHistory:
             f"'{folder}' has no logged steps{within}: nothing to reproduce",
             hint=f"see {folder / METRICS}",
         )
-    starts = read_json_or_empty(folder / RUN_JSON).get("starts", [])
+    starts = get_starts(read_json_or_empty(folder / RUN_JSON))
     return RunHistory(folder, place / RESOLVED, load_resolved(place / RESOLVED), starts, lines)

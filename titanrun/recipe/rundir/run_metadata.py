@@ -1,13 +1,14 @@
 """run.json: a record of every start of a run, with all that may change its results."""
 
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from titanrun.components.checkpoints.spec.storage_path import AnyPath
 from titanrun.config.data_diff import DataChange
 from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.recipe import Recipe
@@ -18,6 +19,13 @@ from titanrun.recipe.rundir.package_versions import (
     get_installed_packages,
     hash_package_code,
 )
+from titanrun.recipe.rundir.run_files import (
+    RUN_JSON,
+    get_starts,
+    read_json_or_empty,
+    write_indented_json,
+)
+from titanrun.recipe.rundir.run_identity import choose_run_id
 
 RUN_JSON_FORMAT = 1
 
@@ -48,6 +56,41 @@ def build_start_record(
         "environment": environment,
     }
     return record, diff
+
+
+def add_start(
+    run_directory: Path,
+    start: Mapping[str, Any],
+    *,
+    name: str | None,
+    parent: Mapping[str, Any] | None,
+    checkpoints: AnyPath,
+) -> None:
+    """Add a start to run.json, which gets an id if it has none.
+
+    Args:
+        run_directory: Run directory.
+        start: What `build_start_record` returned.
+        name: Name of the run.
+        parent: Checkpoint that the run starts from.
+        checkpoints: Folder of the checkpoints of the run.
+    """
+    path = run_directory / RUN_JSON
+    found = read_json_or_empty(path)
+    first = {"format": RUN_JSON_FORMAT, "name": name, "parent": parent}
+    known = {"id": choose_run_id(found, checkpoints), "starts": [*get_starts(found), start]}
+    write_indented_json(path, {**first, **found, **known})
+
+
+def record_decisions(
+    run_directory: Path, decisions: Mapping[str, object], machine: Mapping[str, object]
+) -> None:
+    """Add the machine and its decisions (device, ranks) to the last start in run.json."""
+    path = run_directory / RUN_JSON
+    record = {"format": RUN_JSON_FORMAT, **read_json_or_empty(path)}
+    *before, last = get_starts(record) or [{}]
+    last = {**last, "decided": dict(decisions), "machine": dict(machine)}
+    write_indented_json(path, {**record, "starts": [*before, last]})
 
 
 def build_environment_record(

@@ -156,10 +156,15 @@ def build_run_schema() -> Schema:
         build_object_schema(
             {
                 "format": {"const": 1},
+                "id": add_description(
+                    {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+                    "Identity of the run, which its checkpoints carry.",
+                ),
                 "name": make_nullable(TEXT),
                 "parent": parent,
                 "starts": starts,
-            }
+            },
+            optional=("id",),
         ),
     )
 

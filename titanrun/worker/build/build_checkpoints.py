@@ -10,6 +10,7 @@ from functools import partial
 from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.spec.commit import check_can_be_folder
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.writer_process import WriterProcess
 from titanrun.config.base import dump_config
@@ -23,6 +24,7 @@ from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import escape_recipe_data, load_resolved_text
 from titanrun.recipe.rundir.checkpoint_lookup import locate_checkpoint_folder
+from titanrun.recipe.rundir.run_identity import RunIdentity, read_run_id
 from titanrun.training.checkpoint_manager import CheckpointManager, Stateful, StatefulDataLoader
 from titanrun.training.engine import Engine
 from titanrun.training.train_state import TrainState
@@ -48,16 +50,23 @@ def build_checkpoint_manager(
         retention=RetentionPolicy(config.keep_latest_k, config.keep_every, config.keep_best),
         ranks=new_file_io_group(),
     )
+    run_dir = job.resolved_path.parent
+    if config.enable:
+        store.ranks.broadcast_from_main(lambda: check_can_be_folder(store.folder))
+    run_id = store.ranks.broadcast_from_main(lambda: read_run_id(run_dir))
+    text = clear_load_step(job.resolved_text)
     return CheckpointManager(
         config=config,
         store=store,
         engine=engine,
         dataloader=dataloader,
         train_state=state,
-        resolved_text=clear_load_step(job.resolved_text),
+        resolved_text=text,
         parallelism=dump_config(recipe.parallelism),
         async_saver=build_async_save(config, store, job.rank_info) if in_background else None,
         trainer_state=rl_state,
+        run_id=run_id,
+        check_owner=RunIdentity(run_id, text).check_owner,
     )
 
 

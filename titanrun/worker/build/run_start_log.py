@@ -9,7 +9,7 @@ from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision, get_precision
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rundir.run_directory import record_decisions
+from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.worker.build.epochs_to_steps import format_training_length, get_num_steps
 from titanrun.worker.hardware_info import get_hardware_info
 from titanrun.worker.process_group_setup import collect_machine_decisions

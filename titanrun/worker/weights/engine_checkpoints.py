@@ -4,14 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from titanrun.components.checkpoints.checkpoint_reader import LoadTolerance, Snapshot
+from titanrun.components.checkpoints.checkpoint_reader import (
+    LoadTolerance,
+    Snapshot,
+    name_damaged_state,
+)
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
 from titanrun.config.problems import problem_error
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
-from titanrun.training.checkpoint_manager import find_nonfinite_names, format_name_list
 from titanrun.training.engine import Engine
+from titanrun.training.snapshot_tensors import find_nonfinite_names, format_name_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,12 @@ class EngineCheckpoints:
         engine.zero_grad()
         engine.on_state_loaded()
         if not weights_only:
-            saved = checkpoint.load_state()["engine"]
-            engine.steps_done, engine.policy_version = (
-                saved["steps_done"],
-                saved.get("policy_version", 0),
-            )
+            with name_damaged_state(checkpoint):
+                saved = checkpoint.load_state()["engine"]
+                engine.steps_done, engine.policy_version = (
+                    saved["steps_done"],
+                    saved.get("policy_version", 0),
+                )
             if checkpoint.load_manifest().layout["ranks"] == ranks.size:
                 set_rng_states(checkpoint.load_rng_states(ranks.rank), engine.device)
         return chosen

@@ -20,12 +20,12 @@ from titanrun.components.checkpoints.huggingface import (
 )
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.spec.hf_quantization import check_hf_quantization
-from titanrun.components.checkpoints.spec.manifest import find_damaged_files
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
     is_storage_path,
     parse_storage_path,
 )
+from titanrun.components.checkpoints.spec.verification import find_damaged_files
 from titanrun.config.problems import problem_error
 from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.distributed.object_collectives import RankGroup
@@ -35,8 +35,8 @@ from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe
-from titanrun.training.checkpoint_manager import format_name_list
 from titanrun.training.engine import MODEL_PREFIX, Engine
+from titanrun.training.snapshot_tensors import format_name_list
 
 log = logging.getLogger(__name__)
 

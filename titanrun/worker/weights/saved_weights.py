@@ -16,8 +16,8 @@ from titanrun.components.checkpoints.checkpoint_reader import (
     import_dcp_io,
 )
 from titanrun.components.checkpoints.spec.hf_quantization import find_hf_quantization
-from titanrun.components.checkpoints.spec.manifest import find_damaged_files
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
+from titanrun.components.checkpoints.spec.verification import find_damaged_files
 from titanrun.components.checkpoints.tensor_metadata import (
     TensorMetadata,
     find_tensor_mismatches,

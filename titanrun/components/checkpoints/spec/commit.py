@@ -4,19 +4,21 @@ On disks by a rename, in object storage, which has none, by the order of objects
 """
 
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 from titanrun.components.checkpoints.spec import atomic_folder
 from titanrun.components.checkpoints.spec.hashed_file import FileEntry, write_hashed_file
-from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE
+from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE, AnyPathT
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, StoragePath
 from titanrun.config.problems import problem_error
 
 # a folder in object storage with this marker and without a manifest was left by an interrupted save
 # or deletion
 UNFINISHED_MARKER = "unfinished"
+AsideReason = Literal["damaged", "superseded", "occupied"]
 
 
 class CommitStrategy(Protocol):
@@ -134,6 +136,10 @@ class ObjectStoreCommit:
     def move(self, folder: AnyPath, destination: AnyPath) -> None:
         """Copy, the manifest last, then delete: object storage has no rename."""
         source, target = cast(StoragePath, folder), cast(StoragePath, destination)
+        if source.is_file():
+            source.copy_to(target)
+            source.unlink()
+            return
         (target / UNFINISHED_MARKER).write_bytes(b"being copied\n")
         for file in list_manifest_last(source):
             file.copy_to(target / file.name)
@@ -168,3 +174,21 @@ def delete_unfinished_folder(folder: StoragePath) -> None:
 def get_commit_strategy(folder: AnyPath) -> CommitStrategy:
     """Return the commit strategy for a folder."""
     return RenameCommit() if isinstance(folder, Path) else ObjectStoreCommit()
+
+
+def get_name_aside(folder: AnyPathT, reason: AsideReason) -> AnyPathT:
+    """Return a new name next to a folder that is set aside."""
+    return folder.with_name(f"{folder.name}.{reason}-{secrets.token_hex(4)}")
+
+
+def is_occupied(path: AnyPath) -> bool:
+    """Return whether anything has this name, also a link to nothing."""
+    return path.exists() or (isinstance(path, Path) and path.is_symlink())
+
+
+def check_can_be_folder(path: AnyPath) -> None:
+    """Raise a problem `checkpoint` if a file, or a link to nothing, has the name of a folder."""
+    if is_occupied(path) and not path.is_dir():
+        raise problem_error(
+            "checkpoint", f"{path} is not a folder", hint="move it away: checkpoints go there"
+        )

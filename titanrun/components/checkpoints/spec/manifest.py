@@ -6,31 +6,23 @@ manifests only.
 
 import json
 import re
-import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from titanrun.components.checkpoints.spec.hashed_file import (
-    FileEntry,
-    compute_file_xxh3,
-    compute_text_xxh3,
-)
-from titanrun.components.checkpoints.spec.storage_path import AnyPath, StoragePath, get_file_size
+from titanrun.components.checkpoints.spec.hashed_file import FileEntry, compute_text_xxh3
+from titanrun.components.checkpoints.spec.storage_path import AnyPath, StoragePath
 from titanrun.config.json_text import parse_json
-from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
 
 MANIFEST_FILE = "manifest.json"
 STEP_FOLDER = re.compile(r"step-(0|[1-9][0-9]*)")
 # raised when the files change so that an older titanrun would misread them
 FORMAT = 2
-# files up to this size are read under every policy but off
-SMALL_BYTES = 1024**2
 
 AnyPathT = TypeVar("AnyPathT", Path, StoragePath, AnyPath)
 CheckpointScope = Literal["everything", "model"]
-VerifyMode = Literal["always", "sampled", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +39,7 @@ class Manifest:
         tensors: Dtype and shape of every tensor by name, as `float32[4, 2]`.
         files: Every other file of the folder by name.
         validation_loss: Validation loss after that step, None if not measured.
+        run: Id of the run that saved it, None if unknown.
     """
 
     step: int
@@ -58,12 +51,16 @@ class Manifest:
     tensors: Mapping[str, str]
     files: Mapping[str, FileEntry]
     validation_loss: float | None = None
+    run: str | None = None
     format: int = field(default=FORMAT)
 
     @property
     def size(self) -> int:
         """Total size of all files in bytes."""
         return sum(entry.size for entry in self.files.values())
+
+
+KNOWN_KEYS = frozenset(entry.name for entry in fields(Manifest))
 
 
 def format_manifest(manifest: Manifest) -> str:
@@ -98,12 +95,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
         raise corrupt_file_error(path, str(error)) from error
     if not isinstance(content, dict):
         raise corrupt_file_error(path, "it is not a mapping")
-    if content.get("format") != FORMAT and isinstance(content.get("format"), int):
-        raise problem_error(
-            "checkpoint",
-            f"{path} was written by another version of titanrun",
-            hint="use the version that saved it",
-        )
+    check_format(path, content)
     # the digest does not cover the spaces between values, but a byte that changed there shows that
     # the disk cannot be trusted either
     if encode_manifest(content) != text or content.pop("digest", None) != compute_text_xxh3(
@@ -111,9 +103,10 @@ def read_manifest(folder: AnyPath) -> Manifest:
     ):
         raise corrupt_file_error(path, "it is not what was written")
     try:
+        # further keys are those of a newer version, which did not need another format for them
         return Manifest(
             **{
-                **content,
+                **{name: content[name] for name in content if name in KNOWN_KEYS},
                 "files": {
                     validate_file_name(name): FileEntry(**entry)
                     for name, entry in content["files"].items()
@@ -122,6 +115,50 @@ def read_manifest(folder: AnyPath) -> Manifest:
         )
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise corrupt_file_error(path, f"it is not a manifest: {error}") from error
+
+
+def try_read_manifest(folder: AnyPath) -> tuple[Manifest | None, list[str]]:
+    """Return the manifest of a checkpoint folder, or why it cannot be trusted.
+
+    Raises:
+        OtherFormatError: Another version of titanrun wrote it.
+    """
+    try:
+        return read_manifest(folder), []
+    except OtherFormatError:
+        raise
+    except ProblemsFound as error:
+        return None, [problem.message for problem in error.problems]
+
+
+class OtherFormatError(ProblemsFound):
+    """Raised if another version of titanrun wrote a checkpoint, which is not damaged."""
+
+
+def check_format(path: AnyPath, content: Mapping[str, Any]) -> None:
+    """Raise OtherFormatError if a manifest has the format of another version of titanrun."""
+    written = content.get("format")
+    if written == FORMAT or not isinstance(written, int):
+        return
+    expected = {name: value for name, value in content.items() if name != "digest"}
+    if content.get("digest") == compute_text_xxh3(
+        to_canonical_json({**expected, "format": FORMAT})
+    ):
+        # this format, in which the number itself is damaged
+        return
+    versions = content.get("versions")
+    own = versions.get("titanrun") if isinstance(versions, dict) else None
+    writer = f"titanrun {own}" if isinstance(own, str) else "the version that saved it"
+    raise OtherFormatError(
+        [
+            Problem(
+                "checkpoint",
+                f"{path} was written by {'a newer' if written > FORMAT else 'an older'} titanrun: "
+                f"it has format {written}, this version reads {FORMAT}",
+                hint=f"use {writer}",
+            )
+        ]
+    )
 
 
 def validate_file_name(name: str) -> str:
@@ -134,40 +171,6 @@ def validate_file_name(name: str) -> str:
 def to_canonical_json(content: Mapping[str, Any]) -> str:
     """Return the text that the digest of a manifest is computed from."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
-def find_damaged_files(
-    folder: AnyPath,
-    manifest: Manifest,
-    policy: VerifyMode,
-    *,
-    shard_index: int = 0,
-    num_shards: int = 1,
-) -> list[str]:
-    """Return what is wrong with the files of a checkpoint, empty if they are as saved.
-
-    Args:
-        folder: Checkpoint.
-        manifest: Its expected content.
-        policy: always reads every byte, sampled the small files and one of the others, off checks
-            sizes only.
-        shard_index: Index of the share of files that this rank reads.
-        num_shards: Number of shares.
-    """
-    mine = sorted(manifest.files.items())[shard_index::num_shards]
-    read = _select_files_to_read(dict(mine), policy)
-    found = []
-    for name, entry in mine:
-        path = folder / name
-        try:
-            size = get_file_size(path)
-            if size != entry.size:
-                found.append(f"{name} has {size} bytes, {entry.size} were saved")
-            elif name in read and compute_file_xxh3(path) != entry.xxh3_128:
-                found.append(f"{name} has other bytes than were saved")
-        except OSError as error:
-            found.append(f"{name} cannot be read: {(error.strerror or str(error)).lower()}")
-    return found
 
 
 def list_step_folders(folder: AnyPathT) -> dict[int, AnyPathT]:
@@ -190,17 +193,6 @@ def is_checkpoint(folder: AnyPath) -> bool:
 def corrupt_file_error(path: AnyPath, reason: str) -> ProblemsFound:
     """Build the problem of a file that differs from what was written."""
     return problem_error("checkpoint", f"{path} is damaged: {reason}")
-
-
-def _select_files_to_read(files: Mapping[str, FileEntry], policy: VerifyMode) -> Iterable[str]:
-    if policy == "off":
-        return ()
-    if policy == "always":
-        return files
-    small = [name for name, entry in files.items() if entry.size <= SMALL_BYTES]
-    large = [name for name in files if name not in small]
-    # not from the run's own RNGs, which a resume must not advance
-    return [*small, *([secrets.choice(large)] if large else [])]
 
 
 def _reject_manifest_constant(text: str) -> None:

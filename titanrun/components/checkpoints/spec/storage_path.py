@@ -158,7 +158,7 @@ class StoragePath:
         try:
             with translate_store_errors(self):
                 found: dict[str, Any] = self._get_filesystem().info(self._get_key())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return found
 

@@ -36,6 +36,12 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise problem_error(
+                "file",
+                f"'{path}' is a folder, but the metrics of the run are written there",
+                hint="move it away",
+            )
         if path.exists():
             _repair_last_line(path)
         # unbuffered: bytes that a full disk rejected must not reappear with the next line

@@ -1,0 +1,190 @@
+"""A cache that changed between two starts is not trained on. Row B2 of the defect list."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from tests.components.data.test_token_index import opened, record_of, refuse_to_build, write_old
+from titanrun.components.data import token_file, token_writer
+from titanrun.components.data.config import TextDatasetConfig
+from titanrun.components.data.text_dataset import build_text_dataset
+from titanrun.components.data.token_blocks import hash_blocks
+from titanrun.components.data.token_cache_maintenance import verify_token_cache
+from titanrun.components.data.token_writer import BLOCK_BYTES, BlockHasher
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.problems import ProblemsFound
+
+DOCUMENTS = 3
+DOCUMENT_CHARACTERS = BLOCK_BYTES
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Documents whose tokens fill several blocks."""
+    (tmp_path / "data").mkdir()
+    for name in "abc"[:DOCUMENTS]:
+        write_old(tmp_path / "data" / f"{name}.txt", name * DOCUMENT_CHARACTERS)
+    return tmp_path
+
+
+def tokens_of(folder: Path) -> Path:
+    (file,) = (folder / "cache").glob("*.npy")
+    return file
+
+
+def change_in_place(file: Path, token: int) -> None:
+    """Change one token; size and time stay."""
+    status = file.stat()
+    tokens = np.load(file, mmap_mode="r+")
+    tokens[token] += 1
+    tokens.flush()
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("sizes", [[0], [1], [BLOCK_BYTES], [BLOCK_BYTES + 2, 6], [7, 3] * 30_000])
+def test_digests_while_writing_are_those_of_the_whole(sizes: list[int]) -> None:
+    content = os.urandom(sum(sizes))
+    hasher, at = BlockHasher(), 0
+    for size in sizes:
+        hasher.update(content[at : at + size])
+        at += size
+    assert hasher.finish() == b"".join(
+        xxhash.xxh3_128(content[start : start + BLOCK_BYTES]).digest()
+        for start in range(0, len(content), BLOCK_BYTES)
+    )
+
+
+def test_only_the_block_that_changed_is_refused_and_only_when_it_is_read(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    first = opened(folder, tokenizer)
+    block = BLOCK_BYTES // first.tokens.dtype.itemsize
+    assert len(first.tokens) > 4 * block
+    good = first.tokens[:].copy()
+    change_in_place(tokens_of(folder), 2 * block + 5)
+    tokens = opened(folder, tokenizer).tokens
+    assert np.array_equal(tokens[: 2 * block], good[: 2 * block])
+    assert np.array_equal(tokens[3 * block :], good[3 * block :])
+    assert len(tokens[5:5]) == 0
+    for span in (slice(2 * block - 1, 2 * block + 1), slice(3 * block - 1, 3 * block)):
+        with pytest.raises(ProblemsFound) as error:
+            tokens[span]
+        (problem,) = error.value.problems
+        assert (problem.code, problem.exit_code) == ("data", 3)
+        assert f"'{tokens_of(folder)}' holds other tokens than were written" in problem.message
+        assert f"from token {2 * block} on" in problem.message
+
+
+def test_the_next_start_builds_a_damaged_index_again(folder: Path, tokenizer: Tokenizer) -> None:
+    first = opened(folder, tokenizer)
+    good, summary = first.tokens[:].copy(), first.summary
+    change_in_place(tokens_of(folder), 0)
+    with pytest.raises(ProblemsFound, match="holds other tokens"):
+        opened(folder, tokenizer).tokens[:1]
+    again = opened(folder, tokenizer)
+    assert np.array_equal(again.tokens[:], good)
+    assert again.summary == summary
+
+
+def test_an_index_of_an_earlier_version_gets_digests_and_is_not_built_again(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(folder, tokenizer)
+    (blocks,) = (folder / "cache").glob("*.blocks")
+    written = blocks.read_bytes()
+    blocks.unlink()
+    refuse_to_build(monkeypatch)
+    opened(folder, tokenizer)
+    assert blocks.read_bytes() == written
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "in another order", "a flipped bit"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_tokens_and_digests_that_are_damaged_together_are_noticed(
+    folder: Path, tokenizer: Tokenizer, damage: str, changed: bool
+) -> None:
+    good = opened(folder, tokenizer).tokens[:].copy()
+    (blocks,) = (folder / "cache").glob("*.blocks")
+    written = bytearray(blocks.read_bytes())
+    if damage == "missing":
+        blocks.unlink()
+    elif damage == "cut":
+        blocks.write_bytes(written[:-1])
+    elif damage == "in another order":
+        blocks.write_bytes(written[:16] + written[16:32] + written[48:] + written[32:48])
+    else:
+        written[40] ^= 1
+        blocks.write_bytes(written)
+    if changed:
+        change_in_place(tokens_of(folder), 77)
+    assert np.array_equal(opened(folder, tokenizer).tokens[:], good)
+
+
+def test_a_header_with_another_type_is_noticed(folder: Path, tokenizer: Tokenizer) -> None:
+    good = opened(folder, tokenizer).tokens[:].copy()
+    path = tokens_of(folder)
+    content = path.read_bytes()
+    assert b"'<u2'" in content
+    path.write_bytes(content.replace(b"'<u2'", b"'>u2'", 1))
+    assert np.array_equal(opened(folder, tokenizer).tokens[:], good)
+
+
+def test_tokens_written_over_while_they_are_mapped_are_checked_again(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = opened(folder, tokenizer)
+    file = index.get_unchanged_file()
+    size = len(index.tokens)
+    index.tokens[:]
+    # of a file beyond this size, the guard reads a sample: the first and the last block
+    monkeypatch.setattr(token_file, "MAX_FULL_READ_BYTES", 2 * token_file.HASH_BLOCK_BYTES)
+    monkeypatch.setattr(
+        file, "_digest", token_file.summarize_tokens(index.tokens[:], source="").digest
+    )
+    tokens = np.load(tokens_of(folder), mmap_mode="r+")
+    tokens[size // 2] += 1
+    tokens.flush()
+    os.utime(tokens_of(folder), (1, 1))
+    file.check()
+    with pytest.raises(ProblemsFound, match="holds other tokens"):
+        index.tokens[size // 2 : size // 2 + 1]
+
+
+def test_data_verify_reads_every_block(
+    folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_file, "MAX_FULL_READ_BYTES", 2 * token_file.HASH_BLOCK_BYTES)
+    size = len(opened(folder, tokenizer).tokens)
+    assert [found["damage"] for found in verify_token_cache(folder / "cache")] == [None]
+    change_in_place(tokens_of(folder), size // 2)
+    (found,) = verify_token_cache(folder / "cache")
+    assert found["damage"] == "its tokens are other ones than when it was written"
+    assert record_of(folder).is_file()
+
+
+@pytest.mark.parametrize("packing", ["windows", "documents", None, "best_fit"])
+def test_no_kind_of_sequence_is_made_of_changed_tokens(
+    folder: Path, tokenizer: Tokenizer, packing: str | None
+) -> None:
+    config = TextDatasetConfig(path=str(folder / "data"), packing=packing)
+
+    def build() -> list[list[int]]:
+        dataset = build_text_dataset(
+            config, tokenizer=tokenizer, sample_length=4096, cache_folder=folder / "cache"
+        )
+        return [dataset[number].tolist() for number in range(len(dataset))]
+
+    rows = build()
+    change_in_place(tokens_of(folder), len(np.load(tokens_of(folder))) // 2)
+    with pytest.raises(ProblemsFound, match="holds other tokens"):
+        build()
+    assert build() == rows
+
+
+def test_blocks_hold_whole_ids() -> None:
+    assert all(token_writer.BLOCK_BYTES % size == 0 for size in (2, 4, 8))
+    ids = np.arange(BLOCK_BYTES, dtype=np.uint32)
+    assert len(hash_blocks(ids)) == 4 * 16
