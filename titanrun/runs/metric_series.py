@@ -180,9 +180,12 @@ def compute_spread(series_list: Sequence[MetricSeries]) -> SeriesSpread:
     by_x = [dict(zip(series.x, series.y, strict=True)) for series in series_list]
     common = [x for x in series_list[0].x if all(x in one for one in by_x)]
     columns = [[one[x] for one in by_x] for x in common]
+    # NaN passes through min and max or not, depending on its place
+    known = [[math.nan] if any(map(math.isnan, column)) else column for column in columns]
     return SeriesSpread(
         common,
-        [math.fsum(column) / len(column) for column in columns],
-        [min(c) for c in columns],
-        [max(c) for c in columns],
+        # sum, not fsum, which raises for infinities of both signs
+        [sum(column) / len(column) for column in known],
+        [min(column) for column in known],
+        [max(column) for column in known],
     )
