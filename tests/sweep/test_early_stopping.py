@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from titanrun.sweep.config import EarlyStoppingConfig
-from titanrun.sweep.early_stopping import EarlyStopVerdict, MetricCurve, judge_run
+from titanrun.sweep.early_stopping import EarlyStopDecision, MetricCurve, judge_run
 
 MEDIAN = EarlyStoppingConfig(name="median", first_step=3)
 HALVING = EarlyStoppingConfig(name="halving", first_step=2, factor=2)
@@ -74,13 +74,13 @@ def test_the_first_at_a_rung_goes_on() -> None:
 def test_a_promotion_is_never_taken_back() -> None:
     """Row A2: six later starters that are better at step 2 do not end the run that leads."""
     leader = curve(9, 8, *[1.0] * 30)
-    verdict = judge_run(HALVING, "leader", {"leader": leader})
-    assert verdict == EarlyStopVerdict(None, last_passed_rung=32)
+    decision = judge_run(HALVING, "leader", {"leader": leader})
+    assert decision == EarlyStopDecision(None, last_passed_rung=32)
     later = {f"later-{number}": curve(5, 4) for number in range(6)}
     curves = {**later, "leader": leader}
     for last_passed_rung in (2, 32):
         judged = judge_run(HALVING, "leader", curves, last_passed_rung=last_passed_rung)
-        assert judged == EarlyStopVerdict(None, last_passed_rung=32)
+        assert judged == EarlyStopDecision(None, last_passed_rung=32)
     assert judge_run(HALVING, "leader", curves).stop_reason is not None
 
 
@@ -129,8 +129,8 @@ def test_halving_ends_the_runs_that_asha_ends(data: st.DataObject) -> None:
         asha.report(name, len(logged[name]), min(logged[name]))
         curves = {other: curve(*values) for other, values in logged.items()}
         for running in [other for other in names if other not in ended]:
-            verdict = judge_run(config, running, curves, last_passed_rung=passed[running])
-            passed[running] = verdict.last_passed_rung
-            if verdict.stop_reason is not None:
+            decision = judge_run(config, running, curves, last_passed_rung=passed[running])
+            passed[running] = decision.last_passed_rung
+            if decision.stop_reason is not None:
                 ended[running] = len(logged[running])
         assert ended == asha.ended

@@ -40,7 +40,7 @@ class MetricCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyStopVerdict:
+class EarlyStopDecision:
     """Decision on one run.
 
     Args:
@@ -58,21 +58,21 @@ def judge_run(
     curves: Mapping[str, MetricCurve],
     *,
     last_passed_rung: int = 0,
-) -> EarlyStopVerdict:
+) -> EarlyStopDecision:
     """Decide whether a run is stopped early.
 
     Args:
         config: The rule.
         name: The run to judge.
         curves: The curves of all started runs, by name.
-        last_passed_rung: The rung of the previous verdict on this run. It and the rungs before it
+        last_passed_rung: The rung of the previous decision on this run. It and the rungs before it
             are not judged again: a promotion is never taken back.
     """
     if curves[name].last_step < config.first_step:
-        return EarlyStopVerdict(None, last_passed_rung)
+        return EarlyStopDecision(None, last_passed_rung)
     if config.name == "halving":
         return judge_rungs(config, name, curves, last_passed_rung)
-    return EarlyStopVerdict(find_median_stop_reason(name, curves), last_passed_rung)
+    return EarlyStopDecision(find_median_stop_reason(name, curves), last_passed_rung)
 
 
 def find_median_stop_reason(name: str, curves: Mapping[str, MetricCurve]) -> str | None:
@@ -97,7 +97,7 @@ def judge_rungs(
     name: str,
     curves: Mapping[str, MetricCurve],
     last_passed_rung: int,
-) -> EarlyStopVerdict:
+) -> EarlyStopDecision:
     """Judge a run at each new rung that it has reached, by asynchronous successive halving.
 
     It passes a rung if it is among the best 1 / factor of the runs that have reached the rung so
@@ -110,10 +110,10 @@ def judge_rungs(
         if rung > last_passed_rung:
             reason = find_rung_stop_reason(rung, factor, name, curves)
             if reason is not None:
-                return EarlyStopVerdict(reason, last_passed_rung)
+                return EarlyStopDecision(reason, last_passed_rung)
             last_passed_rung = rung
         rung *= factor
-    return EarlyStopVerdict(None, last_passed_rung)
+    return EarlyStopDecision(None, last_passed_rung)
 
 
 def find_rung_stop_reason(

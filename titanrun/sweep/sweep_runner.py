@@ -16,7 +16,7 @@ from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.recipe.rundir.run_files import read_json_or_empty
 from titanrun.sweep.config import EarlyStoppingConfig, SweepConfig
-from titanrun.sweep.early_stopping import EarlyStopVerdict, judge_run
+from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
 from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -72,7 +72,7 @@ class SweepRunner:
         return EXIT_PREEMPTED if self._is_stopping else self._exit_code
 
     def load_record(self) -> None:
-        """Load the verdicts of earlier starts of this sweep."""
+        """Load the decisions of earlier starts of this sweep."""
         self.early_stop_reasons = load_early_stops(self.folder)
         self.last_passed_rungs = load_last_passed_rungs(self.folder)
 
@@ -114,20 +114,20 @@ class SweepRunner:
             self._stop_runs_that_fall_behind(self.config.early_stopping)
 
     def _stop_runs_that_fall_behind(self, config: EarlyStoppingConfig) -> None:
-        """Judge the active runs, and record verdicts before acting on them."""
+        """Judge the active runs, and record decisions before acting on them."""
         curves = {run.name: load_metric_curve(run.folder, self.config) for run in self.runs}
         for name, process in self._processes.items():
             if name in self.early_stop_reasons:
                 continue
             last_passed = self.last_passed_rungs.get(name, 0)
-            verdict = judge_run(config, name, curves, last_passed_rung=last_passed)
-            if verdict == EarlyStopVerdict(None, last_passed):
+            decision = judge_run(config, name, curves, last_passed_rung=last_passed)
+            if decision == EarlyStopDecision(None, last_passed):
                 continue
-            self.last_passed_rungs[name] = verdict.last_passed_rung
-            if verdict.stop_reason is not None:
-                self.early_stop_reasons[name] = verdict.stop_reason
+            self.last_passed_rungs[name] = decision.last_passed_rung
+            if decision.stop_reason is not None:
+                self.early_stop_reasons[name] = decision.stop_reason
             write_early_stops(self.folder, self.early_stop_reasons, self.last_passed_rungs)
-            if verdict.stop_reason is not None:
+            if decision.stop_reason is not None:
                 process.send_signal(signal.SIGTERM)
 
     def _record_end(self, name: str, code: int) -> None:
