@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.rl.parts import TEXT
 from titanrun.distributed.spec.parallel_dims import ParallelDims
 from titanrun.recipe.plan.activations import count_live_microbatches
 from titanrun.recipe.plan.communication import estimate_pipeline_bubble, estimate_traffic
@@ -37,7 +38,7 @@ def laid_out(tmp_path):
 
 
 def bytes_of(layout):
-    return {item.name: item.bytes for item in estimate_memory(layout)}
+    return {item.name: item.bytes for item in estimate_memory(layout, DEVICES["h100"])}
 
 
 def test_memory_is_what_a_rank_keeps_times_the_size_of_its_numbers(laid_out):
@@ -217,3 +218,17 @@ def test_checkpoints_are_counted_as_they_stay(laid_out):
         ]
         == 2
     )
+
+
+def test_vllm_takes_its_share_of_the_device(tmp_path):
+    """Row A6: its process is beside each rank, on the rank's accelerator."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TEXT)
+    run = resolve_recipe(
+        str(recipe), ["rl.generator={name: vllm, memory_share: 0.25}"], environment={}, ranks=1
+    ).run
+    end = ModuleSize(800, 200, 400, 800, 200)
+    found = bytes_of(PlanLayout(run, ParallelDims(), end, [LAYER], end))
+    assert found["generator"] == 78 * 1024**3 // 4
+    assert found["published weights"] == 2 * (800 + 1000 + 800) * 4
+    assert "frozen reference" not in found
