@@ -143,7 +143,7 @@ def test_one_process_gathers_nothing_and_sends_nothing(laid_out):
     layout = laid_out(ranks=1)
     assert "gathered weights" not in bytes_of(layout)
     assert estimate_traffic(layout) == []
-    assert "sent by a rank" not in format_plan(layout, DEVICES["h100"])
+    assert "sent by a rank" not in format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
 
 
 def test_shards_gather_twice_and_scatter_once(laid_out):
@@ -197,15 +197,24 @@ def test_a_checkpoint_holds_weights_and_states_of_all_ranks(laid_out):
 def test_what_does_not_fit_is_said_with_a_way_out(laid_out):
     layout = laid_out(ranks=1)
     tiny = type(DEVICES["h100"])("toy", 1e-4, 1e12)
-    (warning,) = plan_to_dict(layout, tiny)["warnings"]
+    data = plan_to_dict(layout, tiny)
+    (warning,) = data["warnings"]
     assert warning.startswith("does not fit: ")
     assert "activation_checkpoint: full" in warning
+    assert data["fits"] is False and " of 0.00 GiB: does not fit\n" in format_plan(layout, data)
+
+
+def test_what_fits_is_said_too(laid_out):
+    """Row A18."""
+    layout = laid_out(ranks=1)
+    data = plan_to_dict(layout, DEVICES["h100"])
+    assert data["fits"] is True and " of 78.00 GiB: fits\n" in format_plan(layout, data)
 
 
 def test_epochs_wait_for_the_data(laid_out):
     layout = laid_out("training.epochs=3", ranks=1)
     assert "3 epochs; the number of steps depends on the data" in format_plan(
-        layout, DEVICES["h100"]
+        layout, plan_to_dict(layout, DEVICES["h100"])
     )
 
 

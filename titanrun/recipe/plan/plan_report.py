@@ -55,6 +55,7 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
         ],
         "memory_total": sum_bytes(items),
         "memory_of_device": round(device.memory_gib * GIB),
+        "fits": sum_bytes(items) <= device.memory_gib * GIB,
         "bubble": estimate_pipeline_bubble(layout),
         "traffic": [
             {"axis": entry.axis, "bytes": entry.bytes, "what": entry.description}
@@ -121,9 +122,8 @@ def suggest_memory_saving(layout: PlanLayout) -> str:
     return "use more shards, or tensor, context or pipeline parallelism"
 
 
-def format_plan(layout: PlanLayout, device: Device) -> str:
-    """Return the plan in sections of aligned lines."""
-    data = plan_to_dict(layout, device)
+def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
+    """Return the plan of `plan_to_dict` in sections of aligned lines."""
     warnings = (f"warning: {text}" for text in data["warnings"])
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
     return "\n".join([*lines, "", *format_checkpoint_lines(data), *warnings]).rstrip()
@@ -185,7 +185,8 @@ def format_memory(data: dict[str, Any]) -> list[str]:
             for item in data["memory"]
         ),
         f"  {'total':<17} {format_aligned_gib(data['memory_total'])}   of "
-        f"{format_aligned_gib(data['memory_of_device']).strip()}",
+        f"{format_aligned_gib(data['memory_of_device']).strip()}: "
+        f"{'fits' if data['fits'] else 'does not fit'}",
     ]
 
 
