@@ -44,7 +44,8 @@ class SweepConfig(Config):
 
     filters: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr < 0.01"]])
     """Only points that satisfy all of these conditions are run: a path, one of <= >= == != < >, and
-    a value or another path.
+    a value or another path. Values are compared as `titanrun show` prints them: defaults, `auto`
+    and units are resolved.
     """
 
     max_runs: PositiveInt | None = bookkeeping(None)
