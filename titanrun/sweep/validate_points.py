@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from titanrun.config.base import dump_config
 from titanrun.config.problems import Origin, Problem, ProblemsFound, RelatedLocation
@@ -61,7 +62,7 @@ def validate_points(
         message = "no point of the sweep satisfies its filters"
         raise ProblemsFound([Problem("usage", message, hint="relax the filters")])
     problems = [
-        to_sweep_origin(problem, shared | case.overrides)
+        to_sweep_origin(problem, {**shared, **case.overrides})
         for case in tried
         for problem in case.problems
     ]
@@ -116,7 +117,7 @@ def select_points(
     ]
     cases = (try_point(sweep, point, common, environment) for point in sweep.points)
     if filters:
-        written = to_plain_data(read_tree(sweep.recipe, common, environment).tree)
+        written: Any = to_plain_data(read_tree(sweep.recipe, common, environment).tree)
         cases = (case for case in cases if is_selected(case, filters, written))
     return list(islice(cases, sweep.config.max_runs))
 

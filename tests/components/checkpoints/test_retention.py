@@ -12,7 +12,7 @@ from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 def manifest(step: int, loss: float | None) -> Manifest:
     return Manifest(
         step=step,
-        holds="run",
+        holds="everything",
         layout={},
         versions={},
         recipe="",
