@@ -25,9 +25,9 @@ from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.distributed.dtensor import full_tensor
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
+from titanrun.recipe.trainer_kinds import load_trainer_builder
 from titanrun.training.loop import TrainLoop
 from titanrun.training.signal_requests import SignalRequests
-from titanrun.worker.build.build_train_loop import build_train_loop
 from titanrun.worker.worker_job import rendezvous
 
 ROOT = Path(__file__).parents[2]
@@ -182,11 +182,11 @@ def run_rank(resolved: Path, place: RankInfo, meeting: socket.socket | None, loo
         place = replace(place, store_socket=meeting.fileno())
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.store_port))
     try:
+        recipe = load_resolved(resolved)
+        build = load_trainer_builder(recipe.kind)
         with (
             SignalRequests() as signals,
-            build_train_loop(
-                load_resolved(resolved), rendezvous(resolved, place), signals=signals
-            ) as trainer,
+            build(recipe, rendezvous(resolved, place), signals=signals) as trainer,
         ):
             keep_gradients(trainer, resolved.parent / f"gradients-{place.rank}.pt")
             trainer.train()

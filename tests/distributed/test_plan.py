@@ -242,3 +242,12 @@ def test_operations_keep_what_the_formula_says(
     attended = 0 if is_unkept else layer.attention.wo.in_features
     measured = keeping.bytes + 2 * 64 * 4 * (run.model.model_dim() + attended)
     assert measured == pytest.approx(2 * 64 * 4 * kept_of(layout).recomputed_elements, rel=0.02)
+
+
+def test_a_run_that_does_not_fit_is_told_by_the_exit_code() -> None:
+    """Row A18: a script could not tell a plan that fits from one that does not."""
+    command = [sys.executable, "-m", "titanrun", "plan", "recipes/llama3_8b.yaml"]
+    done = subprocess.run(
+        [*command, "--world-size", "1"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and " of 78.00 GiB: does not fit\n" in done.stdout, done.stderr

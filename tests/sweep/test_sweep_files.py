@@ -98,6 +98,41 @@ def test_filters_look_at_the_points_and_at_the_recipe(tmp_path: Path) -> None:
     assert found == [(1e-3, 4), (1e-3, 2), (2e-3, 4)]
 
 
+@pytest.mark.parametrize(
+    ("condition", "grid", "kept"),
+    [
+        # a default that the recipe does not write
+        ("optimizer.weight_decay <= 0.1", "{debug.seed: [1]}", [1]),
+        ("optimizer.weight_decay == optimizer.weight_decay", "{debug.seed: [1]}", [1]),
+        # a size of a flavor
+        ("model.n_heads == 16", "{debug.seed: [1]}", [1]),
+        # a unit, and a warmup that `auto` decides: a tenth of the steps
+        ("training.tokens <= 20000000", "{training.tokens: [10M, 1B]}", ["10M"]),
+        ("training.tokens > 0.5B", "{training.tokens: [10M, 1B]}", ["1B"]),
+        ("checkpoint.interval < 2h", "{checkpoint.interval: [30m, 3h]}", ["30m"]),
+        ("lr_scheduler.warmup_steps < 5", "{training.steps: [30, 90]}", [30]),
+    ],
+)
+def test_filters_compare_resolved_values(
+    condition: str, grid: str, kept: list[object], tmp_path: Path
+) -> None:
+    """Row A16: a filter found only what the recipe writes."""
+    file = tmp_path / "sweep.yaml"
+    (tmp_path / "recipe.yaml").write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    )
+    file.write_text(f"version: 1\nrecipe: recipe.yaml\nfilters: ['{condition}']\ngrid: {grid}\n")
+    assert [next(iter(run.values.values())) for run in runs(file)] == kept
+
+
+def test_a_filter_excludes_points_that_are_not_valid(tmp_path: Path) -> None:
+    text = "grid: {model.n_heads: [4, 5], model.n_kv_heads: [2]}"
+    with_filter = written(tmp_path, f"filters: [model.n_heads != 5]\n{text}")
+    assert [run.values["model.n_heads"] for run in runs(with_filter)] == [4]
+    problems = said(written(tmp_path, f"filters: [optimizer.weight_decay < 1]\n{text}"))
+    assert problems and all("n_heads" in problem for problem in problems)
+
+
 def test_runs_are_named_by_what_varies(tmp_path: Path) -> None:
     text = (
         "folder: out\noverrides: [training.steps=9]\ngrid: {optimizer.lr: [1.0e-3, 2.0e-3], "

@@ -3,7 +3,7 @@
 from titanrun.cli import train
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.messages import print_note
-from titanrun.cli.resume import format_override, get_forwarded_flags
+from titanrun.cli.resume import build_length_overrides, format_override, get_forwarded_flags
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.recipe.rundir.checkpoint_lookup import (
     fetch_resolved_recipe,
@@ -46,11 +46,13 @@ def run(arguments: list[str]) -> int:
         print_note(options, f"warning: {folder} cannot be used: {'; '.join(reasons)}")
     resets = [f"checkpoint.{name}!" for name in PARENT_ONLY_KEYS]
     weights = format_override("checkpoint.initial_load_path", to_absolute_path(checkpoint))
+    recipe = fetch_resolved_recipe(checkpoint)
     return train.run(
         [
-            fetch_resolved_recipe(checkpoint),
+            recipe,
             *resets,
             weights,
+            *build_length_overrides(recipe, overrides),
             *overrides,
             *get_forwarded_flags(options),
         ]

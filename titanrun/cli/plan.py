@@ -18,8 +18,10 @@ from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
 from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
+EXIT_DOES_NOT_FIT = 1
 SUMMARY = (
     "Estimate a run on N ranks: mesh, batches, memory per rank, communication, checkpoints. "
+    "Exits with 1 if it does not fit. "
     "Needs torch, but no GPU: the model is built without memory, on simulated ranks."
 )
 EXAMPLES = """  titanrun plan recipes/llama3_8b.yaml --world-size 8
@@ -29,7 +31,7 @@ EXAMPLES = """  titanrun plan recipes/llama3_8b.yaml --world-size 8
 
 
 def run(arguments: list[str]) -> int:
-    """Return 0 if planned, else the exit code of the first error in the recipe."""
+    """Return 0 if the run fits, 1 if not, else the exit code of the first error in the recipe."""
     options, overrides = parse_plan_options(arguments)
     resolved = resolve_recipe(
         options.recipe, overrides, environment=get_environment(), ranks=options.world_size
@@ -57,13 +59,13 @@ def run(arguments: list[str]) -> int:
                 columns=get_terminal_width(sys.stderr),
             )
         )
-    device = DEVICES[options.device]
+    data = plan_to_dict(layout, DEVICES[options.device])
     print(
-        json.dumps(plan_to_dict(layout, device))
+        json.dumps(data)
         if options.json
-        else wrap_to_width(format_plan(layout, device), get_terminal_width())
+        else wrap_to_width(format_plan(layout, data), get_terminal_width())
     )
-    return 0
+    return 0 if data["fits"] else EXIT_DOES_NOT_FIT
 
 
 def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:

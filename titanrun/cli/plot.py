@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -32,7 +33,8 @@ EXAMPLES = """  titanrun plot runs/first
 SUMMARY = (
     "Plot a metric of one or several runs in the terminal or into an SVG or PNG file. Running "
     "runs are plotted up to their last step. Of several lines of one step in metrics.jsonl the "
-    "last counts."
+    "last counts. A fork goes on at the step of the checkpoint that it began from, where "
+    "a relative is plotted too."
 )
 # more points than a wide screen has dots add no information
 MAX_POINTS = 2000
@@ -46,14 +48,17 @@ def run(arguments: list[str]) -> int:
     """Plot, and print a legend below."""
     options = parse_plot_options(arguments)
     check_plot_options(options)
+    starts = find_starts(options.runs, options.x)
     read = {
-        named: downsample_unless_averaged(load_run_series(named, options), options)
+        named: downsample_unless_averaged(
+            load_run_series(named, options, starts.get(named)), options
+        )
         for named in dict.fromkeys(options.runs)
     }
     curves = (
         build_recipe_curves(read)
         if options.seeds
-        else [build_run_curve(named, series) for named, series in read.items()]
+        else [build_run_curve(named, series, starts.get(named)) for named, series in read.items()]
     )
     if not any(
         isfinite(value) and (value > 0 or "y" not in options.log)
@@ -197,16 +202,39 @@ def render_plot_file(
     return png.plot_png(curves, title=title, x_label=x_label, x_scale=x_scale, y_scale=y_scale)
 
 
-def load_run_series(named: str, options: Namespace) -> MetricSeries:
-    """Load the plotted series of a run, smoothed."""
+@dataclass(frozen=True, slots=True)
+class CurveStart:
+    """Where the curve of a fork begins: its x, and the step and run in words."""
+
+    x: float
+    description: str
+
+
+def find_starts(names: Sequence[str], x: XAxis) -> dict[str, CurveStart]:
+    """Return where the forks begin whose relatives are plotted too, by the name given."""
+    if len(set(names)) < 2:
+        return {}
+    # imports the whole recipe, which a plot of one run does not need
+    from titanrun.runs.lineage import compute_x_offset, find_related_ancestors, format_start
+
+    folders = {named: path if (path := Path(named)).is_dir() else path.parent for named in names}
+    related = find_related_ancestors(list(folders.values()))
+    return {
+        named: CurveStart(compute_x_offset(related[folder], x), format_start(related[folder]))
+        for named, folder in folders.items()
+        if related.get(folder)
+    }
+
+
+def load_run_series(named: str, options: Namespace, start: CurveStart | None) -> MetricSeries:
+    """Load the plotted series of a run, smoothed. A fork goes on where it began."""
     path = Path(named)
     series = load_metric_series(
         path / METRICS if path.is_dir() else path, options.metric, options.x
     )
-    return (
-        MetricSeries(series.x, smooth_values(series.y, options.smooth))
-        if options.smooth
-        else series
+    return MetricSeries(
+        series.x if start is None else [x + start.x for x in series.x],
+        smooth_values(series.y, options.smooth) if options.smooth else series.y,
     )
 
 
@@ -218,9 +246,12 @@ def downsample_unless_averaged(series: MetricSeries, options: Namespace) -> Metr
     return series if options.seeds else downsample_series(series, MAX_POINTS)
 
 
-def build_run_curve(name: str, series: MetricSeries) -> PlotCurve:
-    """Build the curve of a run."""
-    return PlotCurve(name, series.x, series.y)
+def build_run_curve(name: str, series: MetricSeries, start: CurveStart | None = None) -> PlotCurve:
+    """Build the curve of a run. That of a fork is marked where it begins."""
+    if start is None:
+        return PlotCurve(name, series.x, series.y)
+    name = f"{name} (from {start.description})"
+    return PlotCurve(name, series.x, series.y, has_start_mark=True)
 
 
 def build_recipe_curves(read: dict[str, MetricSeries]) -> list[PlotCurve]:

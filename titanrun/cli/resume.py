@@ -1,7 +1,7 @@
 """`titanrun resume`: resume a run from its directory; the original recipe is not needed."""
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from titanrun.cli import train
@@ -25,9 +25,10 @@ from titanrun.recipe.rundir.checkpoint_lookup import (
     to_absolute_path,
 )
 from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.schedule_extension import build_schedule_overrides
 
 EXAMPLES = """  titanrun resume runs/first                     resume from the last checkpoint
-  titanrun resume runs/first training.steps=500 lr_scheduler.total_steps=500  extend a finished run
+  titanrun resume runs/first training.steps=500  extend a finished run
   titanrun resume runs/first/checkpoint/step-40  resume from there; later checkpoints are renamed
   titanrun resume /backup/step-40                outside its run: a new run with its full state
   titanrun resume s3://bucket/runs/first         a new run directory that loads and saves there"""
@@ -44,13 +45,24 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
+    resumed = build_resume_arguments(parse_storage_path(options.place))
     return train.run(
         [
-            *build_resume_arguments(parse_storage_path(options.place)),
+            *resumed,
+            *build_length_overrides(resumed[0], overrides),
             *overrides,
             *get_forwarded_flags(options),
         ]
     )
+
+
+def build_length_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:
+    """Build the overrides by which a resolved recipe's schedule follows a new length of the run.
+
+    Recipes of stages have no numbers in the place of `auto`.
+    """
+    is_resolved = Path(recipe).name != STAGES_FILE
+    return build_schedule_overrides(recipe, overrides) if is_resolved else []
 
 
 def build_resume_arguments(named: AnyPath) -> list[str]:

@@ -19,6 +19,7 @@ from titanrun.runs.run_comparison import (
     build_environment_rows,
     compare_runs,
     get_run_folder,
+    load_related_runs,
     load_run_data,
 )
 from titanrun.runs.run_state import get_host_info, get_run_state
@@ -153,7 +154,7 @@ def print_run_comparison(arguments: list[str]) -> int:
     summary = (
         "Show the results of runs, and every setting and circumstance in which they differ, "
         "those that move the loss first. Losses are also compared at the last step that all runs "
-        "logged."
+        "logged. The steps of a fork go on from those of the run that it began from."
     )
     parser = CommandParser("runs compare", summary, EXAMPLES)
     parser.add_argument("runs", metavar="run", nargs="+", help="two or more run directories")
@@ -163,7 +164,7 @@ def print_run_comparison(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if len(options.runs) < 2:
         parser.error("at least two runs are required")
-    runs, here = [load_run_data(named) for named in options.runs], get_host_info()
+    runs, here = load_related_runs(options.runs), get_host_info()
     found = compare_runs(runs, [get_run_state(run.summary, here) for run in runs])
     if options.format == "json":
         for row in found:

@@ -38,17 +38,7 @@ def load_metric_series(path: Path, metric: str, x: XAxis) -> MetricSeries:
     Raises ProblemsFound if the file cannot be read, a line before the last is damaged, or no line
     has this metric.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise problem_error(
-            "file", f"cannot read {path}: {(error.strerror or str(error)).lower()}"
-        ) from error
-    whole = text[: text.rfind("\n") + 1]
-    is_plain = whole.startswith(LINE_START) and whole.count("}\n" + LINE_START) + 1 == whole.count(
-        "\n"
-    )
-    lines = None if is_plain else read_metrics(path)
+    whole, lines = read_complete_lines(path)
     values = parse_metric_by_step(whole, lines, metric)
     if not values:
         raise missing_metric_error(path, metric)
@@ -61,6 +51,39 @@ def load_metric_series(path: Path, metric: str, x: XAxis) -> MetricSeries:
     return MetricSeries(
         compute_x_positions(steps, known, x, path), [values[step] for step in steps]
     )
+
+
+def load_x_position(path: Path, step: int, x: XAxis) -> float:
+    """Return the position of a step on the x axis, also of one that is not logged.
+
+    Raises ProblemsFound if metrics.jsonl cannot be read, or has no such positions.
+    """
+    if x == "step" or step == 0:
+        return float(step)
+    whole, lines = read_complete_lines(path)
+    found = parse_metric_by_step(whole, lines, TOKENS if x == "tokens" else STEP_SECONDS)
+    known = {at: value for at, value in found.items() if at <= step}
+    last = max(known, default=0)
+    position = compute_x_positions([last], known, x, path)[0]
+    # steps after the last logged one are like those before
+    per_step = position / last if x == "tokens" else known[last]
+    return position + (step - last) * per_step
+
+
+def read_complete_lines(path: Path) -> tuple[str, list[dict[str, object]] | None]:
+    """Return the complete lines of metrics.jsonl, parsed if their text is not of our own form."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise problem_error(
+            "file", f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+        ) from error
+    whole = text[: text.rfind("\n") + 1]
+    is_plain = whole.startswith(LINE_START) and whole.count("}\n" + LINE_START) + 1 == whole.count(
+        "\n"
+    )
+    lines = None if is_plain else read_metrics(path)
+    return whole, lines
 
 
 def parse_metric_by_step(
@@ -180,9 +203,12 @@ def compute_spread(series_list: Sequence[MetricSeries]) -> SeriesSpread:
     by_x = [dict(zip(series.x, series.y, strict=True)) for series in series_list]
     common = [x for x in series_list[0].x if all(x in one for one in by_x)]
     columns = [[one[x] for one in by_x] for x in common]
+    # NaN passes through min and max or not, depending on its place
+    known = [[math.nan] if any(map(math.isnan, column)) else column for column in columns]
     return SeriesSpread(
         common,
-        [math.fsum(column) / len(column) for column in columns],
-        [min(c) for c in columns],
-        [max(c) for c in columns],
+        # sum, not fsum, which raises for infinities of both signs
+        [sum(column) / len(column) for column in known],
+        [min(column) for column in known],
+        [max(column) for column in known],
     )

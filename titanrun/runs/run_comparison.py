@@ -1,7 +1,7 @@
 """Comparison of several runs: results, and all settings and circumstances that differ."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ from titanrun.recipe.rundir.run_files import (
     get_starts,
     read_json_or_empty,
 )
+from titanrun.runs.lineage import (
+    Ancestor,
+    compute_step_offset,
+    find_related_ancestors,
+    format_start,
+)
 from titanrun.runs.run_summary import RunSummary, load_run_summary
 
 # the settings that affect results come first
@@ -32,12 +38,16 @@ Lines = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """Data of a run directory: summary, recipe, last start, and logged steps by number."""
+    """Data of a run directory: summary, recipe, last start, and logged steps by number.
+
+    `ancestors` are the checkpoints that it began from, if it is compared with a relative.
+    """
 
     summary: RunSummary
     recipe: Recipe
     last_start: Mapping[str, Any]
     metrics_by_step: Lines
+    ancestors: Sequence[Ancestor] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,25 @@ def load_run_data(path: str) -> RunData:
         starts[-1],
         {line["step"]: line for line in logged},
     )
+
+
+def load_related_runs(paths: Sequence[str]) -> list[RunData]:
+    """Load the runs at some paths; the steps of forks go on from those of their relatives.
+
+    Raises ProblemsFound if one does not exist.
+    """
+    found = find_related_ancestors([get_run_folder(path) for path in paths])
+    return [
+        replace(
+            run,
+            metrics_by_step={
+                step + compute_step_offset(ancestors): line
+                for step, line in run.metrics_by_step.items()
+            },
+            ancestors=ancestors,
+        )
+        for run, ancestors in ((load_run_data(path), found.get(Path(path), [])) for path in paths)
+    ]
 
 
 def get_run_folder(path: str) -> Path:
@@ -96,13 +125,16 @@ def build_outcome_rows(runs: Sequence[RunData], states: Sequence[str]) -> list[C
     Losses are also compared at the last step that all of them logged.
     """
     entries = [run.summary for run in runs]
+    steps = tuple(run.summary.step + compute_step_offset(run.ancestors) for run in runs)
+    starts = tuple(format_start(run.ancestors) if run.ancestors else None for run in runs)
     found = [
         ComparisonRow("outcome", "state", tuple(states)),
-        ComparisonRow("outcome", "step", tuple(entry.step for entry in entries)),
+        ComparisonRow("outcome", "began at", starts),
+        ComparisonRow("outcome", "step", steps),
         ComparisonRow("outcome", "loss", tuple(entry.loss for entry in entries)),
     ]
     common = find_last_common_step([run.metrics_by_step for run in runs])
-    if common is not None and any(entry.step != common for entry in entries):
+    if common is not None and any(step != common for step in steps):
         at_common = tuple(run.metrics_by_step[common].get("loss") for run in runs)
         found.append(ComparisonRow("outcome", f"loss at step {common}", at_common))
     found.append(

@@ -14,7 +14,8 @@ class EarlyStoppingConfig(Config):
     """`median`: stop a run if its best value so far is worse than the median of the best values of
     the other runs at the same step. `halving`: at `first_step`, and at each `factor` times the
     previous step, only the best of `factor` runs continue (successive halving,
-    https://arxiv.org/abs/1810.05934, without waiting for the slowest).
+    https://arxiv.org/abs/1810.05934, without waiting for the slowest). A run is judged once at
+    each of these steps, when it reaches it: runs that start later never end it there.
     """
 
     first_step: PositiveInt = bookkeeping(10, unit="steps")
@@ -43,7 +44,8 @@ class SweepConfig(Config):
 
     filters: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr < 0.01"]])
     """Only points that satisfy all of these conditions are run: a path, one of <= >= == != < >, and
-    a value or another path.
+    a value or another path. Values are compared as `titanrun show` prints them: defaults, `auto`
+    and units are resolved.
     """
 
     max_runs: PositiveInt | None = bookkeeping(None)

@@ -39,18 +39,45 @@ class MetricCurve:
         return self.steps[-1] if self.steps else 0
 
 
-def find_early_stop_reason(
-    config: EarlyStoppingConfig, name: str, curves: Mapping[str, MetricCurve]
-) -> str | None:
-    """Return the reason for stopping a run early, or None if it continues.
+@dataclass(frozen=True, slots=True)
+class EarlyStopDecision:
+    """Decision on one run.
 
-    `curves` are those of all started runs, by name.
+    Args:
+        stop_reason: Why to stop the run, None if it continues.
+        last_passed_rung: Last rung of `halving` that the run has passed, 0 for none.
     """
-    own = curves[name]
-    if own.last_step < config.first_step:
-        return None
+
+    stop_reason: str | None
+    last_passed_rung: int = 0
+
+
+def judge_run(
+    config: EarlyStoppingConfig,
+    name: str,
+    curves: Mapping[str, MetricCurve],
+    *,
+    last_passed_rung: int = 0,
+) -> EarlyStopDecision:
+    """Decide whether a run is stopped early.
+
+    Args:
+        config: The rule.
+        name: The run to judge.
+        curves: The curves of all started runs, by name.
+        last_passed_rung: The rung of the previous decision on this run. It and the rungs before it
+            are not judged again: a promotion is never taken back.
+    """
+    if curves[name].last_step < config.first_step:
+        return EarlyStopDecision(None, last_passed_rung)
     if config.name == "halving":
-        return find_halving_stop_reason(config, name, curves)
+        return judge_rungs(config, name, curves, last_passed_rung)
+    return EarlyStopDecision(find_median_stop_reason(name, curves), last_passed_rung)
+
+
+def find_median_stop_reason(name: str, curves: Mapping[str, MetricCurve]) -> str | None:
+    """Return why a run is worse than the median at its last step, or None if it is not."""
+    own = curves[name]
     step = own.last_step
     others = [
         curve.get_best_until(step)
@@ -65,28 +92,44 @@ def find_early_stop_reason(
     )
 
 
-def find_halving_stop_reason(
-    config: EarlyStoppingConfig, name: str, curves: Mapping[str, MetricCurve]
-) -> str | None:
-    """Return the reason for stopping a run by successive halving, or None if it continues.
+def judge_rungs(
+    config: EarlyStoppingConfig,
+    name: str,
+    curves: Mapping[str, MetricCurve],
+    last_passed_rung: int,
+) -> EarlyStopDecision:
+    """Judge a run at each new rung that it has reached, by asynchronous successive halving.
 
-    At each rung that it has reached, the run must be among the best of the runs that have reached
-    it too.
+    It passes a rung if it is among the best 1 / factor of the runs that have reached the rung so
+    far (https://arxiv.org/abs/1810.05934). Where fewer than `factor` runs have reached a rung, it
+    passes too, because it would otherwise wait for runs that may never start.
     """
     factor = max(2, config.factor or DEFAULT_FACTOR)
     rung = config.first_step
     while rung <= curves[name].last_step:
-        reached = {
-            other: curve.get_best_until(rung)
-            for other, curve in curves.items()
-            if curve.last_step >= rung
-        }
-        going_on = len(reached) // factor
-        better = sum(value < reached[name] for value in reached.values())
-        if going_on and better >= going_on:
-            return (
-                f"it ranks {better + 1} of {len(reached)} at step {rung}, "
-                f"only the best {going_on} continue"
-            )
+        if rung > last_passed_rung:
+            reason = find_rung_stop_reason(rung, factor, name, curves)
+            if reason is not None:
+                return EarlyStopDecision(reason, last_passed_rung)
+            last_passed_rung = rung
         rung *= factor
+    return EarlyStopDecision(None, last_passed_rung)
+
+
+def find_rung_stop_reason(
+    rung: int, factor: int, name: str, curves: Mapping[str, MetricCurve]
+) -> str | None:
+    """Return the reason for stopping a run at a rung, or None if it passes."""
+    reached = {
+        other: curve.get_best_until(rung)
+        for other, curve in curves.items()
+        if curve.last_step >= rung
+    }
+    num_promoted = len(reached) // factor
+    better = sum(value < reached[name] for value in reached.values())
+    if num_promoted and better >= num_promoted:
+        return (
+            f"it ranks {better + 1} of {len(reached)} at step {rung}, "
+            f"only the best {num_promoted} continue"
+        )
     return None

@@ -1,7 +1,7 @@
 """Filters of sweep points: conditions on their values and on other values of the recipe."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from titanrun.config.problems import Origin, ProblemsFound, SourceText, problem_error
 from titanrun.config.read_source import read_value_text
 from titanrun.config.tree import to_plain_data
+from titanrun.config.units import SIZE_UNITS, TOKEN_UNITS, parse_count, parse_milliseconds
 
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": le,
@@ -43,6 +44,9 @@ class PointFilter:
         """
         left = get_value(self.path)
         right = get_value(str(self.right_side)) if self.is_path else self.right_side
+        numbers = parse_unit(left), parse_unit(right)
+        if not any(isinstance(number, str) for number in numbers):
+            left, right = numbers
         try:
             return bool(OPERATORS[self.operator](left, right))
         except TypeError:
@@ -51,6 +55,20 @@ class PointFilter:
                 f"{left!r} and {right!r} of '{self.text}' have no order",
                 origin=self.origin,
             ) from None
+
+
+def parse_unit(value: object) -> object:
+    """Convert a count such as `10B`, a size such as `4GiB` or a duration to a number.
+
+    Return other values as they are.
+    """
+    if not isinstance(value, str):
+        return value
+    numbers = (
+        *(parse_count(value, units) for units in (TOKEN_UNITS, SIZE_UNITS)),
+        parse_milliseconds(value),
+    )
+    return next((number for number in numbers if number is not None), value)
 
 
 def parse_filter(text: str, origin: Origin) -> PointFilter:
@@ -78,27 +96,36 @@ def parse_filter(text: str, origin: Origin) -> PointFilter:
 
 
 def build_value_lookup(
-    point: Mapping[str, object], recipe: object, origin: Origin
+    sources: Sequence[Mapping[str, object]], origin: Origin
 ) -> Callable[[str], object]:
-    """Return a function that looks up a path in the point, else in the recipe (plain data).
+    """Return a function that looks up a path in plain data of recipes, in order.
 
-    It raises ProblemsFound for a path that neither has.
+    A null gives way to a value of a later one: resolving converts `training.tokens` to steps, and
+    leaves it null. The function raises ProblemsFound for a path that none of them has.
     """
 
     def get_value(path: str) -> object:
         """Return the value at a path."""
-        if path in point:
-            return point[path]
-        value = recipe
-        for step in path.split("."):
-            if not isinstance(value, dict) or step not in value:
-                raise problem_error(
-                    "unknown-key",
-                    f"'{path}' not found in the recipe",
-                    origin=origin,
-                    hint="use the path of a recipe field",
-                )
-            value = value[step]
-        return value
+        found = [value for source in sources for value in find_values(source, path)]
+        if not found:
+            raise problem_error(
+                "unknown-key",
+                f"'{path}' not found in the recipe",
+                origin=origin,
+                hint="use the path of a recipe field",
+            )
+        return next((value for value in found if value is not None), None)
 
     return get_value
+
+
+def find_values(source: Mapping[str, object], path: str) -> list[object]:
+    """Return the value at a path in plain data, whose keys may be paths; empty if it is absent."""
+    if path in source:
+        return [source[path]]
+    value: object = source
+    for step in path.split("."):
+        if not isinstance(value, Mapping) or step not in value:
+            return []
+        value = value[step]
+    return [value]

@@ -16,8 +16,8 @@ from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.recipe.rundir.run_files import read_json_or_empty
-from titanrun.sweep.config import SweepConfig
-from titanrun.sweep.early_stopping import find_early_stop_reason
+from titanrun.sweep.config import EarlyStoppingConfig, SweepConfig
+from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
 from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -47,6 +47,7 @@ class SweepRunner:
     runs: Sequence[PlannedRun]
     print_line: PrintLine
     early_stop_reasons: dict[str, str] = field(default_factory=dict)
+    last_passed_rungs: dict[str, int] = field(default_factory=dict)
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _exit_code: int = 0
     _is_stopping: bool = False
@@ -59,7 +60,7 @@ class SweepRunner:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / LOGS).mkdir(exist_ok=True)
-        self.early_stop_reasons = load_early_stops(self.folder)
+        self.load_record()
         waiting = [run for run in self.runs if not self._is_done(run)]
         with self._forward_signals():
             while (waiting and not self._is_stopping) or self._processes:
@@ -70,6 +71,11 @@ class SweepRunner:
                 self._poll()
                 time.sleep(POLL_SECONDS)
         return EXIT_PREEMPTED if self._is_stopping else self._exit_code
+
+    def load_record(self) -> None:
+        """Load the decisions of earlier starts of this sweep."""
+        self.early_stop_reasons = load_early_stops(self.folder)
+        self.last_passed_rungs = load_last_passed_rungs(self.folder)
 
     def _is_done(self, run: PlannedRun) -> bool:
         """Return whether a run is finished, stopped early, or trained by another process."""
@@ -105,18 +111,24 @@ class SweepRunner:
             if code is not None:
                 del self._processes[name]
                 self._record_end(name, code)
-        if self.config.early_stopping is None or self._is_stopping:
-            return
+        if self.config.early_stopping is not None and not self._is_stopping:
+            self._stop_runs_that_fall_behind(self.config.early_stopping)
+
+    def _stop_runs_that_fall_behind(self, config: EarlyStoppingConfig) -> None:
+        """Judge the active runs, and record decisions before acting on them."""
         curves = {run.name: load_metric_curve(run.folder, self.config) for run in self.runs}
         for name, process in self._processes.items():
-            reason = (
-                find_early_stop_reason(self.config.early_stopping, name, curves)
-                if name not in self.early_stop_reasons
-                else None
-            )
-            if reason is not None:
-                self.early_stop_reasons[name] = reason
-                write_early_stops(self.folder, self.early_stop_reasons)
+            if name in self.early_stop_reasons:
+                continue
+            last_passed = self.last_passed_rungs.get(name, 0)
+            decision = judge_run(config, name, curves, last_passed_rung=last_passed)
+            if decision == EarlyStopDecision(None, last_passed):
+                continue
+            self.last_passed_rungs[name] = decision.last_passed_rung
+            if decision.stop_reason is not None:
+                self.early_stop_reasons[name] = decision.stop_reason
+            write_early_stops(self.folder, self.early_stop_reasons, self.last_passed_rungs)
+            if decision.stop_reason is not None:
                 process.send_signal(signal.SIGTERM)
 
     def _record_end(self, name: str, code: int) -> None:
@@ -175,10 +187,21 @@ def load_early_stops(folder: Path) -> dict[str, str]:
     return dict(ended) if isinstance(ended, Mapping) else {}
 
 
-def write_early_stops(folder: Path, reasons: Mapping[str, str]) -> None:
-    """Write the names of the runs that were stopped early, atomically."""
+def load_last_passed_rungs(folder: Path) -> dict[str, int]:
+    """Load the last rung that each run has passed, in steps."""
+    passed = read_json_or_empty(folder / RECORD).get("passed_rungs", {})
+    if not isinstance(passed, Mapping):
+        return {}
+    return {name: rung for name, rung in passed.items() if isinstance(rung, int)}
+
+
+def write_early_stops(
+    folder: Path, reasons: Mapping[str, str], last_passed_rungs: Mapping[str, int]
+) -> None:
+    """Write why runs were stopped early, and the rungs that runs have passed, atomically."""
     part = folder / f"{RECORD}.tmp"
-    part.write_text(json.dumps({"ended_early": dict(reasons)}, indent=1) + "\n", encoding="utf-8")
+    record = {"ended_early": dict(reasons), "passed_rungs": dict(last_passed_rungs)}
+    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / RECORD)
 
 

@@ -1,10 +1,12 @@
 """Validation of all sweep points before the first run; problems point into the sweep file."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from titanrun.config.base import dump_config
 from titanrun.config.problems import Origin, Problem, ProblemsFound, RelatedLocation
@@ -14,11 +16,12 @@ from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.recipe.resolving.read_recipe import read_tree
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
-from titanrun.sweep.point_filters import build_value_lookup, parse_filter
+from titanrun.sweep.point_filters import PointFilter, build_value_lookup, parse_filter
 from titanrun.sweep.run_names import build_point_names
 from titanrun.sweep.sweep_file import Point, Sweep, format_sweep_override
 
 # folder and name of a run, which do not affect its results
+Resolver = Callable[..., Resolved]
 NON_IDENTITY_FIELDS = ("name", "description", "dump_folder")
 NON_BUILD_SECTIONS = ("lr_scheduler", "debug", "metrics", "checkpoint", "guard")
 
@@ -60,20 +63,20 @@ def validate_points(
     resolve = resolve_for_elsewhere if trains_elsewhere else here
     common = merge_overrides(sweep.config.overrides, overrides)
     shared = get_text_nodes(sweep, "overrides", sweep.config.overrides)
-    points = filter_points(sweep, common, environment)
-    if not points:
+    tried = select_points(sweep, common, environment, resolve)
+    if not tried:
         message = "no point of the sweep satisfies its filters"
         raise ProblemsFound([Problem("usage", message, hint="relax the filters")])
-    found, problems = [], list[Problem]()
-    for point in points:
-        own = {format_sweep_override(path, node): node for path, node in point.items()}
-        try:
-            resolved = resolve(sweep.recipe, [*common, *own], environment=environment)
-        except ProblemsFound as error:
-            problems += [to_sweep_origin(problem, shared | own) for problem in error.problems]
-        else:
-            problems += [to_sweep_origin(problem, shared | own) for problem in resolved.warnings]
-            found.append((point, (*common, *own), resolved))
+    problems = [
+        to_sweep_origin(problem, {**shared, **case.overrides})
+        for case in tried
+        for problem in case.problems
+    ]
+    found = [
+        (case.point, (*common, *case.overrides), case.resolved)
+        for case in tried
+        if case.resolved is not None
+    ]
     problems = deduplicate_problems(problems)
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
@@ -101,29 +104,70 @@ def merge_overrides(file: Sequence[str], command_line: Sequence[str]) -> list[st
     return [*(text for text in file if get_override_path(text) not in given), *command_line]
 
 
-def filter_points(
-    sweep: Sweep, common: Sequence[str], environment: Mapping[str, str]
-) -> list[Point]:
-    """Return the points that satisfy all filters, at most `max_runs` of them."""
-    points = list(sweep.points)
-    if sweep.config.filters:
-        filters = [
-            parse_filter(text, node.origin)
-            for text, node in get_text_nodes(sweep, "filters", sweep.config.filters).items()
-        ]
-        recipe = to_plain_data(read_tree(sweep.recipe, common, environment).tree)
-        data = [
-            ({path: to_plain_data(node) for path, node in point.items()}, point) for point in points
-        ]
-        points = [
-            point
-            for values, point in data
-            if all(
-                wanted.holds(build_value_lookup(values, recipe, wanted.origin))
-                for wanted in filters
-            )
-        ]
-    return points[: sweep.config.max_runs]
+@dataclass(frozen=True, slots=True)
+class TriedPoint:
+    """Point of a sweep with its overrides, its resolved recipe if it is valid, and its problems."""
+
+    point: Point
+    overrides: Mapping[str, Node]
+    resolved: Resolved | None
+    problems: tuple[Problem, ...]
+
+
+def select_points(
+    sweep: Sweep, common: Sequence[str], environment: Mapping[str, str], resolve: Resolver
+) -> list[TriedPoint]:
+    """Return the points that satisfy all filters, at most `max_runs` of them.
+
+    Filters compare resolved values: defaults, `auto` and units are decided. A point that is not
+    valid is compared as written, so that filters can exclude it.
+    """
+    filters = [
+        parse_filter(text, node.origin)
+        for text, node in get_text_nodes(sweep, "filters", sweep.config.filters).items()
+    ]
+    cases = (try_point(sweep, point, common, environment, resolve) for point in sweep.points)
+    if filters:
+        written: Any = to_plain_data(read_tree(sweep.recipe, common, environment).tree)
+        cases = (case for case in cases if is_selected(case, filters, written))
+    return list(islice(cases, sweep.config.max_runs))
+
+
+def try_point(
+    sweep: Sweep,
+    point: Point,
+    common: Sequence[str],
+    environment: Mapping[str, str],
+    resolve: Resolver,
+) -> TriedPoint:
+    """Resolve the recipe of a point."""
+    own = {format_sweep_override(path, node): node for path, node in point.items()}
+    try:
+        resolved = resolve(sweep.recipe, [*common, *own], environment=environment)
+    except ProblemsFound as error:
+        return TriedPoint(point, own, None, tuple(error.problems))
+    return TriedPoint(point, own, resolved, tuple(resolved.warnings))
+
+
+def is_selected(
+    case: TriedPoint, filters: Sequence[PointFilter], written: Mapping[str, object]
+) -> bool:
+    """Return whether a point satisfies all filters. `written` is the recipe without points."""
+    own = {path: to_plain_data(node) for path, node in case.point.items()}
+    sources: list[Mapping[str, object]] = [own, written]
+    if case.resolved is not None:
+        sources.insert(0, dump_config(case.resolved.run))
+    for condition in filters:
+        try:
+            holds = condition.holds(build_value_lookup(sources, condition.origin))
+        except ProblemsFound:
+            # what an invalid point does not write cannot exclude it: its problems are reported
+            if case.resolved is not None:
+                raise
+            continue
+        if not holds:
+            return False
+    return True
 
 
 def get_override_path(text: str) -> str:

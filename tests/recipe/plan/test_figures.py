@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.rl.parts import TEXT
 from titanrun.distributed.spec.parallel_dims import ParallelDims
 from titanrun.recipe.plan.activations import count_live_microbatches
 from titanrun.recipe.plan.communication import estimate_pipeline_bubble, estimate_traffic
@@ -37,7 +38,7 @@ def laid_out(tmp_path):
 
 
 def bytes_of(layout):
-    return {item.name: item.bytes for item in estimate_memory(layout)}
+    return {item.name: item.bytes for item in estimate_memory(layout, DEVICES["h100"])}
 
 
 def test_memory_is_what_a_rank_keeps_times_the_size_of_its_numbers(laid_out):
@@ -142,7 +143,7 @@ def test_one_process_gathers_nothing_and_sends_nothing(laid_out):
     layout = laid_out(ranks=1)
     assert "gathered weights" not in bytes_of(layout)
     assert estimate_traffic(layout) == []
-    assert "sent by a rank" not in format_plan(layout, DEVICES["h100"])
+    assert "sent by a rank" not in format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
 
 
 def test_shards_gather_twice_and_scatter_once(laid_out):
@@ -196,15 +197,24 @@ def test_a_checkpoint_holds_weights_and_states_of_all_ranks(laid_out):
 def test_what_does_not_fit_is_said_with_a_way_out(laid_out):
     layout = laid_out(ranks=1)
     tiny = type(DEVICES["h100"])("toy", 1e-4, 1e12)
-    (warning,) = plan_to_dict(layout, tiny)["warnings"]
+    data = plan_to_dict(layout, tiny)
+    (warning,) = data["warnings"]
     assert warning.startswith("does not fit: ")
     assert "activation_checkpoint: full" in warning
+    assert data["fits"] is False and " of 0.00 GiB: does not fit\n" in format_plan(layout, data)
+
+
+def test_what_fits_is_said_too(laid_out):
+    """Row A18."""
+    layout = laid_out(ranks=1)
+    data = plan_to_dict(layout, DEVICES["h100"])
+    assert data["fits"] is True and " of 78.00 GiB: fits\n" in format_plan(layout, data)
 
 
 def test_epochs_wait_for_the_data(laid_out):
     layout = laid_out("training.epochs=3", ranks=1)
     assert "3 epochs; the number of steps depends on the data" in format_plan(
-        layout, DEVICES["h100"]
+        layout, plan_to_dict(layout, DEVICES["h100"])
     )
 
 
@@ -217,3 +227,17 @@ def test_checkpoints_are_counted_as_they_stay(laid_out):
         ]
         == 2
     )
+
+
+def test_vllm_takes_its_share_of_the_device(tmp_path):
+    """Row A6: its process is beside each rank, on the rank's accelerator."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(TEXT)
+    run = resolve_recipe(
+        str(recipe), ["rl.generator={name: vllm, memory_share: 0.25}"], environment={}, ranks=1
+    ).run
+    end = ModuleSize(800, 200, 400, 800, 200)
+    found = bytes_of(PlanLayout(run, ParallelDims(), end, [LAYER], end))
+    assert found["generator"] == 78 * 1024**3 // 4
+    assert found["published weights"] == 2 * (800 + 1000 + 800) * 4
+    assert "frozen reference" not in found

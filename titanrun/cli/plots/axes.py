@@ -13,7 +13,8 @@ class PlotCurve:
     """Named line through points.
 
     A point that is not finite, or not positive on a log scale, is a gap. `low` and `high` bound a
-    band around the line; each has as many values as there are points, or none.
+    band around the line; each has as many values as there are points, or none. With
+    `has_start_mark` its first point is marked: it goes on from another curve.
     """
 
     name: str
@@ -21,6 +22,20 @@ class PlotCurve:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    has_start_mark: bool = False
+
+    def find_start(self, across: "Axis", up: "Axis") -> tuple[float, float] | None:
+        """Return the first point that can be drawn if it is marked, else None."""
+        if not self.has_start_mark:
+            return None
+        return next(
+            (
+                (x, y)
+                for x, y in zip(self.x, self.y, strict=True)
+                if across.to_fraction(x) is not None and up.to_fraction(y) is not None
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ MIN_WIDTH = 20
 # terminal colors by curve: they repeat, the letters do not
 COLOR_CODES = ("36", "33", "32", "35", "34", "31")
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# where a curve goes on from another one
+START_MARK = "○"
 
 
 class Canvas:
@@ -94,8 +96,8 @@ def plot_braille(
 ) -> str:
     """Return lines of at most `width` columns: curves, ticks of both axes, and the x label.
 
-    If there are several curves, each ends in its letter of LETTERS. With `use_color` each has a
-    color, for a terminal.
+    If there are several curves, each ends in its letter of LETTERS, and a marked start is a
+    START_MARK. With `use_color` each has a color, for a terminal.
     """
     across, up = build_axes(curves, x_scale, y_scale)
     marks = {
@@ -108,6 +110,11 @@ def plot_braille(
     canvas = Canvas(max(width - margin - 2, MIN_WIDTH), height)
     for canvas.curve_index, curve in enumerate(curves):
         draw_curve(canvas, curve, across, up)
+        start = curve.find_start(across, up)
+        if start is not None:
+            canvas.write_letter(
+                across.to_fraction(start[0]) or 0.0, up.to_fraction(start[1]) or 0.0, START_MARK
+            )
         if len(curves) > 1:
             write_curve_letter(canvas, curve, across, up)
     rows = [

@@ -12,6 +12,7 @@ from titanrun.cli.plots.svg import (
     HEIGHT,
     LEFT,
     RIGHT,
+    START_RADIUS,
     TICKS,
     TOP,
     WIDTH,
@@ -58,6 +59,15 @@ def plot_png(
                 fill=get_curve_color(index),
                 width=round(1.5 * SCALE),
                 joint="curve",
+            )
+        start = curve.find_start(across, up)
+        if start is not None:
+            draw.circle(
+                scale_points([(to_pixel_x(across, start[0]), to_pixel_y(up, start[1]))])[0],
+                START_RADIUS * SCALE,
+                fill="white",
+                outline=get_curve_color(index),
+                width=SCALE,
             )
         if len(curves) > 1:
             draw_png_text(

@@ -10,6 +10,7 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 16, 40, 48
 # distinguishable for color-blind readers (https://jfly.uni-koeln.de/color/)
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 TICKS = 5
+START_RADIUS = 4
 Point = tuple[float, float]
 
 
@@ -42,6 +43,12 @@ def plot_svg(
             f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{line}"/>'
             for line in format_svg_polylines(curve, across, up)
         )
+        start = curve.find_start(across, up)
+        if start is not None:
+            parts.append(
+                f'<circle cx="{to_pixel_x(across, start[0])}" cy="{to_pixel_y(up, start[1])}" '
+                f'r="{START_RADIUS}" fill="white" stroke="{color}"/>'
+            )
         if len(curves) > 1:
             parts.append(
                 f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 + 16 * index}" text-anchor="end" '

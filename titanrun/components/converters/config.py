@@ -61,6 +61,8 @@ class ConverterConfig(ComponentConfig):
     """Whether it rewrites only the experts of a mixture."""
     matches_expert_weights: ClassVar = False
     """Whether its patterns also match single matrices of stacked experts."""
+    changes_parameters: ClassVar = True
+    """Whether it changes the number, shape or dtype of parameters, which a plan counts."""
     alignment: ClassVar[int] = 1
     """Divisor of the tokens of a forward pass and of the widths of a module."""
 
@@ -105,6 +107,7 @@ class Float8LinearConfig(ConverterConfig):
 
     name: Literal["float8_linear"] = numerics("float8_linear")
     builds: ClassVar = "titanrun.components.converters.float8_linear:convert"
+    changes_parameters: ClassVar = False
     number_format: ClassVar = "float8"
     alignment: ClassVar = 16
     recipe_name: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = numerics("tensorwise")
@@ -176,6 +179,7 @@ class Float8GroupedMmConfig(ConverterConfig):
 
     name: Literal["float8_grouped_mm"] = numerics("float8_grouped_mm")
     builds: ClassVar = "titanrun.components.converters.grouped_mm:convert_to_float8"
+    changes_parameters: ClassVar = False
     number_format: ClassVar = "float8"
     is_for_experts: ClassVar = True
     alignment: ClassVar = 16
@@ -201,6 +205,7 @@ class Mxfp8LinearConfig(ConverterConfig):
 
     name: Literal["mxfp8_linear"] = numerics("mxfp8_linear")
     builds: ClassVar = "titanrun.components.converters.mxfp8_linear:convert"
+    changes_parameters: ClassVar = False
     number_format: ClassVar = "mxfp8"
     alignment: ClassVar = 32
     recipe_name: Literal["mxfp8_cublas", "mxfp8_cublas_rceil"] = numerics("mxfp8_cublas")
@@ -230,6 +235,7 @@ class Mxfp8GroupedMmConfig(ConverterConfig):
 
     name: Literal["mxfp8_grouped_mm"] = numerics("mxfp8_grouped_mm")
     builds: ClassVar = "titanrun.components.converters.grouped_mm:convert_to_mxfp8"
+    changes_parameters: ClassVar = False
     number_format: ClassVar = "mxfp8"
     is_for_experts: ClassVar = True
     alignment: ClassVar = 32
@@ -259,6 +265,7 @@ class Nvfp4LinearConfig(ConverterConfig):
 
     name: Literal["nvfp4_linear"] = numerics("nvfp4_linear")
     builds: ClassVar = "titanrun.components.converters.nvfp4_linear:convert"
+    changes_parameters: ClassVar = False
     number_format: ClassVar = "nvfp4"
     alignment: ClassVar = 128
     fqns: tuple[Text, ...] = numerics((), examples=[["feed_forward"]])
@@ -291,6 +298,7 @@ class QatConfig(ConverterConfig):
 
     name: Literal["qat"] = numerics("qat")
     builds: ClassVar = "titanrun.components.converters.torchao_quantization:convert"
+    changes_parameters: ClassVar = False
     scheme: QatScheme = numerics("int8_dynamic_activation_int4_weight")
     """Target quantization, by torchao's names: weights in 4 bits, and inputs of modules in 8 bits
     or unchanged."""

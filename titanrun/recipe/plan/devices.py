@@ -5,6 +5,8 @@ The speed is that of dense bf16 matrix products, from the vendors' data sheets.
 
 from dataclasses import dataclass
 
+GIB = 1024**3
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

@@ -9,10 +9,10 @@ attention's output before and after its layout is changed for the projection, an
 hidden width.
 """
 
-from dataclasses import dataclass
-
 from titanrun.recipe.plan.activations import compute_layer_activations, count_live_microbatches
-from titanrun.recipe.plan.plan_layout import ZERO_SIZE, ModuleSize, PlanLayout
+from titanrun.recipe.plan.devices import Device
+from titanrun.recipe.plan.model_copies import estimate_model_copies
+from titanrun.recipe.plan.plan_layout import ZERO_SIZE, MemoryItem, ModuleSize, PlanLayout
 
 # relative error of the estimated activations, compared with autograd in tests/recipe/plan
 ERROR_BAND = 0.25
@@ -21,20 +21,11 @@ GATHERED_LAYERS = 2
 LOGIT_COPIES_FP32 = 2
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryItem:
-    """Row of the memory table: bytes, and the formula behind them."""
-
-    name: str
-    bytes: int
-    formula: str
-
-
-def estimate_memory(layout: PlanLayout) -> list[MemoryItem]:
+def estimate_memory(layout: PlanLayout, device: Device) -> list[MemoryItem]:
     """Return the memory items of the pipeline rank that needs most."""
     return max(
         (
-            estimate_stage_memory(layout, rank, parts)
+            estimate_stage_memory(layout, rank, parts, device)
             for rank, parts in enumerate(layout.get_sizes_per_rank())
         ),
         key=sum_bytes,
@@ -47,7 +38,7 @@ def sum_bytes(items: list[MemoryItem]) -> int:
 
 
 def estimate_stage_memory(
-    layout: PlanLayout, rank: int, parts: list[ModuleSize]
+    layout: PlanLayout, rank: int, parts: list[ModuleSize], device: Device
 ) -> list[MemoryItem]:
     """Return the memory items of one pipeline rank."""
     kept = sum(part.local for part in parts)
@@ -62,7 +53,7 @@ def estimate_stage_memory(
     items.append(estimate_activations(layout, rank, parts))
     if parts[-1] is layout.head:
         items.append(estimate_logits(layout))
-    return items
+    return items + estimate_model_copies(layout, parts, device)
 
 
 def estimate_gradients(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:

@@ -18,6 +18,15 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """Row of the memory table: bytes, and the formula behind them."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModuleSize:
     """Elements of one part of the model: the embedding, a layer, or norm and output head.
 

@@ -9,7 +9,7 @@ from titanrun.models.shared.spec.flops import (
     flops_per_token,
 )
 from titanrun.recipe.plan.communication import estimate_pipeline_bubble, estimate_traffic
-from titanrun.recipe.plan.devices import Device
+from titanrun.recipe.plan.devices import GIB, Device
 from titanrun.recipe.plan.memory_estimate import (
     ERROR_BAND,
     compute_checkpoint_bytes,
@@ -18,7 +18,6 @@ from titanrun.recipe.plan.memory_estimate import (
 )
 from titanrun.recipe.plan.plan_layout import PlanLayout
 
-GIB = 1024**3
 # share of the device's peak: what most runs start with, and what well-tuned dense runs reach
 USUAL_MFU = (0.25, 0.45)
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
@@ -26,7 +25,7 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
 def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
     """Return all numbers of the plan. Bytes and counts are integers."""
-    run, items = layout.run, estimate_memory(layout)
+    run, items = layout.run, estimate_memory(layout, device)
     steps, batch_size = run.training.steps, int(run.training.global_batch_size)
     tokens = batch_size * run.training.seq_len
     flops = flops_per_token(run.model, run.training.seq_len)
@@ -56,6 +55,7 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
         ],
         "memory_total": sum_bytes(items),
         "memory_of_device": round(device.memory_gib * GIB),
+        "fits": sum_bytes(items) <= device.memory_gib * GIB,
         "bubble": estimate_pipeline_bubble(layout),
         "traffic": [
             {"axis": entry.axis, "bytes": entry.bytes, "what": entry.description}
@@ -94,7 +94,7 @@ def count_checkpoints(layout: PlanLayout) -> int | None:
 
 def find_plan_warnings(layout: PlanLayout, device: Device) -> list[str]:
     """Return warnings for the user."""
-    found, need = [], sum_bytes(estimate_memory(layout))
+    found, need = [], sum_bytes(estimate_memory(layout, device))
     share = need / (device.memory_gib * GIB)
     if share > 1:
         found.append(
@@ -122,9 +122,8 @@ def suggest_memory_saving(layout: PlanLayout) -> str:
     return "use more shards, or tensor, context or pipeline parallelism"
 
 
-def format_plan(layout: PlanLayout, device: Device) -> str:
-    """Return the plan in sections of aligned lines."""
-    data = plan_to_dict(layout, device)
+def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
+    """Return the plan of `plan_to_dict` in sections of aligned lines."""
     warnings = (f"warning: {text}" for text in data["warnings"])
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
     return "\n".join([*lines, "", *format_checkpoint_lines(data), *warnings]).rstrip()
@@ -186,7 +185,8 @@ def format_memory(data: dict[str, Any]) -> list[str]:
             for item in data["memory"]
         ),
         f"  {'total':<17} {format_aligned_gib(data['memory_total'])}   of "
-        f"{format_aligned_gib(data['memory_of_device']).strip()}",
+        f"{format_aligned_gib(data['memory_of_device']).strip()}: "
+        f"{'fits' if data['fits'] else 'does not fit'}",
     ]
 
 

@@ -31,7 +31,6 @@ from titanrun.recipe.comparing.resume_policy import (
     format_resume_change,
 )
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.provenance import build_source_report, collect_value_sources
 from titanrun.recipe.resolving.resolve import Resolved, load_resolved
 from titanrun.recipe.resolving.run_length import find_written_lengths
 from titanrun.recipe.rundir.checkpoint_lookup import (
@@ -56,6 +55,7 @@ from titanrun.recipe.rundir.run_metadata import (
     build_start_record,
     get_diff_file_name,
 )
+from titanrun.recipe.rundir.value_sources import build_run_sources
 
 # the second identifies a checkpoint whose manifest is lost
 CHECKPOINT_MARKERS = (MANIFEST_FILE, ".metadata")
@@ -332,7 +332,7 @@ def write_run_directory(
     write_text_atomically(directory.path / RESOLVED, resolved.text)
     write_indented_json(
         directory.path / SOURCES,
-        build_source_report(collect_value_sources(resolved), resolved.tree, said),
+        build_run_sources(resolved, said),
     )
     if diff:
         write_text_atomically(directory.path / get_diff_file_name(diff), diff)
@@ -354,7 +354,7 @@ def write_recipe_files(directory: RunDirectory, resolved: Resolved, argv: Sequen
     write_text_atomically(directory.path / RESOLVED, resolved.text)
     write_indented_json(
         directory.path / SOURCES,
-        build_source_report(collect_value_sources(resolved), resolved.tree, list(argv)),
+        build_run_sources(resolved, argv),
     )
 
 

@@ -53,7 +53,7 @@ def measure_rank_memory(recipe: Recipe, world_size: int) -> dict[str, Any]:
         ProblemsFound: the model cannot be built.
     """
     stages = recipe.parallelism.pipeline_parallel_degree
-    small = reduce_to_one_stage(recipe)
+    small = reduce_to_one_stage(omit_computation(recipe))
     precision = get_precision(small.training.dtype, small.training.mixed_precision_param)
     with simulate_rank(small, 0, world_size=world_size // stages) as meshes:
         model = build_model(small, precision)
@@ -62,6 +62,20 @@ def measure_rank_memory(recipe: Recipe, world_size: int) -> dict[str, Any]:
         found = measure_layers(model)
     layers = found["layers"] * (recipe.model.layer_count() // len(found["layers"]))
     return {**found, "layers": layers}
+
+
+def omit_computation(recipe: Recipe) -> Recipe:
+    """Return the recipe without what changes only how parameters are computed with.
+
+    torch.compile, and torchao with the compiler that it loads, take longer to import than all
+    else takes.
+    """
+    data = dump_config(recipe)
+    data["compile"] |= {"enable": False}
+    data["converters"] = [
+        dump_config(converter) for converter in recipe.converters if converter.changes_parameters
+    ]
+    return type(recipe).model_validate(data)
 
 
 def reduce_to_one_stage(recipe: Recipe) -> Recipe:

@@ -1,5 +1,6 @@
 """Retention of the checkpoints of a run."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ class RetentionPolicy:
     Args:
         keep_latest_k: Number of latest checkpoints. 0 keeps all checkpoints.
         keep_every: Also keep steps divisible by this number.
-        keep_best: Also keep this number of checkpoints with the lowest validation loss.
+        keep_best: Also keep this number of checkpoints with the lowest validation loss. NaN is the
+            worst loss.
     """
 
     keep_latest_k: int = 0
@@ -26,7 +28,8 @@ class RetentionPolicy:
             return []
         steps = list(manifests)
         losses = sorted(
-            (found.validation_loss, step)
+            # NaN is neither below nor above any number, so that sorting by it is in no order
+            (math.inf if math.isnan(found.validation_loss) else found.validation_loss, step)
             for step, found in manifests.items()
             if found.validation_loss is not None
         )

@@ -1,0 +1,65 @@
+"""Memory of further models beside the trained one: frozen references and generators."""
+
+from titanrun.recipe.plan.devices import GIB, Device
+from titanrun.recipe.plan.plan_layout import MemoryItem, ModuleSize, PlanLayout
+from titanrun.recipe.recipe import find_lora_converter
+from titanrun.rl.config import RlConfig
+from titanrun.rl.generators.config import NativeConfig, VllmConfig
+
+
+def estimate_model_copies(
+    layout: PlanLayout, parts: list[ModuleSize], device: Device
+) -> list[MemoryItem]:
+    """Return the memory items of all models that a rank keeps beside the trained one."""
+    items = []
+    if has_frozen_reference(layout):
+        # a second engine of the same layout, without gradients and optimizer states
+        kept, each = sum(part.local for part in parts), layout.storage_bytes
+        items.append(
+            MemoryItem("frozen reference", kept * each, f"{kept:,} x {each} bytes, as the weights")
+        )
+    if layout.run.rl is not None:
+        items += estimate_generator(layout, layout.run.rl, device)
+    return items
+
+
+def has_frozen_reference(layout: PlanLayout) -> bool:
+    """Return whether the run keeps a second model with the initial weights.
+
+    With adapters a preference loss uses the trained model without them instead.
+    """
+    if layout.run.rl is not None:
+        return layout.run.rl.reference == "frozen_copy"
+    return layout.run.loss.needs_reference and find_lora_converter(layout.run) is None
+
+
+def estimate_generator(layout: PlanLayout, config: RlConfig, device: Device) -> list[MemoryItem]:
+    """Return the memory of the generator, and of the weights on their way to it.
+
+    The KV cache of the native generator is not counted: it is freed before the training step.
+    """
+    generator = config.generator
+    each = layout.storage_bytes if config.batch_invariant else layout.compute_bytes
+    parts = [layout.embedding, *layout.layers, layout.head]
+    whole = sum(part.total for part in parts)
+    items = []
+    if isinstance(generator, NativeConfig):
+        # tensor-parallel ranks share the generator's weights as those that they compute with
+        is_split = generator.tensor_parallel
+        held = sum(part.gathered for part in parts) if is_split else whole
+        items.append(MemoryItem("generator", held * each, f"{held:,} x {each} bytes"))
+    if isinstance(generator, VllmConfig):
+        share = round(generator.memory_share * device.memory_gib * GIB)
+        items.append(
+            MemoryItem("generator", share, f"memory_share {generator.memory_share:g} of the device")
+        )
+    if config.sync.transport == "in_process":
+        versions = config.sync.keep_versions
+        items.append(
+            MemoryItem(
+                "published weights",
+                versions * whole * each,
+                f"keep_versions {versions} x {whole:,} x {each} bytes",
+            )
+        )
+    return items
