@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from titanrun.config.control_characters import CONTROL_CHARACTER, escape_line
 from titanrun.config.problems import problem_error
 from titanrun.config.units import duration_to_seconds
 from titanrun.launch.config import LaunchConfig, SlurmLaunchConfig
@@ -103,12 +104,34 @@ def format_batch_script(
     head = [
         "#!/bin/bash",
         "# written by titanrun launch",
-        *(f"#SBATCH {line}" for line in (*sbatch_options, *config.options)),
+        *(f"#SBATCH {check_one_line(line)}" for line in (*sbatch_options, *config.options)),
         "",
         *config.setup,
     ]
     end = (REQUEUE if config.requeue else "") + 'exit "$code"\n'
     return "\n".join(head) + BODY.format(start=start_command) + end
+
+
+def check_one_line(option: str) -> str:
+    """Return an option of sbatch.
+
+    Raises:
+        ProblemsFound: If it has a control character. A line break would end the option, and bash
+            would run the rest.
+    """
+    if CONTROL_CHARACTER.search(option):
+        raise problem_error(
+            "usage",
+            f"a batch script cannot contain {escape_line(option)!r}: it has a control character",
+            path=("launch",),
+            hint="rename the file or folder",
+        )
+    return option
+
+
+def escape_sbatch_pattern(folder: Path) -> str:
+    """Return a folder with a slash, in which sbatch replaces nothing: `%` begins a pattern."""
+    return f"{folder}/".replace("%", "%%")
 
 
 def build_sbatch_options(
@@ -118,7 +141,7 @@ def build_sbatch_options(
     return [
         f"--job-name={shlex.quote(name)}",
         f"--chdir={shlex.quote(str(folder))}",
-        f"--output={shlex.quote(str(folder / output))}",
+        f"--output={shlex.quote(escape_sbatch_pattern(folder / output.parent) + output.name)}",
         "--open-mode=append",
         f"--nodes={config.nnodes}",
         f"--ntasks-per-node={config.nproc_per_node}",

@@ -6,7 +6,7 @@ from annotated_types import Len
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import bookkeeping, numerics
-from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import Argument, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 class EnvironmentConfig(ComponentConfig):
@@ -66,7 +66,7 @@ class ProgramConfig(MultiTurnEnvironmentConfig):
 
     name: Literal["program"] = numerics("program")
     builds: ClassVar = "titanrun.rl.environments.program_environment:ProgramEnvironment"
-    command: Annotated[tuple[Text, ...], Len(1)] = numerics(examples=[["python", "world.py"]])
+    command: Annotated[tuple[Argument, ...], Len(1)] = numerics(examples=[["python", "world.py"]])
     """Program and arguments."""
     step_timeout_seconds: PositiveFloat = bookkeeping(60.0, unit="seconds")
     """Longest duration of a turn. Then the program is restarted, the conversation dropped."""

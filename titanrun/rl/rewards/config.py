@@ -6,9 +6,16 @@ from annotated_types import Len
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import bookkeeping, numerics
-from titanrun.config.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import (
+    Argument,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
 
-Command = Annotated[tuple[Text, ...], Len(1)]
+Command = Annotated[tuple[Argument, ...], Len(1)]
 
 
 class RewardConfig(ComponentConfig):
