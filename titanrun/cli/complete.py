@@ -57,7 +57,7 @@ def make_flags(*names: str) -> dict[str, OptionValues]:
     return dict.fromkeys(names, NO_VALUE)
 
 
-TRUST_OPTION = make_flags("--trust-remote-code")
+TRUST_OPTION = make_flags("--trust")
 REPORTING_OPTIONS: dict[str, OptionValues] = {"--log-format": ("text", "json"), "--notify": None}
 COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     "train": CommandSyntax(
@@ -65,7 +65,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "launch": CommandSyntax(
         (("files",), ("overrides",)),
-        {**make_flags("--dry-run", "--no-follow"), **REPORTING_OPTIONS},
+        {**make_flags("--dry-run", "--no-follow"), **TRUST_OPTION, **REPORTING_OPTIONS},
     ),
     "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
     "fork": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
@@ -87,7 +87,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             **make_flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
-    "eval": CommandSyntax((("files",), ("overrides",)), make_flags("--json")),
+    "eval": CommandSyntax((("files",), ("overrides",)), {**make_flags("--json"), **TRUST_OPTION}),
     "download": CommandSyntax(
         ((),),
         {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"},
@@ -103,6 +103,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("files",), ("overrides",)),
         {
             **make_flags("--list", "--launch", "--dry-run", "--table"),
+            **TRUST_OPTION,
             "--format": ("text", "csv", "json"),
         },
     ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust_remote_code
+from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust
 
 COMMANDS = {
     "train": "train a recipe",
@@ -64,7 +64,7 @@ def main() -> NoReturn:
     gc.disable()
     disable_pydantic_plugins()
     # only the flag allows it, never a leftover environment variable
-    set_trust_remote_code(False)
+    set_trust(None)
     # None if the stream was closed from the start, as by `>&-`
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

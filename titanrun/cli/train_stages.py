@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
 
+from titanrun.cli.consent import request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
@@ -87,6 +88,7 @@ def train_stages(
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=None)
     folder = choose_stages_folder(stages, options.recipe, staged, now)
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
+    request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
     directories = [select_run_directory(stage.resolved, now) for stage in stages]
     warnings = {
         (problem.label, problem.message, str(problem.origin)): problem

@@ -7,9 +7,11 @@ from typing import Any
 MASK = "***"
 # words in the name of an environment variable that holds a secret
 SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)$",
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)_?[0-9]*$",
     re.IGNORECASE,
 )
+# sockets of agents that act with the keys of the user
+AGENT_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO")
 # a shorter value is too common a word to be replaced everywhere
 MIN_SECRET_LENGTH = 8
 # tokens by the prefix of their issuer, the password in a URL, and values assigned to the name of a
@@ -66,6 +68,16 @@ def star_out_url_credentials(line: str) -> str:
     for pattern in (URL_USER_INFO, URL_QUERY):
         line = pattern.sub(lambda found: found[1] + "*" * len(found[2]), line)
     return line
+
+
+def is_secret_variable(name: str, value: str = "") -> bool:
+    """Return whether an environment variable holds a secret, by its name or its value."""
+    return (
+        SECRET_NAME.search(name) is not None
+        or name in AGENT_VARIABLES
+        or TOKEN.search(value) is not None
+        or PRIVATE_KEY.search(value) is not None
+    )
 
 
 def get_likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:

@@ -34,6 +34,7 @@ LONGEST_PATH = 1024
 # leaves space for what follows a prefix
 LONGEST_PREFIX = 200
 # what ends a word, or quotes, in a shell or in a line of sbatch options
+VARIABLE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 SPLIT_WORD = re.compile(r"""[\s'"`\\$;&|<>()#*?!]""")
 T = TypeVar("T")
 
@@ -75,6 +76,14 @@ def validate_file_name_prefix(text: str) -> str:
     return text
 
 
+def validate_variable_name(text: str) -> str:
+    """Return the name of an environment variable."""
+    if VARIABLE_NAME.fullmatch(text) is None:
+        raise PydanticCustomError("the_name_of_an_environment_variable", "is no name")
+    return text
+
+
+VariableName: TypeAlias = Annotated[str, AfterValidator(validate_variable_name)]
 Line: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_line)]
 Word: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_word)]
 Argument: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_argument)]

@@ -183,11 +183,17 @@ class SlurmLaunchConfig(LaunchConfig):
     loses a node, or reaches its time limit before the last step.
     """
     setup: tuple[ScriptLine, ...] = bookkeeping(
-        (), resume=True, examples=[["module load cuda", "export NCCL_DEBUG=WARN"]]
+        (),
+        resume=True,
+        examples=[["module load cuda", "export NCCL_DEBUG=WARN"]],
+        runs_code="shell",
     )
     """Shell lines to run before the ranks are started."""
     options: tuple[ScriptLine, ...] = bookkeeping(
-        (), resume=True, examples=[["--constraint=nvlink", "--exclude=node07"]]
+        (),
+        resume=True,
+        examples=[["--constraint=nvlink", "--exclude=node07"]],
+        runs_code="shell",
     )
     """Further options of sbatch, one per line. They come last and take precedence."""
 

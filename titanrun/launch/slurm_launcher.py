@@ -13,6 +13,7 @@ from pathlib import Path
 
 from titanrun.config.control_characters import CONTROL_CHARACTER, escape_line
 from titanrun.config.problems import problem_error
+from titanrun.config.trust import TRUST_FLAG
 from titanrun.config.units import duration_to_seconds
 from titanrun.launch.config import LaunchConfig, SlurmLaunchConfig
 from titanrun.launch.launch_env import get_environment
@@ -34,11 +35,11 @@ trap : TERM USR1
 {start}
 code=$?
 """
-ONE_RUN = "srun --wait=60 {python} -m titanrun resume {run}"
+ONE_RUN = "srun --wait=60 {python} -m titanrun resume {run}{trust}"
 MANY_RUNS = """runs=(
 {runs}
 )
-srun --wait=60 {python} -m titanrun resume "${{runs[$SLURM_ARRAY_TASK_ID]}}\""""
+srun --wait=60 {python} -m titanrun resume "${{runs[$SLURM_ARRAY_TASK_ID]}}"{trust}"""
 REQUEUE = """
 # 75: saved and stopped before its end. A canceled job is not RUNNING any more and is not requeued
 if [ "$code" -eq 75 ] &&
@@ -64,9 +65,24 @@ def start_slurm_rank(config: LaunchConfig, *, resolved: Path, processes: int) ->
     exec_worker([str(resolved)], get_environment())
 
 
-def build_run_script(config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path) -> str:
-    """Build the batch script of one run, which starts in `folder`; `name` is the job name."""
-    start = ONE_RUN.format(python=shlex.quote(sys.executable), run=shlex.quote(str(run)))
+def build_run_script(
+    config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path, allows_code: bool = False
+) -> str:
+    """Build the batch script of one run.
+
+    Args:
+        config: the launch section.
+        run: the run directory.
+        name: the job name.
+        folder: where the script starts.
+        allows_code: whether the user allowed code that the recipe names. A node may have another
+            home folder than the machine where that is remembered.
+    """
+    start = ONE_RUN.format(
+        python=shlex.quote(sys.executable),
+        run=shlex.quote(str(run)),
+        trust=f" {TRUST_FLAG}" if allows_code else "",
+    )
     return format_batch_script(
         config,
         build_sbatch_options(config, name, folder, output=run / FOLDER / "job-%j.log"),
@@ -82,10 +98,15 @@ def build_sweep_script(
     folder: Path,
     sweep: Path,
     slots: int,
+    allows_code: bool = False,
 ) -> str:
     """Build the batch script of an array with one task per run, at most `slots` at a time."""
     listed = "\n".join(f"    {shlex.quote(str(run))}" for run in runs)
-    start = MANY_RUNS.format(python=shlex.quote(sys.executable), runs=listed)
+    start = MANY_RUNS.format(
+        python=shlex.quote(sys.executable),
+        runs=listed,
+        trust=f" {TRUST_FLAG}" if allows_code else "",
+    )
     array = f"--array=0-{len(runs) - 1}%{slots}"
     return format_batch_script(
         config,
