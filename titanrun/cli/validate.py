@@ -10,6 +10,7 @@ from titanrun.cli.messages import print_detail, print_note, print_source_files
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import Problem
+from titanrun.config.tree import format_path
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
@@ -67,7 +68,13 @@ def print_what_is_trusted(examined: ValidationResult, options: Namespace) -> Non
     runs = examined.stage_runs or ((examined.resolved,) if examined.resolved else ())
     if options.trust:
         remember_all(runs)
-    lines = [line for run in runs for line in format_code_list(run)]
+    lines = [
+        f"reads environment variable {name}: {format_path(path)}"
+        for run in runs
+        for path, names in run.variables.items()
+        for name in names
+    ]
+    lines += [line for run in runs for line in format_code_list(run)]
     for line in dict.fromkeys(lines):
         print_note(options, f"  {line}")
 

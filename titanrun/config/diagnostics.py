@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Literal
 
 from titanrun.config.problems import Fix, Origin, Problem, RelatedLocation
-from titanrun.config.redaction import redact_url_credentials
+from titanrun.config.redaction import redact_url_credentials, star_out_assigned_secrets
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import format_path
 
@@ -194,7 +194,7 @@ def format_short_value(value: object) -> str:
             if isinstance(value, str)
             else str(value)
         )
-    text = redact_url_credentials(text)
+    text = star_out_assigned_secrets(redact_url_credentials(text))
     return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
 
 

@@ -4,7 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from titanrun.config.redaction import redact_url_credentials, star_out_url_credentials
+from titanrun.config.redaction import (
+    redact_url_credentials,
+    star_out_assigned_secrets,
+    star_out_url_credentials,
+)
 
 ProblemCode = Literal[
     "syntax",
@@ -65,7 +69,7 @@ class SourceText:
             if place.line == number:
                 start, end = place.column - 1, max(place.column, place.end_column - 1)
                 text = text[:start] + "*" * len(text[start:end]) + text[end:]
-        return star_out_url_credentials(text)
+        return star_out_assigned_secrets(star_out_url_credentials(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,15 @@ SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)_?[0-9]*$",
     re.IGNORECASE,
 )
+# tokens of a vocabulary, which are no secrets
+SPECIAL_TOKEN = re.compile(
+    r"(^|_)(bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop)_token$", re.IGNORECASE
+)
+# `key: value`, `key=value` and `"key": "value"`, but not a value that is a reference
+ASSIGNMENT = re.compile(
+    r"""(?P<key>[A-Za-z_][\w.\[\]-]*)(?P<gap>["']?\s*[:=]\s*(?:![\w!]*\s+)?)"""
+    r"""(?P<value>(?!["']?\$\{env:)(?:"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s,{}\[\]#'"][^\s,}\]]*))"""
+)
 # sockets of agents that act with the keys of the user
 AGENT_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO")
 # a shorter value is too common a word to be replaced everywhere
@@ -78,6 +87,30 @@ def is_secret_variable(name: str, value: str = "") -> bool:
         or TOKEN.search(value) is not None
         or PRIVATE_KEY.search(value) is not None
     )
+
+
+def is_secret_key(key: str) -> bool:
+    """Return whether a key of a recipe, in any spelling, is about a secret."""
+    spelled = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_")
+    return SECRET_NAME.search(spelled) is not None and not SPECIAL_TOKEN.search(spelled)
+
+
+def star_out_assigned_secrets(line: str) -> str:
+    """Replace each character of a value by a star if its key is about a secret.
+
+    Tokens are replaced whatever their key is. References to variables stay.
+    """
+
+    def star(found: re.Match[str]) -> str:
+        value = found["value"]
+        return (
+            found["key"] + found["gap"] + "*" * len(value)
+            if is_secret_key(re.split(r"[.\]]", found["key"])[-1])
+            else found[0]
+        )
+
+    starred = ASSIGNMENT.sub(star, line)
+    return TOKEN.sub(lambda found: "*" * len(found[0]), starred)
 
 
 def get_likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from titanrun.config.apply_overrides import apply_overrides
+from titanrun.config.checksum import get_checksum_state
 from titanrun.config.compose import compose, is_absent
 from titanrun.config.error_messages import SECRET_HELP, SECRET_MESSAGE
 from titanrun.config.interpolate import interpolate
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
+from titanrun.config.references import find_variables
 from titanrun.config.renames import RenameResult, rename_former_keys
 from titanrun.config.tree import (
     Node,
@@ -36,12 +38,16 @@ from titanrun.recipe.resolving.schema_queries import SchemaQueries
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The tree, problems of single values, the paths they affect in it, and warnings."""
+    """The tree, problems of single values, the paths they affect in it, and warnings.
+
+    `variables` are the environment variables that values read, by path.
+    """
 
     tree: Node
     problems: tuple[Problem, ...]
     unreadable_paths: set[DataPath]
     warnings: tuple[Problem, ...] = ()
+    variables: Mapping[DataPath, list[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -128,6 +134,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
         tuple(problems),
         find_invalid_paths(today.tree, findings.unreadable_origins) | findings.unreadable_paths,
         warnings,
+        find_variables(overridden, after.is_secret),
     )
 
 
@@ -152,6 +159,26 @@ def check_not_shipped_name(file: str) -> None:
 def apply_renames(tree: Node) -> RenameResult:
     """Return the tree with the current names of fields."""
     return rename_former_keys(get_recipe_class(), tree, to_plain_data(tree))
+
+
+def find_checksum_problems(file: str, tree: Node) -> list[Problem]:
+    """Return a warning if a resolved recipe does not match the checksum in its header."""
+    if get_checksum_state(tree.origin.source.text) != "changed":
+        return []
+    message = (
+        f"{file} was edited after it was written: "
+        "its body no longer matches the checksum in its first line"
+    )
+    return [
+        Problem(
+            "version",
+            message,
+            (),
+            None,
+            severity="warning",
+            hint="remove the first line to turn it into an ordinary recipe",
+        )
+    ]
 
 
 def load_listed_plugins(tree: Node) -> list[Problem]:

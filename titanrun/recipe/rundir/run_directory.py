@@ -22,7 +22,7 @@ from titanrun.config.data_diff import DataChange, diff_data
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation, problem_error
-from titanrun.config.redaction import redact
+from titanrun.config.redaction import redact, star_out_assigned_secrets
 from titanrun.config.secrets import get_secret_values
 from titanrun.config.tree import find_node, format_path
 from titanrun.recipe.comparing.resume_policy import (
@@ -298,7 +298,7 @@ def write_run_directory(
     Values of secrets, which `environment` has, are redacted in all of them.
     """
     hidden = get_secret_values(environment, resolved.run)
-    said = [redact(word, hidden) for word in argv]
+    said = [star_out_assigned_secrets(redact(word, hidden)) for word in argv]
     # before any file is created, which git would list as untracked
     start, diff = build_start_record(
         resolved.run,
