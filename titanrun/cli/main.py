@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from titanrun.config.safe_stream import make_safe
 from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust
 
 COMMANDS = {
@@ -68,6 +69,8 @@ def main() -> NoReturn:
     # None if the stream was closed from the start, as by `>&-`
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    # text of files is shown, never obeyed by the terminal
+    sys.stdout, sys.stderr = make_safe(sys.stdout), make_safe(sys.stderr)
     os._exit(run_and_flush(sys.argv[1:]))
 
 

@@ -38,6 +38,7 @@ from titanrun.recipe.resolving.stage_sequence import (
 )
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_directory import (
+    PRIVATE_FOLDER_MODE,
     RunDirectory,
     choose_new_folder,
     select_run_directory,
@@ -105,7 +106,7 @@ def train_stages(
             f"finished in {folder}",
         )
         return 0
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     write_text_atomically(
         folder / STAGES_FILE,
         format_multi_stage_recipe(get_stages_name(options.recipe, staged), stages),

@@ -58,6 +58,7 @@ from titanrun.recipe.rundir.run_metadata import (
     get_diff_file_name,
 )
 
+PRIVATE_FOLDER_MODE = 0o700
 # the second identifies a checkpoint whose manifest is lost
 CHECKPOINT_MARKERS = (MANIFEST_FILE, ".metadata")
 
@@ -350,7 +351,8 @@ def create_run_directory(path: Path, resolved: Resolved) -> None:
         ProblemsFound: If that is not possible.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        # weights, data samples and logs are for the user, unless chmod says otherwise
+        path.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as error:
         place = find_node(resolved.tree, ("dump_folder",))
         message = (

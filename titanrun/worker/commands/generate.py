@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from titanrun.components.tokenizers.chat_template import apply_chat_template
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -222,7 +223,9 @@ def print_continuation(
     if job["json"]:
         print(json.dumps({"text": text, "token_ids": continuation.tokens}, ensure_ascii=False))
     else:
-        print(text if job["chat"] else prompt + text)
+        said = text if job["chat"] else prompt + text
+        # a program gets what the model wrote, a terminal does not obey it
+        print(escape_lines(said) if sys.stdout.isatty() else said)
 
 
 if __name__ == "__main__":
