@@ -20,8 +20,9 @@ from titanrun.config.problems import DataPath
 TRUST_FLAG = "--trust"
 # what the command line allows in this process and those it starts: every code, or a model's
 TRUST_VARIABLE = "TITANRUN_TRUST"
-TRUST_ALL, TRUST_MODEL_CODE = "all", "model code"
 CodeKind = Literal["command", "folder", "shell", "model code"]
+TRUST_ALL = "all"
+TRUST_MODEL_CODE: Literal["model code"] = "model code"
 # a larger file counts by size and time of change
 MAX_HASHED_BYTES = 64 * 1024**2
 MAX_FILES = 10_000
@@ -63,6 +64,17 @@ def compute_folder_digest(kind: CodeKind, folder: Path, suffixes: Sequence[str])
 
 
 def list_code_files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the files below a folder with one of these suffixes, in order.
+
+    A folder that cannot be read has none: whoever uses it reports that.
+    """
+    try:
+        return find_files(folder, suffixes)
+    except (OSError, ValueError):  # a name that is too long, or has a NUL character
+        return []
+
+
+def find_files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
     """Return the files below a folder with one of these suffixes, in order."""
     found = (file for file in folder.rglob("*") if file.suffix in suffixes and file.is_file())
     return sorted(file for file, _ in zip(found, range(MAX_FILES), strict=False))

@@ -115,7 +115,7 @@ class TransformersConfig(ModelConfig):
     def find_model_code(self) -> NamedCode | None:
         """Return the code beside config.json if that names classes in it."""
         folder = self.find_code_folder()
-        if folder is None or not folder.is_dir() or not list_code_files(folder, CODE_SUFFIXES):
+        if folder is None or not list_code_files(folder, CODE_SUFFIXES):
             return None
         digest = compute_folder_digest(TRUST_MODEL_CODE, folder, CODE_SUFFIXES)
         text = f"classes in {escape_line(str(folder))}"

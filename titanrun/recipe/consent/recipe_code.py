@@ -73,7 +73,7 @@ def describe_code(
 
 def has_task_code(folder: Path) -> bool:
     """Return whether a folder of tasks has Python code, which `!function` in a task runs."""
-    return folder.is_dir() and any(
+    return any(
         file.suffix == ".py" or b"!function" in file.read_bytes()
         for file in list_code_files(folder, TASK_SUFFIXES)
     )

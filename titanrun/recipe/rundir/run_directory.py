@@ -59,6 +59,8 @@ from titanrun.recipe.rundir.run_metadata import (
 )
 
 PRIVATE_FOLDER_MODE = 0o700
+# leaves space for time and counter in the 255 bytes of a file name
+LONGEST_RUN_NAME = 200
 # the second identifies a checkpoint whose manifest is lost
 CHECKPOINT_MARKERS = (MANIFEST_FILE, ".metadata")
 
@@ -132,7 +134,7 @@ def check_no_links_outside(path: Path, run: Recipe) -> None:
 
 def choose_new_folder(parent: Path, name: str, now: datetime) -> Path:
     """Return `<parent>/<name>-<time>`, with a counter if that exists already."""
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:LONGEST_RUN_NAME].strip(".-") or "run"
     base = f"{safe}-{now:%Y%m%d-%H%M%S}"
     candidates = [parent / base, *(parent / f"{base}-{count}" for count in range(2, 1000))]
     return next(candidate for candidate in candidates if not candidate.exists())
