@@ -29,6 +29,14 @@ TOKEN = re.compile(
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)[A-Za-z0-9_\-.]{8,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
+# the same where names such as hf_assets_path are common: Hugging Face's tokens are 34 letters or
+# digits, others have a digit
+CERTAIN_TOKEN = re.compile(
+    r"\bhf_[A-Za-z0-9]{30,}\b"
+    r"|\b(?:sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)"
+    r"(?=[A-Za-z_\-.]*[0-9])[A-Za-z0-9_\-.]{16,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
 ASSIGNED_SECRET = re.compile(
     r"""((?:token|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)["']?\s*[:=]\s*["']?)"""
     r"""(?=[^\s"']*[0-9])(?=[^\s"']*[A-Za-z])[A-Za-z0-9+/=_.\-]{16,}""",
@@ -84,7 +92,7 @@ def is_secret_variable(name: str, value: str = "") -> bool:
     return (
         SECRET_NAME.search(name) is not None
         or name in AGENT_VARIABLES
-        or TOKEN.search(value) is not None
+        or CERTAIN_TOKEN.search(value) is not None
         or PRIVATE_KEY.search(value) is not None
     )
 
@@ -110,7 +118,7 @@ def star_out_assigned_secrets(line: str) -> str:
         )
 
     starred = ASSIGNMENT.sub(star, line)
-    return TOKEN.sub(lambda found: "*" * len(found[0]), starred)
+    return CERTAIN_TOKEN.sub(lambda found: "*" * len(found[0]), starred)
 
 
 def get_likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:

@@ -27,7 +27,7 @@ WRITTEN = {
     "on the line of a syntax error": f"metrics: {{api_key: {CANARY}, x: y: z}}\n",
     "twice": f"hf_token: {CANARY}\nhf_token: {CANARY}\n",
     "in a component": f"metrics: {{trackers: [{{name: jsonl, token: {CANARY}}}]}}\n",
-    "of a known issuer": "description: hf_abcdefghijklmnop\nname: 1\n",
+    "of a known issuer": "description: hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nname: 1\n",
 }
 
 
@@ -71,6 +71,7 @@ def test_columns_stay_and_references_and_other_keys_are_shown() -> None:
         "tokens: 10B",
         "tokenizer: tiny",
         "keys: x",
+        "hf_assets_path: assets/hf_asset-of-2024",
     ):
         assert star_out_assigned_secrets(line) == line
     line = "a: {token: abc, b: 1}"
