@@ -5,6 +5,7 @@ same examples in every run.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,14 @@ hypothesis.settings.load_profile("same")
 def pytest_itemcollected(item: pytest.Item) -> None:
     """`-k "[B9]"` runs what proves row B9 of docs/training_engine.md."""
     item.extra_keyword_matches.update(f"[{name}]" for name in engines.rows_of(item.nodeid))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Consent that a test gives is not remembered for the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 class Proofs:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.faults.conftest import Note
 from tests.faults.processes import work
 from tests.rl.test_runs import numbers, write_run
+from titanrun.config.trust import TRUST_ALL, TRUST_VARIABLE
 from titanrun.rl.logprob_check_hook import LogprobCheckHook
 from titanrun.worker.rank_main import main
 
@@ -25,6 +27,14 @@ for number, line in enumerate(sys.stdin):
     print('{"reward": NaN}' if number == 1 else json.dumps(reward), flush=True)
 """
 NOTHING = "import sys\nfor line in sys.stdin: print('{\"reward\": NaN}', flush=True)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed_programs() -> Iterator[None]:
+    """The user has allowed the programs that the recipes here name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TRUST_VARIABLE, TRUST_ALL)
+        yield
 
 
 def program(text: str, **options: Any) -> str:

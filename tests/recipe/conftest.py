@@ -207,7 +207,7 @@ def field_values(field: FieldInfo) -> st.SearchStrategy[Any]:
 def takes(adapter: TypeAdapter[Any], value: object) -> bool:
     """Whether a value is valid."""
     try:
-        adapter.validate_python(value, strict=True)
+        adapter.validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
     except ValidationError:
         return False
     return True

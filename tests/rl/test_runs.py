@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +12,7 @@ import torch
 
 from tests.rl.parts import TEXT
 from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.config.trust import TRUST_ALL, TRUST_VARIABLE
 from titanrun.distributed.quantized_weights import QuantizedWeight
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
@@ -25,6 +26,14 @@ from titanrun.worker.worker_job import rendezvous
 
 Numbers = list[dict[str, float]]
 TIMES = ("tps", "tflops", "memory_gib", "time/")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed_programs() -> Iterator[None]:
+    """The user has allowed the programs that the recipes here name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TRUST_VARIABLE, TRUST_ALL)
+        yield
 
 
 def write_run(folder: Path, *overrides: str) -> Path:

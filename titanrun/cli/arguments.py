@@ -7,16 +7,18 @@ from textwrap import fill
 from typing import Any, NoReturn
 
 from titanrun.cli.command_docs import format_command_page, wrap_examples
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import Problem, problem_error
 from titanrun.config.suggest import find_closest
-from titanrun.launch.launch_env import set_log_format, set_notify_command, set_trust_remote_code
+from titanrun.config.trust import TRUST_ALL, TRUST_FLAG, TRUST_MODEL_CODE
+from titanrun.launch.launch_env import get_trust, set_log_format, set_notify_command, set_trust
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
 OVERRIDE_HELP = "overrides after the file, in this order: path=value, path+=item, path-=item, "
 "path! (reset to the default)"
 EXAMPLES_HEAD = "examples:\n"
-TRUST_FLAG = "--trust-remote-code"
+# read until 0.3, with a warning
+OLD_TRUST_FLAG = "--trust-remote-code"
 UNRECOGNIZED_PREFIX = "unrecognized arguments: "
 
 
@@ -48,8 +50,8 @@ class MarkdownHelpAction(Action):
         parser.exit()
 
 
-class TrustRemoteCodeAction(Action):
-    """Action of `--trust-remote-code`."""
+class TrustAction(Action):
+    """Action of `--trust`."""
 
     def __call__(
         self,
@@ -59,8 +61,30 @@ class TrustRemoteCodeAction(Action):
         option_string: str | None = None,
     ) -> None:
         """Store the flag and apply it to this process and its children."""
-        set_trust_remote_code(True)
+        set_trust(TRUST_ALL)
         setattr(namespace, self.dest, True)
+
+
+class OldTrustAction(Action):
+    """Action of `--trust-remote-code`, the former name of a part of `--trust`."""
+
+    def __call__(
+        self,
+        parser: ArgumentParser,
+        namespace: Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Allow code that comes with weights, and warn once."""
+        # imported here, so that completion of a word stays quick
+        from titanrun.cli.error_boundary import print_problems
+
+        setattr(namespace, self.dest, True)
+        if get_trust() is None:
+            set_trust(TRUST_MODEL_CODE)
+            message = f"{OLD_TRUST_FLAG} is now {TRUST_FLAG}, which allows all code of a recipe"
+            hint = f"write {TRUST_FLAG}; {OLD_TRUST_FLAG} is read until 0.3 and allows model code"
+            print_problems([Problem("deprecated", message, severity="warning", hint=hint)])
 
 
 class CommandParser(ArgumentParser):
@@ -88,15 +112,17 @@ class CommandParser(ArgumentParser):
         )
 
     def add_trust_option(self) -> None:
-        """Add --trust-remote-code, which applies to this process and its children."""
-        self.register("action", "trust", TrustRemoteCodeAction)
+        """Add --trust and its former name, which apply to this process and its children."""
+        self.register("action", "trust", TrustAction)
+        self.register("action", "old trust", OldTrustAction)
         self.add_argument(
             TRUST_FLAG,
             action="trust",
             nargs=0,
             default=False,
-            help="run code that comes with weights, for model transformers; review it first",
+            help="allow the code that the recipe names, now and later; read it first",
         )
+        self.add_argument(OLD_TRUST_FLAG, action="old trust", nargs=0, default=False, help=SUPPRESS)
 
     def add_reporting_options(self) -> None:
         """Add --log-format and --notify, which apply to this process and its children."""

@@ -58,7 +58,7 @@ def make_flags(*names: str) -> dict[str, OptionValues]:
     return dict.fromkeys(names, NO_VALUE)
 
 
-TRUST_OPTION = make_flags("--trust-remote-code")
+TRUST_OPTION = make_flags("--trust")
 REPORTING_OPTIONS: dict[str, OptionValues] = {"--log-format": ("text", "json"), "--notify": None}
 COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     "train": CommandSyntax(
@@ -67,7 +67,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "launch": CommandSyntax(
         (("recipes",), ("overrides",)),
-        {**make_flags("--dry-run", "--no-follow"), **REPORTING_OPTIONS},
+        {**make_flags("--dry-run", "--no-follow"), **TRUST_OPTION, **REPORTING_OPTIONS},
     ),
     "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
     "fork": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
@@ -89,7 +89,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             **make_flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
-    "eval": CommandSyntax((("files",), ("overrides",)), make_flags("--json")),
+    "eval": CommandSyntax((("files",), ("overrides",)), {**make_flags("--json"), **TRUST_OPTION}),
     "download": CommandSyntax(
         ((),),
         {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"},
@@ -105,6 +105,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("files",), ("overrides",)),
         {
             **make_flags("--list", "--launch", "--dry-run", "--table"),
+            **TRUST_OPTION,
             "--format": ("text", "csv", "json"),
         },
     ),

@@ -1,6 +1,8 @@
 """`titanrun download`: fetch a model from the Hugging Face Hub and record file digests."""
 
 import json
+import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import xxhash
@@ -91,7 +93,11 @@ def fetch_snapshot(repository: str, revision: str, folder: Path, patterns: list[
     """Fetch the files and return their commit. Raise ProblemsFound if the Hub refuses."""
     try:
         commit = HfApi().model_info(repository, revision=revision).sha
-        snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=patterns)
+        # its progress bars move the cursor
+        with redirect_stderr(getattr(sys.stderr, "unsafe_stream", sys.stderr)):
+            snapshot_download(
+                repository, revision=commit, local_dir=folder, allow_patterns=patterns
+            )
     except Exception as error:  # also errors of its HTTP client, a package that varies by version
         raise build_hub_error(error, repository, revision) from error
     assert commit is not None, "the Hub returns a commit with every revision"

@@ -10,7 +10,11 @@ from pathlib import Path
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems, render_problems_as_text, sort_problems
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.redaction import get_likely_secrets, redact
+from titanrun.config.redaction import (
+    get_likely_secrets,
+    redact,
+    star_out_assigned_secrets,
+)
 from titanrun.launch.launch_env import get_environment, is_json_log_format, should_use_color
 
 EXIT_USAGE = 2
@@ -67,12 +71,13 @@ def save_crash_report(arguments: Sequence[str], secrets: Collection[str]) -> Pat
     import tempfile
     import traceback
 
+    words = [star_out_assigned_secrets(word) for word in arguments]
     with tempfile.NamedTemporaryFile(
         "w", prefix="titanrun-internal-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
         file.write(
             redact(
-                f"arguments: {list(arguments)}\npython: {sys.version}\n\n{traceback.format_exc()}",
+                f"arguments: {words}\npython: {sys.version}\n\n{traceback.format_exc()}",
                 secrets,
             )
         )

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.consent import request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.generate import get_weight_source
 from titanrun.launch.launch_env import get_environment
@@ -34,6 +35,7 @@ def run(arguments: list[str]) -> int:
     parser = CommandParser("eval", SUMMARY, EXAMPLES)
     parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
     parser.add_argument("--json", action="store_true", help="one object per task")
+    parser.add_trust_option()
     parser.allow_overrides()
     options = parser.parse_args(others)
     job = {**get_weight_source(options.folder), "json": options.json}
@@ -43,6 +45,7 @@ def run(arguments: list[str]) -> int:
         resolved = resolve_recipe(str(file), overrides, environment=get_environment())
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
+    request_consent([resolved], options, ["eval", *arguments])
     sys.stdout.flush()
     work = {**job, "resolved": resolved.text}
     return subprocess.run(

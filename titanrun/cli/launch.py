@@ -10,6 +10,7 @@ from pathlib import Path
 
 from titanrun.cli import train
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.consent import needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.config.problems import problem_error
@@ -59,6 +60,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--no-follow", action="store_true", help="return as soon as the job is submitted"
     )
+    parser.add_trust_option()
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
@@ -76,6 +78,8 @@ def run(arguments: list[str]) -> int:
     if not isinstance(config, SlurmLaunchConfig):
         return train_locally(options, overrides)
     print_source_files(options, resolved.tree)
+    if not options.dry_run:
+        request_consent([resolved], options, ["launch", *arguments], submits=True)
     folder = resolved.recipe.dump_folder
     if folder is not None and not options.dry_run:
         check_not_queued(Path(folder))
@@ -87,7 +91,13 @@ def run(arguments: list[str]) -> int:
             f"nothing to do: {train.format_progress(directory, resolved.run)} in {directory.path}",
         )
         return 0
-    text = build_run_script(config, directory.path, name=str(resolved.run.name), folder=Path.cwd())
+    text = build_run_script(
+        config,
+        directory.path,
+        name=str(resolved.run.name),
+        folder=Path.cwd(),
+        allows_code=needs_consent(resolved),
+    )
     if options.dry_run:
         sys.stdout.write(text)
         return 0
@@ -99,7 +109,7 @@ def train_locally(options: Namespace, overrides: Sequence[str]) -> int:
     words = [
         options.recipe,
         *overrides,
-        *(f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)),
+        *(f"--{name}" for name in ("quiet", "verbose", "trust") if getattr(options, name)),
     ]
     if options.no_follow:
         raise problem_error(

@@ -13,7 +13,8 @@ from titanrun.components.metrics.spec.console_stream import (
     protect_stderr,
     protect_stdout,
 )
-from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust_remote_code
+from titanrun.config.safe_stream import make_safe
+from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust
 
 COMMANDS = {
     "train": "train a recipe",
@@ -72,7 +73,7 @@ def main() -> NoReturn:
     gc.disable()
     disable_pydantic_plugins()
     # only the flag allows it, never a leftover environment variable
-    set_trust_remote_code(False)
+    set_trust(None)
     open_console(sys.argv[1:])
     code = run_and_flush(sys.argv[1:])
     drain_console()
@@ -90,6 +91,8 @@ def open_console(arguments: Sequence[str]) -> None:
     protect_stderr()
     if arguments and arguments[0] in TRAINING_COMMANDS:
         protect_stdout()
+    # text of files is shown, never obeyed by the terminal
+    sys.stdout, sys.stderr = make_safe(sys.stdout), make_safe(sys.stderr)
 
 
 def run_and_flush(arguments: Sequence[str]) -> int:

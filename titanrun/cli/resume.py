@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from titanrun.cli import train
-from titanrun.cli.arguments import TRUST_FLAG, CommandParser, split_overrides
+from titanrun.cli.arguments import OLD_TRUST_FLAG, CommandParser, split_overrides
 from titanrun.components.checkpoints.spec.manifest import STEP_FOLDER, is_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -15,6 +15,7 @@ from titanrun.components.checkpoints.spec.storage_path import (
 from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.trust import TRUST_FLAG
 from titanrun.recipe.resolving.multi_stage import STAGES_FILE, is_multi_stage_folder
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import (
@@ -143,5 +144,8 @@ def format_override(path: str, value: object) -> str:
 
 def get_forwarded_flags(options: Namespace) -> list[str]:
     """Return the flags of verbosity and trust to forward to the called command."""
-    trust = [TRUST_FLAG] if options.trust_remote_code else []
+    trust = [
+        *([TRUST_FLAG] if options.trust else []),
+        *([OLD_TRUST_FLAG] if options.trust_remote_code else []),
+    ]
     return [*(f"--{name}" for name in ("quiet", "verbose") if getattr(options, name)), *trust]

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.consent import needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.text_table import format_text_table
@@ -55,6 +56,34 @@ def run(arguments: list[str]) -> int:
         metavar="sweep",
         help="a sweep file (.yaml or .toml): recipe, and grid, zip, list or random",
     )
+    add_sweep_options(parser)
+    parser.add_trust_option()
+    parser.allow_overrides()
+    options = parser.parse_args(others)
+    sweep = read_sweep(Path(options.sweep))
+    runs, warnings = validate_points(
+        sweep, overrides, get_environment(), trains_elsewhere=options.dry_run
+    )
+    if warnings and not options.quiet and not options.table:
+        print_problems(warnings)
+    if options.list:
+        print_sweep_runs(sweep, runs)
+        return 0
+    if not (options.dry_run or options.table):
+        planned = [run.resolved for run in runs]
+        request_consent(planned, options, ["sweep", *arguments], submits=options.launch)
+    if options.launch or options.dry_run:
+        return submit_sweep(sweep, runs, options)
+    code = 0
+    with nullcontext() if options.table else lock_sweep_folder(sweep.folder):
+        if not options.table:
+            code = train_sweep(sweep, runs, options)
+        print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
+    return code
+
+
+def add_sweep_options(parser: CommandParser) -> None:
+    """Add what to do with the runs, and the format of the table."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--list",
@@ -73,25 +102,6 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--format", choices=("text", "csv", "json"), default="text", help="format of the table"
     )
-    parser.allow_overrides()
-    options = parser.parse_args(others)
-    sweep = read_sweep(Path(options.sweep))
-    runs, warnings = validate_points(
-        sweep, overrides, get_environment(), trains_elsewhere=options.dry_run
-    )
-    if warnings and not options.quiet and not options.table:
-        print_problems(warnings)
-    if options.list:
-        print_sweep_runs(sweep, runs)
-        return 0
-    if options.launch or options.dry_run:
-        return submit_sweep(sweep, runs, options)
-    code = 0
-    with nullcontext() if options.table else lock_sweep_folder(sweep.folder):
-        if not options.table:
-            code = train_sweep(sweep, runs, options)
-        print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
-    return code
 
 
 def print_sweep_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
@@ -129,11 +139,13 @@ def submit_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) -
             "training",
         )
         return 0
+    allows_code = any(needs_consent(run.resolved) for run in left)
     if options.dry_run:
-        sys.stdout.write(build_array_script(sweep, left))
+        sys.stdout.write(build_array_script(sweep, left, allows_code=allows_code))
         return 0
     with lock_sweep_folder(sweep.folder):
-        job = submit_array(sweep, left, get_environment(), datetime.now().astimezone())
+        now = datetime.now().astimezone()
+        job = submit_array(sweep, left, get_environment(), now, allows_code=allows_code)
     print_note(
         options,
         f"job {job} trains {pluralize(len(left), 'run')} in {sweep.folder}; --table shows the "

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.consent import request_consent, uses_model_code
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
@@ -106,6 +107,30 @@ def launch_workers(
             resolve=partial(resolve_for_ranks, around=around),
         )
     check_stage_has_start(options.recipe, resolved)
+    check_in_its_job(resolved, around)
+    launch = resolved.run.launch
+    if ranks == 1 and launch.num_nodes > 1 and resolved.run.comm.mode == "default":
+        return train_with_other_nodes(resolved, arguments)
+    print_source_files(options, resolved.tree)
+    if resolved.warnings and not options.quiet:
+        print_problems(resolved.warnings)
+    request_consent([resolved], options, ["train", *arguments])
+    directory = prepare_run_directory(resolved, arguments, options)
+    if directory.state == "finished" and ranks == 1:
+        return 0
+    if ranks > 1:
+        exec_worker([str(directory.path / RESOLVED)], around)
+    assert resolved.ranks is not None
+    # simulated ranks share one process
+    processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
+    code: int = launch.load_builder()(
+        launch, resolved=directory.path / RESOLVED, processes=processes
+    )
+    return code
+
+
+def check_in_its_job(resolved: Resolved, around: Mapping[str, str]) -> None:
+    """Raise a problem if the run is for a job of a queue and this process is not in one."""
     launch = resolved.run.launch
     if (
         launch.is_submitted
@@ -119,23 +144,6 @@ def launch_workers(
             path=("launch", "name"),
             hint=hint,
         )
-    if ranks == 1 and launch.num_nodes > 1 and resolved.run.comm.mode == "default":
-        return train_with_other_nodes(resolved, arguments)
-    print_source_files(options, resolved.tree)
-    if resolved.warnings and not options.quiet:
-        print_problems(resolved.warnings)
-    directory = prepare_run_directory(resolved, arguments, options)
-    if directory.state == "finished" and ranks == 1:
-        return 0
-    if ranks > 1:
-        exec_worker([str(directory.path / RESOLVED)], around)
-    assert resolved.ranks is not None
-    # simulated ranks share one process
-    processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
-    code: int = launch.load_builder()(
-        launch, resolved=directory.path / RESOLVED, processes=processes
-    )
-    return code
 
 
 def resolve_for_ranks(
@@ -188,7 +196,7 @@ def prepare_run_directory(
         ["titanrun", "train", *arguments],
         now,
         environment=get_environment(),
-        trusts_remote_code=options.trust_remote_code,
+        trusts_remote_code=uses_model_code(resolved),
     )
     print_note(options, format_start_note(directory))
     for change in directory.resume_changes.reported_changes:

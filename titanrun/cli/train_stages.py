@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
 
+from titanrun.cli.consent import request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
@@ -37,6 +38,7 @@ from titanrun.recipe.resolving.stage_sequence import (
 )
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_directory import (
+    PRIVATE_FOLDER_MODE,
     RunDirectory,
     check_last_checkpoint,
     choose_new_folder,
@@ -88,6 +90,7 @@ def train_stages(
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=None)
     folder = choose_stages_folder(stages, options.recipe, staged, now)
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
+    request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
     directories = [select_run_directory(stage.resolved, now) for stage in stages]
     warnings = {
         (problem.label, problem.message, str(problem.origin)): problem
@@ -106,7 +109,7 @@ def train_stages(
             f"finished in {folder}",
         )
         return 0
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     write_text_atomically(
         folder / STAGES_FILE,
         format_multi_stage_recipe(get_stages_name(options.recipe, staged), stages),

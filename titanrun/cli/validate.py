@@ -5,12 +5,14 @@ from argparse import Namespace
 from functools import partial
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.consent import format_code_list, remember_all
 from titanrun.cli.messages import print_detail, print_note, print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import Problem, problem_error
 from titanrun.config.source_streams import is_stream
+from titanrun.config.tree import format_path
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
@@ -55,11 +57,29 @@ def run(arguments: list[str]) -> int:
         code = code or examined.exit_code
         if not examined.problems and not options.quiet and options.format == "text":
             print(f"{file}: ok", file=sys.stderr)
+        if options.format == "text":
+            print_what_is_trusted(examined, options)
     print_validation(found, options.format)
     fixable = sum(problem.fix is not None for problem in found)
     if fixable and not options.fix and options.format == "text":
         print_note(options, f"\n{fixable} of {len(found)} can be corrected by --fix")
     return code or (1 if options.strict and found else 0)
+
+
+def print_what_is_trusted(examined: ValidationResult, options: Namespace) -> None:
+    """Print what a run of the recipe takes on trust; with --trust, remember the consent."""
+    runs = examined.stage_runs or ((examined.resolved,) if examined.resolved else ())
+    if options.trust:
+        remember_all(runs)
+    lines = [
+        f"reads environment variable {name}: {format_path(path)}"
+        for run in runs
+        for path, names in run.variables.items()
+        for name in names
+    ]
+    lines += [line for run in runs for line in format_code_list(run)]
+    for line in dict.fromkeys(lines):
+        print_note(options, f"  {line}")
 
 
 def parse_validate_options(arguments: list[str]) -> tuple[Namespace, list[str]]:

@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 from titanrun.config import registry
 from titanrun.config.fields import is_secret
 from titanrun.config.strict_schema import make_strict
+from titanrun.config.trust import NamedCode
 
 
 class Config(BaseModel):
@@ -65,6 +66,10 @@ class ComponentConfig(Config):
         """Return the slot's default choice with its defaults."""
         assert cls.default_name is not None, f"slot {cls.slot} has no default"
         return registry.load_choice(cls, cls.default_name)()
+
+    def find_model_code(self) -> NamedCode | None:
+        """Return the code that comes with the weights of this component, None if there is none."""
+        return None
 
     def load_builder(self) -> Any:
         """Import and return the class or function that takes this config."""

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import Literal
 
+from titanrun.config.control_characters import escape_line
 from titanrun.config.problems import Fix, Origin, Problem, RelatedLocation
-from titanrun.config.redaction import redact_url_credentials
+from titanrun.config.redaction import redact_url_credentials, star_out_assigned_secrets
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import Node, format_path
 
@@ -84,9 +85,9 @@ def format_problem(problem: Problem, style: dict[str, str], columns: int | None 
     title = "\n".join(wrap_message_line(f"{head}: {problem.message}", columns)).removeprefix(head)
     lines = [f"{style[problem.severity]}{head}{style['off']}{style['bold']}{title}{style['off']}"]
     origin = problem.origin
-    where = f"  ({format_path(problem.path)})" if problem.path else ""
+    where = f"  ({escape_line(format_path(problem.path))})" if problem.path else ""
     if origin is None:
-        lines += [f"  --> {format_path(problem.path)}"] if problem.path else []
+        lines += [f"  --> {escape_line(format_path(problem.path))}"] if problem.path else []
         lines += format_footnote("help", problem.hint, columns) if problem.hint else []
     else:
         gutter = " " * len(str(origin.line))
@@ -111,7 +112,7 @@ def format_related(related: RelatedLocation, columns: int | None) -> list[str]:
 
     The message may begin with that path.
     """
-    path = format_path(related.path)
+    path = escape_line(format_path(related.path))
     if related.origin is None and related.message.startswith(f"{path} "):
         return wrap_message_line(f"  = {related.message}", columns)
     return format_footnote(str(related.origin or path), related.message, columns)
@@ -174,7 +175,7 @@ def get_include_chain(origin: Origin | None) -> list[str]:
     chain = []
     while origin is not None and origin.source.included_from is not None:
         origin = origin.source.included_from
-        chain.append(f"{origin.source.name}:{origin.line}")
+        chain.append(f"{escape_line(origin.source.name)}:{origin.line}")
     return chain
 
 
@@ -194,7 +195,7 @@ def format_short_value(value: object) -> str:
             if isinstance(value, str)
             else str(value)
         )
-    text = redact_url_credentials(text)
+    text = star_out_assigned_secrets(redact_url_credentials(text))
     return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
 
 
@@ -255,7 +256,7 @@ def format_github_line(problem: Problem) -> str:
     if problem.origin is not None:
         origin = problem.origin
         place = (
-            f" file={origin.source.name},line={origin.line},col={origin.column}"
+            f" file={escape_line(origin.source.name)},line={origin.line},col={origin.column}"
             f",endColumn={origin.end_column}"
         )
     text = problem.message + (f" (help: {problem.hint})" if problem.hint else "")

@@ -3,29 +3,32 @@
 Forms: `${env:NAME}`, `${env:NAME,default}` and `${section.key}`. `$${` stands for a literal `${`.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from titanrun.config.path_syntax import KEY, PathSyntaxError, parse_path
-from titanrun.config.problems import DataPath, Origin, Problem, ProblemCode, RelatedLocation
+from titanrun.config.path_syntax import KEY
+from titanrun.config.problems import DataPath, Origin, Problem, RelatedLocation
+from titanrun.config.redaction import is_secret_variable
+from titanrun.config.references import (
+    ENVIRONMENT_PREFIX,
+    REFERENCE_HINT,
+    REFERENCE_START,
+    UnresolvedReferenceError,
+    ValueReference,
+    parse_reference_path,
+    reference_error,
+    split_references,
+)
 from titanrun.config.serialize import SURROGATE, format_embedded_scalar
 from titanrun.config.suggest import find_closest
 from titanrun.config.tree import Node, PartialReadError, Scalar, find_node, format_path, iter_nodes
 from titanrun.config.yaml_scalars import ScalarRejection, parse_scalar
 
-REFERENCE_START = "${"
-ENVIRONMENT_PREFIX = "env:"
-# an escape, a reference, or an unterminated reference
-REFERENCE_OR_ESCAPE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)")
 MAX_REFERENCE_DEPTH = 64
 # each level of references can double a text: 20 levels would fill the memory
 MAX_TEXT_LENGTH = 65_536
 MAX_PIECES = 1000
-REFERENCE_HINT = (
-    "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ stands for the characters ${"
-)
 
 
 def interpolate(
@@ -71,44 +74,6 @@ def escape_references(data: Any, keep: Collection[DataPath] = (), path: DataPath
     if isinstance(data, list | tuple):
         return [escape_references(item, keep, (*path, index)) for index, item in enumerate(data)]
     return data.replace(REFERENCE_START, "$${") if isinstance(data, str) else data
-
-
-@dataclass(frozen=True, slots=True)
-class ValueReference:
-    """One `${...}` in the value at `path`, with its offsets and the text between the braces."""
-
-    node: Node
-    path: DataPath
-    start: int
-    end: int
-    inner: str
-
-    @property
-    def origin(self) -> Origin:
-        """The columns of the reference if they can be located, else the whole value.
-
-        They can be located if the value is written literally on one line.
-        """
-        origin, text = self.node.origin, str(self.node.value)
-        line = origin.source.get_line(origin.line)
-        for quote in (0, 1):
-            begin = origin.column - 1 + quote
-            if line[begin : begin + len(text)] == text:
-                return replace(
-                    origin, column=begin + self.start + 1, end_column=begin + self.end + 1
-                )
-        return origin
-
-
-class UnresolvedReferenceError(Exception):
-    """A reference without a value.
-
-    `problem` holds the reason, unless another problem covers it.
-    """
-
-    def __init__(self, problem: Problem | None = None) -> None:
-        self.problem = problem
-        super().__init__()
 
 
 @dataclass(slots=True)
@@ -225,6 +190,13 @@ class ReferenceResolver:
                 if name
                 else "env: needs a name",
             )
+        if is_secret_variable(name):
+            raise reference_error(
+                reference,
+                f"environment variable '{name}' looks like a secret, which this field would "
+                "write into files",
+                hint="only secret fields read it; give what is no secret another name",
+            )
         text = self.environment.get(name)
         if text is None and not comma:
             suggestion = find_closest(name, self.environment)
@@ -335,61 +307,6 @@ class ReferenceResolver:
                 code="limit",
                 hint=None,
             )
-
-
-def split_references(node: Node, path: DataPath) -> Iterator[str | ValueReference]:
-    """Yield the text of `node` as literal pieces and references."""
-    text, position = str(node.value), 0
-    for found in REFERENCE_OR_ESCAPE.finditer(text):
-        if found.start() > position:
-            yield text[position : found.start()]
-        position = found.end()
-        if found["escape"]:
-            yield REFERENCE_START
-            continue
-        reference = ValueReference(node, path, found.start(), found.end(), found["inner"] or "")
-        if found["open"]:
-            raise reference_error(reference, "'${' is never closed")
-        yield reference
-    if position < len(text):
-        yield text[position:]
-
-
-def parse_reference_path(reference: ValueReference) -> DataPath:
-    """Parse the path that a reference names."""
-    inner = reference.inner
-    if not inner:
-        raise reference_error(reference, "the reference is empty")
-    if re.match(r"\w+:", inner):
-        raise reference_error(reference, f"unknown reference type '{inner.partition(':')[0]}:'")
-    try:
-        return parse_path(inner)
-    except PathSyntaxError:
-        raise reference_error(
-            reference, f"'{inner}' is not a path, and expressions are not supported"
-        ) from None
-
-
-def reference_error(
-    reference: ValueReference,
-    message: str,
-    *,
-    code: ProblemCode = "interpolation",
-    hint: str | None = REFERENCE_HINT,
-    suggestion: str | None = None,
-    related: tuple[RelatedLocation, ...] = (),
-) -> UnresolvedReferenceError:
-    """Build an error at the location of a reference."""
-    problem = Problem(
-        code,
-        message,
-        reference.path,
-        reference.origin,
-        hint=hint,
-        suggestion=suggestion,
-        related=related,
-    )
-    return UnresolvedReferenceError(problem)
 
 
 def parse_environment_value(text: str) -> Scalar:

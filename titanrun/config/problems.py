@@ -4,7 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from titanrun.config.redaction import redact_url_credentials, star_out_url_credentials
+from titanrun.config.control_characters import escape_line, escape_lines
+from titanrun.config.redaction import (
+    redact_url_credentials,
+    star_out_assigned_secrets,
+    star_out_url_credentials,
+)
 
 ProblemCode = Literal[
     "syntax",
@@ -39,6 +44,11 @@ EXIT_CODES: dict[ProblemCode, int] = {"data": 3, "checkpoint": 4, "internal": 70
 DataPath = tuple[str | int, ...]
 
 
+def to_shown_text(text: str) -> str:
+    """Return text of a message without URL credentials, and with control characters as escapes."""
+    return escape_lines(redact_url_credentials(text))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceText:
     """Source of values: a file as the user named it, or one command-line override."""
@@ -65,7 +75,7 @@ class SourceText:
             if place.line == number:
                 start, end = place.column - 1, max(place.column, place.end_column - 1)
                 text = text[:start] + "*" * len(text[start:end]) + text[end:]
-        return star_out_url_credentials(text)
+        return star_out_assigned_secrets(star_out_url_credentials(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +92,8 @@ class Origin:
 
     def __str__(self) -> str:
         if self.source.kind == "override":
-            return self.source.name
-        return f"{self.source.name}:{self.line}:{self.column}"
+            return escape_line(self.source.name)
+        return f"{escape_line(self.source.name)}:{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ class RelatedLocation:
     path: DataPath = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", redact_url_credentials(self.message))
+        object.__setattr__(self, "message", to_shown_text(self.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +138,9 @@ class Problem:
     fix: Fix | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", redact_url_credentials(self.message))
+        object.__setattr__(self, "message", to_shown_text(self.message))
         if self.hint is not None:
-            object.__setattr__(self, "hint", redact_url_credentials(self.hint))
+            object.__setattr__(self, "hint", to_shown_text(self.hint))
 
     @property
     def label(self) -> str:

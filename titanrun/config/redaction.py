@@ -7,15 +7,34 @@ from typing import Any
 MASK = "***"
 # words in the name of an environment variable that holds a secret
 SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)$",
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)_?[0-9]*$",
     re.IGNORECASE,
 )
+# tokens of a vocabulary, which are no secrets
+SPECIAL_TOKEN = re.compile(
+    r"(^|_)(bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop)_token$", re.IGNORECASE
+)
+# `key: value`, `key=value` and `"key": "value"`, but not a value that is a reference
+ASSIGNMENT = re.compile(
+    r"""(?P<key>[A-Za-z_][\w.\[\]-]*)(?P<gap>["']?\s*[:=]\s*(?:![\w!]*\s+)?)"""
+    r"""(?P<value>(?!["']?\$\{env:)(?:"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s,{}\[\]#'"][^\s,}\]]*))"""
+)
+# sockets of agents that act with the keys of the user
+AGENT_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO")
 # a shorter value is too common a word to be replaced everywhere
 MIN_SECRET_LENGTH = 8
 # tokens by the prefix of their issuer, the password in a URL, and values assigned to the name of a
 # secret: long, with a digit
 TOKEN = re.compile(
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)[A-Za-z0-9_\-.]{8,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+# the same where names such as hf_assets_path are common: Hugging Face's tokens are 34 letters or
+# digits, others have a digit
+CERTAIN_TOKEN = re.compile(
+    r"\bhf_[A-Za-z0-9]{30,}\b"
+    r"|\b(?:sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)"
+    r"(?=[A-Za-z_\-.]*[0-9])[A-Za-z0-9_\-.]{16,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 ASSIGNED_SECRET = re.compile(
@@ -66,6 +85,40 @@ def star_out_url_credentials(line: str) -> str:
     for pattern in (URL_USER_INFO, URL_QUERY):
         line = pattern.sub(lambda found: found[1] + "*" * len(found[2]), line)
     return line
+
+
+def is_secret_variable(name: str, value: str = "") -> bool:
+    """Return whether an environment variable holds a secret, by its name or its value."""
+    return (
+        SECRET_NAME.search(name) is not None
+        or name in AGENT_VARIABLES
+        or CERTAIN_TOKEN.search(value) is not None
+        or PRIVATE_KEY.search(value) is not None
+    )
+
+
+def is_secret_key(key: str) -> bool:
+    """Return whether a key of a recipe, in any spelling, is about a secret."""
+    spelled = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_")
+    return SECRET_NAME.search(spelled) is not None and not SPECIAL_TOKEN.search(spelled)
+
+
+def star_out_assigned_secrets(line: str) -> str:
+    """Replace each character of a value by a star if its key is about a secret.
+
+    Tokens are replaced whatever their key is. References to variables stay.
+    """
+
+    def star(found: re.Match[str]) -> str:
+        value = found["value"]
+        return (
+            found["key"] + found["gap"] + "*" * len(value)
+            if is_secret_key(re.split(r"[.\]]", found["key"])[-1])
+            else found[0]
+        )
+
+    starred = ASSIGNMENT.sub(star, line)
+    return CERTAIN_TOKEN.sub(lambda found: "*" * len(found[0]), starred)
 
 
 def get_likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:

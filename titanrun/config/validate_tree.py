@@ -21,6 +21,7 @@ from titanrun.config.fields import find_field_metadata, is_secret
 from titanrun.config.key_suggestions import NAME, KeySuggestions, Synonyms, find_key_origin
 from titanrun.config.limits import MAX_PROBLEMS
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
+from titanrun.config.redaction import is_secret_key
 from titanrun.config.suggest import format_word_list, is_respelling
 from titanrun.config.text_edits import (
     build_quote_fix,
@@ -137,9 +138,13 @@ class TreeValidator:
         meant = (
             find_field_info(self.model, self.data, (*path[:-1], suggestion)) if suggestion else None
         )
-        if meant is not None and is_secret(meant) and node is not None:
+        may_be_secret = is_secret_key(key) or (meant is not None and is_secret(meant))
+        if may_be_secret and node is not None:
             hide_from_messages(node)
         hint = f"did you mean '{suggestion}'?" if suggestion else elsewhere
+        if is_secret_key(key) and (meant is None or not is_secret(meant)):
+            suggestion = None
+            hint = f"a recipe holds no secrets: set {key.upper()} where the run starts"
         if (
             hint is None
             and (holder := find_config_class(self.model, self.data, path[:-1])) is not None

@@ -11,7 +11,15 @@ from pydantic_core import PydanticCustomError
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import bookkeeping, numerics, performance
-from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveInt, RunPath, Text
+from titanrun.config.types import (
+    FileNamePrefix,
+    Fraction,
+    NonNegativeInt,
+    OrAuto,
+    PositiveInt,
+    RunPath,
+    Text,
+)
 from titanrun.distributed.spec.read_conditions import (
     COMPILED,
     CONTEXT_PARALLEL,
@@ -329,7 +337,9 @@ class CommConfig(Config):
     """
     save_traces_folder: RunPath = bookkeeping("comm_traces", resume=True, read_when=FLIGHT_RECORDER)
     """Folder of the flight recorder's files inside the run directory."""
-    save_traces_file_prefix: Text = bookkeeping("rank_", resume=True, read_when=FLIGHT_RECORDER)
+    save_traces_file_prefix: FileNamePrefix = bookkeeping(
+        "rank_", resume=True, read_when=FLIGHT_RECORDER
+    )
     """Prefix of the names of these files, followed by the rank."""
     mode: Literal["default", "fake_backend", "local_tensor"] = numerics("default")
     """default: real communication. fake_backend: one process simulates the first of many ranks

@@ -2,11 +2,12 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.problems import problem_error
+from titanrun.config.redaction import is_secret_variable
 
 log = logging.getLogger(__name__)
 
@@ -96,14 +97,20 @@ def read_integer_variable(environ: Mapping[str, str], name: str, default: int) -
     return int(text)
 
 
-def trusts_remote_code(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the command line allowed code that comes with weights to run."""
-    return "TITANRUN_TRUST_REMOTE_CODE" in environ
-
-
 def get_environment_variables() -> Mapping[str, str]:
     """Return a copy of the environment variables, to which the secrets of a recipe refer."""
     return dict(os.environ)
+
+
+def build_program_environment(
+    kept: Collection[str] = (), environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Build the environment of a program that a recipe names: without secrets, except `kept`."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in kept or not is_secret_variable(name, value)
+    }
 
 
 def override_variable(name: str, value: str) -> None:

@@ -8,8 +8,9 @@ from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.conflict import conflict_error
+from titanrun.config.control_characters import CONTROL_CHARACTER
 from titanrun.config.fields import ReadWhen, bookkeeping
-from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveInt, Text
+from titanrun.config.types import AUTO, NonNegativeInt, OrAuto, PositiveInt, Word, validate_word
 from titanrun.config.units import ByteSize, Duration, duration_to_seconds
 
 HIGHEST_PORT = 65535
@@ -19,7 +20,7 @@ MAX_NOTICE_SECONDS = 65535
 
 def validate_host_and_port(text: str) -> str:
     """Validate an endpoint such as `node-0:29500`."""
-    host, _, port = text.rpartition(":")
+    host, _, port = validate_word(text).rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= HIGHEST_PORT:
         raise PydanticCustomError(
             "a_host_and_a_port", "neither", {"help": "write it as node-0:29500"}
@@ -88,7 +89,7 @@ class LocalLaunchConfig(LaunchConfig):
     """Host and free port of the rendezvous on one of the machines; with node_rank, the host of
     machine 0.
     """
-    rdzv_id: Text = bookkeeping(
+    rdzv_id: Word = bookkeeping(
         "titanrun", resume=True, examples=["job-1234"], read_when=SEVERAL_MACHINES
     )
     """Identifier shared by the machines of one run, if several runs use the same endpoint."""
@@ -134,8 +135,8 @@ class LocalLaunchConfig(LaunchConfig):
 
 
 def validate_one_line(text: str) -> str:
-    """Validate one line of a script, which must not contain a line break."""
-    if "\n" in text or not text.strip():
+    """Validate one line of a script: no line break, no control character except tabs."""
+    if CONTROL_CHARACTER.search(text.replace("\t", " ")) or not text.strip():
         raise PydanticCustomError(
             "one_line", "not one line", {"help": "write each line as a separate item"}
         )
@@ -163,11 +164,11 @@ class SlurmLaunchConfig(LaunchConfig):
     """Cores per worker; null: the default of the cluster."""
     memory: ByteSize | None = bookkeeping(None, unit="bytes", resume=True, examples=["512GiB"])
     """Memory requested per node, rounded up to MiB; null: the default of the cluster."""
-    partition: Text | None = bookkeeping(None, resume=True, examples=["h100"])
+    partition: Word | None = bookkeeping(None, resume=True, examples=["h100"])
     """Partition; null: the default of the cluster."""
-    account: Text | None = bookkeeping(None, resume=True, examples=["research"])
+    account: Word | None = bookkeeping(None, resume=True, examples=["research"])
     """Account to charge."""
-    qos: Text | None = bookkeeping(None, resume=True, examples=["low"])
+    qos: Word | None = bookkeeping(None, resume=True, examples=["low"])
     """Quality of service."""
     time_limit: Duration | None = bookkeeping(None, resume=True, examples=["12h"])
     """Time limit of the job for each start; null: the limit of the partition."""
@@ -182,11 +183,17 @@ class SlurmLaunchConfig(LaunchConfig):
     loses a node, or reaches its time limit before the last step.
     """
     setup: tuple[ScriptLine, ...] = bookkeeping(
-        (), resume=True, examples=[["module load cuda", "export NCCL_DEBUG=WARN"]]
+        (),
+        resume=True,
+        examples=[["module load cuda", "export NCCL_DEBUG=WARN"]],
+        runs_code="shell",
     )
     """Shell lines to run before the ranks are started."""
     options: tuple[ScriptLine, ...] = bookkeeping(
-        (), resume=True, examples=[["--constraint=nvlink", "--exclude=node07"]]
+        (),
+        resume=True,
+        examples=[["--constraint=nvlink", "--exclude=node07"]],
+        runs_code="shell",
     )
     """Further options of sbatch, one per line. They come last and take precedence."""
 

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from titanrun.config.trust import TRUST_VARIABLE
 from titanrun.launch.host_info import count_usable_cores
 from titanrun.recipe.rundir.run_notification import NOTIFY_VARIABLE
 
 LOG_FORMAT = "TITANRUN_LOG_FORMAT"
-TRUST_REMOTE_CODE = "TITANRUN_TRUST_REMOTE_CODE"
 # rendezvous port range of a Slurm job, which separates it from other jobs on the same machine
 FIRST_PORT = 20000
 NUM_PORTS = 10000
@@ -51,14 +51,19 @@ def set_notify_command(command: str) -> None:
     os.environ[NOTIFY_VARIABLE] = command
 
 
-def set_trust_remote_code(is_trusted: bool) -> None:
-    """Allow or forbid running code that comes with weights, in this process and its children.
+def set_trust(allowed: str | None) -> None:
+    """Set which code that recipes name may run in this process and its children without asking.
 
-    This overrides the environment.
+    None: only code that was allowed before. This overrides the environment.
     """
-    os.environ.pop(TRUST_REMOTE_CODE, None)
-    if is_trusted:
-        os.environ[TRUST_REMOTE_CODE] = "1"
+    os.environ.pop(TRUST_VARIABLE, None)
+    if allowed is not None:
+        os.environ[TRUST_VARIABLE] = allowed
+
+
+def get_trust() -> str | None:
+    """Return which code the command line allows to run without asking."""
+    return os.environ.get(TRUST_VARIABLE)
 
 
 def build_stop_after_environment(step: int) -> dict[str, str]:

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from titanrun.config.control_characters import CONTROL_CHARACTER, escape_line
 from titanrun.config.problems import problem_error
+from titanrun.config.trust import TRUST_FLAG
 from titanrun.config.units import duration_to_seconds
 from titanrun.launch.config import LaunchConfig, SlurmLaunchConfig
 from titanrun.launch.launch_env import get_environment
@@ -33,11 +35,11 @@ trap : TERM USR1
 {start}
 code=$?
 """
-ONE_RUN = "srun --wait=60 {python} -m titanrun resume {run}"
+ONE_RUN = "srun --wait=60 {python} -m titanrun resume {run}{trust}"
 MANY_RUNS = """runs=(
 {runs}
 )
-srun --wait=60 {python} -m titanrun resume "${{runs[$SLURM_ARRAY_TASK_ID]}}\""""
+srun --wait=60 {python} -m titanrun resume "${{runs[$SLURM_ARRAY_TASK_ID]}}"{trust}"""
 REQUEUE = """
 # 75: saved and stopped before its end. A canceled job is not RUNNING any more and is not requeued
 if [ "$code" -eq 75 ] &&
@@ -63,9 +65,24 @@ def start_slurm_rank(config: LaunchConfig, *, resolved: Path, processes: int) ->
     exec_worker([str(resolved)], get_environment())
 
 
-def build_run_script(config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path) -> str:
-    """Build the batch script of one run, which starts in `folder`; `name` is the job name."""
-    start = ONE_RUN.format(python=shlex.quote(sys.executable), run=shlex.quote(str(run)))
+def build_run_script(
+    config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path, allows_code: bool = False
+) -> str:
+    """Build the batch script of one run.
+
+    Args:
+        config: the launch section.
+        run: the run directory.
+        name: the job name.
+        folder: where the script starts.
+        allows_code: whether the user allowed code that the recipe names. A node may have another
+            home folder than the machine where that is remembered.
+    """
+    start = ONE_RUN.format(
+        python=shlex.quote(sys.executable),
+        run=shlex.quote(str(run)),
+        trust=f" {TRUST_FLAG}" if allows_code else "",
+    )
     return format_batch_script(
         config,
         build_sbatch_options(config, name, folder, output=run / FOLDER / "job-%j.log"),
@@ -81,10 +98,15 @@ def build_sweep_script(
     folder: Path,
     sweep: Path,
     slots: int,
+    allows_code: bool = False,
 ) -> str:
     """Build the batch script of an array with one task per run, at most `slots` at a time."""
     listed = "\n".join(f"    {shlex.quote(str(run))}" for run in runs)
-    start = MANY_RUNS.format(python=shlex.quote(sys.executable), runs=listed)
+    start = MANY_RUNS.format(
+        python=shlex.quote(sys.executable),
+        runs=listed,
+        trust=f" {TRUST_FLAG}" if allows_code else "",
+    )
     array = f"--array=0-{len(runs) - 1}%{slots}"
     return format_batch_script(
         config,
@@ -103,12 +125,34 @@ def format_batch_script(
     head = [
         "#!/bin/bash",
         "# written by titanrun launch",
-        *(f"#SBATCH {line}" for line in (*sbatch_options, *config.options)),
+        *(f"#SBATCH {check_one_line(line)}" for line in (*sbatch_options, *config.options)),
         "",
         *config.setup,
     ]
     end = (REQUEUE if config.requeue else "") + 'exit "$code"\n'
     return "\n".join(head) + BODY.format(start=start_command) + end
+
+
+def check_one_line(option: str) -> str:
+    """Return an option of sbatch.
+
+    Raises:
+        ProblemsFound: If it has a control character. A line break would end the option, and bash
+            would run the rest.
+    """
+    if CONTROL_CHARACTER.search(option):
+        raise problem_error(
+            "usage",
+            f"a batch script cannot contain {escape_line(option)!r}: it has a control character",
+            path=("launch",),
+            hint="rename the file or folder",
+        )
+    return option
+
+
+def escape_sbatch_pattern(folder: Path) -> str:
+    """Return a folder with a slash, in which sbatch replaces nothing: `%` begins a pattern."""
+    return f"{folder}/".replace("%", "%%")
 
 
 def build_sbatch_options(
@@ -118,7 +162,7 @@ def build_sbatch_options(
     return [
         f"--job-name={shlex.quote(name)}",
         f"--chdir={shlex.quote(str(folder))}",
-        f"--output={shlex.quote(str(folder / output))}",
+        f"--output={shlex.quote(escape_sbatch_pattern(folder / output.parent) + output.name)}",
         "--open-mode=append",
         f"--nodes={config.nnodes}",
         f"--ntasks-per-node={config.nproc_per_node}",

@@ -16,7 +16,7 @@ from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.validation.config import ValidationConfig
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance, section
-from titanrun.config.types import OrAuto, Text
+from titanrun.config.types import Line, OrAuto, Text
 from titanrun.distributed.config import (
     ActivationCheckpointConfig,
     CommConfig,
@@ -35,7 +35,7 @@ class Recipe(Config):
 
     version: Literal[1] = bookkeeping()
     """Version of the recipe language."""
-    name: Text | None = bookkeeping(None, examples=["llama3-8b-first"])
+    name: Line | None = bookkeeping(None, examples=["llama3-8b-first"])
     """Name of the run; null: the stem of the recipe file."""
     description: str = bookkeeping("", examples=["first run on new data"])
     """Free text."""

@@ -123,7 +123,7 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
             hint="create it again from the run",
         )
     target = folder / (run or "run")
-    target.mkdir(parents=True)
+    target.mkdir(mode=0o700, parents=True)
     for name, content in files.items():
         (target / name).write_bytes(content)
     return target

@@ -4,7 +4,7 @@ from typing import Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component
-from titanrun.config.types import PositiveInt, Text
+from titanrun.config.types import Argument, Line, PositiveInt, Text
 
 
 class EarlyStoppingConfig(Config):
@@ -31,15 +31,15 @@ class SweepConfig(Config):
     version: Literal[1] = bookkeeping()
     """Version of this format."""
 
-    recipe: Text = bookkeeping(examples=["llama3_debug.yaml"])
+    recipe: Line = bookkeeping(examples=["llama3_debug.yaml"])
     """Recipe that every run changes, relative to the folder of the sweep file."""
 
-    folder: Text | None = bookkeeping(None, examples=["runs/learning-rates"])
+    folder: Line | None = bookkeeping(None, examples=["runs/learning-rates"])
     """Parent folder of the run directories. The default is `runs/` plus the name of the
     sweep file.
     """
 
-    overrides: tuple[Text, ...] = bookkeeping((), examples=[["training.steps=200"]])
+    overrides: tuple[Argument, ...] = bookkeeping((), examples=[["training.steps=200"]])
     """Overrides for all runs, as on the command line."""
 
     filters: tuple[Text, ...] = bookkeeping((), examples=[["optimizer.lr < 0.01"]])

@@ -33,7 +33,9 @@ def get_unfinished_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     ]
 
 
-def build_array_script(sweep: Sweep, runs: Sequence[PlannedRun]) -> str:
+def build_array_script(
+    sweep: Sweep, runs: Sequence[PlannedRun], *, allows_code: bool = False
+) -> str:
     """Build the batch script for these runs.
 
     Raises ProblemsFound if they do not fit one array.
@@ -68,18 +70,29 @@ def build_array_script(sweep: Sweep, runs: Sequence[PlannedRun]) -> str:
     folders = [run.folder for run in runs]
     slots = sweep.config.slots
     return build_sweep_script(
-        config, folders, name=sweep.file.stem, folder=Path.cwd(), sweep=sweep.folder, slots=slots
+        config,
+        folders,
+        name=sweep.file.stem,
+        folder=Path.cwd(),
+        sweep=sweep.folder,
+        slots=slots,
+        allows_code=allows_code,
     )
 
 
 def submit_array(
-    sweep: Sweep, runs: Sequence[PlannedRun], environment: Mapping[str, str], now: datetime
+    sweep: Sweep,
+    runs: Sequence[PlannedRun],
+    environment: Mapping[str, str],
+    now: datetime,
+    *,
+    allows_code: bool = False,
 ) -> int:
     """Write the recipe of each run into its folder and submit them together.
 
     Return the job number.
     """
-    text = build_array_script(sweep, runs)
+    text = build_array_script(sweep, runs, allows_code=allows_code)
     get_slurm_program("sbatch")
     check_not_queued(sweep.folder)
     for run in runs:

@@ -58,7 +58,7 @@ class SweepRunner:
         Return 0 if every run finished or was stopped early, the exit code of the first that failed,
         or 75.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / LOGS).mkdir(exist_ok=True)
         self.load_record()
         waiting = [run for run in self.runs if not self._is_done(run)]
@@ -208,7 +208,7 @@ def write_early_stops(
 @contextmanager
 def lock_sweep_folder(folder: Path) -> Iterator[None]:
     """Lock the sweep's folder. Raise ProblemsFound if another process holds the lock."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

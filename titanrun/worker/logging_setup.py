@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from titanrun.components.metrics.spec.metric_format import format_metrics
+from titanrun.config.control_characters import escape_lines
 from titanrun.config.problems import problem_error
 from titanrun.config.redaction import redact
 from titanrun.distributed.rank_env import RankInfo
@@ -41,7 +42,7 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one record as a line."""
-        return self.secret_values.redact(super().format(record))
+        return escape_lines(self.secret_values.redact(super().format(record)))
 
 
 class JsonFormatter(RedactingFormatter):

@@ -18,6 +18,7 @@ from titanrun.config.secrets import fill_secrets, get_secret_values
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.process_group import abort_rendezvous, create_store
 from titanrun.distributed.rank_env import RankInfo, get_environment_variables, read_rank_info
+from titanrun.recipe.consent.recipe_code import check_code_is_trusted
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.recipe.rundir.run_files import (
@@ -159,6 +160,7 @@ def train_run(
 ) -> TrainResult:
     """Build the run, train it to its end, and export the final model if enabled."""
     recipe = fill_recipe_secrets(load_resolved_text(job.resolved_text), secret_values)
+    check_code_is_trusted(recipe, get_environment_variables())
     # with several ranks, no rank may exit alone: they agree before the first step
     if signals.should_stop and job.store is None:
         return TrainResult(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.config.trust import TRUST_VARIABLE
 from titanrun.models.transformers.config import TransformersConfig
 from titanrun.models.transformers.remote_code import find_remote_class
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -26,7 +27,12 @@ def folder(tmp_path):
 
 def titanrun(tmp_path, *arguments, **variables):
     # transformers copies the code to where it keeps such modules
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), **variables}
+    environment = {
+        **os.environ,
+        "HF_MODULES_CACHE": str(tmp_path / "modules"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        **variables,
+    }
     command = [sys.executable, "-m", "titanrun", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
@@ -38,9 +44,9 @@ def model(folder):
 def test_only_the_word_of_the_command_line_lets_it_run(folder, monkeypatch):
     config = TransformersConfig(path=str(folder))
     written = json.loads((folder / "config.json").read_text())
-    monkeypatch.delenv("TITANRUN_TRUST_REMOTE_CODE", raising=False)
+    monkeypatch.delenv(TRUST_VARIABLE, raising=False)
     assert find_remote_class(config, written, "AutoConfig") is None
-    monkeypatch.setenv("TITANRUN_TRUST_REMOTE_CODE", "1")
+    monkeypatch.setenv(TRUST_VARIABLE, "model code")
     with pytest.raises(ProblemsFound, match="only code in the folder itself can run"):
         find_remote_class(config, {"auto_map": {"AutoConfig": "a/b--c.D"}}, "AutoConfig")
 
@@ -49,12 +55,10 @@ def test_only_the_word_of_the_command_line_lets_it_run(folder, monkeypatch):
 def test_without_the_flag_nothing_of_it_runs_whatever_the_environment_says(tmp_path, folder):
     (folder / "configuration.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     for command in (["validate", "--level", "build"], ["plan"]):
-        done = titanrun(
-            tmp_path, *command, RECIPE, model(folder), *SHORT, TITANRUN_TRUST_REMOTE_CODE="1"
-        )
+        done = titanrun(tmp_path, *command, RECIPE, model(folder), *SHORT, TITANRUN_TRUST="all")
         assert done.returncode == 2, done.stderr
         assert "has no architecture 'of_others'" in done.stderr
-        assert "review that code, then run the command with --trust-remote-code" in done.stderr
+        assert "review that code, then run the command with --trust" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 
@@ -62,25 +66,28 @@ def test_without_the_flag_nothing_of_it_runs_whatever_the_environment_says(tmp_p
 def test_with_the_flag_it_trains_and_run_json_says_so(tmp_path, folder):
     run = tmp_path / "run"
     asked = (model(folder), *SHORT, "checkpoint.enable=true", f"dump_folder={run}")
-    done = titanrun(tmp_path, "train", RECIPE, "--trust-remote-code", *asked)
+    done = titanrun(tmp_path, "train", RECIPE, "--trust", *asked)
     assert done.returncode == 0, done.stderr
     (start,) = json.loads((run / "run.json").read_text())["starts"]
     assert start["trust_remote_code"] is True
     assert any("modeling.py" in entry.get("each", {}) for entry in start["inputs"])
     assert "trust" not in (run / "resolved.yaml").read_text()
-    again = titanrun(tmp_path, "resume", str(run), "training.steps=2")
-    assert again.returncode == 2 and "--trust-remote-code" in again.stderr
-    assert (
-        titanrun(tmp_path, "resume", "--trust-remote-code", str(run), "training.steps=2").returncode
-        == 0
-    )
+    # remembered, until the code changes
+    assert titanrun(tmp_path, "resume", str(run), "training.steps=2").returncode == 0
+    with (folder / "modeling.py").open("a") as file:
+        file.write("# changed\n")
+    again = titanrun(tmp_path, "resume", str(run), "training.steps=3")
+    assert again.returncode == 2 and "--trust" in again.stderr
+    old = titanrun(tmp_path, "resume", "--trust-remote-code", str(run), "training.steps=3")
+    assert old.returncode == 0, old.stderr
+    assert old.stderr.count("--trust-remote-code is now --trust") == 1
 
 
 @pytest.mark.slow
 def test_the_class_that_comes_with_the_weights_is_the_one_that_computes(tmp_path, folder):
     program = (
         "import sys;"
-        "from titanrun.launch.launch_env import set_trust_remote_code; set_trust_remote_code(True);"
+        "from titanrun.launch.launch_env import set_trust; set_trust('all');"
         "from titanrun.models.transformers.config import TransformersConfig as C; from "
         "titanrun.models.shared.spec.flavors import resolve_model_sizes;"
         "from titanrun.models.transformers.architecture import build_transformers_skeleton;"
@@ -93,13 +100,13 @@ def test_the_class_that_comes_with_the_weights_is_the_one_that_computes(tmp_path
     assert done.stdout.strip() == "OthersForCausalLM", done.stderr
     (folder / "configuration.py").write_text("import nothing_of_that_name\n")
     shutil.rmtree(tmp_path / "modules")
-    broken = titanrun(tmp_path, "plan", "--trust-remote-code", RECIPE, model(folder))
-    assert broken.returncode == 2 and "cannot be imported" in broken.stderr, broken.stderr
+    broken = titanrun(tmp_path, "plan", "--trust", RECIPE, model(folder))
+    assert broken.returncode == 2 and "cannot import the code" in broken.stderr, broken.stderr
     written = json.loads((HERE / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps({**written, "auto_map": {"AutoConfig": "a/b--c.D"}})
     )
-    elsewhere = titanrun(tmp_path, "plan", "--trust-remote-code", RECIPE, model(folder))
+    elsewhere = titanrun(tmp_path, "plan", "--trust", RECIPE, model(folder))
     assert "only code in the folder itself can run" in elsewhere.stderr
 
 
@@ -109,4 +116,4 @@ def test_a_recipe_that_trusts_code_is_told_of_the_flag(place):
         resolve_recipe(RECIPE, [f"{place}=true"], environment={})
     (problem,) = found.value.problems
     assert problem.code == "unknown-key"
-    assert "start with --trust-remote-code" in problem.hint
+    assert problem.hint is not None and problem.hint.endswith("start with --trust")

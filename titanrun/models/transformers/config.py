@@ -5,11 +5,19 @@ import subprocess
 import sys
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from titanrun.config.control_characters import escape_line
 from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.config.trust import (
+    TRUST_MODEL_CODE,
+    NamedCode,
+    compute_folder_digest,
+    list_code_files,
+)
 from titanrun.config.types import AUTO, OrAuto, PositiveInt, Text
 from titanrun.models.shared.config import ModelConfig, ModelFeature, Sizes
 from titanrun.models.shared.huggingface_config import load_config_json
@@ -24,6 +32,7 @@ LENGTH_KEYS = (
     "seq_length",
     "n_ctx",
 )
+CODE_SUFFIXES = (".py",)
 LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SHARD_HINT = "shard its weights with data_parallel_shard_degree"
 
@@ -96,6 +105,22 @@ class TransformersConfig(ModelConfig):
             if found is not None:
                 sizes[name] = found
         return sizes
+
+    def find_code_folder(self) -> Path | None:
+        """Return the folder of config.json and the code beside it."""
+        named = self.path or self.hf_assets_path
+        if named is None:
+            return None
+        return Path(named).parent if Path(named).is_file() else Path(named)
+
+    def find_model_code(self) -> NamedCode | None:
+        """Return the code beside config.json if that names classes in it."""
+        folder = self.find_code_folder()
+        if folder is None or not list_code_files(folder, CODE_SUFFIXES):
+            return None
+        digest = compute_folder_digest(TRUST_MODEL_CODE, folder, CODE_SUFFIXES)
+        text = f"classes in {escape_line(str(folder))}"
+        return NamedCode(TRUST_MODEL_CODE, (), text, digest)
 
     def find_file_sizes(self) -> Sizes | None:
         """Return the sizes in the recipe's config_json, or in the file.

@@ -1,17 +1,16 @@
 """Remote code: classes that config.json names in files next to it.
 
-It runs only if the command line allows it.
+It runs only with the consent of the user: see `titanrun.config.trust`.
 """
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from titanrun.config.problems import problem_error
-from titanrun.distributed.rank_env import trusts_remote_code
+from titanrun.config.trust import TRUST_FLAG, TRUST_VARIABLE, NamedCode, is_trusted
+from titanrun.distributed.rank_env import get_environment_variables
 from titanrun.models.transformers.config import PATH_FIELD, TransformersConfig
 
-FLAG = "--trust-remote-code"
 AUTO_MAP_KEY = "auto_map"
 # exceptions that the import of remote code may raise, in addition to its own
 IMPORT_ERRORS = (
@@ -37,9 +36,10 @@ def find_remote_class(config: TransformersConfig, written: dict[str, Any], kind:
     """
     classes = written.get(AUTO_MAP_KEY)
     reference = classes.get(kind) if isinstance(classes, dict) else None
-    if not isinstance(reference, str) or not trusts_remote_code():
+    code = config.find_model_code()
+    if not isinstance(reference, str) or not allows_model_code(code):
         return None
-    folder = find_code_folder(config)
+    folder = config.find_code_folder()
     if "--" in reference or reference.count(".") != 1:
         message = (
             f"config.json: {kind} is '{reference}', but only code in the folder itself can run"
@@ -69,12 +69,12 @@ def find_remote_class(config: TransformersConfig, written: dict[str, Any], kind:
         ) from error
 
 
-def find_code_folder(config: TransformersConfig) -> Path | None:
-    """Return the folder of config.json and its code."""
-    named = config.path or config.hf_assets_path
-    if named is None:
-        return None
-    return Path(named).parent if Path(named).is_file() else Path(named)
+def allows_model_code(code: NamedCode | None) -> bool:
+    """Return whether the user allowed this code, or all code where there is none."""
+    environment = get_environment_variables()
+    if code is None:
+        return TRUST_VARIABLE in environment
+    return is_trusted(code, environment)
 
 
 def format_remote_code_hint(written: dict[str, Any]) -> str:
@@ -82,6 +82,6 @@ def format_remote_code_hint(written: dict[str, Any]) -> str:
     if written.get(AUTO_MAP_KEY):
         return (
             f"its class is code that comes with the weights: review that code, then run the "
-            f"command with {FLAG}"
+            f"command with {TRUST_FLAG}"
         )
     return "install a version of transformers that has the class"

@@ -182,7 +182,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 # allowed on the command line only
 FLAGS = {
     "trust_remote_code": "a recipe cannot allow third-party code to run: read the code that comes "
-    "with the weights, then start with --trust-remote-code"
+    "with the weights, then start with --trust"
 }
 
 

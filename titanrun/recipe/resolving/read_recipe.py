@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from titanrun.config.apply_overrides import apply_overrides
+from titanrun.config.checksum import get_checksum_state
 from titanrun.config.compose import IncompleteTreeError, compose, is_absent
 from titanrun.config.error_messages import SECRET_HELP, SECRET_MESSAGE
 from titanrun.config.interpolate import interpolate
@@ -17,6 +18,7 @@ from titanrun.config.list_additions import ListSchema, apply_list_additions
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
+from titanrun.config.references import find_variables
 from titanrun.config.renames import RenameResult, rename_former_keys
 from titanrun.config.suggest import find_closest
 from titanrun.config.tree import (
@@ -61,7 +63,8 @@ class ReadResult:
     """The tree, problems of single values, the paths they affect in it, and warnings.
 
     `is_incomplete` states that a file which the recipe extends cannot be read. `file`
-    is the path that was read, also of a shipped recipe that was named.
+    is the path that was read, also of a shipped recipe that was named. `variables` are the
+    environment variables that values read, by path.
     """
 
     file: str
@@ -70,6 +73,7 @@ class ReadResult:
     unreadable_paths: set[DataPath]
     warnings: tuple[Problem, ...] = ()
     is_incomplete: bool = False
+    variables: Mapping[DataPath, list[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -169,6 +173,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
         find_invalid_paths(today.tree, findings.unreadable_origins) | findings.unreadable_paths,
         warnings,
         findings.is_incomplete,
+        find_variables(overridden, after.is_secret),
     )
 
 
@@ -260,6 +265,26 @@ def check_is_recipe(tree: Node, file: str) -> None:
 def apply_renames(tree: Node) -> RenameResult:
     """Return the tree with the current names of fields."""
     return rename_former_keys(get_recipe_class(), tree, to_plain_data(tree))
+
+
+def find_checksum_problems(file: str, tree: Node) -> list[Problem]:
+    """Return a warning if a resolved recipe does not match the checksum in its header."""
+    if get_checksum_state(tree.origin.source.text) != "changed":
+        return []
+    message = (
+        f"{file} was edited after it was written: "
+        "its body no longer matches the checksum in its first line"
+    )
+    return [
+        Problem(
+            "version",
+            message,
+            (),
+            None,
+            severity="warning",
+            hint="remove the first line to turn it into an ordinary recipe",
+        )
+    ]
 
 
 def load_listed_plugins(tree: Node) -> list[Problem]:

@@ -4,14 +4,14 @@ Steps: read, compose, override, interpolate, validate, resolve `auto`, apply the
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from titanrun.config.base import dump_config
-from titanrun.config.checksum import get_checksum_state, to_yaml_with_checksum
+from titanrun.config.checksum import to_yaml_with_checksum
 from titanrun.config.error_messages import describe_value_error
 from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, problem_error
@@ -31,6 +31,7 @@ from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.read_recipe import (
     ReadResult,
+    find_checksum_problems,
     load_listed_plugins,
     read_resolved_tree,
     read_tree,
@@ -84,6 +85,8 @@ class Resolved:
     tree: Node
     warnings: tuple[Problem, ...] = ()
     ranks: int | None = None
+    variables: Mapping[DataPath, list[str]] = field(default_factory=dict)
+    """Names of the environment variables that values read, by path."""
 
     @property
     def text(self) -> str:
@@ -147,7 +150,8 @@ def resolve_recipe(
         ]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
-    return Resolved(recipe, run, tree, tuple(problems), case.get_ranks(recipe))
+    ranks = case.get_ranks(recipe)
+    return Resolved(recipe, run, tree, tuple(problems), ranks, reading.variables)
 
 
 def resolve_tree(
@@ -273,26 +277,6 @@ def attach_origin(problem: Problem, tree: Node) -> Problem:
     node, found = get_nearest_node(tree, problem.path)
     origin = node.origin if found == problem.path else node.key or node.origin
     return replace(problem, origin=origin)
-
-
-def find_checksum_problems(file: str, tree: Node) -> list[Problem]:
-    """Return a warning if a resolved recipe does not match the checksum in its header."""
-    if get_checksum_state(tree.origin.source.text) != "changed":
-        return []
-    message = (
-        f"{file} was edited after it was written: "
-        "its body no longer matches the checksum in its first line"
-    )
-    return [
-        Problem(
-            "version",
-            message,
-            (),
-            None,
-            severity="warning",
-            hint="remove the first line to turn it into an ordinary recipe",
-        )
-    ]
 
 
 def load_resolved(path: Path) -> Recipe:

@@ -43,6 +43,8 @@ class ValidationResult:
     resolved: Resolved | None = None
     stages: tuple[str, ...] = ()
     """Stages of a recipe of which one must be named; nothing was validated then."""
+    stage_runs: tuple[Resolved, ...] = ()
+    """Runs of the stages, if several were merged."""
 
 
 def validate_file(
@@ -96,7 +98,8 @@ def merge_stage_results(
     found = [*(problem for stage in stages for problem in stage.problems), *between]
     once = {(problem.label, problem.message, str(problem.origin)): problem for problem in found}
     code = next((problem.exit_code for problem in found if problem.severity == "error"), 0)
-    return ValidationResult(tuple(sort_problems(once.values())), code, whole.tree)
+    problems = tuple(sort_problems(once.values()))
+    return ValidationResult(problems, code, whole.tree, stage_runs=tuple(runs))
 
 
 def validate_schema(

@@ -22,7 +22,7 @@ from titanrun.config.data_diff import DataChange, diff_data
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation, problem_error
-from titanrun.config.redaction import redact
+from titanrun.config.redaction import redact, star_out_assigned_secrets
 from titanrun.config.secrets import get_secret_values
 from titanrun.config.tree import find_node, format_path
 from titanrun.recipe.comparing.resume_policy import (
@@ -57,6 +57,9 @@ from titanrun.recipe.rundir.run_metadata import (
 )
 from titanrun.recipe.rundir.value_sources import build_run_sources
 
+PRIVATE_FOLDER_MODE = 0o700
+# leaves space for time and counter in the 255 bytes of a file name
+LONGEST_RUN_NAME = 200
 # the second identifies a checkpoint whose manifest is lost
 CHECKPOINT_MARKERS = (MANIFEST_FILE, ".metadata")
 
@@ -130,7 +133,7 @@ def check_no_links_outside(path: Path, run: Recipe) -> None:
 
 def choose_new_folder(parent: Path, name: str, now: datetime) -> Path:
     """Return `<parent>/<name>-<time>`, with a counter if that exists already."""
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:LONGEST_RUN_NAME].strip(".-") or "run"
     base = f"{safe}-{now:%Y%m%d-%H%M%S}"
     candidates = [parent / base, *(parent / f"{base}-{count}" for count in range(2, 1000))]
     return next(candidate for candidate in candidates if not candidate.exists())
@@ -314,7 +317,7 @@ def write_run_directory(
     Values of secrets, which `environment` has, are redacted in all of them.
     """
     hidden = get_secret_values(environment, resolved.run)
-    said = [redact(word, hidden) for word in argv]
+    said = [star_out_assigned_secrets(redact(word, hidden)) for word in argv]
     # before any file is created, which git would list as untracked
     start, diff = build_start_record(
         resolved.run,
@@ -365,7 +368,8 @@ def create_run_directory(path: Path, resolved: Resolved) -> None:
         ProblemsFound: If that is not possible.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        # weights, data samples and logs are for the user, unless chmod says otherwise
+        path.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as error:
         place = find_node(resolved.tree, ("dump_folder",))
         message = (

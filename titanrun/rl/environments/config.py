@@ -6,7 +6,7 @@ from annotated_types import Len
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import bookkeeping, numerics
-from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import Argument, NonNegativeInt, PositiveFloat, PositiveInt, VariableName
 
 
 class EnvironmentConfig(ComponentConfig):
@@ -66,8 +66,13 @@ class ProgramConfig(MultiTurnEnvironmentConfig):
 
     name: Literal["program"] = numerics("program")
     builds: ClassVar = "titanrun.rl.environments.program_environment:ProgramEnvironment"
-    command: Annotated[tuple[Text, ...], Len(1)] = numerics(examples=[["python", "world.py"]])
-    """Program and arguments."""
+    command: Annotated[tuple[Argument, ...], Len(1)] = numerics(
+        examples=[["python", "world.py"]], runs_code="command"
+    )
+    """Program and arguments. They run only with the user's consent: `--trust`."""
+    secret_variables: tuple[VariableName, ...] = bookkeeping((), examples=[["OPENAI_API_KEY"]])
+    """Environment variables with secrets that the program gets. It gets no others that look like
+    one."""
     step_timeout_seconds: PositiveFloat = bookkeeping(60.0, unit="seconds")
     """Longest duration of a turn. Then the program is restarted, the conversation dropped."""
     max_restarts: NonNegativeInt = bookkeeping(3)

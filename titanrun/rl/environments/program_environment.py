@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from titanrun.distributed.rank_env import build_program_environment
 from titanrun.rl.environments.config import ProgramConfig
 from titanrun.rl.environments.environment_protocol import EnvironmentStep, EnvironmentStepError
 from titanrun.rl.json_subprocess import JsonSubprocess, NoResponseError
@@ -23,6 +24,7 @@ class ProgramEnvironment:
             max_restarts=config.max_restarts,
             log=logs / "environment.log",
             recipe_path=("rl", "environment", "command"),
+            environment=build_program_environment(config.secret_variables),
         )
 
     def step(self, rollouts: Sequence[Rollout]) -> list[EnvironmentStep | EnvironmentStepError]:

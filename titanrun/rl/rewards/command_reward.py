@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from titanrun.distributed.rank_env import build_program_environment
 from titanrun.rl.json_subprocess import JsonSubprocess, NoResponseError
 from titanrun.rl.rewards.config import CommandConfig
 from titanrun.rl.rollout_types import Rollout
@@ -24,6 +25,7 @@ class CommandReward:
             max_restarts=config.max_restarts,
             log=log,
             recipe_path=("rl", "rewards"),
+            environment=build_program_environment(config.secret_variables),
         )
 
     def score(self, rollouts: Sequence[Rollout]) -> list[float | None]:

@@ -6,9 +6,17 @@ from annotated_types import Len
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import bookkeeping, numerics
-from titanrun.config.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Text
+from titanrun.config.types import (
+    Argument,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+    VariableName,
+)
 
-Command = Annotated[tuple[Text, ...], Len(1)]
+Command = Annotated[tuple[Argument, ...], Len(1)]
 
 
 class RewardConfig(ComponentConfig):
@@ -94,8 +102,11 @@ class CommandConfig(RewardConfig):
 
     name: Literal["command"] = numerics("command")
     builds: ClassVar = "titanrun.rl.rewards.command_reward:CommandReward"
-    command: Command = numerics(examples=[["python", "reward.py"]])
-    """Program and arguments."""
+    command: Command = numerics(examples=[["python", "reward.py"]], runs_code="command")
+    """Program and arguments. They run only with the user's consent: `--trust`."""
+    secret_variables: tuple[VariableName, ...] = bookkeeping((), examples=[["OPENAI_API_KEY"]])
+    """Environment variables with secrets that the program gets. It gets no others that look like
+    one."""
     timeout_seconds: PositiveFloat = bookkeeping(30.0, unit="seconds")
     """Longest duration of a response. Then the program is restarted, the completion dropped."""
     max_restarts: NonNegativeInt = bookkeeping(3)

@@ -30,7 +30,9 @@ from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.distributed.rank_env import get_environment_variables
 from titanrun.models.shared.config import unwrap_auto
+from titanrun.recipe.consent.recipe_code import check_code_is_trusted
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.training.decoding import generate
@@ -151,6 +153,7 @@ def main() -> int:
     job = json.load(sys.stdin)
     try:
         recipe = load_resolved_text(job["resolved"])
+        check_code_is_trusted(recipe, get_environment_variables())
         with tempfile.TemporaryDirectory(prefix="titanrun-") as folder:
             for found in iter_task_results(recipe, job, cache_folder=Path(folder)):
                 print(json.dumps(found) if job["json"] else format_task_result(found), flush=True)

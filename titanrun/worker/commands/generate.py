@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -217,7 +218,9 @@ def print_continuation(
     if job["json"]:
         print(json.dumps({"text": text, "token_ids": continuation.tokens}, ensure_ascii=False))
     else:
-        print(text if job["chat"] else prompt + text)
+        said = text if job["chat"] else prompt + text
+        # a program gets what the model wrote, a terminal does not obey it
+        print(escape_lines(said) if sys.stdout.isatty() else said)
 
 
 if __name__ == "__main__":

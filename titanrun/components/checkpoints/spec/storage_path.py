@@ -21,7 +21,7 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.config.types import validate_run_path
+from titanrun.config.types import validate_line, validate_run_path
 
 # one slash: PurePath, which a folder's name may have passed through, merges two
 STORAGE_PATH = re.compile(r"(?P<store>[A-Za-z][A-Za-z0-9+.-]+):/")
@@ -307,7 +307,7 @@ def validate_local_path(text: str) -> str:
             "set checkpoint.folder to that URL instead"
         )
         raise PydanticCustomError("a_folder_on_this_machine", "is a storage URL", {"help": hint})
-    return text
+    return validate_line(text)
 
 
 CheckpointFolder: TypeAlias = Annotated[str, AfterValidator(validate_checkpoint_folder)]

@@ -1,0 +1,109 @@
+"""Secrets that a recipe writes out, or reads from the environment, reach no message and no file.
+
+Rows B4 and B5 of the defect list.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from titanrun.cli import main
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.redaction import is_secret_key, star_out_assigned_secrets
+from titanrun.recipe.resolving.resolve import resolve_recipe
+
+START = (
+    "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny, steps: 1}\n"
+)
+CANARY = "canary-0123456789"
+WRITTEN = {
+    "metrics.wandb_api_key": f"metrics:\n  wandb_api_key: {CANARY}\n",
+    "hf_token": f"hf_token: {CANARY}\n",
+    "quoted": f'hf_token: "{CANARY} {CANARY}"\n',
+    "flow": f"metrics: {{wandbApiKey: {CANARY}, log_freq: x}}\n",
+    "several lines": f"hf-token: |\n  {CANARY}\n",
+    "a mapping": f"aws: 1\nsecret: {{id: {CANARY}}}\n",
+    "beside a syntax error": f"hf_token: {CANARY}\nname: [\n",
+    "on the line of a syntax error": f"metrics: {{api_key: {CANARY}, x: y: z}}\n",
+    "twice": f"hf_token: {CANARY}\nhf_token: {CANARY}\n",
+    "in a component": f"metrics: {{trackers: [{{name: jsonl, token: {CANARY}}}]}}\n",
+    "of a known issuer": "description: hf_abcdefghijklmnopqrstuvwxyzabcdefgh\nname: 1\n",
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+@pytest.mark.parametrize("output_format", ["text", "json"])
+def test_a_secret_written_under_any_key_is_masked(
+    tmp_path: Path, case: str, output_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(START + WRITTEN[case])
+    assert main.run(["validate", str(file), "--format", output_format]) == 2
+    told = capsys.readouterr()
+    assert CANARY not in told.out + told.err and "hf_abcdef" not in told.out + told.err
+    assert told.out + told.err
+
+
+@pytest.mark.parametrize("override", ["metrics.wandb_api_key", "hf_token", "model.hfToken"])
+def test_a_secret_in_an_override_is_masked_and_the_variable_is_named(
+    tmp_path: Path, override: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(START)
+    assert main.run(["show", str(tmp_path / "recipe.yaml"), f"{override}={CANARY}"]) == 2
+    told = capsys.readouterr().err
+    assert CANARY not in told and "****" in told
+
+
+def test_the_problem_points_to_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(START + WRITTEN["metrics.wandb_api_key"])
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
+    (problem,) = found.value.problems
+    assert problem.hint == "a recipe holds no secrets: set WANDB_API_KEY where the run starts"
+    assert problem.fix is None
+
+
+def test_columns_stay_and_references_and_other_keys_are_shown() -> None:
+    for line in (
+        'api_key: "${env:MY_KEY}"',
+        "eos_token: <s>",
+        "max_new_tokens: 4",
+        "tokens: 10B",
+        "tokenizer: tiny",
+        "keys: x",
+        "hf_assets_path: assets/hf_asset-of-2024",
+    ):
+        assert star_out_assigned_secrets(line) == line
+    line = "a: {token: abc, b: 1}"
+    assert star_out_assigned_secrets(line) == "a: {token: ***, b: 1}"
+    assert is_secret_key("apiKey") and is_secret_key("hf-token") and not is_secret_key("bos_token")
+
+
+@pytest.mark.parametrize("name", ["MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "API_KEY_2"])
+def test_only_secret_fields_read_variables_named_like_secrets(tmp_path: Path, name: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(START + f'name: "x-${{env:{name}}}"\n')
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={name: CANARY})
+    (problem,) = found.value.problems
+    assert (problem.code, problem.path, problem.origin is not None) == (
+        "interpolation",
+        ("name",),
+        True,
+    )
+    assert name in problem.message and CANARY not in problem.message
+    # whether it is set must not be told either
+    with pytest.raises(ProblemsFound, match="looks like a secret"):
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
+
+
+def test_validate_lists_the_other_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch")
+    text = START + 'description: "${env:SCRATCH} and ${env:NOT_SET_HERE,none} $${env:NO}"\n'
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert main.run(["validate", str(tmp_path / "recipe.yaml")]) == 0
+    told = capsys.readouterr().err
+    assert "reads environment variable SCRATCH: description\n" in told
+    assert "reads environment variable NOT_SET_HERE: description\n" in told
+    assert "variable NO:" not in told
