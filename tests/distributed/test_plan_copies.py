@@ -58,9 +58,10 @@ def count_bytes(trainer: TrainLoop) -> dict[str, int]:
 
 
 def count_local_bytes(tensor: Tensor) -> int:
-    """Count the bytes of a tensor's part on this rank."""
+    """Count the bytes of a tensor's part on this rank, without gathered weights that are freed."""
     local = to_local(tensor)
-    return local.numel() * local.element_size()
+    is_freed = local.untyped_storage().nbytes() == 0
+    return 0 if is_freed else local.numel() * local.element_size()
 
 
 def plan_bytes(resolved: Path, ranks: int) -> dict[str, int]:

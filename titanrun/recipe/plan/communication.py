@@ -46,9 +46,7 @@ def estimate_weight_traffic(layout: PlanLayout) -> list[Traffic]:
     degrees = layout.parallel_dims
     gathered = max(sum(part.gathered for part in parts) for parts in layout.get_sizes_per_rank())
     kept = max(sum(part.local for part in parts) for parts in layout.get_sizes_per_rank())
-    policy = layout.run.parallelism.fsdp_reshard_after_forward
-    stays = policy == "never" or (policy == "default" and degrees.pp > 1)
-    gathers = 1 if stays else 2
+    gathers = 1 if layout.keeps_weights_gathered else 2
     shards = gathered * (gathers * layout.compute_bytes + 4) * layout.num_forward_passes
     return [
         Traffic(

@@ -104,10 +104,7 @@ def is_decoder_layer(layout: PlanLayout, part: ModuleSize) -> bool:
 def estimate_gathered_weights(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
     """Return the bytes of whole weights gathered for computation."""
     sizes = sorted((part.gathered for part in parts), reverse=True)
-    keeps_all = layout.run.parallelism.fsdp_reshard_after_forward == "never" or (
-        layout.run.parallelism.fsdp_reshard_after_forward == "default"
-        and layout.parallel_dims.pp > 1
-    )
+    keeps_all = layout.keeps_weights_gathered
     elements = sum(sizes if keeps_all else sizes[:GATHERED_LAYERS])
     what = "all parts" if keeps_all else f"{GATHERED_LAYERS} largest parts"
     return MemoryItem(

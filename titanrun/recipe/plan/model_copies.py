@@ -13,14 +13,35 @@ def estimate_model_copies(
     """Return the memory items of all models that a rank keeps beside the trained one."""
     items = []
     if has_frozen_reference(layout):
-        # a second engine of the same layout, without gradients and optimizer states
-        kept, each = sum(part.local for part in parts), layout.storage_bytes
-        items.append(
-            MemoryItem("frozen reference", kept * each, f"{kept:,} x {each} bytes, as the weights")
-        )
+        items.append(estimate_frozen_reference(layout, parts))
     if layout.run.rl is not None:
         items += estimate_generator(layout, layout.run.rl, device)
     return items
+
+
+def estimate_frozen_reference(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the memory of a second model, without gradients and optimizer states.
+
+    It has the layout of the trained model. What FSDP leaves gathered after a forward pass stays so:
+    no backward pass follows that frees it.
+    """
+    kept, each = sum(part.local for part in parts), layout.storage_bytes
+    text, gathered = f"{kept:,} x {each} bytes", 0
+    if layout.parallel_dims.fsdp_size > 1:
+        gathered = sum(part.gathered for part in parts if stays_gathered(layout, part))
+    if gathered:
+        text += f" + {gathered:,} gathered x {layout.compute_bytes} bytes"
+    return MemoryItem("frozen reference", kept * each + gathered * layout.compute_bytes, text)
+
+
+def stays_gathered(layout: PlanLayout, part: ModuleSize) -> bool:
+    """Return whether FSDP leaves a part gathered after the forward pass.
+
+    The output head is freed with policy `always` only, because the backward pass begins with it.
+    """
+    if layout.run.parallelism.fsdp_reshard_after_forward == "always":
+        return False
+    return layout.keeps_weights_gathered or part is layout.head
 
 
 def has_frozen_reference(layout: PlanLayout) -> bool:

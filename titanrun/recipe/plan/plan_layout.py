@@ -78,6 +78,12 @@ class PlanLayout:
         return min(self.storage_bytes, DTYPE_BYTES[self.run.training.mixed_precision_param])
 
     @property
+    def keeps_weights_gathered(self) -> bool:
+        """Whether FSDP keeps the weights of all parts gathered after the forward pass."""
+        policy = self.run.parallelism.fsdp_reshard_after_forward
+        return policy == "never" or (policy == "default" and self.parallel_dims.pp > 1)
+
+    @property
     def tokens_per_forward_pass(self) -> int:
         """Tokens per forward pass on one rank.
 
