@@ -14,10 +14,11 @@ SECRET_NAME = re.compile(
 SPECIAL_TOKEN = re.compile(
     r"(^|_)(bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop)_token$", re.IGNORECASE
 )
+# without backtracking, since a line may be long:
 # `key: value`, `key=value` and `"key": "value"`, but not a value that is a reference
 ASSIGNMENT = re.compile(
-    r"""(?P<key>[A-Za-z_][\w.\[\]-]*)(?P<gap>["']?\s*[:=]\s*(?:![\w!]*\s+)?)"""
-    r"""(?P<value>(?!["']?\$\{env:)(?:"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s,{}\[\]#'"][^\s,}\]]*))"""
+    r"""(?<![\w-])(?P<key>[A-Za-z_][\w-]*+)(?P<gap>["']?+\s*+[:=]\s*+(?:![\w!]*+\s++)?+)"""
+    r"""(?P<value>(?!["']?\$\{env:)(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?|[^\s,{}\[\]#'"][^\s,}\]]*))"""
 )
 # sockets of agents that act with the keys of the user
 AGENT_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO")
@@ -34,7 +35,7 @@ TOKEN = re.compile(
 CERTAIN_TOKEN = re.compile(
     r"\bhf_[A-Za-z0-9]{30,}\b"
     r"|\b(?:sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)"
-    r"(?=[A-Za-z_\-.]*[0-9])[A-Za-z0-9_\-.]{16,}"
+    r"(?=[A-Za-z_\-.]{0,200}[0-9])[A-Za-z0-9_\-.]{16,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 ASSIGNED_SECRET = re.compile(
@@ -113,7 +114,7 @@ def star_out_assigned_secrets(line: str) -> str:
         value = found["value"]
         return (
             found["key"] + found["gap"] + "*" * len(value)
-            if is_secret_key(re.split(r"[.\]]", found["key"])[-1])
+            if is_secret_key(found["key"])
             else found[0]
         )
 
