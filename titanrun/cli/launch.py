@@ -64,17 +64,8 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    resolved = (
-        resolve_for_elsewhere(options.recipe, overrides, environment=get_environment())
-        if options.dry_run
-        else resolve_recipe(
-            options.recipe, overrides, environment=get_environment(), should_check_inputs=True
-        )
-    )
+    resolved = resolve_launch(options, overrides)
     config = resolved.run.launch
-    is_submitted = isinstance(config, SlurmLaunchConfig)
-    if resolved.warnings and not options.quiet and (is_submitted or options.dry_run):
-        print_problems(resolved.warnings)
     if not isinstance(config, SlurmLaunchConfig):
         return train_locally(options, overrides)
     print_source_files(options, resolved.tree)
@@ -102,6 +93,20 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(text)
         return 0
     return submit_and_follow(directory, resolved, text, options)
+
+
+def resolve_launch(options: Namespace, overrides: Sequence[str]) -> Resolved:
+    """Return the run, and print its warnings unless `titanrun train` does."""
+    if options.dry_run:
+        resolved = resolve_for_elsewhere(options.recipe, overrides, environment=get_environment())
+    else:
+        resolved = resolve_recipe(
+            options.recipe, overrides, environment=get_environment(), should_check_inputs=True
+        )
+    is_submitted = isinstance(resolved.run.launch, SlurmLaunchConfig)
+    if resolved.warnings and not options.quiet and (is_submitted or options.dry_run):
+        print_problems(resolved.warnings)
+    return resolved
 
 
 def train_locally(options: Namespace, overrides: Sequence[str]) -> int:

@@ -92,13 +92,8 @@ def train_stages(
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
     request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
     directories = [select_run_directory(stage.resolved, now) for stage in stages]
-    warnings = {
-        (problem.label, problem.message, str(problem.origin)): problem
-        for stage in stages
-        for problem in stage.resolved.warnings
-    }
-    if warnings and not options.quiet:
-        print_problems(list(warnings.values()))
+    if not options.quiet:
+        print_stage_warnings(stages)
     if all(directory.state == "finished" for directory in directories):
         check_stage_starts(stages, folder)
         # the checkpoints of the other stages only served to start the next one
@@ -115,6 +110,17 @@ def train_stages(
         format_multi_stage_recipe(get_stages_name(options.recipe, staged), stages),
     )
     return train_unfinished_stages(options, stages, folder, arguments)
+
+
+def print_stage_warnings(stages: Sequence[RecipeStage]) -> None:
+    """Print each warning of the stages once."""
+    warnings = {
+        (problem.label, problem.message, str(problem.origin)): problem
+        for stage in stages
+        for problem in stage.resolved.warnings
+    }
+    if warnings:
+        print_problems(list(warnings.values()))
 
 
 def check_single_process(around: Mapping[str, str]) -> None:

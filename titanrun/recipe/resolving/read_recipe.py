@@ -131,11 +131,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     builtins.register_builtins()
     file = find_recipe_file(file)
     findings = ProblemCollector()
-    merged = findings.run_step(
-        lambda: compose(split_stage(file)[0], shipped_recipes.get_extends_roots())
-    )
-    whole = findings.run_step(lambda: add_to_default_lists(merged, EARLY_LISTS))
-    check_is_recipe(whole, file)
+    whole = compose_with_bases(file, findings)
     load_listed_plugins(whole)
     stage = findings.run_step(lambda: select_stage(whole, file))
     composed = findings.run_step(lambda: add_to_default_lists(stage))
@@ -175,6 +171,20 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
         findings.is_incomplete,
         find_variables(overridden, after.is_secret),
     )
+
+
+def compose_with_bases(file: str, findings: ProblemCollector) -> Node:
+    """Return the recipe merged over the files that it extends, without broken values.
+
+    Raises:
+        ProblemsFound: If nothing can be read, or the file is not a recipe.
+    """
+    merged = findings.run_step(
+        lambda: compose(split_stage(file)[0], shipped_recipes.get_extends_roots())
+    )
+    whole = findings.run_step(lambda: add_to_default_lists(merged, EARLY_LISTS))
+    check_is_recipe(whole, file)
+    return whole
 
 
 def compose_recipe(file: str) -> Node:

@@ -50,11 +50,7 @@ from titanrun.recipe.rundir.run_files import (
     write_indented_json,
     write_text_atomically,
 )
-from titanrun.recipe.rundir.run_metadata import (
-    add_start,
-    build_start_record,
-    get_diff_file_name,
-)
+from titanrun.recipe.rundir.run_metadata import add_start, build_start_record, get_diff_file_name
 from titanrun.recipe.rundir.value_sources import build_run_sources
 
 PRIVATE_FOLDER_MODE = 0o700
