@@ -95,7 +95,8 @@ def add_rule(entry: Rule) -> None:
 
 def get_active_rules() -> list[Rule]:
     """Return all rules except those of plug-ins that are not in use."""
-    return [entry for entry in RULES.values() if not registry.is_hidden_module(entry.module)]
+    active = (entry for entry in RULES.values() if not registry.is_hidden_module(entry.module))
+    return sorted(active, key=lambda entry: entry.id)
 
 
 def apply_rules(
