@@ -41,8 +41,8 @@ def problems_of(folder: Path, section: str, entry: str) -> list[Problem]:
         ),
         (
             "",
-            "converters+: [float8_linear]",
-            "converters+ is for the command line: in a file, converters replaces the whole value",
+            "converters-: [float8_linear]",
+            "converters- is for the command line: in a file, converters replaces the whole value",
         ),
         ("optimizer", "rl: 1.0e-4", "did you mean 'lr'?"),
         ("optimizer", "rl: {rewards: [exact_match]}", "'rl' belongs at the top level"),

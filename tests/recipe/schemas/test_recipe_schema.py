@@ -109,8 +109,15 @@ def test_the_hover_text_says_what_is_known_of_a_field() -> None:
     assert field["description"].split("\n\n") == [
         "Sequences per forward pass on each data-parallel rank.",
         "Default: 8 sequences. Range: above 0. Unit: sequences. Numerics: a change moves the loss "
-        "curve; a resumed run must not change it.",
+        "curve. A resume refuses a change, unless checkpoint.allow_change names it.",
     ]
+    metrics = SCHEMA["$defs"]["Metrics"]["properties"]["log_freq"]["description"]
+    assert metrics.endswith("A resume allows a change.")
+    folder = SCHEMA["$defs"]["Checkpoint"]["properties"]["folder"]["description"]
+    assert folder.endswith("A resume refuses a change.")
+    path = SCHEMA["$defs"]["TextDataset"]["properties"]["path"]["description"]
+    assert "In evaluation, rl and training a resume refuses a change" in path
+    assert "in validation a resume allows a change" in path
     sections = [SCHEMA, *(part for part in SCHEMA["$defs"].values() if "properties" in part)]
     untitled = {
         name

@@ -7,8 +7,8 @@ from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_value
 
-# a suffix that makes a key an override
-OPERATORS = "+-!"
+# suffixes that make a key an override; `key+` adds to a list in files too
+OPERATORS = "-!"
 
 
 def format_key_meaning(path: DataPath, data: Any) -> str:

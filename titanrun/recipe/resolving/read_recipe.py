@@ -152,10 +152,7 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
             is_secret=after.is_secret,
         )
     )
-    problems = [
-        hide_secret_in_problem(problem) if after.is_secret(problem.path) else problem
-        for problem in findings.problems
-    ]
+    problems = hide_secrets_in_problems(findings.problems, after)
     today = apply_renames(tree)
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = (
@@ -302,6 +299,14 @@ def load_listed_plugins(tree: Node) -> list[Problem]:
     listed = find_node(tree, ("plugins",))
     items = listed.value if listed is not None and isinstance(listed.value, list) else []
     return activate_plugins([item.value for item in items if isinstance(item.value, str)])
+
+
+def hide_secrets_in_problems(problems: Sequence[Problem], queries: SchemaQueries) -> list[Problem]:
+    """Return the problems without showing the values of secrets."""
+    return [
+        hide_secret_in_problem(problem) if queries.is_secret(problem.path) else problem
+        for problem in problems
+    ]
 
 
 def hide_secret_in_problem(problem: Problem) -> Problem:

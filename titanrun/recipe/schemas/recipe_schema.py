@@ -27,6 +27,7 @@ from titanrun.recipe.resolving.multi_stage import ID, STAGE_ID_PATTERN, STAGES, 
 from titanrun.recipe.schemas.field_schema import (
     REFERENCE,
     allow_references,
+    collect_places,
     describe_property,
     offer_flavors,
 )
@@ -38,7 +39,7 @@ Schema = dict[str, Any]
 def build_recipe_schema() -> Schema:
     """Return the complete schema with every registered component."""
     builtins.register_builtins()
-    linker = SchemaBuilder(is_recipe=True)
+    linker = SchemaBuilder(get_recipe_class())
     root = linker.build_config_schema(get_recipe_class())
     root["properties"]["extends"] = {
         "title": "extends",
@@ -126,12 +127,13 @@ class SlotPlaceholderJsonSchema(GenerateJsonSchema):
 class SchemaBuilder:
     """Builder that defines the schema of every config and slot once, under its name.
 
-    `is_recipe` says whether the files are recipes, which may add to lists with `converters+` and
-    refer to other values with `${...}`.
+    `recipe` is the class of the files if they are recipes, which may add to lists with
+    `converters+` and refer to other values with `${...}`.
     """
 
-    def __init__(self, *, is_recipe: bool = False) -> None:
-        self.is_recipe = is_recipe
+    def __init__(self, recipe: type[Config] | None = None) -> None:
+        self.is_recipe = recipe is not None
+        self.places = {} if recipe is None else collect_places(recipe)
         self.definitions: dict[str, Schema] = {}
         self.defined_configs: dict[str, type[Config]] = {}
 
@@ -154,7 +156,9 @@ class SchemaBuilder:
             if self.is_recipe and not is_secret(field):
                 linked = allow_references(offer_flavors(config, name, linked))
             properties[name] = describe_property(
-                describe_field(name, field, described.get(name, "")), linked
+                describe_field(name, field, described.get(name, "")),
+                linked,
+                self.places.get(config, ()),
             )
             if self.is_recipe and find_item_type(field.annotation) is not None:
                 properties[name + ADDITION_SUFFIX] = build_addition_schema(name, linked)
