@@ -14,8 +14,10 @@ from titanrun.launch.launch_env import get_trust, set_log_format, set_notify_com
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
-OVERRIDE_HELP = "overrides after the file, in this order: path=value, path+=item, path-=item, "
-"path! (reset to the default)"
+OVERRIDE_HELP = (
+    "overrides after the file, in this order: path=value, path+=item, path-=item, "
+    "path! (reset to the default)"
+)
 EXAMPLES_HEAD = "examples:\n"
 # read until 0.3, with a warning
 OLD_TRUST_FLAG = "--trust-remote-code"

@@ -3,7 +3,6 @@
 Torch-free: the index of the tensors is read without the classes that it names.
 """
 
-import json
 import pickle
 import secrets
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any, Literal
 from titanrun.components.checkpoints.spec.hashed_file import FileEntry, compute_file_xxh3
 from titanrun.components.checkpoints.spec.manifest import Manifest, corrupt_file_error
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, get_file_size
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound
 
 STATE_FILE = "state.json"
@@ -142,8 +142,8 @@ def read_state(folder: AnyPath) -> dict[str, Any]:
     """
     path = folder / STATE_FILE
     try:
-        state = json.loads(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
-    except (OSError, ValueError, RecursionError) as error:
+        state = parse_json(path.read_text(encoding="utf-8"), parse_constant=_reject_constant)
+    except (OSError, ValueError) as error:
         raise corrupt_file_error(path, str(error)) from error
     if not isinstance(state, dict) or not isinstance(state.get("step"), int):
         raise corrupt_file_error(path, "it has no step")
