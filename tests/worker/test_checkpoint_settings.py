@@ -1,6 +1,7 @@
 """What the checkpoint section asks for is what happens."""
 
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable
@@ -265,11 +266,12 @@ def test_a_stop_waits_for_the_save_beside_it(run: Run) -> None:
 @pytest.mark.parametrize("mode", ["async", "async_with_pinned_mem"])
 def test_a_save_that_fails_beside_training_fails_the_run(run: Run, mode: str) -> None:
     resolved = run("run", "checkpoint.interval=2", f"checkpoint.async_mode={mode}")
-    (resolved.parent / "checkpoint").mkdir()
-    (resolved.parent / "checkpoint" / "step-4").write_text("in the way")
-    assert main([str(resolved)]) == 4
-    assert (
-        "step-4 already exists and is never overwritten"
-        in (resolved.parent / "logs" / "rank-0.log").read_text()
-    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # the shards are larger, all other files smaller
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        assert main([str(resolved)]) == 7
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large" in (resolved.parent / "logs" / "rank-0.log").read_text()
     assert max(losses(resolved)) < 10

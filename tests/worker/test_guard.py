@@ -273,7 +273,7 @@ class Kept:
             checkpoints.save,
             checkpoints.save_seed,
         )
-        self.check = checkpoints.check
+        self.check, self.last_save_seconds = checkpoints.check, None
 
 
 def test_a_run_that_goes_back_too_often_stops(run: Run) -> None:

@@ -167,7 +167,7 @@ def test_a_glob_names_files(
             "line 3 has half a surrogate pair in column 'text', at character 2",
             "path",
         ),
-        ("[" * 100000, "line 3 is not JSON", "path"),
+        ("[" * 100000, "line 3 column 201 is not JSON: nested deeper than 200 levels", "path"),
     ],
 )
 def test_a_bad_line_is_named(
