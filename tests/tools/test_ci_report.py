@@ -65,6 +65,14 @@ def test_a_test_that_did_not_finish_fails_ci_unless_it_is_listed(folder: Path) -
     assert code == 1 and "NOT LISTED: test_it.py::test_three: unfinished" in text, text
 
 
+def test_a_part_that_may_run_out_of_time_may_leave_tests_unfinished(folder: Path) -> None:
+    record_session(folder, "raise KeyboardInterrupt")
+    (folder / "unit.status").write_text("left out: out of time\n")
+    listed = "test_it.py::test_two  # no device here\nunit  # as many as fit\n"
+    code, text = report(folder, listed)
+    assert code == 0 and "1 tests unfinished, the first: test_it.py::test_three" in text, text
+
+
 def test_a_failed_test_cannot_be_listed(folder: Path) -> None:
     record_session(folder, "assert False")
     code, text = report(folder, "test_it.py::*  # everything\n")
