@@ -6,8 +6,8 @@
 FOLDER holds one `<part>.status` file for each part of CI (`passed`, or `left out: <why>`) and
 `<part>.json` with the outcomes of its tests (see tests/outcomes.py). GAPS lists what may be
 skipped or left out, a line each: `PATTERN  # why`. A pattern is a shell pattern for the name of a
-part or the id of a test; a part includes its unfinished tests. Exit with 1 if anything else was skipped, unfinished or left out, or if a
-test failed.
+part or the id of a test; a part includes its unfinished tests. Exit with 1 if anything else was
+skipped, unfinished or left out, or if a test failed.
 """
 
 import json
