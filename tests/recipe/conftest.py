@@ -381,7 +381,7 @@ def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
     drawn: list[Data] = []
 
     @settings(
-        max_examples=260,
+        max_examples=320,
         deadline=None,
         derandomize=True,
         database=None,
