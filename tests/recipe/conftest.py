@@ -381,7 +381,7 @@ def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
     drawn: list[Data] = []
 
     @settings(
-        max_examples=320,
+        max_examples=260,
         deadline=None,
         derandomize=True,
         database=None,
