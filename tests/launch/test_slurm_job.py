@@ -138,9 +138,9 @@ def test_a_cancelled_job_saves_and_stays_away(
         capture_output=True,
         text=True,
     )
-    assert again.returncode == 2 and f"job {job} trains 'run' already: running" in again.stderr, (
-        again.stderr
-    )
+    assert (
+        again.returncode == 2 and f"job {job} is already training 'run': running" in again.stderr
+    ), again.stderr
     ask("scancel", job)
     wait_until(lambda: status(run)["state"] == "preempted", "the job saves")
     wait_until(
