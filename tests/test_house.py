@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.shipped import RUN_RECIPES
 from titanrun.config.base import dump_config
 from titanrun.config.checksum import to_yaml_with_checksum
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 ROOT = Path(__file__).parents[1]
-RECIPES = sorted(path for path in (ROOT / "recipes").iterdir() if path.suffix in (".yaml", ".toml"))
+RECIPES = RUN_RECIPES
 HEAVY = (
     "torch",
     "datasets",
@@ -164,6 +165,8 @@ UNPICKLERS = {
         "pickle.Unpickler",
         "pickle.UnpicklingError",
     },
+    # with weights_only=True: tensors and plain data
+    "titanrun/distributed/state_server.py": {"torch.load"},
     # these write what only torch's viewers read; the bytes that are loaded were made by torch a
     # moment before
     "titanrun/components/profiling/memory_snapshots.py": {"pickle.dump"},

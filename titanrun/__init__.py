@@ -93,7 +93,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "__version__":
-        value: object = import_module("importlib.metadata").version("titanrun")
+        value: object = import_module("titanrun.config.version").VERSION
     elif name in _EXPORTS:
         value = getattr(import_module(_EXPORTS[name]), name)
     else:

@@ -19,8 +19,10 @@ FLOORS = [
     ("titanrun.recipe", "D2"),
     ("titanrun.cli", "D3"),
     ("titanrun.launch", "D3"),
+    ("titanrun.lsp", "D3"),
     ("titanrun.runs", "D3"),
     ("titanrun.sweep", "D3"),
+    ("titanrun.ui", "D3"),
     ("titanrun.__main__", "D3"),
     ("titanrun.api", "D3"),
     ("titanrun.distributed", "E1"),
@@ -65,13 +67,16 @@ ENVIRONMENT_READERS = {"titanrun.launch.launch_env", "titanrun.distributed.rank_
 # ranks that
 # would wait for ever for one that failed; the Hub's library, whose HTTP client changes
 MAY_CATCH_ALL = {
+    "titanrun.components.data.lane_process",
     # foreign code
     "titanrun.recipe.plugins",
     "titanrun.worker.command_ranks",
     "titanrun.worker.rank_main",
     "titanrun.integrations.vllm.vllm_server",
     "titanrun.components.data.hub_records",
+    "titanrun.cli.data_pin",
     "titanrun.cli.download",
+    "titanrun.cli.push",
     "titanrun.cli.error_boundary",
     "titanrun.components.checkpoints.spec.storage_path",
     "titanrun.components.metrics.async_tracker",

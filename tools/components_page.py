@@ -26,9 +26,8 @@ from titanrun.recipe.reference.schema_topics import SchemaTopic, get_topics
 HEAD = """\
 # Components
 
-What can be named in each slot of a recipe, written by `python tools/write_reference.py`. Every \
-example is the rest of a recipe that begins
-so, and a test resolves each of them:
+All names for each slot of a recipe, written by `python tools/write_reference.py`. Each example \
+continues this recipe, and a test resolves it:
 
 ```yaml
 version: 1
@@ -36,9 +35,9 @@ model: {name: llama3, flavor: debugmodel}
 training: {dataset: tiny, seq_len: 64, steps: 10}
 ```
 
-An option with its default stands as `name: default`; one without a default has to be written. \
-[The reference](reference.md) says what each
-takes and means. *Tried by* names a test that fails when the component does not do its work.
+Options are listed with their defaults as `name: default`; options without a default are required. \
+[The reference](reference.md) documents their
+types and meanings. *Tested by* names a test that fails if the component does not work.
 """
 BASE: dict[str, Any] = {
     "version": 1,
@@ -95,12 +94,20 @@ PAIRS = {
     "loss": "dpo",
     "training": {"dataset": {"name": "preference", "path": "pairs.jsonl"}},
 }
+LABELS = {
+    "tokenizer": {"name": "huggingface", "path": "folder"},
+    "loss": "kto",
+    "training": {"dataset": {"name": "labelled", "path": "replies.jsonl"}},
+}
 YARN = {"name": "yarn", "original_max_position_embeddings": 32, "factor": 4.0}
 # what the first option of a component does not show, or what it needs around it
 EXAMPLES: dict[str, dict[str, Any]] = {
     "model:transformers": {"model": {"name": "transformers", "flavor": "debugmodel"}},
     **dict.fromkeys(("model:flux", "loss:flow_matching", "dataset:tiny_images"), PICTURES),
     "task:lm_eval": {"evaluation": {"tasks": [{"name": "lm_eval", "task": "hellaswag"}]}},
+    "task:multiple_choice": {
+        "evaluation": {"tasks": [{"name": "multiple_choice", "path": "data/questions.jsonl"}]}
+    },
     "task:exact_match": {
         "evaluation": {"tasks": ["exact_match"]},
         "training": {"dataset": "tiny_chat"},
@@ -109,7 +116,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "model": {"name": "deepseek_v3", "flavor": "debugmodel", "num_mtp_layers": 1},
         "loss": {"name": "multi_token_cross_entropy", "mtp_scale": 0.3},
     },
-    **dict.fromkeys(("loss:dpo", "dataset:preference"), PAIRS),
+    **{f"loss:{name}": {**PAIRS, "loss": name} for name in ("dpo", "ipo", "cpo", "simpo", "orpo")},
+    "loss:reward": {**PAIRS, "loss": "reward", "model": {**PAIRS["model"], "head": "scalar"}},
+    "dataset:preference": PAIRS,
+    "dataset:tiny_pairs": {
+        "model": PAIRS["model"],
+        "loss": "orpo",
+        "training": {"dataset": "tiny_pairs"},
+    },
+    **dict.fromkeys(("loss:kto", "dataset:labelled"), LABELS),
+    "dataset:tiny_labelled": {"loss": "kto", "training": {"dataset": "tiny_labelled"}},
     "dataset:images": {
         **PICTURES,
         "training": {
@@ -133,6 +149,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "model": MIXTURE,
         "converters": [{"name": "mxfp8_grouped_mm", "emulate": True}],
     },
+    "tokenizer:huggingface": {
+        "tokenizer": {"name": "huggingface", "path": "folder", "chat_template": "chatml"}
+    },
+    "tokenizer:tiny": {"tokenizer": {"name": "tiny", "chat_template": "alpaca"}},
+    "tokenizer:characters": {"tokenizer": {"name": "characters", "chat_template": "alpaca"}},
     "dataset:chat": {
         "training": {"dataset": {"name": "chat", "path": "chats.jsonl"}},
         "tokenizer": {"name": "huggingface", "path": "folder"},
@@ -231,7 +252,7 @@ def component_lines(topic: SchemaTopic) -> Iterator[str]:
     if config.extra:
         yield f'- needs: `pip install "titanrun[{config.extra}]"`'
     yield f"- options: {', '.join(f'`{option}`' for option in options(config)) or 'none'}"
-    yield f"- tried by: `tests/{tried_by(topic.title)}`"
+    yield f"- tested by: `tests/{tried_by(topic.title)}`"
     yield ""
     yield "```yaml"
     yield flow_lines(example(topic))

@@ -1,9 +1,8 @@
-"""Makes the conversations that ship with titanrun, the same bytes each time.
+"""Makes the conversations and pairs that ship with titanrun, the same bytes each time.
 
-The user gives a few words, the assistant says them again. No answer of the held-out part is one of
-the
-training part. `make_tiny_chat.py` writes them, `--check` compares the committed files with a fresh
-make.
+The user gives a few words, the assistant says them again. In a pair, the rejected reply says them
+in capital letters. No answer of the held-out part is one of the training part.
+`make_tiny_chat.py` writes them, `--check` compares the committed files with a fresh make.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ASSETS = Path(__file__).resolve().parents[1] / "titanrun" / "assets" / "tiny_chat"
+ASSETS = Path(__file__).resolve().parents[1] / "titanrun" / "assets"
 # each is one token of the tiny tokenizer, so that what is learned is the task and not spelling
 WORDS_TEXT = (
     "box car child stone river green pot dog fish cat moon sack night bread hen bird fire wolf "
@@ -25,6 +24,7 @@ WORDS_TEXT = (
 WORDS = WORDS_TEXT.split()
 FEWEST, MOST = 2, 5
 COUNTS = {"train": 6000, "held_out": 300}
+PAIRS = {"train": 2000, "held_out": 100}
 TWO_TURNS = 4
 """One conversation in so many has a second question."""
 
@@ -62,12 +62,27 @@ def lines(turns: list[Turn]) -> str:
     return json.dumps({"messages": messages}) + "\n"
 
 
+def pairs(split: str, avoided: set[str]) -> Iterator[str]:
+    """Yield the lines of the pairs of a part.
+
+    Its replies are added to `avoided` once all are drawn.
+    """
+    dice, seen = random.Random(f"tiny pairs, {split}"), set[str]()
+    for _ in range(PAIRS[split]):
+        question, answer = draw_turn(dice, seen, avoided)
+        pair = {"prompt": question, "chosen": answer, "rejected": answer.upper()}
+        yield json.dumps(pair) + "\n"
+    avoided |= seen
+
+
 def make() -> dict[str, str]:
     """Return the text of each file by its name."""
     answers: set[str] = set()
+    replies: set[str] = set()
     return {
-        f"{split}.jsonl": "".join(map(lines, conversations(split, answers))) for split in COUNTS
-    }
+        f"tiny_chat/{split}.jsonl": "".join(map(lines, conversations(split, answers)))
+        for split in COUNTS
+    } | {f"tiny_pairs/{split}.jsonl": "".join(pairs(split, replies)) for split in PAIRS}
 
 
 def main() -> int:
@@ -91,8 +106,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1 if differing else 0
-    ASSETS.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
+        (ASSETS / name).parent.mkdir(parents=True, exist_ok=True)
         (ASSETS / name).write_text(text, encoding="ascii", newline="\n")
     return 0
 

@@ -1,36 +1,39 @@
 """Measure the mutation score: change one expression at a time, and count what tests notice.
 
-    mutants.py                          100 random mutants of all modules in tests/mutants.yaml
-    mutants.py --count 400 --seed 7     others, and more
+    mutants.py                          20 random mutants of each group in tests/mutants.yaml
+    mutants.py --count 40 --seed 7      others, and more
     mutants.py titanrun/config          only modules below this path
+    mutants.py titanrun/config/x.py:31  all mutants of this line
 
-A mutant lives in a copy of the repository, so that other work in the tree goes on. It is killed if
-one of its tests fails, or does not end. Survivors are printed with file, line and change; a line
-that ends with `# mutants: equivalent` is left alone. Exit with 1 if fewer than 90% are killed.
+A mutant lives in a copy of the repository, so that other work in the tree goes on. It meets the
+tests of its group that call its function, or that start processes, the fastest first; outside of
+functions all tests of its group. It is killed if one of them fails, or does
+not end. Survivors are printed with file, line and change; equivalent mutants, listed in
+tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer than 90% are killed.
 """
 
 import argparse
 import ast
+import compileall
 import os
+import py_compile
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
 from random import Random
 
+from called_functions import CallRecorder, iter_test_files, name_record, read_record
+from forked_pytest import FAULT, PRELOADED, Job, Limits, Result, preload, run_in_forks, run_pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "mutants.yaml"
 WANTED_SCORE = 0.9
-NUM_PROCESSES = 2
-TIMEOUT_SECONDS = 240
-KEPT_MARK = "# mutants: equivalent"
+TOO_LONG = Limits(cpu_seconds=120, wall_seconds=1200)
+TESTS_FAILED, NO_TESTS = 1, 5
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -56,7 +59,12 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file: the characters from `start` to `end` become `text`."""
+    """One change of one file: the characters from `start` to `end` become `text`.
+
+    Attributes:
+        function: The innermost function around it, by its qualified name; None outside.
+        tests: The files and folders of tests of its group.
+    """
 
     file: Path
     line: int
@@ -64,60 +72,107 @@ class Mutant:
     end: int
     before: str
     text: str
+    function: str | None
     tests: tuple[str, ...]
 
     def __str__(self) -> str:
         """Return the place and the change on one line."""
         return f"{self.file}:{self.line}: {self.before!r} -> {self.text!r}"
 
+    @property
+    def key(self) -> str:
+        """The mutant as tests/mutants.yaml names equivalent ones: lines move, functions stay."""
+        before = " ".join(self.before.split())
+        return f"{self.file}:{self.function}: {before} -> {self.text}"
+
 
 def main() -> int:
     """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("paths", nargs="*", help="modules or folders below titanrun/")
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("paths", nargs="*", help="modules, folders or lines below titanrun/")
+    parser.add_argument("--count", type=int, default=20, help="mutants of each group")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=60, help="of tests for each mutant")
+    parser.add_argument("--calls", type=Path, help="keep here what tests call, for the next time")
     options = parser.parse_args()
-    mutants = [
-        mutant
-        for mutant in iter_mutants()
-        if not options.paths or str(mutant.file).startswith(tuple(options.paths))
-    ]
-    chosen = Random(options.seed).sample(mutants, min(options.count, len(mutants)))
-    survivors = run_mutants(chosen)
+    chosen = choose_mutants(options.paths, options.count, options.seed)
+    preload(PRELOADED)
+    with tempfile.TemporaryDirectory(prefix="titanrun-mutants-") as scratch:
+        copies = [copy_repository(Path(scratch, str(n))) for n in range(options.processes)]
+        records = options.calls or Path(scratch, "calls")
+        records.mkdir(exist_ok=True)
+        record_calls(chosen, copies[0], records)
+        survivors, late = run_mutants(chosen, copies, records, options.seconds)
     score = 1 - len(survivors) / max(len(chosen), 1)
-    print(f"{score:.1%} of {len(chosen)} mutants killed, of {len(mutants)} possible ones")
+    print(f"{score:.1%} of {len(chosen)} mutants killed, {late} of them for they did not end")
     return int(score < WANTED_SCORE)
 
 
-def iter_mutants() -> Iterator[Mutant]:
-    """Yield every mutant of the modules in tests/mutants.yaml."""
+def choose_mutants(paths: list[str], count: int, seed: int) -> list[Mutant]:
+    """Return `count` random mutants of each group, or all of the lines that `paths` names."""
+    table = YAML(typ="safe").load(TABLE.read_text(encoding="utf-8"))
+    equivalent = table.pop("equivalent", {})
+    chosen: list[Mutant] = []
     seen: set[Path] = set()
-    for pattern, tests in YAML(typ="safe").load(TABLE.read_text(encoding="utf-8")).items():
+    for pattern, tests in table.items():
+        mutants = []
         for path in sorted(ROOT.glob(pattern)):
             file = path.relative_to(ROOT)
             if path.suffix == ".py" and file not in seen:
                 seen.add(file)
-                yield from find_mutants(file, tuple(tests))
+                mutants += find_mutants(file, tuple(tests))
+        mutants = [mutant for mutant in mutants if mutant.key not in equivalent]
+        lines = [one for one in mutants if f"{one.file}:{one.line}" in paths]
+        below = tuple(path for path in paths if ":" not in path)
+        rest = [one for one in mutants if not paths or str(one.file).startswith(below or ":")]
+        chosen += lines + Random(seed).sample(rest, min(count, len(rest)))
+    return chosen
 
 
 def find_mutants(file: Path, tests: tuple[str, ...]) -> list[Mutant]:
     """Return the mutants of a file."""
     source = (ROOT / file).read_text(encoding="utf-8")
-    lines = source.split("\n")
     offsets = [0]
-    for line in lines:
+    for line in source.split("\n"):
         offsets.append(offsets[-1] + len(line.encode()) + 1)
     encoded, found = source.encode(), []
-    for node in ast.walk(ast.parse(source)):
+    for node, function in iter_nodes(ast.parse(source), "", None):
         for target, text in iter_changes(node):
             assert target.end_lineno is not None and target.end_col_offset is not None
             start = offsets[target.lineno - 1] + target.col_offset
             end = offsets[target.end_lineno - 1] + target.end_col_offset
-            if not lines[target.end_lineno - 1].endswith(KEPT_MARK):
-                before = encoded[start:end].decode()
-                found.append(Mutant(file, target.lineno, start, end, before, text, tests))
+            before = encoded[start:end].decode()
+            found.append(Mutant(file, target.lineno, start, end, before, text, function, tests))
     return found
+
+
+def iter_nodes(
+    node: ast.AST, prefix: str, function: str | None
+) -> Iterator[tuple[ast.AST, str | None]]:
+    """Yield a node and those in it with the function that they run in.
+
+    Decorators and defaults run where the function is defined.
+    """
+    yield node, function
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            name = prefix + node.name
+            inside: list[ast.AST] = list(node.body)
+            for child in ast.iter_child_nodes(node):
+                if child not in inside:
+                    yield from iter_nodes(child, prefix, function)
+            for child in inside:
+                yield from iter_nodes(child, f"{name}.<locals>.", name)
+        case ast.ClassDef():
+            for child in ast.iter_child_nodes(node):
+                yield from iter_nodes(child, f"{prefix}{node.name}.", function)
+        case ast.Call(func=ast.Name(id="dataclass")) | ast.keyword(arg="strict"):
+            # frozen, slots and strict forbid what nothing here does
+            return
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from iter_nodes(child, prefix, function)
 
 
 def iter_changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
@@ -153,63 +208,107 @@ def is_text(node: ast.BinOp) -> bool:
     )
 
 
-def run_mutants(mutants: list[Mutant]) -> list[Mutant]:
-    """Return the mutants that no test notices; print each when it is found."""
-    copies: Queue[Path] = Queue()
-    survivors = []
-    with tempfile.TemporaryDirectory(prefix="titanrun-mutants-") as folder:
-        for number in range(NUM_PROCESSES):
-            copy = Path(folder) / str(number)
-            ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs")
-            shutil.copytree(ROOT, copy, ignore=ignored)
-            copies.put(copy)
-
-        def is_killed(mutant: Mutant) -> bool:
-            copy = copies.get()
-            try:
-                return kill(mutant, copy)
-            finally:
-                copies.put(copy)
-
-        with ThreadPoolExecutor(NUM_PROCESSES) as pool:
-            for mutant, killed in zip(mutants, pool.map(is_killed, mutants), strict=True):
-                if not killed:
-                    survivors.append(mutant)
-                    print(f"survived: {mutant}", flush=True)
-    return survivors
+def copy_repository(folder: Path) -> Path:
+    """Copy the tree; bytecode is valid by the digest of its source, so a mutant is compiled."""
+    ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs", "*_cache")
+    shutil.copytree(ROOT, folder, ignore=ignored)
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    compileall.compile_dir(folder / "titanrun", quiet=2, invalidation_mode=mode)
+    return folder
 
 
-def kill(mutant: Mutant, copy: Path) -> bool:
-    """Return whether a test fails with the mutant in this copy of the repository."""
-    path = copy / mutant.file
-    source = path.read_bytes()
-    path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
-    relative = mutant.file.relative_to("titanrun")
-    mirror = Path("tests") / relative.with_name(f"test_{relative.name}")
-    try:
-        if (copy / mirror).exists() and not passes(copy, [str(mirror)]):
-            return True
-        return not passes(copy, mutant.tests)
-    finally:
-        path.write_bytes(source)
+def record_calls(mutants: list[Mutant], copy: Path, records: Path) -> None:
+    """Run the tests of all mutants once, and write what each file of them calls."""
+    files = {file for one in mutants for file in iter_test_files(copy, one.tests)}
+    missing = {file: name_record(copy, file) for file in sorted(files)}
+    missing = {file: name for file, name in missing.items() if not (records / name).exists()}
+
+    def record() -> int:
+        enter_copy(copy)
+        recorder = CallRecorder(copy)
+        code = run_pytest(copy, ["--maxfail=0", *missing], recorder)
+        # tests that fail without a mutant, as where git is missing, are left out
+        if code in (0, TESTS_FAILED):
+            recorder.split_by_file(records, missing)
+        return code
+
+    for result in run_in_forks([Job("calls", record)] if missing else []):
+        if result.exit_code not in (0, TESTS_FAILED):
+            raise RuntimeError(result.output)
 
 
-def passes(copy: Path, tests: Sequence[str]) -> bool:
-    """Return whether tests of a copy pass; False if they do not end."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            env=environment,
-            capture_output=True,
-            check=False,
-            timeout=TIMEOUT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+def enter_copy(copy: Path) -> None:
+    """Take the package and the tests from a copy, here and in processes that tests start."""
+    os.environ["PYTHONPATH"] = str(copy)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(copy))
+
+
+def run_mutants(
+    mutants: list[Mutant], copies: list[Path], records: Path, seconds: int
+) -> tuple[list[Mutant], int]:
+    """Return the mutants that no test notices, and how many did not end; print each at once."""
+    free, used = list(copies), dict[str, tuple[Mutant, Path, bytes]]()
+    survivors, late = [], 0
+
+    def iter_jobs() -> Iterator[Job]:
+        for number, mutant in enumerate(mutants):
+            copy, tests = free.pop(), select_tests(mutant, copies[0], records, seconds)
+            used[str(number)] = (mutant, copy, write_change(copy, mutant))
+            yield Job(str(number), lambda copy=copy, tests=tests: run_tests(copy, tests))
+
+    for result in run_in_forks(iter_jobs(), processes=len(copies), limits=TOO_LONG):
+        mutant, copy, source = used.pop(result.name)
+        (copy / mutant.file).write_bytes(source)
+        free.append(copy)
+        late += result.exit_code is None
+        if is_survivor(result):
+            survivors.append(mutant)
+        print(f"{'survived' if is_survivor(result) else 'killed'}: {mutant}", flush=True)
+    return survivors, late
+
+
+def write_change(copy: Path, mutant: Mutant) -> bytes:
+    """Write a mutant into a copy and return the source as it was."""
+    source = (copy / mutant.file).read_bytes()
+    text = mutant.text.encode()
+    (copy / mutant.file).write_bytes(source[: mutant.start] + text + source[mutant.end :])
+    return source
+
+
+def run_tests(copy: Path, tests: list[str]) -> int:
+    """Run tests of a copy and return pytest's exit code."""
+    enter_copy(copy)
+    return run_pytest(copy, tests) if tests else NO_TESTS
+
+
+def is_survivor(result: Result) -> bool:
+    """Return whether no test noticed a mutant.
+
+    Raises:
+        RuntimeError: The tests could not be run.
+    """
+    if result.exit_code == FAULT:
+        raise RuntimeError(result.output)
+    return result.exit_code in (0, NO_TESTS)
+
+
+def select_tests(mutant: Mutant, copy: Path, records: Path, seconds: int) -> list[str]:
+    """Return the tests that may notice a mutant, the fastest first, for about `seconds`."""
+    times: dict[str, tuple[bool, float]] = {}
+    function = mutant.function and f"{mutant.file}:{mutant.function}"
+    for file in iter_test_files(copy, mutant.tests):
+        record = read_record(records / name_record(copy, file))
+        for test in record.get_tests(function):
+            times[test] = (test in record.starts_processes, record.seconds[test])
+    chosen, total = [], 0.0
+    for test in sorted(times, key=lambda test: times[test]):
+        total += times[test][1]
+        if chosen and total > seconds:
+            break
+        chosen.append(test)
+    return chosen
 
 
 if __name__ == "__main__":

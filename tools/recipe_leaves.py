@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
+from titanrun.config.compose import Composer
 from titanrun.config.describe_field import get_example_value, is_section_type
 from titanrun.config.fields import find_field_metadata
 from titanrun.config.read_source import read_source
-from titanrun.config.tree import to_plain_data
+from titanrun.config.tree import Node, remove_paths, to_plain_data
 from titanrun.config.type_introspection import (
     accepts_auto,
     accepts_null,
@@ -28,6 +30,9 @@ from titanrun.recipe.recipe import Recipe
 
 TABLE = Path(__file__).parents[1] / "tests" / "recipe" / "leaves.yaml"
 NOT_BUILT = "not-built"
+# what is read from the text of a recipe and from no config: stages become recipes of their own, and
+# of a floor without a decay there is only a warning
+READ_FROM_TEXT = ("stages", "lr_scheduler:constant.min_lr_factor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,9 @@ class Leaf:
     def has_a_choice(self) -> bool:
         """Whether more than one value is allowed."""
         annotation = self.field.annotation
-        return (
+        if self.name in READ_FROM_TEXT:
+            return True
+        return annotation is not NoneType and (
             len(get_literal_values(annotation)) != 1
             or accepts_auto(annotation)
             or accepts_null(annotation)
@@ -122,6 +129,9 @@ def table() -> dict[str, str]:
 
 def ignore(leaf: Leaf) -> None:
     """From now on, in this process, the setting reads as if nobody had written it."""
+    if leaf.name in READ_FROM_TEXT:
+        ignore_in_files(leaf.keys)
+        return
     field, key = leaf.field, leaf.keys[-1]
     instead = unwritten(field)
     holder = next(config for config in leaf.holder.__mro__ if key in get_annotations(config))
@@ -131,6 +141,17 @@ def ignore(leaf: Leaf) -> None:
         return instead if name == key else read(config, name)
 
     holder.__getattribute__ = read_all_but_one  # type: ignore[method-assign, assignment]
+
+
+def ignore_in_files(path: tuple[str, ...]) -> None:
+    """From now on, in this process, no file has a value there."""
+    read_file = Composer.read_file
+
+    def read_all_but_one(composer: Composer, *arguments: Any) -> Node | None:
+        root = read_file(composer, *arguments)
+        return root and remove_paths(root, [path])
+
+    Composer.read_file = read_all_but_one  # type: ignore[method-assign]
 
 
 def unwritten(field: FieldInfo) -> Any:

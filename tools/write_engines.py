@@ -13,16 +13,16 @@ sys.path.insert(0, str(ROOT))
 from tests.integrations.proofs import RESULTS, ROWS  # noqa: E402
 
 TARGET = ROOT / "docs" / "training_engine.md"
-TITLE = "## What was tried of each system\n"
+TITLE = "## Tested features by system\n"
 HEAD = """
-A row stands where all of its tests have passed on a CPU; none was run on a GPU. A and C are \
+A row is listed if all of its tests passed on a CPU; none was run on a GPU. A and C are \
 torchtitan's configs and extension points,
-B its RL, D TorchForge, E verl. `tools/write_engines.py` writes this;
-`TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` keeps the results.
-`pytest -m "slow or not slow" -k "[B9]"` runs the tests of row B9, and so for each row;
+B its RL, D TorchForge, E verl. `tools/write_engines.py` writes this table;
+`TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not slow" ...` updates the results.
+`pytest -m "slow or not slow" -k "[B9]"` runs the tests of row B9, and so on;
 `make test-vllm` those of vLLM.
 
-| row | what there is | proof on a CPU | commit, date | one GPU |
+| row | feature | tests on a CPU | commit, date | one GPU |
 |---|---|---|---|---|
 """
 

@@ -16,16 +16,16 @@ TARGET = ROOT / "docs" / "models.md"
 PAGES = ("llama3", "qwen3", "deepseek_v3", "gpt_oss", "llama4", "flux", "decoder", "transformers")
 HEAD = """# Supported models and tested features
 
-A cell says `yes` where the test below it passed, on a CPU in fp32 with a tiny model: HF parity \
-and `export opens` against the class of
-transformers (of flux: of diffusers) on random weights; layouts on gloo ranks against one process \
+A cell says `yes` if the test below passed, on a CPU in fp32 with a tiny model: HF parity and \
+`export opens` against the class of
+transformers (for flux: of diffusers) on random weights; layouts on gloo ranks against one process \
 (losses within 1e-5, gradients 5e-6),
-compiled with aot_eager; float8 emulated, two steps within 2% of the losses without it. `no` is a \
-documented refusal. Nothing here was
-tried on a GPU.
+compiled with aot_eager; float8 emulated, two steps within 2% of the losses without it. `no` is \
+rejected by design. Nothing was tested
+on a GPU.
 
-This file is written by `tools/write_models.py`; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or \
-not slow" ...` keeps the results.
+This page is written by `tools/write_models.py`; `TITANRUN_WRITE_FAMILIES=1 pytest -m "slow or not \
+slow" ...` updates the results.
 
 """
 
@@ -40,7 +40,7 @@ def page() -> str:
     ]
     lines += [
         "",
-        "| refused | because |",
+        "| rejected | reason |",
         "|---|---|",
         *(f"| {family}: {column} | {why} |" for (family, column), why in REFUSED.items()),
     ]

@@ -43,7 +43,7 @@ def pages() -> dict[Path, str]:
     tables[DOCS / "components.md"] = components_page()
     tables |= {
         DOCS / f"migration_{name}.md": build_program_guide(PROGRAMS[name])
-        for name in ("torchtune", "axolotl")
+        for name in ("torchtune", "axolotl", "llamafactory")
     }
     return {**tables, **commands, **settings}
 

@@ -13,12 +13,12 @@ HEAD = """# Fault-injection results
 
 Each row is a test in `tests/faults/`, named after the row, that passed at that commit on a CPU \
 with a tiny model. A row that waits for
-something which is not built yet says for what: nothing is claimed of it. `make test-all` runs \
-them all; the rows 1 to 15, 18, 20, 24 to 26, 33,\
- 55
-to 58 and 61 to 65 are in every `make test`. This file is written by `tools/write_reliability.py`.
+a missing feature names it and claims nothing. `make test-all` runs all rows; rows 1 to 15, 18, \
+20, 24 to 26, 33, 55
+to 58 and 61 to 65 are part of every `make test`. This page is written by \
+`tools/write_reliability.py`.
 
-| row | done to the run | outcome | lost | commit, date |
+| row | fault | outcome | lost | commit, date |
 |---|---|---|---|---|
 """
 WAITING = {}

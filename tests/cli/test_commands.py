@@ -99,7 +99,8 @@ def test_diff_config_of_a_recipe_and_its_resolved_form_is_empty(tmp_path: Path) 
 
 def test_show_prints_a_section_a_value_and_sources(tmp_path: Path) -> None:
     assert titanrun("show", DEBUG, "training.seq_len", cwd=tmp_path).stdout == "256\n"
-    assert titanrun("show", DEBUG, "tokenizer", cwd=tmp_path).stdout == 'name: "tiny"\n'
+    shown = titanrun("show", DEBUG, "tokenizer", cwd=tmp_path).stdout
+    assert shown == 'name: "tiny"\nchat_template: null\nstop_tokens: []\n'
     sources = titanrun(
         "show", DEBUG, "optimizer.lr", "--sources", "optimizer.lr=3", cwd=tmp_path
     ).stdout

@@ -67,11 +67,17 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
             "train x.yaml loss=",
             [
                 "loss=chunked_cross_entropy",
+                "loss=cpo",
                 "loss=cross_entropy",
                 "loss=dpo",
                 "loss=flow_matching",
+                "loss=ipo",
+                "loss=kto",
                 "loss=mse",
                 "loss=multi_token_cross_entropy",
+                "loss=orpo",
+                "loss=reward",
+                "loss=simpo",
             ],
         ),
         (

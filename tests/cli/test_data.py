@@ -46,7 +46,14 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     def ask(action: str, *overrides: str, **request: Any) -> Any:
         text = resolve_recipe("r.yaml", overrides, environment={}).text
         return ACTIONS[action](
-            {"resolved": text, "count": 2, "row": None, "section": None, **request}
+            {
+                "resolved": text,
+                "count": 2,
+                "row": None,
+                "section": None,
+                "repair": False,
+                **request,
+            }
         )
 
     return ask
@@ -163,6 +170,38 @@ def test_mistakes_in_the_command_line_are_told(
     assert told in str(caught.value.problems[0].hint)
 
 
+def test_what_is_damaged_is_named_and_repaired_with_the_same_digest(
+    asked: Callable[..., Any],
+) -> None:
+    def verify() -> dict[str, str | None]:
+        found = ACTIONS["verify"]({"folder": folder})
+        return {entry["source"]: entry["damage"] for entry in found}
+
+    def flip_a_bit(name: str) -> None:
+        written = bytearray((Path(folder) / name).read_bytes())
+        written[-5] ^= 4
+        (Path(folder) / name).write_bytes(written)
+
+    folder = asked("build")[0]["folder"]
+    write(Path("other.jsonl"), TEXTS)
+    other = "training.dataset.path=other.jsonl"
+    asked("build", other)
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    for name in before:
+        if name.endswith(".npy"):
+            flip_a_bit(name)
+    wrong = "its tokens are other ones than when it was written, from token 0 on (block 0)"
+    assert verify() == dict.fromkeys(("train.jsonl", "held.jsonl", "other.jsonl"), wrong)
+    found = asked("build", repair=True)
+    assert {entry["repaired"]["source"] for entry in found[2:]} == {"train.jsonl", "held.jsonl"}
+    # that of another recipe goes on to be named
+    assert verify() == {"train.jsonl": None, "held.jsonl": None, "other.jsonl": wrong}
+    assert len(asked("build", other, repair=True)) == 3
+    after = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert len(asked("build", repair=True)) == 2
+
+
 @pytest.mark.slow
 def test_the_commands_answer_through_the_installed_script(
     asked: Callable[..., Any], titanrun: Callable[..., Any]
@@ -173,11 +212,12 @@ def test_the_commands_answer_through_the_installed_script(
         return done
 
     assert "tokenized in runs/.data" in said("build", "r.yaml").stdout
+    assert "repaired" not in said("build", "--repair", "r.yaml").stdout
     assert "--- training sequence " in said("show", "r.yaml", "-n", "1").stdout
     assert "sequence 99 not found" in said("show", "r.yaml", "--row", "99", code=2).stderr
     assert "█" in said("stats", "r.yaml").stdout
     assert said("stats", "r.yaml", "-o", "a.svg").stdout == "a.svg\n" and Path("a.svg").is_file()
     Path("train.jsonl").write_text('{"text": "torn\n')
     assert "train.jsonl' line 1" in said("build", "r.yaml", code=3).stderr
-    assert "'train.jsonl' is gone or has changed" in said("verify").stdout
+    assert "'train.jsonl' is missing or has changed since" in said("verify").stdout
     assert "1 removed" in said("prune", "--yes").stderr

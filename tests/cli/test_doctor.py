@@ -24,7 +24,7 @@ def test_doctor_trains_a_toy_model_and_tells_no_secrets(tmp_path: Path) -> None:
     done = doctor(cwd=tmp_path, HF_TOKEN="a-secret-token")
     assert (done.returncode, done.stderr) == (0, "")
     assert "two steps of a toy model work" in done.stdout
-    assert done.stdout.endswith("\nno problems found\n")
+    assert "\n\nready: titanrun trains on this machine, on " in done.stdout
     topics = {line.split()[0] for line in done.stdout.splitlines() if line}
     assert {
         "python",

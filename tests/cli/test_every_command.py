@@ -1,14 +1,20 @@
 """What holds for every command: it answers through the installed script, fits a terminal, is
 documented, and takes -q and -v."""
 
+import io
 import json
-import os
+import re
+import shlex
 import subprocess
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from titanrun.cli import main
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.command_docs import wrap_examples
 from titanrun.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -34,28 +40,72 @@ CALLS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_answers_through_the_installed_script(command: str, titanrun: Run) -> None:
-    done = titanrun(command, *CALLS.get(command, ["--help"]))
+def test_it_answers_through_the_installed_script(command: str, installed_titanrun: Run) -> None:
+    done = installed_titanrun(command, *CALLS.get(command, ["--help"]))
     assert done.returncode == (2 if command == "train" else 0), done.stderr
     assert "internal" not in done.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_its_help_fits_a_terminal_of_80_columns(command: str, titanrun: Run) -> None:
-    text = titanrun(command, "--help", env={**os.environ, "COLUMNS": "80"}).stdout
-    too_long = [
-        line for line in text.splitlines() if len(line) > 80 and not line.startswith("  titanrun ")
-    ]
-    assert too_long == []
-    assert f"\n  titanrun {command}" in text.split("examples:")[1]
-    assert "-q, --quiet" in text
-    assert "-v, --verbose" in text
+def read_help(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """The help of a command in a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main.run([*words, "--help"]) == 0
+    return out.getvalue()
+
+
+def list_subcommands(text: str) -> list[str]:
+    """The subcommands that a help names: `ls, show or rm; see each with --help`."""
+    found = re.search(r" action ((?:[a-z]+(?:, | or |;))+) see each", " ".join(text.split()))
+    return re.findall(r"[a-z]+", found[1].replace(" or ", " ")) if found else []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_documented_with_its_options(command: str, titanrun: Run) -> None:
+def test_its_help_fits_a_terminal_of_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row C15: examples, usages with many choices and the summaries were wider."""
+    text = read_help(monkeypatch, command)
+    helps = {(command,): text} | {
+        (command, inner): read_help(monkeypatch, command, inner) for inner in list_subcommands(text)
+    }
+    for words, shown in helps.items():
+        assert [line for line in shown.splitlines() if len(line) > 80] == [], words
+        assert f"\n  titanrun {' '.join(words)}" in shown.split("examples:")[1]
+        assert "-q, --quiet" in shown
+        assert "-v, --verbose" in shown
+    assert (len(helps) > 1) == (command in {"checkpoint", "data", "runs"})
+
+
+def test_the_list_of_commands_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = read_help(monkeypatch)
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert all(f"\n  {command} " in shown for command in COMMANDS)
+
+
+def test_help_is_never_broken_inside_a_word() -> None:
+    parser = CommandParser("train", "Summary of the-long-hyphenated-word " * 9, "  titanrun x")
+    parser.add_argument("--one", help="see --option-with-hyphens and data-parallel ranks " * 9)
+    words = set(parser.format_help().split())
+    assert {"the-long-hyphenated-word", "--option-with-hyphens", "data-parallel"} <= words
+    assert not any(word.endswith("-") for word in words)
+
+
+def test_a_long_example_can_still_be_pasted() -> None:
+    line = "  titanrun eval models/llama 'evaluation.tasks=[{name: lm_eval, task: hella}]' --quiet"
+    shown = wrap_examples(line, 60)
+    assert all(len(part) <= 60 for part in shown.splitlines())
+    assert shlex.split(shown.replace("\\\n", "")) == shlex.split(line)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_is_documented_with_its_options(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (ROOT / "docs" / "commands" / f"{command}.md").read_text(encoding="utf-8")
-    assert page == titanrun(command, "--help-markdown").stdout
+    assert main.run([command, "--help-markdown"]) == 0
+    assert page == capsys.readouterr().out
     assert f"commands/{command}.md" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 
 

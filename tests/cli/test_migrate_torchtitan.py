@@ -26,7 +26,8 @@ def test_the_recipe_goes_to_stdout_and_the_report_to_stderr(titanrun: Run, tmp_p
         "# Migrated from torchtitan's mine.toml by titanrun migrate.\n# my first run\nversion: 1\n"
     )
     assert done.stderr.startswith(
-        "mine.toml: 4 keys: 4 mapped, 0 changed in meaning, 0 left out, 0 refused\n"
+        "mine.toml: 4 keys: 4 mapped, 0 changed in meaning, 0 left out, 0 refused; "
+        "2 defaults changed in meaning\n"
     )
     (tmp_path / "mine.yaml").write_text(done.stdout, encoding="utf-8")
     validated = titanrun("validate", "mine.yaml", "--strict")

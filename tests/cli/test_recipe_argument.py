@@ -71,7 +71,7 @@ def test_toml_without_a_suffix_is_told_by_its_first_key(titanrun: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("validate", "-", "--fix"), "--fix writes files, and stdin is none"),
+        (("validate", "-", "--fix"), "--fix writes files, but stdin is not a file"),
         (("validate", "a.yaml", "--stdin-name", "b.yaml"), "without a recipe from standard input"),
         (("show", "-"), "contains nothing but comments"),
     ],

@@ -105,13 +105,36 @@ def test_init_says_what_is_wrong_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_init_writes_what_a_first_run_needs_in_60_lines(model: str | None, tmp_path: Path) -> None:
+    """Row C15: it wrote 490 lines. The short recipe and the full one are the same run."""
+    runs = []
+    for is_full in (False, True):
+        text = build_recipe_template(model, file="r.yaml", schema="s.json", is_full=is_full)
+        assert is_full or len(text.splitlines()) <= 60
+        assert max(map(len, text.splitlines())) <= 80
+        (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
+        runs.append(resolve_recipe(str(tmp_path / "r.yaml"), environment={}).text)
+    assert runs[0] == runs[1]
+
+
+def test_init_writes_every_setting_on_request(tmp_path: Path) -> None:
+    assert titanrun("init", "--full", cwd=tmp_path).returncode == 0
+    assert len((tmp_path / "recipe.yaml").read_text(encoding="utf-8").splitlines()) > 300
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["short", "full"])
 @pytest.mark.parametrize("file_format", ["yaml", "toml"])
 @pytest.mark.parametrize("model", MODELS)
 def test_switching_every_setting_on_changes_nothing(
-    model: str | None, file_format: Literal["yaml", "toml"], tmp_path: Path
+    model: str | None, file_format: Literal["yaml", "toml"], is_full: bool, tmp_path: Path
 ) -> None:
     text = build_recipe_template(
-        model, file="recipe.yaml", schema="recipe.schema.json", file_format=file_format
+        model,
+        file="recipe.yaml",
+        schema="recipe.schema.json",
+        file_format=file_format,
+        is_full=is_full,
     )
     recipe = tmp_path / f"recipe.{file_format}"
     recipe.write_text(text, encoding="utf-8")
@@ -143,6 +166,26 @@ def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
     assert set(shipped_recipes.HEADER_KEYS) <= set(first)
     shown = titanrun("ls", "recipes", "--method", "pre", cwd=tmp_path).stdout
     assert "memory:  1 GiB" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("chat_qwen3_0.6b.yaml", "fine-tuning"),
+        ("continue_pretraining_lora.yaml", "fine-tuning"),
+        ("first_preferences.yaml", "preferences and rewards"),
+        ("llama3_reward_debug.yaml", "preferences and rewards"),
+        ("rl/reverse3.yaml", "reinforcement learning"),
+        ("llama3_8b.yaml", "pretraining"),
+        ("flux_debug.yaml", "images"),
+    ],
+)
+def test_ls_groups_recipes_by_task(name: str, task: str, tmp_path: Path) -> None:
+    lines = titanrun("ls", "recipes", cwd=tmp_path).stdout.splitlines()
+    place = next(index for index, line in enumerate(lines) if line.startswith(f"  {name} "))
+    heads = [line for line in lines[:place] if line.startswith(" ") and line.endswith(":")]
+    assert [head for head in heads if not head.startswith("  ")][-1] == f" {task}:"
+    assert shipped_recipes.get_shipped_recipe(name).task == task
 
 
 @pytest.mark.parametrize(

@@ -161,3 +161,21 @@ def test_runs_that_fall_behind_are_ended_and_not_started_again(
         and "lr=1e-07: was stopped early" in again.stderr
         and ": started" not in again.stderr
     )
+
+
+@pytest.mark.slow
+def test_a_search_trains_its_trials_and_ranks_them(titanrun: Run, tmp_path: Path) -> None:
+    text = (
+        "search: {count: 4, startup: 2, first: [{optimizer.lr: 1.0e-7}], values: {optimizer.lr: "
+        "{log_uniform: [1.0e-7, 1.0e-2]}}}\n"
+    )
+    write(tmp_path, text)
+    done = titanrun("sweep", "sweep.yaml")
+    assert done.returncode == 0 and "importance: optimizer.lr 1.00" in done.stderr, done.stderr
+    found = table(titanrun)
+    assert len(found) == 4 and {row["state"] for row in found} == {"finished"}
+    assert [float(row["loss"]) for row in found] == sorted(float(row["loss"]) for row in found)
+    # the first point hardly learns
+    assert found[-1]["trial"] == "0" and found[-1]["lr"] == "1e-07"
+    again = titanrun("sweep", "sweep.yaml")
+    assert again.returncode == 0 and ": started" not in again.stderr and table(titanrun) == found

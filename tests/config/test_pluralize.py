@@ -1,6 +1,6 @@
 import pytest
 
-from titanrun.config.pluralize import pluralize
+from titanrun.config.pluralize import make_singular, pluralize
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,11 @@ from titanrun.config.pluralize import pluralize
 )
 def test_a_noun_agrees_with_its_number(count: str, words: str) -> None:
     assert count == words
+
+
+@pytest.mark.parametrize(
+    ("unit", "single"),
+    [("ranks", "rank"), ("processes", "process"), ("batches", "batch"), ("bytes", "byte")],
+)
+def test_one_of_a_unit_is_singular(unit: str, single: str) -> None:
+    assert make_singular(unit) == single

@@ -118,7 +118,7 @@ def test_of_two_secrets_the_longer_one_is_masked_first() -> None:
 def test_the_reference_says_what_a_secret_takes() -> None:
     assert [field.type for field in describe_fields(House)] == [
         "section",
-        "list of section",
+        "list of sections",
         "${env:NAME}, a secret or null",
     ]
 

@@ -120,7 +120,7 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
             "expected a number of tokens, such as 500M or 10B, got true",
             "units are K, M, B and T, in steps of 1000",
         ),
-        ("tokens: 0B", "0 is not above 0", None),
+        ("tokens: 0B", "must be above 0, but is 0", None),
         (
             "tokens: 99999999T",
             "expected a whole number of at most 64 bits, got the number 99999999000000000000",
@@ -155,7 +155,7 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
             "expected a number of steps, or a duration such as 10m or 2h30m, got text '10M'",
             "did you mean '10m'?",
         ),
-        ("every: 0", "0 is not above 0", None),
+        ("every: 0", "must be above 0, but is 0", None),
         (
             "every: null",
             "expected a number of steps, or a duration such as 10m or 2h30m, got null",

@@ -49,7 +49,11 @@ EXPERTS = (f"model={{name: qwen3, flavor: debugmodel_moe, {SIZES}}}",)
 # what a rank imports before it is forked: seconds, once for all of them
 PRELOADED = [
     "torch._dynamo",
+    "titanrun.components.data.tiny_dataset",
+    "titanrun.components.tokenizers.huggingface",
     "titanrun.distributed.fsdp",
+    "titanrun.models.llama3.model",
+    "titanrun.worker.build.build_train_loop",
     "titanrun.worker.rank_main",
     "tests.distributed.ranks",
 ]

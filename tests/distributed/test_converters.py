@@ -38,7 +38,7 @@ QAT = (*SMALL, "converters=[qat]")
 EXPERTS = (*MIXTURE, "converters=[{name: mxfp8_grouped_mm, emulate: true}]")
 GATHER = ("converters[0].enable_fsdp_float8_all_gather=true",)
 BEFOREHAND = (*GATHER, "converters[0].precompute_float8_dynamic_scale_for_fsdp=true")
-AUTOCAST = "training.mixed_precision_param=bfloat16"
+MIXED = "training.mixed_precision_param=bfloat16"
 TP2, EP2 = "parallelism.tensor_parallel_degree=2", "parallelism.expert_parallel_degree=2"
 CP2, DDP2 = "parallelism.context_parallel_degree=2", "parallelism.data_parallel_replicate_degree=2"
 PP2 = ("parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=1F1B")
@@ -128,8 +128,8 @@ def look(trainer: TrainLoop) -> dict[str, Any]:
         (FLOAT8, "Tensor", "torch.float32", False),
         ((*FLOAT8, *GATHER), "Float8TrainingTensor", "torch.float32", False),
         ((*FLOAT8, *BEFOREHAND), "Float8TrainingTensor", "torch.float32", True),
-        ((*SMALL, AUTOCAST), "Tensor", "torch.bfloat16", False),
-        ((*SMALL, AUTOCAST, "converters=[fp32_lm_head]"), "Tensor", "torch.float32", False),
+        ((*SMALL, MIXED), "Tensor", "torch.bfloat16", False),
+        ((*SMALL, MIXED, "converters=[fp32_lm_head]"), "Tensor", "torch.float32", False),
     ],
     ids=["whole", "float8", "beforehand", "bf16_head", "fp32_head"],
 )
@@ -142,7 +142,7 @@ def test_weights_are_gathered_as_the_recipe_says(
 
 @pytest.mark.slow
 def test_a_head_in_fp32_is_split_as_any_other() -> None:
-    base = (*SMALL, AUTOCAST, "converters=[fp32_lm_head]")
+    base = (*SMALL, MIXED, "converters=[fp32_lm_head]")
     assert losses(train(2, [*base, TP2])) == pytest.approx(losses(alone(base)), rel=1e-4)
 
 

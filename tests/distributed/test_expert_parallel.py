@@ -207,6 +207,25 @@ def test_each_layer_asks_for_the_weights_of_the_next_before_tokens_travel(tmp_pa
         }
         assert first._states_to_forward_prefetch == [second, states["b"]]
         assert second._states_to_backward_prefetch == [first, states["a"]]
+        embedding, norm, output = (
+            model.get_submodule(name)._get_fsdp_state()
+            for name in ("tok_embeddings", "norm", "output")
+        )
+        # norm and output are gathered together
+        assert norm is output
+        assert embedding._states_to_forward_prefetch == [first, states["a"]]
+        assert second._states_to_forward_prefetch == [output]
+        assert output._states_to_backward_prefetch == [second, states["b"]]
+        assert first._states_to_backward_prefetch == [embedding]
+
+
+def test_a_tied_matrix_is_asked_for_by_nobody(tmp_path: Path) -> None:
+    # the ends are one group, which is gathered before the first layer and after the last
+    tied = ["parallelism.expert_parallel_degree=2", "model.tie_word_embeddings=true"]
+    with laid_out(tmp_path, 4, tied) as model:
+        ends = model.get_submodule("tok_embeddings")._get_fsdp_state()
+        assert ends is model.get_submodule("output")._get_fsdp_state()
+        assert ends._states_to_forward_prefetch == ends._states_to_backward_prefetch == []
 
 
 @pytest.mark.parametrize(("layout", "is_on_host"), [("tensor", False), ("data", True)])

@@ -1,6 +1,12 @@
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
+from tests.distributed.gloo_ranks import call_on_ranks
 from titanrun.distributed.grad_norm import clip_grads_with_norm_, compute_grad_norm
 
 
@@ -42,3 +48,84 @@ def test_clipping_scales_down_and_never_up(dtype: torch.dtype, max_norm: float) 
             torch.equal(parameter.grad, gradient)
             for parameter, gradient in zip(parameters, gradients(dtype), strict=True)
         )
+
+
+@pytest.mark.parametrize("norm", [1e-7, 1e-6, 1.0])
+def test_small_gradients_are_clipped_as_torch_does(norm: float) -> None:
+    ours, theirs = (torch.nn.Parameter(torch.zeros(9)) for _ in range(2))
+    ours.grad, theirs.grad = (torch.full((9,), norm / 3) for _ in range(2))
+    total = compute_grad_norm([ours.grad])
+    clip_grads_with_norm_([ours], total_norm=total, max_norm=norm / 2)
+    torch.nn.utils.clip_grad_norm_([theirs], norm / 2, foreach=True)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=0)
+
+
+def draw_large_gradient() -> torch.Tensor:
+    """As few elements as a gradient has that is gathered."""
+    return torch.randn((512, 512), generator=torch.Generator().manual_seed(1))
+
+
+def compute_of_large_gradient() -> float:
+    """The norm on one of two ranks with half of it each."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
+    part = distribute_tensor(draw_large_gradient(), mesh, [Shard(0)])
+    return compute_grad_norm([part], device=torch.device("cpu")).item()
+
+
+def test_large_gradients_have_the_norm_of_one_process_bit_for_bit(tmp_path: Path) -> None:
+    whole = draw_large_gradient()
+    expected = torch.nn.utils.get_total_norm([whole]).item()
+    halves = [torch.linalg.vector_norm(half) for half in whole.chunk(2)]
+    assert torch.stack([half.square() for half in halves]).sum().sqrt().item() != expected
+    assert call_on_ranks(2, compute_of_large_gradient, tmp_path) == [expected] * 2
+
+
+def gradients_of_stages() -> list[dict[str, torch.Tensor]]:
+    """By pipeline stage: gradients that are whole on each rank of it, or in parts."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            "whole": torch.randn((5, scale), generator=generator) * scale,
+            "by_row": torch.randn((8, 6), generator=generator) * scale,
+            "by_both": torch.randn((8, 6), generator=generator) * scale,
+        }
+        for scale in (1, 4)
+    ]
+
+
+def compute_over_stages() -> dict[str, float]:
+    """Norms on one of eight ranks: two pipeline stages of two by two ranks."""
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "fsdp", "tp"))
+    given = gradients_of_stages()[mesh.get_local_rank("pp")]
+    parts = [
+        given["whole"],
+        distribute_tensor(given["by_row"], mesh["fsdp"], [Shard(0)]),
+        distribute_tensor(given["by_both"], mesh["fsdp", "tp"], [Shard(0), Shard(1)]),
+    ]
+    cpu = torch.device("cpu")
+    return {
+        "all": compute_grad_norm(parts, device=cpu, pp_group=mesh.get_group("pp")).item(),
+        "of_stage": compute_grad_norm(parts, device=cpu).item(),
+        # whole gradients on both stages, as without any sharding
+        "whole": compute_grad_norm(parts[:1], device=cpu, pp_group=mesh.get_group("pp")).item(),
+        # a stage all of whose layers are frozen
+        "half": compute_grad_norm(
+            parts if dist.get_rank() < 4 else [], device=cpu, pp_group=mesh.get_group("pp")
+        ).item(),
+    }
+
+
+def test_the_norm_covers_all_shards_and_all_pipeline_stages(tmp_path: Path) -> None:
+    stages = gradients_of_stages()
+
+    def exact(*tensors: torch.Tensor) -> float:
+        return torch.cat([tensor.double().flatten() for tensor in tensors]).norm().item()
+
+    of_stage = [exact(*stage.values()) for stage in stages]
+    expected = {
+        "all": exact(*(tensor for stage in stages for tensor in stage.values())),
+        "whole": exact(*(stage["whole"] for stage in stages)),
+        "half": of_stage[0],
+    }
+    for rank, found in enumerate(call_on_ranks(8, compute_over_stages, tmp_path)):
+        assert found == pytest.approx({**expected, "of_stage": of_stage[rank // 4]}, rel=1e-5)

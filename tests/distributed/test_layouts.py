@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ranks import EXPERTS, Case, alone, case, train
-from titanrun.components.data.config import TINY_CHAT
+from titanrun.components.data.chat_config import TINY_CHAT
 
 LOSS_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 5e-6
 SMALLEST = 1e-30
 
+# what the fast layouts show, a narrow model shows in a third of the time
+NARROW = ("model.dim=64", "model.n_heads=8")
 CP2, CP4 = "parallelism.context_parallel_degree=2", "parallelism.context_parallel_degree=4"
 UNBALANCED = "parallelism.context_parallel_load_balancer=null"
 BY_HEADS = "parallelism.context_parallel_rotate_method=alltoall"
@@ -139,6 +141,9 @@ CHATS = (
     "training.dataset={name: tiny_chat, packing: best_fit}",
     "validation.dataset={name: tiny_chat, split: held_out, packing: best_fit}",
 )
+PAIRS = ("model.attention={mask: block_causal}", "training.dataset=tiny_pairs")
+REWARD = ("loss=reward", "model.head=scalar")
+LABELS = ("training.dataset=tiny_labelled", "loss=kto")
 # what a user says counts a little: how much there is of it differs from row to row
 WEIGHED = (
     f"name: chat, path: {TINY_CHAT}/train.jsonl, packing: best_fit, train_on: roles, "
@@ -177,10 +182,10 @@ def pipeline(ranks: int, schedule: str = "1F1B", **settings: object) -> list[str
 
 THREE_OF_SIX = [*pipeline(3, "Interleaved1F1B"), *FOUR_STAGES]
 LAYOUTS = [
-    case("fsdp2", nproc=2),
+    case("fsdp2", nproc=2, base=NARROW),
     case("fsdp4", nproc=4, slow=True),
-    case("hsdp2x2", nproc=4, overrides=[DDP2]),
-    case("ddp2", nproc=2, overrides=[DDP2]),
+    case("hsdp2x2", nproc=4, overrides=[DDP2], base=NARROW),
+    case("ddp2", nproc=2, overrides=[DDP2], base=NARROW),
     case("ddp4", nproc=4, overrides=["parallelism.data_parallel_replicate_degree=4"], slow=True),
     case(
         "fsdp2_always",
@@ -431,7 +436,7 @@ LAYOUTS = [
     case("tp2_smoothed", nproc=2, overrides=[TP2], base=[SMOOTHED, ODD], slow=True),
     case("pp2_smoothed", nproc=2, overrides=pipeline(2), base=[SMOOTHED], slow=True),
     case("fsdp2_cp2_smoothed", nproc=4, overrides=[CP2], base=[SMOOTHED], slow=True),
-    case("cp2", nproc=2, overrides=[CP2]),
+    case("cp2", nproc=2, overrides=[CP2], base=NARROW),
     case("cp2_unbalanced", nproc=2, overrides=[CP2, UNBALANCED], slow=True),
     case("cp2_alltoall", nproc=2, overrides=[CP2, BY_HEADS], slow=True),
     case("cp2_alltoall_unbalanced", nproc=2, overrides=[CP2, BY_HEADS, UNBALANCED], slow=True),
@@ -529,9 +534,14 @@ LAYOUTS = [
     case("cp2_tp2_pp2", nproc=8, overrides=[CP2, TP2, *pipeline(2)], slow=True),
     case("fsdp2_cp2_tp2_qwen3_moe", nproc=8, overrides=[CP2, TP2], base=[QWEN3_MOE], slow=True),
     case("hsdp2x2_tp2", nproc=8, overrides=[TP2, DDP2], slow=True),
-    case("pp2_1f1b", nproc=2, overrides=pipeline(2)),
+    case("pp2_1f1b", nproc=2, overrides=pipeline(2), base=NARROW),
     case("pp2_gpipe", nproc=2, overrides=pipeline(2, "GPipe"), slow=True),
-    case("pp2_looped_1f1b", nproc=2, overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES]),
+    case(
+        "pp2_looped_1f1b",
+        nproc=2,
+        overrides=[*pipeline(2, "Interleaved1F1B"), *FOUR_STAGES],
+        base=NARROW,
+    ),
     case("pp2_looped_bfs", nproc=2, overrides=[*pipeline(2, "LoopedBFS"), *FOUR_STAGES], slow=True),
     case(
         "pp2_looped_zero_bubble",
@@ -539,7 +549,12 @@ LAYOUTS = [
         overrides=[*pipeline(2, "InterleavedZeroBubble"), *FOUR_STAGES],
         slow=True,
     ),
-    case("pp2_zbv", nproc=2, overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES]),
+    case(
+        "pp2_zbv",
+        nproc=2,
+        overrides=[*pipeline(2, "ZBVZeroBubble"), *FOUR_STAGES],
+        base=NARROW,
+    ),
     case("pp2_dualpipev", nproc=2, overrides=[*pipeline(2, "DualPipeV"), *FOUR_STAGES], slow=True),
     case(
         "pp2_three_stages_a_rank",
@@ -582,7 +597,7 @@ LAYOUTS = [
         slow=True,
     ),
     case("pp2_qwen3", nproc=2, overrides=pipeline(2), base=[QWEN3, UNTIED], slow=True),
-    case("pp2_tied", nproc=2, overrides=pipeline(2), base=[TIED]),
+    case("pp2_tied", nproc=2, overrides=pipeline(2), base=[*NARROW, TIED]),
     case(
         "pp2_tied_zbv",
         nproc=2,
@@ -948,6 +963,12 @@ LAYOUTS = [
         overrides=[*pipeline(2), EP4, OPERATIONS],
         slow=True,
     ),
+    case("fsdp2_reward", nproc=2, base=[*PAIRS, *REWARD]),
+    case("fsdp2_orpo", nproc=2, base=[*PAIRS, "loss=orpo"]),
+    case("tp2_orpo", nproc=2, overrides=[TP2], base=[*PAIRS, "loss=orpo"], slow=True),
+    case("fsdp2_dpo", nproc=2, base=[*PAIRS, "loss={name: dpo, nll_weight: 1.0}"], slow=True),
+    case("ddp2_kto", nproc=2, overrides=[DDP2], base=[*NARROW, *LABELS]),
+    case("fsdp2_tp2_kto", nproc=4, overrides=[TP2], base=LABELS, slow=True),
 ]
 
 

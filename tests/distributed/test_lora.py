@@ -25,6 +25,7 @@ ALL = "converters=[{name: lora, rank: 4}]"
 LORA = (*SMALL, ALL)
 WITH_DROPOUT = "converters=[{name: lora, rank: 4, dropout: 0.3}]"
 DROPOUT = (*SMALL, WITH_DROPOUT)
+MAGNITUDES = (*SMALL, "converters=[{name: lora, rank: 4, magnitude: true}]")
 WHOLE_STREAM = "parallelism.enable_sequence_parallel=false"
 ATTENTION = (*SMALL, "converters=[{name: lora, rank: 4, target_modules: [wq, wo]}]")
 FLOAT8 = (
@@ -96,6 +97,22 @@ CASES = [
         nproc=2,
         base=STACKS,
         overrides=[EP2, COMPILED, OPERATIONS],
+        slow=True,
+    ),
+    case("fsdp2_tp2_magnitudes", nproc=4, base=MAGNITUDES, overrides=[TP2], slow=True),
+    case(
+        "fsdp2_pp2_magnitudes_recomputed",
+        nproc=4,
+        base=MAGNITUDES,
+        overrides=[*PP2, FULL],
+        slow=True,
+    ),
+    case("tp2_magnitudes_compiled", nproc=2, base=MAGNITUDES, overrides=[TP2, COMPILED], slow=True),
+    case(
+        "ep2_magnitudes",
+        nproc=2,
+        base=(*MIXTURE, "converters=[{name: lora, rank: 4, magnitude: true}]"),
+        overrides=[EP2],
         slow=True,
     ),
     case("fsdp2_float8", nproc=2, base=FLOAT8, slow=True),

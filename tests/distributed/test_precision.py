@@ -1,10 +1,10 @@
 import pytest
 import torch
+from torch import nn
 
 from titanrun.distributed.dtypes import get_dtype, set_default_dtype
 from titanrun.distributed.precision import get_precision
-
-CPU = torch.device("cpu")
+from titanrun.distributed.working_weights import WorkingWeights
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,11 @@ def test_the_two_names_decide_what_a_matrix_product_runs_in(
     storage: str, compute: str, product: torch.dtype
 ) -> None:
     precision = get_precision(storage, compute)
-    matrix = torch.ones(2, 2, dtype=precision.storage_dtype)
-    with precision.autocast(CPU):
-        assert (matrix @ matrix).dtype == product
+    model = nn.Linear(2, 2, dtype=precision.storage_dtype)
+    with WorkingWeights(model, precision).swap_in():
+        assert model(torch.ones(2, 2).to(precision.storage_dtype)).dtype == product
     assert precision.compute_dtype == product
+    assert precision.as_stored.computes_as_stored
 
 
 def test_default_dtype_is_given_back_after_an_error() -> None:

@@ -1,7 +1,16 @@
+import subprocess
+import sys
+
 import pytest
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.rank_env import RankInfo, read_rank_info
+from titanrun.distributed.rank_env import (
+    RankInfo,
+    build_single_device_environment,
+    get_allocator_options,
+    read_rank_info,
+    set_allocator_default,
+)
 
 
 def test_a_process_that_nobody_placed_is_alone() -> None:
@@ -20,3 +29,42 @@ def test_a_rank_that_is_no_number_is_one_problem(text: str) -> None:
     with pytest.raises(ProblemsFound, match="environment variable RANK") as caught:
         read_rank_info({"RANK": text})
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, "expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": ""}, "expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, "max_split_size_mb:64"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "backend:native"),
+    ],
+)
+def test_segments_grow_unless_the_user_chose_other_options(
+    own: dict[str, str], expected: str
+) -> None:
+    set_allocator_default(own)
+    assert get_allocator_options(own) == expected
+    assert len([value for value in own.values() if value]) == 1
+
+
+def test_a_worker_sets_the_allocator_before_it_imports_torch() -> None:
+    program = (
+        "import os, sys, titanrun.worker.__main__ as worker\n"
+        "sys.argv = ['worker', 'no such file']\n"
+        "class Look:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'torch': print(os.environ.get('PYTORCH_ALLOC_CONF'), flush=True)\n"
+        "sys.meta_path.insert(0, Look())\n"
+        "worker.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["expandable_segments:True"]
+
+
+def test_other_programs_do_not_get_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for own, given in (("expandable_segments:True", None), ("backend:native", "backend:native")):
+        monkeypatch.setenv("PYTORCH_ALLOC_CONF", own)
+        assert build_single_device_environment(0).get("PYTORCH_ALLOC_CONF") == given

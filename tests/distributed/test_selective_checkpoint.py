@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.activation_checkpoint import SelectiveCheckpointPolicy
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
 
@@ -210,3 +213,14 @@ def test_operations_can_be_listed_only_of_whole_layers() -> None:
         ProblemsFound, match="debug lists the operations of layers that are recomputed as a whole"
     ):
         recipe("activation_checkpoint={name: selective, selective_ac_option: op, debug: true}")
+
+
+def test_float8_products_are_counted_with_the_others() -> None:
+    policy = SelectiveCheckpointPolicy(frozenset(), ["every_second_product"])
+    kinds = [torch.ops.aten._scaled_mm.default, torch.ops.aten.mm.default] * 2
+    matrix, context = torch.empty(16, 16, device="meta"), SimpleNamespace(is_recompute=False)
+    kept = [policy(context, kind, matrix, matrix) for kind in kinds]
+    assert kept == [CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE] * 2
+    everything = SelectiveCheckpointPolicy(frozenset(), ["products", "grouped_products"])
+    for kind in (*kinds, torch.ops.aten._scaled_grouped_mm.default):
+        assert everything(context, kind, matrix, matrix) == CheckpointPolicy.MUST_SAVE

@@ -287,9 +287,10 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 def exported(trainer: TrainLoop) -> None:
     """What the worker does after the last step of a run that ends as a Hugging Face folder."""
     checkpoints: Any = trainer.checkpoints
-    place = RankInfo(rank=checkpoints.ranks.rank, world_size=checkpoints.ranks.count)
+    ranks = checkpoints.rank_group
+    place = RankInfo(rank=ranks.rank, world_size=ranks.size)
     export_final_model(
-        load_resolved_text(checkpoints.resolved),
+        load_resolved_text(checkpoints.resolved_text),
         trainer,
         checkpoints.store.folder.parent / "huggingface",
         place,

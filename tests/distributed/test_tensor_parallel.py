@@ -140,7 +140,7 @@ def computed_in(trainer: TrainLoop) -> set[torch.dtype]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 4], ids=["autocast", "fsdp"])
+@pytest.mark.parametrize("ranks", [2, 4], ids=["working_weights", "fsdp"])
 def test_matrices_multiply_in_bf16_with_and_without_shards(ranks: int) -> None:
     expected, found = train(1, IN_BF16), train(ranks, [*IN_BF16, TP2], look=computed_in)
     assert found.build_mask == [{torch.bfloat16}] * ranks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 CACHE = Path.home() / ".cache" / "titanrun-tests" / "editors"
-PACKAGES = ("yaml-language-server@1", "@taplo/cli@0.7")
+PACKAGES = ("yaml-language-server@1", "@taplo/cli@0.7", "@microsoft/jest-sarif@1.0.0-beta.0")
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,8 @@ def tools() -> Path:
     if npm is None:
         pytest.skip("npm is not installed")
     folder = CACHE / "node_modules" / ".bin"
-    if not all((folder / name).exists() for name in ("yaml-language-server", "taplo")):
+    needed = ("yaml-language-server", "taplo", "../@microsoft/jest-sarif")
+    if not all((folder / name).exists() for name in needed):
         CACHE.mkdir(parents=True, exist_ok=True)
         command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(CACHE), *PACKAGES]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)

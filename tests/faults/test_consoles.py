@@ -30,7 +30,7 @@ def test_row_57_a_console_that_cannot_be_written_costs_nothing(
     note(
         57,
         injected="stdout and stderr closed; on a full device (/dev/full); of the command too",
-        outcome="training goes on, exit 0, everything is in logs/; end bitwise equal",
+        outcome="training continues, exit 0, everything is in logs/; end bitwise equal",
         lost="nothing",
     )
 
@@ -49,7 +49,7 @@ def test_row_58_a_console_that_nobody_reads_stops_neither_steps_nor_saves(
     assert len(read_metrics(resolved.parent / "metrics.jsonl")) == STEPS
     note(
         58,
-        injected="stdout and stderr are a full pipe that nobody reads; with SIGTERM in step 5",
+        injected="stdout and stderr are a full pipe without a reader; with SIGTERM in step 5",
         outcome="exit 75 after the save of step 5, then trained to the end; end bitwise equal",
         lost="nothing",
     )

@@ -79,7 +79,7 @@ def test_row_10_each_of_100_flipped_bits_is_named_and_survived(
             flip(saved(folder / "resolved.yaml", 9), random.Random(seed)),
         )
         shutil.rmtree(folder)
-    outcome = "each named with its file; goes on after step 6; each end bitwise equal"
+    outcome = "each named with its file; resumes after step 6; each end bitwise equal"
     note(
         10,
         injected="one bit flipped in the newest checkpoint, 100 seeds",
@@ -130,14 +130,14 @@ def test_row_11_a_shard_that_is_cut_or_missing_is_survived(
 ) -> None:
     HARM[harm](saved(killed, 9) / SHARD)
     assert_survived(killed, uncut, SHARD)
-    outcome = "the file is named; goes on after step 6; end bitwise equal"
+    outcome = "the file is named; resumes after step 6; end bitwise equal"
     note(11, injected=f"the newest shard: {', '.join(HARM)}", outcome=outcome, lost="two intervals")
 
 
 def test_row_12_a_shard_of_another_step_is_survived(killed: Path, uncut: Path, note: Note) -> None:
     shutil.copy(saved(killed, 6) / SHARD, saved(killed, 9))
     assert_survived(killed, uncut, SHARD)
-    outcome = "the file is named; goes on after step 6; end bitwise equal"
+    outcome = "the file is named; resumes after step 6; end bitwise equal"
     note(
         12,
         injected="the shard of step 6 copied over that of step 9",
@@ -153,7 +153,7 @@ def test_row_13_a_manifest_or_index_that_is_cut_or_missing_is_survived(
 ) -> None:
     HARM[harm](saved(killed, 9) / file)
     assert_survived(killed, uncut, file)
-    outcome = "no checkpoint any more, the file is named; goes on after step 6; end bitwise equal"
+    outcome = "no longer a checkpoint, the file is named; resumes after step 6; end bitwise equal"
     note(
         13,
         injected="manifest.json and .metadata: half, missing",
@@ -199,10 +199,10 @@ def test_row_15_a_hostile_pickle_leaves_no_trace(
     index.write_bytes(pickle.dumps(Hostile(tmp_path / "victim")).ljust(index.stat().st_size, b"\0"))
     assert_survived(killed, uncut, ".metadata")
     assert not (tmp_path / "victim").exists()
-    injected = "a pickle that touches a file, in the place of .metadata and of its size"
+    injected = "a pickle that creates a file, in place of .metadata and with its size"
     note(
         15,
         injected=injected,
-        outcome="refused by its digest, never unpickled; goes on after step 6",
+        outcome="rejected by its digest, never unpickled; resumes after step 6",
         lost="two intervals",
     )

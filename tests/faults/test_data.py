@@ -108,12 +108,12 @@ def test_row_39_data_that_changes_while_a_run_reads_it_ends_the_run(
     assert work(resolved, seams.file_changes, 4, tokens, "copied anew") == 0
     assert digests(resolved) == digests(uncut)
     outcome = (
-        "exit 3 at the next batch, the file is named; goes on after step 3 once it is back; a "
+        "exit 3 at the next batch, the file is named; resumes after step 3 once it is back; a "
         "copy with the same ids changes nothing"
     )
     note(
         39,
-        injected="the token file removed, written over, cut short after step 4",
+        injected="the token file removed, overwritten, truncated after step 4",
         outcome=outcome,
         lost="one interval",
     )
@@ -157,8 +157,8 @@ def test_row_40_a_record_that_cannot_be_read_is_named_by_file_and_line(
         assert words in error
         assert not (resolved.parent / "metrics.jsonl").exists()
     outcome = (
-        "exit 3 before step 1, by file and line; nothing is left out in silence (leaving bad "
-        "records out comes with issue 8)"
+        "exit 3 before step 1, by file and line; nothing is skipped silently (skipping "
+        "bad records comes with issue 8)"
     )
     note(40, injected=", ".join(CORRUPT), outcome=outcome, lost="nothing")
 
@@ -201,12 +201,12 @@ def test_row_41_a_batch_in_which_nothing_counts_is_no_division_by_zero(
     assert losses(resolved)[2] == 0.0
     assert all(map(math.isfinite, losses(resolved)))
     outcome = (
-        "every token is trained on, the count is that of the tokenizer; loss 0 and no NaN where "
-        "nothing counts"
+        "every token is trained on, the count is that of the tokenizer; loss 0 and no "
+        "NaN if no label is valid"
     )
     note(
         41,
-        injected="documents of 0 and 1 token and of 10 MB; a batch in which no label counts",
+        injected="documents of 0 and 1 token and of 10 MB; a batch in which no label is valid",
         outcome=outcome,
         lost="nothing",
     )
@@ -234,8 +234,8 @@ def test_row_42_odd_characters_are_tokenised_and_come_back(
     assert tokens_of(resolved) == ids
     assert "resuming after step 4" in said(resolved)
     outcome = (
-        "each comes back out of the tokens; the same tokens at the next start; half a surrogate "
-        "pair is refused (row 40)"
+        "each is recovered from the tokens; the same tokens at the next start; an "
+        "unpaired surrogate is rejected (row 40)"
     )
     note(
         42,
@@ -259,12 +259,12 @@ def test_row_43_ids_that_the_model_does_not_know_are_refused_before_the_first_st
     fits.write_text(fits.read_text().replace(f"vocab_size: {TINY_VOCABULARY}", "vocab_size: 64"))
     assert main([str(fits)]) == 2
     assert (
-        f"the tokenizer has {TINY_VOCABULARY} entries, but model.vocab_size is 64"
+        f"the tokenizer has {TINY_VOCABULARY:,} entries, but model.vocab_size is 64"
         in capsys.readouterr().err
     )
     assert not (resolved.parent / "metrics.jsonl").exists()
     assert not (fits.parent / "metrics.jsonl").exists()
-    outcome = "exit 3, of a tokenizer exit 2 (validate says so too), before step 1"
+    outcome = "exit 3, for a tokenizer exit 2 (validate reports it too), before step 1"
     note(
         43,
         injected="one token id beyond the vocabulary; a tokenizer larger than it",
@@ -282,9 +282,10 @@ def test_row_44_a_run_ends_with_its_data_and_saves(run: Run, note: Note) -> None
     )
     assert (resolved.parent / "checkpoint" / "step-7" / "manifest.json").exists()
     outcome = (
-        "one rank and two alike: ends after the last whole global batch, with a checkpoint, exit 0"
+        "with one rank and with two: ends after the last whole global batch, with a checkpoint, "
+        "exit 0"
     )
-    note(44, injected="30 rows, read once, for 10 steps of 4", outcome=outcome, lost="nothing")
+    note(44, injected="30 sequences, read once, for 10 steps of 4", outcome=outcome, lost="nothing")
 
 
 @pytest.mark.slow

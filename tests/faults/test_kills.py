@@ -84,7 +84,7 @@ def test_row_1_to_4_a_kill_in_a_save_costs_one_interval(
     note(
         row,
         injected=injected,
-        outcome="goes on after step 3; leftovers swept; end bitwise equal",
+        outcome="resumes after step 3; partial files removed; end bitwise equal",
         lost="3 steps, one interval",
     )
 
@@ -105,8 +105,8 @@ def test_row_5_a_kill_right_after_the_rename_costs_nothing(
 
 @dataclass(slots=True)
 class Kills:
-    """What became of runs that were killed again and again: kills, those of them amid a save, runs
-    that ended, and the times drawn from."""
+    """Results of runs that were killed repeatedly: kills, kills during a save, runs that ended, and
+    the times drawn from."""
 
     span_seconds: float
     kills: int = 0
@@ -154,8 +154,9 @@ def test_row_6_200_kills_at_random_times(run: Run, uncut: Path, note: Note) -> N
     when = f"at random times up to {found.span_seconds:.1f} s after the start, seed 200"
     note(
         6,
-        injected=f"200 SIGKILLs {when}; {found.amid_saves} of them amid a save",
-        outcome=f"always goes on; {found.end_time} runs ended, each bitwise equal to an uncut one",
+        injected=f"200 SIGKILLs {when}; {found.amid_saves} of them during a save",
+        outcome=f"always resumes; {found.end_time} runs ended, each bitwise equal to an "
+        "uninterrupted one",
         lost="at most one interval each",
     )
 
@@ -167,10 +168,10 @@ def test_row_7_a_kill_while_a_step_is_saved_again_leaves_the_old_one(run: Run, n
     assert work(again, seams.kill_amid_writing, SHARD, 6) == KILLED
     (old,) = (resolved.parent / "checkpoint").glob("step-6.superseded-*")
     assert find_damaged_files(old, read_manifest(old), "always") == []
-    outcome = "the old step 6 is kept under another name and verifies; nothing is ever written over"
+    outcome = "the old step 6 is kept under another name and verifies; nothing is ever overwritten"
     note(
         7,
-        injected="going back to step 3, SIGKILL amid the second save of step 6",
+        injected="rollback to step 3, SIGKILL during the second save of step 6",
         outcome=outcome,
         lost="nothing",
     )
@@ -189,7 +190,7 @@ def test_row_8_a_kill_while_old_checkpoints_go_leaves_no_half_one(
     note(
         8,
         injected="SIGKILL when one file of step 3 is deleted",
-        outcome="it had lost its name before; swept; step 6 is used",
+        outcome="it had been renamed before; removed; step 6 is used",
         lost="nothing",
     )
 
@@ -230,7 +231,7 @@ def test_row_9_everything_is_on_disk_before_a_checkpoint_has_its_name(
     )
     note(
         9,
-        injected="the syncs of a save recorded, and compared with what lies there at the rename",
+        injected="the syncs of a save recorded, and compared with the files at the rename",
         outcome=outcome,
         lost="one interval",
     )

@@ -135,8 +135,8 @@ def test_row_60_a_rank_that_is_stopped_in_a_save_is_named(run: Run, note: Note) 
     note(
         60,
         injected="SIGSTOP of rank 1 of 2 while it writes its part of step 6",
-        outcome="exit 6, rank 1 is named; goes on after step 3. A save has ten times as long as "
-        "the last one, at least 300 s and at most guard.save_timeout_seconds",
+        outcome="exit 6, rank 1 is named; resumes after step 3. A save may take ten times as "
+        "long as the last one, at least 300 s and at most guard.save_timeout_seconds",
         lost="one interval",
     )
 
@@ -154,9 +154,7 @@ def test_row_31_a_rank_that_dies_is_named_and_the_other_ends(run: Run, note: Not
     assert orphans(resolved) == []
     code, _ = launch(resolved, 1, seams.nothing)
     assert code == 0
-    outcome = (
-        "the rank is named, the other is down within 15 s; the next start goes on after step 3"
-    )
+    outcome = "the rank is named, the other ends within 15 s; the next start resumes after step 3"
     note(31, injected="SIGKILL of rank 1 of 2 in step 5", outcome=outcome, lost="one interval")
 
 
@@ -169,6 +167,6 @@ def test_row_32_a_run_that_dies_each_time_is_given_up(run: Run, note: Note) -> N
     note(
         32,
         injected="SIGKILL in step 1 at each start, max_restarts 2",
-        outcome="given up after 2 restarts",
+        outcome="stops after 2 restarts",
         lost="nothing",
     )

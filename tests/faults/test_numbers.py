@@ -27,7 +27,7 @@ def test_row_24_a_nan_once_is_stopped_at_or_skipped(run: Run, note: Note) -> Non
     assert work(skipping, seams.loss_is_nan, 5, 5) == 0
     assert bad_steps(skipping) == [5]
     outcome = (
-        "stop: exit 5, then goes on; skip: weights and optimizer untouched, no later step is "
+        "stop: exit 5, then resumes; skip: weights and optimizer untouched, no later step is "
         "skipped"
     )
     note(
@@ -42,7 +42,7 @@ def test_row_26_infinite_gradients_with_a_finite_loss_are_refused(run: Run, note
     evidence = json.loads((resolved.parent / "logs" / "non-finite-step-5-rank-0.json").read_text())
     assert evidence["bad_gradients"] == ["output.weight"]
     outcome = (
-        "refused before the update, exit 5; the parameter is named in "
+        "rejected before the update, exit 5; the parameter is named in "
         "logs/non-finite-step-5-rank-0.json"
     )
     note(
@@ -61,8 +61,8 @@ def test_row_27_bad_data_is_left_out_and_nan_for_ever_is_an_end(run: Run, note: 
     assert "the run went back 3 times already (guard.max_rollbacks)" in said(ever)
     assert "logs/non-finite-step-5" in said(ever)
     outcome = (
-        "goes back and leaves the batches out; after max_rollbacks exit 5, with rows, module and "
-        "gradients in logs/"
+        "rolls back and skips the batches; after max_rollbacks exit 5, with sequences, "
+        "module and gradients in logs/"
     )
     note(
         27,
@@ -89,8 +89,8 @@ def test_row_28_a_loss_spike_is_flagged(run: Run, note: Note) -> None:
     assert flagged == [20]
     assert "loss spike" in said(resolved)
     outcome = (
-        "flagged in the log and in metrics.jsonl; training goes on; the best checkpoint goes by "
-        "validation loss alone"
+        "flagged in the log and in metrics.jsonl; training continues; the best "
+        "checkpoint depends on validation loss alone"
     )
     note(28, injected="loss of step 20 times 100", outcome=outcome, lost="nothing")
 
@@ -102,5 +102,5 @@ def test_row_29_spoiled_weights_are_never_gone_on_from(run: Run, note: Note) -> 
     assert sorted(entry.name for entry in folder.iterdir()) == ["non-finite", "step-3"]
     assert work(resolved) == 0
     assert "resuming after step 3" in said(resolved)
-    outcome = "kept apart as checkpoint/non-finite/step-6, exit 5; goes on after step 3"
+    outcome = "stored separately as checkpoint/non-finite/step-6, exit 5; resumes after step 3"
     note(29, injected="a weight NaN before step 6 is saved", outcome=outcome, lost="one interval")

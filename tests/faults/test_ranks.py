@@ -74,7 +74,7 @@ def test_row_17_a_run_goes_on_with_more_or_fewer_ranks(
         assert "resuming after step 5" in said(resolved)
         assert losses(resolved) == pytest.approx(losses(uncut), rel=1e-5)
     outcome = (
-        "resharded; the log says that random draws begin anew; the same batches: losses of each "
+        "resharded; the log says that RNG states are reset; the same batches: losses of each "
         "step equal within 1e-5"
     )
     note(
@@ -102,7 +102,7 @@ def test_row_19_random_states_of_another_rank_are_never_taken(
     assert "step-5 cannot be used: rng-rank-0.safetensors" in said(stopped)
     assert "resuming after step 3" in said(stopped)
     outcome = (
-        "the file is named, the run goes on after step 3; with checkpoint.verify: off exit 4, by "
+        "the file is named, the run resumes after step 3; with checkpoint.verify: off exit 4, by "
         "the rank written in it"
     )
     note(
@@ -121,7 +121,7 @@ def test_row_21_a_signal_to_one_rank_is_a_signal_to_all(stopped_once: Path, note
         "stopped by SIGUSR1 after step 5 of 10, saved" in log_of(stopped_once, rank)
         for rank in (0, 1)
     )
-    outcome = "both ranks save after step 2 and go on, save after step 5 and end with exit 75"
+    outcome = "both ranks save after step 2 and continue, save after step 5 and end with exit 75"
     note(
         21,
         injected="SIGUSR2 in step 2 and SIGUSR1 in step 5, to rank 1 of 2 alone",
@@ -142,7 +142,7 @@ def test_row_25_a_nan_on_one_rank_is_skipped_by_all(run: Run, note: Note) -> Non
     assert not rows[0] & rows[1]
     assert [math.isfinite(loss) for loss in losses(resolved)] == [True] * 4 + [False, True]
     outcome = (
-        "both ranks skip the update; each writes down its own rows, modules and gradients; no hang"
+        "both ranks skip the update; each records its own sequences, modules and gradients; no hang"
     )
     note(25, injected="loss NaN in step 5 on rank 1 of 2", outcome=outcome, lost="1 step")
 
@@ -220,8 +220,8 @@ def test_row_47_one_wrong_bit_is_found_and_its_rank_is_named(
         assert work_together(resolved, {}) == [0, 0]
         assert losses(resolved) == pytest.approx(losses(uncut), rel=1e-5)
     outcome = (
-        "exit 70 before anything is saved, tensor and rank (of copies: ranks) are named; goes on "
-        "from the checkpoint before"
+        "exit 70 before anything is saved, tensor and rank (of copies: ranks) are "
+        "named; resumes from the previous checkpoint"
     )
     injected = (
         "one bit of a weight of rank 1 of 2 flipped, with guard.replay_interval: 4: between two "
@@ -247,12 +247,12 @@ def test_row_54_an_export_that_is_killed_is_not_there(run: Run, note: Note) -> N
         assert (resolved.parent / "hf" / "model.safetensors").exists()
         assert [entry.name for entry in resolved.parent.glob("hf*")] == ["hf"]
     outcome = (
-        "no folder hf, the checkpoint verifies; the next start writes it whole, and nothing is "
-        "left over"
+        "no folder hf, the checkpoint verifies; the next start writes it completely, "
+        "and no partial files remain"
     )
     note(
         54,
-        injected="SIGKILL amid an export; of rank 1 of 2 while weights are gathered",
+        injected="SIGKILL during an export; of rank 1 of 2 while weights are gathered",
         outcome=outcome,
         lost="the export",
     )

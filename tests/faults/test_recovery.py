@@ -52,8 +52,8 @@ def test_row_61_a_checkpoint_of_another_run_is_not_resumed(
     assert digests(own) == digests(uncut)
     note(
         61,
-        injected="a whole checkpoint of another run in the place of the newest",
-        outcome="exit 4, both runs are named, no byte changed; once it is gone, goes on after "
+        injected="a whole checkpoint of another run in place of the newest",
+        outcome="exit 4, both runs are named, no byte changed; once it is gone, resumes after "
         "step 6, end bitwise equal",
         lost="one interval",
     )
@@ -90,7 +90,7 @@ def test_row_62_a_manifest_with_a_right_digest_and_wrong_words_is_survived(
     note(
         62,
         injected=f"the newest manifest with a right digest: {', '.join(FORGE)}",
-        outcome="named; goes on after step 6; end bitwise equal",
+        outcome="named; resumes after step 6; end bitwise equal",
         lost="two intervals",
     )
 
@@ -106,7 +106,7 @@ def test_row_63_a_checkpoint_of_a_newer_version_ends_the_run_untouched(
     assert content(killed.parent / "checkpoint") == before
     note(
         63,
-        injected="the newest manifest of a format to come",
+        injected="the newest manifest of a future format",
         outcome="exit 4 with the version to use; no byte changed",
         lost="nothing",
     )

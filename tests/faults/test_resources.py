@@ -27,7 +27,7 @@ def test_row_33_a_full_disk_in_a_save_leaves_the_old_checkpoint(
     assert [entry.name for entry in (resolved.parent / "checkpoint").iterdir()] == ["step-3"]
     assert work(resolved) == 0
     assert digests(resolved) == digests(uncut)
-    outcome = "exit 7; step 3 intact, nothing half written left; goes on, end bitwise equal"
+    outcome = "exit 7; step 3 intact, no partial files left; resumes, end bitwise equal"
     note(
         33,
         injected="no file may grow beyond 20 kB from step 4 on (RLIMIT_FSIZE)",
@@ -43,7 +43,7 @@ def test_row_34_a_full_disk_in_logs_and_metrics_costs_lines_only(run: Run, note:
     lost = [line["metrics/lost_lines"] for line in lines if "metrics/lost_lines" in line]
     assert lost == [10 - len(lines)]
     assert lines[-1]["step"] == 10
-    outcome = "training goes on; the next line of metrics.jsonl counts those that are lost"
+    outcome = "training continues; the next line of metrics.jsonl counts the lost ones"
     note(
         34,
         injected="metrics.jsonl, logs and the console's file cannot grow in steps 3 to 6 "
@@ -141,7 +141,7 @@ def test_row_36_memory_that_is_not_there_is_told_with_a_table(
     note(
         36,
         injected="RLIMIT_AS in step 5",
-        outcome="exit 7 with need against limit, and advice; goes on",
+        outcome="exit 7 with need against limit, and advice; resumes",
         lost="one interval",
     )
 
@@ -174,7 +174,7 @@ def test_row_48_a_clock_that_jumps_harms_nothing(run: Run, uncut: Path, note: No
     assert all(line["tps"] > 0 for line in read_metrics(resolved.parent / "metrics.jsonl"))
     note(
         48,
-        injected="time.time jumps an hour forth and back at each call",
+        injected="time.time jumps an hour forward and back at each call",
         outcome="no negative rate, no false timeout",
         lost="nothing",
     )
@@ -192,7 +192,7 @@ def test_row_49_a_second_run_in_a_directory_is_refused(run: Run, note: Note) -> 
     note(
         49,
         injected="a start while another process holds the lock",
-        outcome="refused with exit 2; the lock ends with its holder",
+        outcome="rejected with exit 2; the lock ends with its holder",
         lost="nothing",
     )
 

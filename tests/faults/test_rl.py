@@ -64,10 +64,10 @@ def test_an_answer_without_a_reward_is_left_out_and_counted_and_a_program_is_sta
     assert "did not respond within 0.2 seconds" in (late.parent / "logs" / "rank-0.log").read_text()
     note(
         52,
-        injected="a reward program that dies at each third answer, gives NaN, or never answers",
-        outcome="the answer is left out and counted, the program started again max_restarts "
-        "times, then exit 3; a group without a number "
-        "is left out, and a run of nothing but such ends with exit 3",
+        injected="a reward program that dies at each third completion, gives NaN, or never answers",
+        outcome="the completion is dropped and counted, the program restarted max_restarts "
+        "times, then exit 3; a group without a reward is dropped, and a run with only "
+        "such groups ends with exit 3",
         lost="those answers",
     )
 
@@ -105,10 +105,9 @@ def test_a_run_killed_between_answers_and_update_goes_on_to_the_same_numbers(
     assert numbers(cut.parent) == numbers(whole.parent)
     note(
         53,
-        injected="SIGKILL when all answers of step 5 are there and nothing was learned from "
-        "them; answers of the weights' age, and older",
-        outcome="goes on after step 3 with the policy's version, the place in the prompts and "
-        "the conversations under way, to the same "
-        "numbers",
+        injected="SIGKILL when all completions of step 5 exist but the update has not happened; "
+        "completions of the current weights, and older ones",
+        outcome="resumes after step 3 with the policy's version, the position in the prompts "
+        "and the unfinished conversations, with the same numbers",
         lost="the steps since the checkpoint",
     )

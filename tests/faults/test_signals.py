@@ -73,6 +73,6 @@ def test_row_23_the_second_ctrl_c_stops_at_once(run: Run, uncut: Path, note: Not
     note(
         23,
         injected="SIGINT twice in step 5",
-        outcome="exit 130 at once; goes on after step 3, end bitwise equal",
+        outcome="exit 130 at once; resumes after step 3, end bitwise equal",
         lost="one interval",
     )

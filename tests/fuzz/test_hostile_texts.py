@@ -5,10 +5,11 @@ unchanged, and no line of a script, no argument and no printed line is more than
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+import yaml
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.test_hostile import text_fields, with_value
@@ -19,7 +20,11 @@ from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.serialize import to_yaml
 from titanrun.config.type_introspection import find_item_type
 from titanrun.launch.config import LocalLaunchConfig, SlurmLaunchConfig
+from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
+from titanrun.launch.kubernetes.job_objects import build_objects, format_objects
 from titanrun.launch.multi_node import build_torchrun_arguments
+from titanrun.launch.skypilot.config import SkyPilotLaunchConfig
+from titanrun.launch.skypilot.task_file import build_task, format_task
 from titanrun.launch.slurm_launcher import build_run_script
 from titanrun.recipe.consent.recipe_code import find_recipe_code
 from titanrun.recipe.resolving.resolve import Resolved, load_resolved_text, resolve_recipe
@@ -45,6 +50,7 @@ HOSTILE = st.sampled_from(TEXTS) | st.lists(st.sampled_from(TEXTS), min_size=2, 
     "".join
 )
 FIELDS = text_fields()
+SCRIPTS = {"setup", "run"}
 
 
 def test_the_fields_are_many() -> None:
@@ -74,6 +80,24 @@ def check_run(resolved: Resolved) -> None:
     if isinstance(launch, LocalLaunchConfig):
         assert not any("\0" in word for word in build_torchrun_arguments(launch, "logs", 1))
         launch = SlurmLaunchConfig()
+    if isinstance(launch, KubernetesLaunchConfig):
+        where = PurePosixPath("/runs/a")
+        try:
+            objects = build_objects(launch, name="a", resolved=resolved.text, folder=where)
+        except ProblemsFound as found:
+            check_printed(found.problems)
+            return
+        # whatever the texts are, they are values: a YAML reader finds the same objects
+        assert [*yaml.safe_load_all(format_objects(objects))] == objects
+        return
+    if isinstance(launch, SkyPilotLaunchConfig):
+        task = build_task(launch, name="a", recipe="a.yaml", folder=PurePosixPath("/runs/a"))
+        read = yaml.safe_load(format_task(task))
+        assert {
+            **read,
+            **{key: read[key].removesuffix("\n") for key in SCRIPTS & set(read)},
+        } == task
+        return
     assert isinstance(launch, SlurmLaunchConfig)
     script = build_run_script(launch, folder, name=name, folder=Path("/work"))
     plain = build_run_script(SlurmLaunchConfig(), folder, name="n", folder=Path("/work"))
@@ -89,7 +113,9 @@ def test_hostile_text_stays_text(number: int, tmp_path_factory: pytest.TempPathF
     many = find_item_type(spot.holder.model_fields[spot.path[-1]].annotation) is not None
     file = tmp_path_factory.mktemp("hostile") / "recipe.yaml"
 
-    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
+    # each field meets other texts
+    @seed(number)
+    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
     @given(HOSTILE)
     def stays_text(text: str) -> None:
         value = escape_references([text] if many else text)

@@ -356,7 +356,7 @@ def test_adapters_add_nothing_while_they_are_disabled(recipe: str, engine: VerlE
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_token_len_per_gpu": 10}, "a sequence of 11 tokens is longer"),
+        ({"max_token_len_per_gpu": 10}, "a sequence of 11 tokens exceeds max_token_len_per_gpu"),
         ({"max_token_len_per_gpu": None}, "needs max_token_len_per_gpu"),
         (
             {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 4},

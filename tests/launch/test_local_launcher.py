@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.distributed.spec.run_signals import list_run_signals
+from titanrun.launch import local_launcher
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.local_launcher import run_with_restarts, start_local_run
 
@@ -58,6 +59,22 @@ def test_restarts_end_where_they_bring_no_new_checkpoint(
     assert run_with_restarts(die, tmp_path, 3) == 128 + signal.SIGKILL
     assert len(starts) == 1 + 3
     assert "3 restarts without a new checkpoint: giving up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_a_run_is_started_again_as_often_as_its_recipe_says(
+    max_restarts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+
+    def die(resolved: Path, processes: int) -> int:
+        starts.append(processes)
+        return 128 + signal.SIGKILL
+
+    monkeypatch.setattr(local_launcher, "run_workers", die)
+    config = LocalLaunchConfig(max_restarts=max_restarts)
+    code = start_local_run(config, resolved=tmp_path / "resolved.yaml", processes=2)
+    assert (code, starts) == (128 + signal.SIGKILL, [2] * (1 + max_restarts))
 
 
 def test_a_new_checkpoint_is_worth_as_many_restarts_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ is drawn from the day it is declared."""
 
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -378,6 +379,8 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> st.SearchStrategy[Data]
 @pytest.fixture(scope="session")
 def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
     """A few of them, the same ones in every run."""
+    # without torch, a process with transformers is started for each of its models
+    import_module("torch")
     drawn: list[Data] = []
 
     @settings(

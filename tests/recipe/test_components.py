@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from titanrun.components.data.config import MixtureDatasetConfig
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.describe_field import get_example_value
@@ -14,6 +15,7 @@ from titanrun.config.fields import find_field_metadata
 from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.reference.schema_topics import get_topics
+from titanrun.recipe.rules.holdout import DOCUMENT_DATASETS
 
 # the named runtime objects of each slot, as ARCHITECTURE lists them
 KEYWORDS = {
@@ -35,6 +37,10 @@ KEYWORDS = {
     "module": {"replaced"},
     "task": {"eval_model"},
 }
+
+
+OPTIONAL_KEYWORDS = {"dataset": {"holdout", "open_stream"}, "reward": {"device"}}
+"""Keywords that only some choices take: what they are about, the others do not have."""
 
 
 def all_choices() -> list[type[ComponentConfig]]:
@@ -70,13 +76,22 @@ def test_the_implementation_takes_the_config_and_the_keywords_of_its_slot(
         name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
     }
     assert first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
-    assert keywords == KEYWORDS[choice.slot]
+    optional = OPTIONAL_KEYWORDS.get(choice.slot, set())
+    assert keywords - optional == KEYWORDS[choice.slot]
     assert len(parameters) == len(keywords) + 1
 
 
 @pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
 def test_no_keyword_has_the_name_of_a_field(choice: type[ComponentConfig]) -> None:
-    assert not KEYWORDS[choice.slot] & set(choice.model_fields)
+    keywords = KEYWORDS[choice.slot] | OPTIONAL_KEYWORDS.get(choice.slot, set())
+    assert not keywords & set(choice.model_fields)
+
+
+@pytest.mark.parametrize("choice", all_choices(), ids=lambda choice: choice.__name__)
+def test_datasets_with_documents_take_the_side_of_a_split(choice: type[ComponentConfig]) -> None:
+    has_documents = issubclass(choice, (*DOCUMENT_DATASETS, MixtureDatasetConfig))
+    parameters = inspect.signature(registry.load_implementation(choice)).parameters
+    assert ("holdout" in parameters) == has_documents
 
 
 @pytest.mark.parametrize(

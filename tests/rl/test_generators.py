@@ -2,7 +2,6 @@
 them."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from tests.rl.parts import TEXT, tokenizer
 from titanrun.components.data.document_ids import skip_document_ids
 from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.precision import get_precision
 from titanrun.distributed.rank_env import RankInfo, build_single_device_environment
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.integrations.vllm.vllm_server import build_vllm_arguments
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
@@ -60,7 +61,9 @@ def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[
             sampling=SamplingConfig(**(sampling or {})),
             end_ids=frozenset({0}),
             encode=lambda text: tokenizer().encode(text, add_bos=False, add_eos=True),
-            autocast=nullcontext,
+            build_working_weights=lambda model: WorkingWeights(
+                model, get_precision("float32", "float32")
+            ),
             process_config=GeneratorProcessConfig(
                 "", "float32", 64, tmp_path_factory.mktemp("logs") / "generator.log", 0
             ),

@@ -152,7 +152,7 @@ def test_a_rollback_restores_the_weights_and_skips_the_prompts_since(tmp_path: P
 
 
 def test_without_a_checkpoint_there_is_no_way_back(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match="there is no checkpoint to go back to"):
+    with pytest.raises(NonFiniteError, match="no checkpoint to roll back to"):
         train(tmp_path / "run", SAVING, "guard.non_finite=rollback", change=scale_loss(1))
 
 

@@ -75,7 +75,7 @@ def test_a_program_is_asked_line_by_line(tmp_path: Path) -> None:
     ("body", "told"),
     [
         ("sys.stdin.readline(); sys.exit(3)", "exit code 3"),
-        ("sys.stdin.readline(); time.sleep(60)", "did not respond within"),
+        ("sys.stdin.readline(); time.sleep(60)", "did not respond within 0.5 seconds"),
     ],
     ids=["dies", "hangs"],
 )

@@ -100,7 +100,9 @@ def test_a_program_is_a_world(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_turns", "step_timeout_seconds", "max_restarts"])
-def test_a_program_keeps_within_its_limits(tmp_path: Path, limit: str) -> None:
+def test_a_program_keeps_within_its_limits(
+    tmp_path: Path, limit: str, caplog: pytest.LogCaptureFixture
+) -> None:
     talks = (
         "import json, sys\nfor line in sys.stdin: print(json.dumps({'text': 'x', 'done': "
         "False}), flush=True)"
@@ -116,8 +118,13 @@ def test_a_program_keeps_within_its_limits(tmp_path: Path, limit: str) -> None:
         tmp_path, lambda prompt: "a", "program", command=[sys.executable, "-c", program], **options
     )
     group = played(talk, Prompt("?", "7"))
-    ended = "truncated_turns" if limit == "max_turns" else "error_environment"
-    assert {rollout.status for rollout in group.rollouts} == {ended}
+    if limit == "max_turns":
+        assert {(rollout.status, len(rollout.turns)) for rollout in group.rollouts} == {
+            ("truncated_turns", 2)
+        }
+        return
+    assert {rollout.status for rollout in group.rollouts} == {"error_environment"}
+    assert "did not respond within 0.3 seconds" in caplog.text
     if limit == "max_restarts":
         assert talk.environment.subprocess.starts_left == 0
 

@@ -1,19 +1,24 @@
 """Prompts with their answers: made up, or from files."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.rl.parts import tokenizer
+from tests.rl.parts import TEXT, tokenizer
 from titanrun.components.data.config import DatasetConfig
-from titanrun.components.data.dataloader import DataloaderExhaustedError, DistributedDataLoader
+from titanrun.components.data.dataloader import DataloaderExhaustedError
 from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe import builtins
+from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
+from titanrun.worker.build.build_rollout_source import build_prompt_data
+from titanrun.worker.worker_job import rendezvous
 
 BASE: dict[str, dict[str, Any]] = {
     "string_task": {"count": 20},
@@ -151,26 +156,48 @@ def test_as_a_row_only_the_answer_counts() -> None:
         PromptDataset(rows.prompt_answer_pairs, tokenizer(), sample_length=4)[0]
 
 
-def test_questions_come_in_the_order_that_the_recipe_says() -> None:
-    rows = task("string_task", count=7)
+# seven questions of each kind; those of a file and of the Hub are given below
+SEVEN = {
+    "string_task": "count: 7",
+    "arithmetic": "count: 7",
+    "guess_task": "count: 7",
+    "lookup_task": "count: 7",
+    "questions": "path: questions.jsonl",
+    "hub_questions": f"repo: a/b, revision: '{'0' * 40}'",
+}
 
-    def order(**options: Any) -> list[int]:
-        loader = DistributedDataLoader(rows, seed=0, global_batch_size=1, **options)
+
+@pytest.mark.parametrize("name", SEVEN)
+def test_questions_come_in_the_order_that_the_recipe_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its predecessor gave the order to the loader itself, and no recipe was read."""
+    monkeypatch.chdir(tmp_path)
+    records = [{"prompt": f"{number}", "answer": "a"} for number in range(7)]
+    Path("questions.jsonl").write_text("\n".join(map(json.dumps, records)))
+    monkeypatch.setattr(
+        "titanrun.components.data.hub_records.iter_hub_records",
+        lambda config: ((f"record {index}", record) for index, record in enumerate(records)),
+    )
+
+    def order(text: str) -> list[int]:
+        recipe, resolved = tmp_path / "recipe.yaml", tmp_path / "resolved.yaml"
+        recipe.write_text(TEXT)
+        dataset = f"training.dataset={{name: {name}, {SEVEN[name]}, {text}}}"
+        resolved.write_text(resolve_recipe(str(recipe), [dataset], environment={}).text)
+        run = load_resolved(resolved)
+        assert run.rl is not None
+        loader = build_prompt_data(run, run.rl, rendezvous(resolved, RankInfo())).dataloader
         found = []
-        try:
+        with suppress(DataloaderExhaustedError):
             for _ in range(9):
                 found += loader.next_indices()
-        except DataloaderExhaustedError:
-            pass
         return found
 
-    assert order(shuffle=False, repeat=True) == [0, 1, 2, 3, 4, 5, 6, 0, 1]
-    assert order(shuffle=False, repeat=False) == [0, 1, 2, 3, 4, 5, 6]
-    assert (
-        sorted(order(shuffle=True, repeat=False))
-        == [0, 1, 2, 3, 4, 5, 6]
-        != order(shuffle=True, repeat=False)
-    )
+    assert order("shuffle: false, repeat: true") == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    assert order("shuffle: false, repeat: false") == [0, 1, 2, 3, 4, 5, 6]
+    shuffled = order("shuffle: true, repeat: false")
+    assert sorted(shuffled) == [0, 1, 2, 3, 4, 5, 6] != shuffled
 
 
 @pytest.mark.parametrize(

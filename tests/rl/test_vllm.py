@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from tests.rl.parts import TEXT, tokenizer
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.precision import get_precision
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
@@ -78,7 +79,9 @@ def build(tmp_path: Path) -> Iterator[Build]:
             sampling=SamplingConfig(**(sampling or {})),
             end_ids=frozenset(ends),
             encode=lambda text: tokenizer().encode(text, add_bos=False, add_eos=True),
-            autocast=nullcontext,
+            build_working_weights=lambda model: WorkingWeights(
+                model, get_precision("float32", "float32")
+            ),
             process_config=GeneratorProcessConfig(
                 resolved.text, "float32", recipe.training.seq_len, log, 0
             ),

@@ -1,14 +1,17 @@
 """What a sweep file makes of its values, and what is said about its mistakes."""
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from titanrun.cli import validate
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.tree import to_plain_data
 from titanrun.sweep.run_names import MAX_NAME_LENGTH, build_point_names
+from titanrun.sweep.search_points import build_planner, validate_space
 from titanrun.sweep.sweep_file import read_sweep
 from titanrun.sweep.validate_points import PlannedRun, select_distinct_builds, validate_points
 
@@ -35,7 +38,11 @@ def runs(file: Path, *changes: str) -> list[PlannedRun]:
 def said(file: Path, *changes: str) -> list[str]:
     """Each problem as `line:column code: message (help)`."""
     try:
-        found = validate_points(read_sweep(file), changes, {})[1]
+        sweep = read_sweep(file)
+        if sweep.search is None:
+            found = validate_points(sweep, changes, {})[1]
+        else:
+            found = validate_space(build_planner(sweep, changes, {}))[1]
     except ProblemsFound as error:
         found = list(error.problems)
     for problem in found:
@@ -216,7 +223,10 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             "slot: 2\ngrid: {debug.seed: [1]}",
             ["3:1 unknown-key: unknown key 'slot' (did you mean 'slots'?)"],
         ),
-        ("slots: 0\ngrid: {debug.seed: [1]}", ["3:8 out-of-range: 0 is not above 0 (None)"]),
+        (
+            "slots: 0\ngrid: {debug.seed: [1]}",
+            ["3:8 out-of-range: must be above 0, but is 0 (None)"],
+        ),
         (
             "grid: {debug.seed: 1}",
             [
@@ -259,6 +269,68 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             ["3:1 missing-key: missing required key 'count' in random (add count)"],
         ),
         (
+            "search: {count: 3, values: {optimizer.lr: {log_uniform: [1.0e-5, 1.0e-2]}}}\n"
+            "grid: {debug.seed: [1]}",
+            [
+                "3:1 conflict: search draws all values, but grid lists values too (remove one of "
+                "the two, or write the values of grid as choices)"
+            ],
+        ),
+        (
+            "search: {count: 3, sampler: tpee, values: {optimizer.lr: {uniform: [1, 0]}}}",
+            [
+                "3:29 unknown-name: unknown value 'tpee'; expected tpe, cmaes, gp, random or qmc "
+                "(did you mean 'tpe'?)",
+                "3:68 out-of-range: a distribution needs two numbers, the lower one first (None)",
+            ],
+        ),
+        (
+            "search: {values: {debug.seed: {integer: [1, 2]}}}",
+            ["3:1 missing-key: missing required key 'count' in search (add count)"],
+        ),
+        (
+            "search: {count: 3}",
+            [
+                "3:1 missing-key: missing required key 'values' in search (write values: "
+                "{optimizer.lr: {log_uniform: [1.0e-5, 1.0e-2]}})"
+            ],
+        ),
+        (
+            "search: {count: 3, sampler: cmaes, values: {debug.seed: {choice: [1, 2]}}}",
+            ["3:29 conflict: cmaes needs numbers, but 'debug.seed' is a choice (use sampler: tpe)"],
+        ),
+        (
+            "search: {count: 3, sampler: qmc, startup: 2, values: {debug.seed: {integer: [1, 2]}}}",
+            ["3:43 no-effect: qmc does not support startup (remove it)"],
+        ),
+        (
+            "search: {count: 1, first: [{debug.seed: 7, optimizer.lr: 1}, {debug.seed: 1}], "
+            "values: {debug.seed: {integer: [1, 2]}}}",
+            [
+                "3:41 out-of-range: 7 is outside the distribution of 'debug.seed' (use a value "
+                "that may be drawn, or widen the distribution)",
+                "3:44 unknown-key: 'optimizer.lr' is not in the values of the search (add its "
+                "distribution to values, or set it in overrides)",
+            ],
+        ),
+        (
+            "search: {count: 1, first: [{debug.seed: 2}, {debug.seed: 1}], values: {debug.seed: "
+            "{integer: [1, 2]}}}",
+            [
+                "3:17 conflict: first has 2 points, but count is 1 (raise count, or remove first "
+                "points)"
+            ],
+        ),
+        # of the space itself, before anything is drawn
+        (
+            "search: {count: 3, values: {optimizer.lr: {uniform: [-1.5, 1]}, debug.sed: {integer: "
+            "[1, 2]}}}",
+            [
+                "3:43 out-of-range: -1.5 is not above 0 (None)",
+                "3:65 unknown-key: unknown key 'sed' in section 'debug' (did you mean 'seed'?)",
+            ],
+        ),
+        (
             "filters: [lr 3]\ngrid: {debug.seed: [1]}",
             [
                 "3:11 usage: 'lr 3' is not a condition (write a path, one of <= >= == != < >, "
@@ -292,3 +364,54 @@ def test_a_sweep_that_tries_nothing_or_keeps_nothing_says_so(tmp_path: Path) -> 
         read_sweep(written(tmp_path, "slots: 2"))
     with pytest.raises(ProblemsFound, match="no point of the sweep satisfies its filters"):
         runs(written(tmp_path, "filters: [debug.seed > 5]\ngrid: {debug.seed: [1, 2]}"))
+
+
+@pytest.mark.parametrize(
+    "file", sorted((RECIPE.parent / "sweeps").glob("*.yaml")), ids=lambda file: file.stem
+)
+def test_shipped_sweep_files_are_valid(file: Path) -> None:
+    sweep = read_sweep(file)
+    if sweep.search is None:
+        assert validate_points(sweep, [], {})[1] == []
+    else:
+        assert validate_space(build_planner(sweep, [], {}))[1] == []
+
+
+def validated(
+    capsys: pytest.CaptureFixture[str], file: Path, *words: str
+) -> tuple[int, list[tuple[str, int]]]:
+    """The exit code of `titanrun validate`, and the message and line of each error."""
+    code = validate.run([str(file), "--format", "json", *words])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    errors = [item for item in found if item["severity"] == "error"]
+    return code, [(item["message"], item["line"]) for item in errors]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("grid: {optimizer.lr: [1.0e-3, fast]}", "expected a number"),
+        (
+            "search: {count: 3, values: {optimizer.lr: {choice: [1.0e-3, -1]}}}",
+            "-1 is not above 0",
+        ),
+    ],
+)
+def test_validate_reports_the_mistakes_of_points_in_the_sweep_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: str, message: str
+) -> None:
+    code, found = validated(capsys, written(tmp_path, values))
+    assert code == 2 and any(message in text and line == 3 for text, line in found), found
+    # single keys of points are not looked at before the level rules
+    assert validated(capsys, written(tmp_path, values), "--level", "schema") == (0, [])
+
+
+def test_validate_looks_for_the_data_of_points_at_the_level_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(
+        tmp_path, "overrides: [validation.enable=false]\ngrid: {training.dataset.path: [none.txt]}"
+    )
+    assert validated(capsys, file, "training.dataset.name=text") == (0, [])
+    code, found = validated(capsys, file, "training.dataset.name=text", "--level", "environment")
+    assert code == 3 and found[0][1] == 4, found

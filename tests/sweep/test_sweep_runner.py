@@ -7,6 +7,7 @@ from pathlib import Path
 
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.sweep.config import EarlyStoppingConfig, SweepConfig
+from titanrun.sweep.run_sources import FixedRuns
 from titanrun.sweep.sweep_runner import SweepRunner
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -23,23 +24,24 @@ def write_losses(folder: Path, losses: Sequence[float]) -> None:
 def poll_once(folder: Path) -> dict[str, str]:
     """Start a sweep runner whose run `leader` trains, and return what it stops."""
     resolved = resolve_recipe(str(RECIPE), environment={})
+    runs = [
+        PlannedRun(path.name, path, {}, (), resolved)
+        for path in sorted(folder.iterdir())
+        if path.is_dir()
+    ]
+    source = FixedRuns(folder=folder, runs=runs, print_line=lambda line: None)
     runner = SweepRunner(
         config=SweepConfig(version=1, recipe=str(RECIPE), early_stopping=HALVING),
         recipe=str(RECIPE),
         folder=folder,
-        runs=[
-            PlannedRun(path.name, path, {}, (), resolved)
-            for path in sorted(folder.iterdir())
-            if path.is_dir()
-        ],
+        source=source,
         print_line=lambda line: None,
     )
-    runner.load_record()
     with subprocess.Popen(["sleep", "20"]) as training:
         runner._processes["leader"] = training
         runner._poll()
         training.kill()
-    return runner.early_stop_reasons
+    return source.early_stop_reasons
 
 
 def test_a_sweep_that_is_started_again_remembers_its_promotions(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.components.losses.cross_entropy import CrossEntropyLoss
 from titanrun.components.lr_schedulers.config import WarmupStableDecayConfig
 from titanrun.components.lr_schedulers.spec.warmup_stable_decay import WarmupStableDecaySchedule
-from titanrun.components.optimizers.adamw import build_adamw
-from titanrun.components.optimizers.config import AdamWConfig
+from titanrun.components.optimizers.config import AdamWConfig, OptimizerConfig
 from titanrun.distributed.precision import Precision
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.training.engine import Engine
 
 CPU = torch.device("cpu")
@@ -34,16 +34,23 @@ class Bigram(nn.Module):
         return self.head(self.norm(self.dropout(self.embedding(tokens))))
 
 
-def engine(*, max_norm: float | None = 1.0, precision: Precision = FP32, steps: int = 10) -> Engine:
+def engine(
+    *,
+    max_norm: float | None = 1.0,
+    precision: Precision = FP32,
+    steps: int = 10,
+    optimizer: OptimizerConfig | None = None,
+) -> Engine:
     torch.manual_seed(0)
     model = Bigram().to(precision.storage_dtype)
+    config = optimizer or AdamWConfig(lr=1e-2)
     return Engine(
         model,
-        build_adamw(AdamWConfig(lr=1e-2), parameters=list(model.named_parameters())),
+        config.load_builder()(config, parameters=list(model.named_parameters())),
         WarmupStableDecaySchedule(WarmupStableDecayConfig(total_steps=steps, warmup_steps=2)),
         CrossEntropyLoss(CrossEntropyConfig()),
         device=CPU,
-        precision=precision,
+        working_weights=WorkingWeights(model, precision),
         max_norm=max_norm,
     )
 
@@ -151,6 +158,18 @@ def test_the_learning_rate_is_peak_times_schedule_unless_it_is_given() -> None:
     assert trained.steps_done == 3
 
 
+def test_a_loop_that_moves_the_schedule_itself_moves_it_step_by_step() -> None:
+    trained = engine()
+    rates = []
+    for step in range(4):
+        trained.forward_backward(batch(step))
+        update = trained.optim_step(step_scheduler=False)
+        rates.append((update.lr, trained.lr_scheduler_step()))
+    expected = [1e-2 * trained.lr_schedule.factor(step) for step in range(5)]
+    assert len(set(expected)) > 2
+    assert rates == [(expected[step], expected[step + 1]) for step in range(4)]
+
+
 def test_the_norm_is_measured_before_clipping() -> None:
     clipped, free = engine(max_norm=1e-3), engine(max_norm=None)
     for one in (clipped, free):
@@ -158,6 +177,20 @@ def test_the_norm_is_measured_before_clipping() -> None:
     norm = free.optim_step().grad_norm.item()
     assert norm > 1e-2
     assert clipped.optim_step().grad_norm.item() == norm
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 1e3, None])
+def test_an_update_uses_clipped_gradients(max_norm: float | None) -> None:
+    trained = engine(max_norm=max_norm)
+    used: list[Tensor] = []
+    trained.optimizer.register_step_pre_hook(lambda *_: used.extend(gradients(trained)))
+    trained.forward_backward(batch())
+    whole = [gradient.double() for gradient in gradients(trained)]
+    norm = torch.cat([gradient.flatten() for gradient in whole]).norm().item()
+    trained.optim_step()
+    factor = 1.0 if max_norm is None else min(1.0, max_norm / norm)
+    for found, gradient in zip(used, whole, strict=True):
+        torch.testing.assert_close(found.double(), gradient * factor, rtol=1e-3, atol=1e-9)
 
 
 def test_gradients_are_gone_after_a_step() -> None:
@@ -240,6 +273,16 @@ def test_forward_gives_logprobs_and_entropy_in_fp32() -> None:
     assert not outputs["logprobs"][~valid].any()
     torch.testing.assert_close(outputs["entropy"], distribution.entropy())
     assert trained.model.training
+
+
+def test_forward_divides_logits_by_the_temperature() -> None:
+    trained, given = engine(), batch()
+    logits = trained.forward(given, outputs=("logits",))["logits"]
+    assert logits.abs().max() > 0.1
+    expected = torch.distributions.Categorical(logits=logits / 0.5)
+    outputs = trained.forward(given, outputs=("logprobs", "entropy"), temperature=0.5)
+    torch.testing.assert_close(outputs["logprobs"], expected.log_prob(given.labels))
+    torch.testing.assert_close(outputs["entropy"], expected.entropy())
 
 
 def test_bf16_storage_halves_weights_gradients_and_states() -> None:
@@ -326,3 +369,17 @@ def test_the_version_counts_updates_that_were_made_and_groups_may_have_rates_of_
         torch.equal(one, other)
         for one, other in zip(before, trained.model.parameters(), strict=True)
     )
+
+
+def test_what_reads_the_weights_is_waited_for_before_the_update_only() -> None:
+    trained, seen = engine(), []
+    before = trained.model.get_parameter("head.weight").detach().clone()
+    trained.run_before_update(
+        lambda: seen.append(torch.equal(trained.model.get_parameter("head.weight"), before))
+    )
+    trained.forward_backward(batch())
+    assert seen == []
+    trained.optim_step()
+    trained.forward_backward(batch(1))
+    trained.optim_step()
+    assert seen == [True]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.components.data.config import TINY_CHAT
+from titanrun.components.data.chat_config import TINY_CHAT
 
 TINY_RUN = (
     "tokenizer={name: tiny}",

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.distributed.rank_env import RankInfo
@@ -52,19 +53,34 @@ def test_it_is_the_plain_loss_to_1e_6(number: int, settings: str, metrics: Metri
         )
 
 
+class ProductRows(TorchDispatchMode):
+    """Notes how many rows the products with so many columns have."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns = columns
+        self.rows: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.mm.default and found.size(1) == self.columns:
+            self.rows.add(found.size(0))
+        return found
+
+
 @pytest.mark.parametrize("number", [2, 4, 8])
-def test_the_head_sees_a_chunk_at_a_time(number: int, run: Run) -> None:
-    seen: list[int] = []
-    with trainer_of(run("run", *ROWS, chunked(number))) as trainer:
-        loss = trainer.engine.runner.loss  # type: ignore[attr-defined]
+def test_the_head_makes_the_logits_of_a_chunk_at_a_time(number: int, run: Run) -> None:
+    def rows_of(chunks: int) -> set[int]:
+        # no other weight has as many columns
+        resolved = run(f"in-{chunks}", *ROWS, "model.vocab_size=271", chunked(chunks))
+        with trainer_of(resolved) as trainer, ProductRows(271) as products:
+            trainer.train()
+        return products.rows
 
-        def watched(logits_BCV: Tensor, batch: object) -> Tensor:
-            seen.append(logits_BCV.size(1))
-            return loss(logits_BCV, batch)
-
-        object.__setattr__(trainer.engine.runner, "loss", watched)
-        trainer.train()
-    assert set(seen) == {16 // number}
+    [tokens] = rows_of(1)
+    assert tokens % 8 == 0 and rows_of(number) == {tokens // number}
 
 
 def test_what_is_measured_are_the_logits(run: Run) -> None:
@@ -83,7 +99,9 @@ from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import ChunkedCrossEntropyConfig
 from titanrun.distributed.chunked_loss import ChunkedLMHead
 from titanrun.distributed.device import get_peak_memory_bytes
+from titanrun.distributed.head_loss import HeadLossOptions, compute_logit_gradients
 from titanrun.distributed.precision import get_precision
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.training.runners.chunked_forward_backward import ChunkedLossForwardBackward
 from titanrun.training.runners.forward_backward import FullModelForwardBackward
 
@@ -96,13 +114,17 @@ class Model(nn.Module):
 
 chunks = int(sys.argv[1])
 config = ChunkedCrossEntropyConfig(num_chunks=max(chunks, 1))
-model, precision, device = Model(), get_precision("float32", "float32"), torch.device("cpu")
+model, device = Model(), torch.device("cpu")
+weights = WorkingWeights(model, get_precision("float32", "float32"))
 if chunks:
-    head = ChunkedLMHead(model.output, chunks, whole_vocabulary=False)
+    options = HeadLossOptions(chunks, 0.0, 0.0, compute_logit_gradients)
+    head = ChunkedLMHead(
+        model.output, chunks, needs_full_logits=False, cross_entropy=options
+    )
     loss = config.load_builder()(config)
-    passes = ChunkedLossForwardBackward(model, loss, precision, device, head)
+    passes = ChunkedLossForwardBackward(model, loss, weights, head)
 else:
-    passes = FullModelForwardBackward(model, config.load_builder()(config), precision, device)
+    passes = FullModelForwardBackward(model, config.load_builder()(config), weights)
 batch = TokenBatch.from_sequences(torch.randint(16000, (1, 4097)))
 first = TokenBatch.from_sequences(torch.randint(16000, (1, 65)))
 passes.forward_backward(first, torch.tensor(64))

@@ -206,4 +206,6 @@ def test_a_data_position_without_its_entries_is_named(
 ) -> None:
     forge_state(step_folder(stopped, 9), lambda state: state.update(data={}))
     assert main([str(stopped)]) == 4
-    assert "state.json is damaged: it does not hold what a run needs" in capsys.readouterr().err
+    assert (
+        "state.json is damaged: it is not complete enough to resume from" in capsys.readouterr().err
+    )

@@ -14,8 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from tests.worker.test_resume import sending, train
-from titanrun.components.data.config import PreferenceDatasetConfig
 from titanrun.components.data.preference_dataset import build_preference_dataset
+from titanrun.components.data.replies_config import PreferenceDatasetConfig
 from titanrun.components.data.spec.chat_formats import Conversation
 from titanrun.components.data.spec.preference_formats import parse_preference_pair
 from titanrun.components.metrics.spec.metrics_file import read_metrics
@@ -230,7 +230,7 @@ def test_a_pair_without_its_columns_says_which_field_names_them() -> None:
         parse_preference_pair(config, {"prompt": "a", "chosen": "b", "rejected": "c"}, "line 1")
     assert (found.value.problems[0].path, found.value.problems[0].hint) == (
         ("rejected_column",),
-        "set rejected_column to what the files hold",
+        "set rejected_column to match the files",
     )
     with pytest.raises(ProblemsFound) as found:
         parse_preference_pair(config, {"prompt": "a", "chosen": "b", "worse": "c"}, "line 1")
@@ -257,15 +257,13 @@ def test_pairs_longer_than_a_row_are_left_out_or_refused(folder: Path, tmp_path:
 
 
 def test_a_template_of_ones_own_puts_pairs_into_words(folder: Path, tmp_path: Path) -> None:
-    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig())
     words = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}!{{ m.content }}{% "
         "endgeneration %}{% endif %}{% endfor %}"
     )
     (tmp_path / "own.jinja").write_text(words)
-    config = PreferenceDatasetConfig(
-        path=str(folder / "pairs.jsonl"), template=str(tmp_path / "own.jinja")
-    )
+    config = PreferenceDatasetConfig(path=str(folder / "pairs.jsonl"))
+    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig(chat_template=str(tmp_path / "own.jinja")))
     rows = build_preference_dataset(
         config, tokenizer=tokenizer, sample_length=65, cache_folder=tmp_path / "cache"
     )

@@ -348,5 +348,10 @@ def test_data_of_pictures_is_not_shown_as_tokens(trained: Path) -> None:
         ProblemsFound, match="flux trains on images, but only text can be tokenized and shown"
     ):
         data_worker.show_samples(
-            {"resolved": (trained / "resolved.yaml").read_text(), "section": None}
+            {
+                "resolved": (trained / "resolved.yaml").read_text(),
+                "section": None,
+                "count": 4,
+                "row": None,
+            }
         )

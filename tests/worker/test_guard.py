@@ -3,6 +3,7 @@ written down."""
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from titanrun.training.loop import TrainLoop
 from titanrun.training.nonfinite import NonFiniteError
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.train_hook import TrainHook, TrainResult
+from titanrun.training.update_scalars import reads_update_scalars
 from titanrun.worker.build.build_train_loop import build_train_loop
 from titanrun.worker.worker_job import rendezvous
 
@@ -220,6 +222,9 @@ def test_a_run_goes_back_and_leaves_the_bad_data_out(run: Run) -> None:
             def has_next(self) -> bool:
                 return bool(loader.has_next())
 
+            def collect_metrics(self) -> dict[str, float]:
+                return {}
+
             def next_samples(self) -> Any:
                 rows = next_rows()
                 numbers.append(loader.last_indices())
@@ -287,7 +292,7 @@ def test_a_run_that_goes_back_too_often_stops(run: Run) -> None:
 
 
 def test_without_a_checkpoint_there_is_no_way_back(run: Run) -> None:
-    with pytest.raises(NonFiniteError, match="there is no checkpoint to go back to"):
+    with pytest.raises(NonFiniteError, match="no checkpoint to roll back to"):
         train(run("back", *ROLLBACK), bad_loss(2))
 
 
@@ -335,7 +340,7 @@ def test_spikes_are_counted_and_told_and_no_nan_raises_the_bar(
         if "guard/loss_spikes" in line
     ]
     assert spikes == [20]
-    assert "loss spike" in caplog.text
+    assert "loss spike" in caplog.text and "the median of the last 8 is" in caplog.text
 
 
 def test_no_spike_is_told_where_nobody_asked(run: Run) -> None:
@@ -372,6 +377,11 @@ class SaveLimits(TrainHook):
     def __init__(self) -> None:
         self.found: list[float | None] = []
 
+    def on_step_begin(self, loop: TrainLoop) -> None:
+        """Let the first save end before the second, however busy the machine is."""
+        while self.found and loop.checkpoints.last_save_seconds is None:
+            time.sleep(0.01)
+
     def on_pre_save(self, loop: TrainLoop) -> None:
         self.found.append(loop.watchdog.compute_limit(loop.watchdog.phase)[0])
 
@@ -385,3 +395,64 @@ def test_the_limit_of_a_save_follows_from_the_save_before(run: Run, mode: str) -
 
     train(run("run", "checkpoint.interval=5", f"checkpoint.async_mode={mode}"), spoil)
     assert limits.found == [3600, 300]
+
+
+def bad_tokens(step: int) -> Spoil:
+    """The loss of the batch of this step is no number, whenever it is computed."""
+    bad: list[Tensor] = []
+
+    def spoil(trainer: TrainLoop) -> None:
+        passes: Any = trainer.engine.runner
+        loss = passes.loss
+
+        def spoiled(logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
+            if trainer.state.step + 1 == step and torch.is_grad_enabled() and not bad:
+                bad.append(batch.tokens)
+            is_bad = bool(bad) and torch.equal(bad[0], batch.tokens)
+            return loss(logits_BTV, batch) * (math.nan if is_bad else 1.0)
+
+        trainer.engine.runner = replace(passes, loss=spoiled)
+
+    return spoil
+
+
+def as_on_an_accelerator(trainer: TrainLoop, *, is_fused: bool) -> None:
+    """Values are read when they are logged, and the optimizer's kernel is asked to refuse."""
+    trainer.guard.device = torch.device("meta")
+    assert reads_update_scalars(trainer.engine.optimizer) is is_fused
+    trainer.engine.uses_update_scalars = is_fused  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("implementation", ["fused", "foreach"])
+def test_a_bad_step_that_is_read_late_leaves_evidence(run: Run, implementation: str) -> None:
+    seen: dict[str, Any] = {}
+
+    def spoil(trainer: TrainLoop) -> None:
+        bad_tokens(3)(trainer)
+        as_on_an_accelerator(trainer, is_fused=implementation == "fused")
+        seen["engine"] = trainer.engine
+
+    settings = (
+        f"optimizer.implementation={implementation}",
+        "metrics.log_freq=10",
+        "lr_scheduler.total_steps=10",
+    )
+    resolved = run("bad", *settings, "training.steps=10")
+    with pytest.raises(NonFiniteError) as error:
+        train(resolved, spoil)
+    assert (error.value.step, error.value.exit_code) == (3, 5)
+    found = evidence(resolved, 3)
+    assert found["loss"] == "nan" and found["bad_gradients"]
+    weights = dict(seen["engine"].model.named_parameters())
+    if implementation == "foreach":
+        assert found["weights"] == "after 8 further updates"
+        return
+    assert found["weights"] == "of the step"
+
+    def keep(trainer: TrainLoop) -> None:
+        as_on_an_accelerator(trainer, is_fused=True)
+        seen["good"] = trainer.engine
+
+    train(run("good", *settings, "training.steps=2"), keep)
+    for name, weight in seen["good"].model.named_parameters():
+        assert torch.equal(weights[name], weight), name

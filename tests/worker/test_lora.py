@@ -311,7 +311,7 @@ def test_a_plan_counts_gradients_and_optimizer_states_of_adapters_alone(run: Run
     recipe = load_resolved(run("run", LORA))
     model = build_model(recipe, get_precision("float32", "float32"))
     convert_model(recipe, model, meshes=None)
-    whole, kept, _, whole_trained, trained = measure_layers(model)["layers"][0]
+    whole, kept, _, whole_trained, trained, _ = measure_layers(model)["layers"][0]
     assert whole == kept
     # wq and wo are 32 x 32, wk is 16 x 32, w2 is 32 x 64
     assert whole_trained == trained == 4 * (2 * (32 + 32) + (16 + 32) + (32 + 64))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from titanrun.components.data.config import TINY_CHAT
+from titanrun.components.data.chat_config import TINY_CHAT
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.recipe.migrate.migration import migrate_file

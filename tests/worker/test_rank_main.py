@@ -65,6 +65,16 @@ def test_steps_that_are_logged_are_the_first_every_nth_and_the_last(run: Run) ->
     assert not (resolved.parent / "checkpoint").exists()
 
 
+def test_a_run_without_checkpoints_says_so_at_both_ends(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "nothing is saved (checkpoint.enable: false)"
+    assert main([str(run("one"))]) == 0
+    assert said not in capsys.readouterr().err
+    assert main([str(run("other", "checkpoint.enable=false"))]) == 0
+    assert capsys.readouterr().err.count(said) == 2
+
+
 def test_the_same_recipe_gives_the_same_losses_bit_for_bit(run: Run) -> None:
     assert main([str(run("one"))]) == main([str(run("other"))]) == 0
     assert losses(run("one")) == losses(run("other"))
@@ -143,7 +153,7 @@ def test_weights_alone_are_no_place_to_go_on_from(
             3,
             "one global batch needs 32",
         ),
-        (["tokenizer=tiny"], 2, "the tokenizer has 2048 entries, but model.vocab_size is 64"),
+        (["tokenizer=tiny"], 2, "the tokenizer has 2,048 entries, but model.vocab_size is 64"),
         (
             ["checkpoint.initial_load_path=nowhere"],
             4,

@@ -55,6 +55,9 @@ class NotedRows:
     def has_next(self) -> bool:
         return self.loader.has_next()
 
+    def collect_metrics(self) -> dict[str, float]:
+        return self.loader.collect_metrics()
+
     def next_samples(self) -> NDArray[np.int64]:
         rows = self.loader.next_samples()
         self.build_mask.append(rows.tolist())
@@ -126,7 +129,7 @@ def assert_same_end(one: Path, other: Path, step: int = 10) -> None:
 VARIANTS = {
     "plain": [],
     "bf16": ["training.dtype=bfloat16"],
-    "autocast": ["training.mixed_precision_param=bfloat16"],
+    "mixed_precision": ["training.mixed_precision_param=bfloat16"],
     "recomputing": ["activation_checkpoint=full"],
     "tied": ["model.tie_word_embeddings=true"],
     "foreach": ["optimizer.implementation=foreach"],

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.recipe.rundir.run_lock import lock_run_directory
 from titanrun.worker.rank_main import main
-from titanrun.worker.run_lock import lock_run_directory
 from titanrun.worker.status_file import StatusFile
 
 Run = Callable[..., Path]
@@ -39,7 +39,7 @@ def test_a_forked_process_that_outlives_its_parent_holds_no_lock(tmp_path: Path)
     code = """
 import os, sys, time
 from pathlib import Path
-from titanrun.worker.run_lock import lock_run_directory
+from titanrun.recipe.rundir.run_lock import lock_run_directory
 with lock_run_directory(Path(sys.argv[1])):
     if os.fork() == 0:
         sys.stdout.close()

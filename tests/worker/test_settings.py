@@ -45,6 +45,7 @@ IN_GROUPS = EXPERTS.replace(
     "num_expert_groups: 4, num_limited_groups: 1",
 )
 # each leaf with another value than the tiny recipe has, and what must be so for it to be read
+CHUNKED = "loss=chunked_cross_entropy"
 NUMERICS: dict[str, tuple[str, ...]] = {
     "debug.seed": ("debug.seed=1",),
     "training.global_batch_size": ("training.global_batch_size=2",),
@@ -117,6 +118,8 @@ NUMERICS: dict[str, tuple[str, ...]] = {
     "optimizer:adamw.weight_decay": ("optimizer.weight_decay=0.9",),
     "loss:cross_entropy.label_smoothing": ("loss.label_smoothing=0.1",),
     "loss:cross_entropy.z_loss": ("loss.z_loss=0.01",),
+    "loss:chunked_cross_entropy.label_smoothing": ("loss.label_smoothing=0.1", CHUNKED),
+    "loss:chunked_cross_entropy.z_loss": ("loss.z_loss=0.01", CHUNKED),
     "lr_scheduler:warmup_stable_decay.warmup_steps": ("lr_scheduler.warmup_steps=1",),
     "lr_scheduler:warmup_stable_decay.total_steps": ("lr_scheduler.total_steps=8",),
     "lr_scheduler:warmup_stable_decay.decay_ratio": ("lr_scheduler.decay_ratio=0.0",),

@@ -3,10 +3,10 @@
 import re
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter, Namespace
 from collections.abc import Sequence
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any, NoReturn
 
-from titanrun.cli.command_docs import format_command_page, wrap_examples
+from titanrun.cli.command_docs import format_command_page, select_examples, wrap_examples
 from titanrun.config.problems import Problem, problem_error
 from titanrun.config.suggest import find_closest
 from titanrun.config.trust import TRUST_ALL, TRUST_FLAG, TRUST_MODEL_CODE
@@ -21,6 +21,8 @@ OVERRIDE_HELP = (
 EXAMPLES_HEAD = "examples:\n"
 # read until 0.3, with a warning
 OLD_TRUST_FLAG = "--trust-remote-code"
+# choices up to this length are shown in place of the value
+MAX_CHOICES_LENGTH = 50
 UNRECOGNIZED_PREFIX = "unrecognized arguments: "
 
 
@@ -30,10 +32,14 @@ class WrappedHelpFormatter(HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(self.wrap_paragraph(part, width) for part in text.split("\n\n"))
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        words = " ".join(text.split())
+        return wrap(words, width, break_on_hyphens=False, break_long_words=False)
+
     def wrap_paragraph(self, text: str, width: int) -> str:
         """Wrap a paragraph, or the examples."""
         if not text.startswith(EXAMPLES_HEAD):
-            return fill(text, width)
+            return fill(text, width, break_on_hyphens=False, break_long_words=False)
         return EXAMPLES_HEAD + wrap_examples(text.removeprefix(EXAMPLES_HEAD), width)
 
 
@@ -96,7 +102,7 @@ class CommandParser(ArgumentParser):
         super().__init__(
             prog=f"titanrun {command}",
             description=summary,
-            epilog=EXAMPLES_HEAD + examples,
+            epilog=EXAMPLES_HEAD + select_examples(command, examples),
             formatter_class=WrappedHelpFormatter,
             allow_abbrev=False,
         )
@@ -112,6 +118,14 @@ class CommandParser(ArgumentParser):
             action="store_true",
             help="log to stderr which files are read",
         )
+
+    def add_argument(self, *names: str, **settings: Any) -> Action:
+        """Add an argument. The choices of an option that are too long for a line go to its help."""
+        choices = ", ".join(map(str, settings.get("choices") or ()))
+        if len(choices) > MAX_CHOICES_LENGTH and names[0].startswith("-"):
+            settings.setdefault("metavar", names[-1].lstrip("-").upper())
+            settings["help"] = f"{settings['help']}: {choices}"
+        return super().add_argument(*names, **settings)
 
     def add_trust_option(self) -> None:
         """Add --trust and its former name, which apply to this process and its children."""

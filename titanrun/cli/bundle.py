@@ -4,6 +4,7 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_detail, print_note
+from titanrun.cli.run_argument import find_run
 from titanrun.config.problems import problem_error
 from titanrun.runs.run_bundle import pack_bundle
 
@@ -29,7 +30,7 @@ def run(arguments: list[str]) -> int:
         help="the archive; default: <run>.zip next to the run; never overwritten",
     )
     options = parser.parse_args(arguments)
-    folder = Path(options.run)
+    folder = Path(find_run(options.run))
     if not folder.is_dir():
         raise problem_error(
             "file", f"folder not found: '{folder}'", hint="run titanrun runs ls to list the runs"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 from titanrun.cli import checkpoint_convert, checkpoint_manage
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.color import style_text
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width, write_wrapped
 from titanrun.components.checkpoints.spec.manifest import (
     Manifest,
     OtherFormatError,
@@ -93,7 +95,8 @@ def list_checkpoints(arguments: list[str]) -> int:
             hint="pass a run directory",
         )
     for folder in found:
-        print(format_checkpoint_line(folder, options.format))
+        line = format_checkpoint_line(folder, options.format)
+        print(line if options.format == "json" else wrap_to_width(line, get_terminal_width()))
     return 0
 
 
@@ -153,9 +156,9 @@ def show_checkpoint(arguments: list[str]) -> int:
         print((folder / "manifest.json").read_text(encoding="utf-8"), end="")
         return 0
     for name, value in get_checkpoint_facts(folder, manifest).items():
-        print(f"{name:<16} {value}")
+        write_wrapped(f"{name:<16}  {value}\n")
     for name, layout in manifest.tensors.items() if options.tensors else ():
-        print(f"{name}  {layout}")
+        write_wrapped(f"{name}  {layout}\n")
     return 0
 
 
@@ -215,7 +218,8 @@ def verify_checkpoints(arguments: list[str]) -> int:
         except OtherFormatError as error:
             reasons = [error.problems[0].message]
         bad += bool(reasons)
-        print(f"{folder}: {'; '.join(reasons) if reasons else 'ok'}")
+        verdict = style_text("; ".join(reasons) or "ok", "bad" if reasons else "good")
+        print(f"{folder}: {verdict}")
     return EXIT_CODES["checkpoint"] if bad else 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
     is_storage_path,
@@ -25,6 +26,7 @@ from titanrun.components.converters.quantization_config import (
 from titanrun.config.problems import problem_error
 from titanrun.config.suggest import format_word_list
 from titanrun.launch.launch_env import get_environment
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
@@ -34,6 +36,7 @@ EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bf
   titanrun checkpoint export runs/tuned adapter --format hf      adapters alone, for peft
   titanrun checkpoint export runs/tuned out --format hf --merge  adapters within the weights
   titanrun checkpoint export runs/first out --format hf --quantize int8_weight_only
+  titanrun checkpoint export runs/tuned tuned.gguf --format gguf --dtype q8_0 --ollama
   titanrun checkpoint import models/llama out --from hf
   titanrun checkpoint import adapter recipe.yaml out --from peft
   titanrun checkpoint import outputs/checkpoint/step-1000 out --from torchtitan
@@ -41,6 +44,8 @@ EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bf
   titanrun train recipe.yaml checkpoint.initial_load_path=out/step-0"""
 ORIGINS_WITH_MODEL = {"hf": "config.json is", "torchtitan": "the parameters' shapes are"}
 DTYPES = ("float32", "bfloat16", "float16")
+# the quantized dtype of the format, for it alone
+GGUF_DTYPE = "q8_0"
 DEFAULT_SHARD_BYTES = 5 * 10**9
 
 
@@ -48,6 +53,7 @@ def export_checkpoint(arguments: list[str]) -> int:
     """Export the weights of a checkpoint."""
     options = parse_export_options(arguments)
     check_group_size(options.quantize, options.group_size)
+    check_gguf_options(options)
     if is_storage_path(options.out):
         raise problem_error(
             "usage",
@@ -55,13 +61,14 @@ def export_checkpoint(arguments: list[str]) -> int:
             hint="use a local path, then copy it",
         )
     check_path_is_new(Path(options.out))
-    checkpoint = select_checkpoint(parse_storage_path(options.place))
+    checkpoint = select_checkpoint(parse_storage_path(find_run(options.place)))
     asked = {
         "merge": options.merge,
         "dtype": options.dtype,
         "shard_bytes": options.shard_bytes,
     }
     asked |= {"quantize": options.quantize, "group_size": options.group_size}
+    asked |= {"ollama": options.ollama}
     return run_checkpoint_worker(
         {
             "do": "export",
@@ -87,10 +94,10 @@ def parse_export_options(arguments: list[str]) -> Namespace:
     parser.add_argument(
         "--format",
         required=True,
-        choices=("hf", "safetensors", "torch"),
+        choices=("hf", "safetensors", "torch", "gguf"),
         help=(
-            "a folder for transformers (of adapters: for peft), one of safetensors, or one "
-            "torch file"
+            "a folder for transformers (of adapters: for peft), one of safetensors, one torch "
+            "file, or one GGUF file for llama.cpp, with adapters merged"
         ),
     )
     parser.add_argument(
@@ -98,7 +105,14 @@ def parse_export_options(arguments: list[str]) -> Namespace:
         action="store_true",
         help="merge adapters into the weights that they adapt",
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; default: as saved")
+    parser.add_argument(
+        "--dtype",
+        choices=(*DTYPES, GGUF_DTYPE),
+        help="type of the weights; default: as saved. q8_0: 8 bits, for gguf",
+    )
+    parser.add_argument(
+        "--ollama", action="store_true", help="with gguf: also write a Modelfile beside the file"
+    )
     parser.add_argument(
         "--shard-bytes",
         type=int,
@@ -106,6 +120,13 @@ def parse_export_options(arguments: list[str]) -> Namespace:
         metavar="N",
         help="largest file, for hf and safetensors (5 GB)",
     )
+    add_quantization_options(parser)
+    parser.add_trust_option()
+    return parser.parse_args(arguments)
+
+
+def add_quantization_options(parser: CommandParser) -> None:
+    """Add the options of torchao's formats."""
     parser.add_argument(
         "--quantize",
         choices=SCHEMES,
@@ -121,8 +142,24 @@ def parse_export_options(arguments: list[str]) -> Namespace:
         metavar="N",
         help=f"values per scale, for 4-bit weights ({DEFAULT_GROUP_SIZE})",
     )
-    parser.add_trust_option()
-    return parser.parse_args(arguments)
+
+
+def check_gguf_options(options: Namespace) -> None:
+    """Raise a problem for options that go with one format only."""
+    only_gguf = {"--ollama": options.ollama, f"--dtype {GGUF_DTYPE}": options.dtype == GGUF_DTYPE}
+    if options.format != "gguf":
+        for option, is_used in only_gguf.items():
+            if is_used:
+                raise problem_error("usage", f"{option} is for --format gguf", hint="omit it")
+        return
+    if options.quantize is not None:
+        raise problem_error(
+            "usage",
+            "--quantize is for torchao's formats, not for gguf",
+            hint=f"use --dtype {GGUF_DTYPE}, or llama-quantize of llama.cpp on the file",
+        )
+    if options.ollama:
+        check_path_is_new(Path(options.out).parent / "Modelfile")
 
 
 def check_group_size(scheme: str | None, group_size: int | None) -> None:
@@ -229,6 +266,7 @@ def check_path_is_new(out: AnyPath) -> None:
 
 def run_checkpoint_worker(request: dict[str, object]) -> int:
     """Run the process that reads tensors and return its exit code."""
+    require_torch()
     sys.stdout.flush()
     return subprocess.run(
         [sys.executable, "-m", "titanrun.worker.commands.checkpoint"],

@@ -1,15 +1,9 @@
 """`titanrun checkpoint prune` and `save`: delete checkpoints, request one from a live run."""
 
-import contextlib
-import fcntl
-import os
 import re
-import signal
-import socket
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.components.checkpoints.spec.commit import get_commit_strategy
@@ -17,8 +11,10 @@ from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoin
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.launch.run_control import request_save
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoint_folder, get_checkpoints_by_step
-from titanrun.recipe.rundir.run_files import LOCK, STATUS, read_boot_id, read_json_or_empty
+from titanrun.recipe.rundir.run_files import LOCK
+from titanrun.runs.run_state import is_run_directory_locked
 
 EXAMPLES = """  titanrun checkpoint prune runs/first --keep 2 --every 100 --best 1
   titanrun checkpoint prune runs/first --set-aside  delete damaged and superseded ones
@@ -49,7 +45,8 @@ def prune_checkpoints(arguments: list[str]) -> int:
             f"folder not found: '{run}'",
             hint="pass a run directory, or the folder of its checkpoints",
         )
-    if isinstance(run, Path) and any(map(is_run_locked, (run, *run.resolve().parents))):
+    folders = (run, *run.resolve().parents) if isinstance(run, Path) else ()
+    if any(is_run_directory_locked(folder / LOCK) for folder in folders):
         raise problem_error(
             "conflict",
             f"a run is training in '{run}'",
@@ -146,12 +143,10 @@ def request_checkpoint(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     run = Path(options.run)
-    status = read_json_or_empty(run / STATUS)
-    check_run_is_training(run, status)
     before = get_saved_checkpoints(run)
-    os.kill(status["pid"], signal.SIGUSR2)
+    request_save(run)
     end = time.monotonic() + options.timeout
-    while time.monotonic() < end and is_run_locked(run):
+    while time.monotonic() < end and is_run_directory_locked(run / LOCK):
         new = get_saved_checkpoints(run) - before
         if new:
             print(max(new)[1])
@@ -173,54 +168,3 @@ def get_saved_checkpoints(run: Path) -> set[tuple[str, str]]:
     return {
         (read_manifest(folder).saved_at, str(folder)) for folder in folders if is_checkpoint(folder)
     }
-
-
-def check_run_is_training(run: Path, status: dict[str, Any]) -> None:
-    """Raise a problem if no process on this machine trains the run."""
-    if not is_run_locked(run) or status.get("state") != "running":
-        raise problem_error(
-            "usage", f"no run is training in '{run}'", hint="pass the directory of a running run"
-        )
-    if (status.get("host"), status.get("boot_id")) != (socket.gethostname(), read_boot_id()):
-        raise problem_error(
-            "usage", f"the run trains on {status.get('host')}", hint="run this command there"
-        )
-    if not holds_run_lock(run, status.get("pid")):
-        raise problem_error(
-            "checkpoint",
-            f"{run / STATUS} names process {status.get('pid')}, which does not train the run",
-            hint="send SIGUSR2 to the process that trains it",
-        )
-
-
-def holds_run_lock(run: Path, pid: object) -> bool:
-    """Return whether a process of that id has the lock file of the run directory open.
-
-    A signal ends a process that does not expect it. Without /proc only the number is checked.
-    """
-    if type(pid) is not int or pid <= 1:
-        return False
-    if not Path("/proc/self/fd").is_dir():
-        return True
-    try:
-        handles = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-    lock = (run / LOCK).stat()
-    for handle in handles:
-        with contextlib.suppress(OSError):  # closed since it was listed
-            if os.path.samestat(handle.stat(), lock):
-                return True
-    return False
-
-
-def is_run_locked(run: Path) -> bool:
-    """Return whether a worker holds the lock of the run directory."""
-    if not (run / LOCK).is_file():
-        return False
-    with (run / LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

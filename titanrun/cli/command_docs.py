@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 # a remark follows its command after two or more blanks
 REMARK_PATTERN = re.compile(r"( *)(\S.*?)(?: {2,}(\S.*))?")
+# an argument with its quotes, in which blanks do not count
+ARGUMENT_PATTERN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
+CONTINUATION = " \\"
 SHARED_OPTIONS = ("--help", "--help-markdown", "--quiet", "--verbose")
 INDEX_HEAD = """# Commands
 
@@ -19,23 +22,59 @@ Every command has these options:
 | `-q`, `--quiet` | print only the result and errors |
 | `-v`, `--verbose` | log to stderr which files are read |
 
-Results go to stdout, everything else to stderr. Exit codes: 0 ok, 1 differs or warnings under
-`--strict`, 2 recipe or usage, 3 data, 4 checkpoint, 70 internal error of titanrun; the README lists
-the other exit codes of a run. `titanrun completion bash|zsh|fish` prints a completion script.
+Results go to stdout, everything else to stderr. `titanrun completion bash|zsh|fish` prints a
+completion script.
+
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | a difference, or warnings under `--strict` |
+| 2 | an error in the recipe or the command line |
+| 3 | data |
+| 4 | a checkpoint |
+| 5 | non-finite numbers |
+| 6 | a rank that hangs |
+| 7 | out of memory or disk space |
+| 70 | an internal error of titanrun |
+| 75 | stopped by a signal after saving: the same command resumes the run |
+| 130, 138, 143 | stopped by a signal without saving, as shells report it |
 """
 
 
 def wrap_examples(text: str, width: int) -> str:
     """Wrap the lines of examples.
 
-    If one remark does not fit next to its command, all remarks are put above their commands.
+    If one remark does not fit next to its command, all remarks are put above their commands. A
+    command that is too long is continued after a backslash, so that it can still be pasted.
     """
     lines = text.split("\n")
-    return (
-        text
-        if all(len(line) <= width for line in lines)
-        else "\n".join(map(move_remark_above, lines))
-    )
+    if all(len(line) <= width for line in lines):
+        return text
+    moved = "\n".join(map(move_remark_above, lines)).split("\n")
+    return "\n".join(break_command(line, width) for line in moved)
+
+
+def break_command(line: str, width: int) -> str:
+    """Break a line with a command into lines that a shell reads as one.
+
+    A quoted argument is never broken.
+    """
+    if len(line) <= width or line.lstrip().startswith("#"):
+        return line
+    indent = " " * (len(line) - len(line.lstrip()))
+    pieces = [""]
+    for word in ARGUMENT_PATTERN.findall(line):
+        if pieces[-1] and len(f"{indent}{pieces[-1]} {word}{CONTINUATION}") > width:
+            pieces.append(f"  {word}")
+        else:
+            pieces[-1] = f"{pieces[-1]} {word}" if pieces[-1] else word
+    return f"{CONTINUATION}\n".join(f"{indent}{piece}" for piece in pieces)
+
+
+def select_examples(command: str, examples: str) -> str:
+    """Return the examples of one subcommand, or all if it has none of its own."""
+    own = [line for line in examples.split("\n") if f"titanrun {command} " in f"{line} "]
+    return "\n".join(own) if own and " " in command else examples
 
 
 def move_remark_above(line: str) -> str:
@@ -93,8 +132,8 @@ def format_argument_name(action: Action) -> str:
     """Format an option with its value, or an argument, as code."""
     if not action.option_strings:
         return f"`{get_display_name(action)}`"
-    choices = "|".join(map(str, action.choices or ())) or get_display_name(action)
-    value = "" if action.nargs == 0 else f" {escape_table_cell(choices)}"
+    shown = action.metavar or "|".join(map(str, action.choices or ())) or get_display_name(action)
+    value = "" if action.nargs == 0 else f" {escape_table_cell(str(shown))}"
     return ", ".join(f"`{option}{value}`" for option in action.option_strings)
 
 

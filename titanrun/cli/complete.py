@@ -70,6 +70,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         {**make_flags("--dry-run", "--no-follow"), **TRUST_OPTION, **REPORTING_OPTIONS},
     ),
     "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
+    "stop": CommandSyntax((("files",), ()), {**make_flags("--now", "--wait"), "--timeout": None}),
     "fork": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
     "generate": CommandSyntax(
         (("files",), ()),
@@ -89,7 +90,29 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             **make_flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),
+    "chat": CommandSyntax(
+        (("files",), ("files",)),
+        dict.fromkeys(("--system", "--max-new-tokens", "--temperature", "--top-p", "--seed")),
+    ),
+    "serve": CommandSyntax(
+        (("files",), ()),
+        {
+            **dict.fromkeys(
+                ("--host", "--port", "--api-key-env", "--queue", "--max-seq-len", "--name")
+            ),
+            **make_flags("--no-key"),
+        },
+    ),
     "eval": CommandSyntax((("files",), ("overrides",)), {**make_flags("--json"), **TRUST_OPTION}),
+    "push": CommandSyntax(
+        (("files",), ()),
+        {
+            "--format": ("hf", "adapter", "gguf"),
+            "--dtype": ("float32", "bfloat16", "float16", "q8_0"),
+            "--revision": None,
+            **make_flags("--private", "--public", "--create-pr", "--dry-run"),
+        },
+    ),
     "download": CommandSyntax(
         ((),),
         {"--revision": None, "--only": ("tokenizer", "config", "weights"), "--output": "files"},
@@ -104,9 +127,10 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     "sweep": CommandSyntax(
         (("files",), ("overrides",)),
         {
-            **make_flags("--list", "--launch", "--dry-run", "--table"),
+            **make_flags("--list", "--launch", "--dry-run", "--table", "--importance"),
             **TRUST_OPTION,
             "--format": ("text", "csv", "json"),
+            "--out": "files",
         },
     ),
     "plot": CommandSyntax(
@@ -120,7 +144,10 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             "--out": "files",
         },
     ),
-    "report": CommandSyntax((("files",), ()), {"--output": "files"}),
+    "report": CommandSyntax(
+        (("files",), ("files",)),
+        {"--output": "files", "--with-paths": NO_VALUE, "--with-log": NO_VALUE},
+    ),
     "plan": CommandSyntax(
         (("recipes",), ("overrides",)),
         {
@@ -174,17 +201,22 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "cat": CommandSyntax((("shipped",), ())),
     "cp": CommandSyntax((("shipped",), ("files",), ())),
-    "init": CommandSyntax(((),), {"--model": None, "--output": "files"}),
+    "init": CommandSyntax(((),), {"--model": None, "--output": "files", **make_flags("--full")}),
     "migrate": CommandSyntax(
         (("migratable",), ()),
         {
-            "--from": ("torchtitan", "torchtune", "axolotl"),
+            "--from": ("torchtitan", "torchtune", "axolotl", "llamafactory"),
             "--output": "files",
             **make_flags("--check", "--write"),
         },
     ),
     "doctor": CommandSyntax(((),), make_flags("--no-training", "--json")),
     "completion": CommandSyntax((("shells",), ())),
+    "ui": CommandSyntax(
+        (("files",), ()),
+        {"--port": None, "--runs": "files", **make_flags("--no-browser", "--read-only")},
+    ),
+    "lsp": CommandSyntax(((),), make_flags("--stdio")),
     "schema": CommandSyntax(
         (("schemas",), ()), {"--write": "files", "--base-url": None, "--plugins": "plugins"}
     ),
@@ -277,7 +309,7 @@ def iter_candidates(kind: WordKind, current: str) -> Iterator[str]:
             ("ls", "show", "verify", "diff", "prune", "save", "export", "import")
         ),
         "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
-        "data_commands": lambda _: iter(("build", "show", "stats", "verify", "prune")),
+        "data_commands": lambda _: iter(("build", "show", "stats", "pin", "verify", "prune")),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

@@ -16,21 +16,25 @@ from titanrun.cli.data_output import (
     iter_stats_lines,
     plot_length_histogram,
 )
+from titanrun.cli.data_pin import pin_data
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.launch.launch_env import get_environment, should_use_color
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_query import problem_from_dict
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.validation_levels import attach_recipe_origin
 from titanrun.recipe.rundir.run_files import RUNS
 
 EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
+  titanrun data build --repair recipe.yaml  tokenize damaged data again
   titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss colored
   titanrun data show recipe.yaml --row 17 --section validation
   titanrun data stats recipe.yaml      lengths, fill and duplicates
   titanrun data stats recipe.yaml --out lengths.svg
+  titanrun data pin recipe.yaml --write  the commits of Hub datasets
   titanrun data verify                 verify every index in runs/.data
   titanrun data prune cache/tokens --yes"""
 SUMMARY = "Tokenize the data of a recipe, inspect it before a run, and manage the tokenized data."
@@ -43,6 +47,7 @@ def run(arguments: list[str]) -> int:
         "build": build_data_cache,
         "show": show_data,
         "stats": show_data_stats,
+        "pin": pin_data,
         "verify": verify_data_cache,
         "prune": prune_data_cache,
     }
@@ -72,8 +77,14 @@ def build_data_cache(arguments: list[str]) -> int:
         "Tokenize the data of a recipe into training.data_cache, unless it is cached.",
         EXAMPLES,
     )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="read all tokens of the cache, and tokenize anew what is damaged",
+    )
     options, resolved = parse_recipe_options(parser, arguments)
-    sys.stdout.writelines(iter_build_lines(query_recipe_data("build", options, resolved)))
+    found = query_recipe_data("build", options, resolved, repair=options.repair)
+    sys.stdout.writelines(iter_build_lines(found))
     return 0
 
 
@@ -249,6 +260,7 @@ def parse_folder_options(parser: CommandParser, arguments: list[str]) -> Namespa
 
 def query_recipe_data(action: str, options: Namespace, resolved: Resolved, **more: Any) -> Any:
     """Return the worker's answer about a recipe; its problems are located in the recipe."""
+    require_torch()
     try:
         return query_data_worker(action, options, resolved=resolved.text, **more)
     except ProblemsFound as found:
@@ -259,6 +271,7 @@ def query_recipe_data(action: str, options: Namespace, resolved: Resolved, **mor
 
 def query_data_worker(action: str, options: Namespace, **request: Any) -> Any:
     """Return the answer of a process with torch. Raise ProblemsFound if it fails."""
+    require_torch()
     sys.stdout.flush()
     text = json.dumps({"action": action, "quiet": options.quiet, **request})
     done = subprocess.run(

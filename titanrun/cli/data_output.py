@@ -17,8 +17,15 @@ OPEN, CLOSE = "⟦", "⟧"
 
 
 def iter_build_lines(found: Sequence[DataEntry]) -> Iterator[str]:
-    """Yield the location of the tokenized sequences of each dataset."""
+    """Yield the location of the tokenized sequences of each dataset, and what was repaired."""
     for entry in found:
+        if "repaired" in entry:
+            repaired = entry["repaired"]
+            yield f"{repaired['name']}: repaired, {repaired['source']}\n"
+            continue
+        if entry["rows"] is None:
+            yield f"{entry['section']}.dataset: a stream, tokenized while the run trains\n"
+            continue
         sequences = pluralize(entry["rows"], "sequence")
         yield f"{entry['section']}.dataset: {sequences}, tokenized in {entry['folder']}\n"
 
@@ -50,6 +57,10 @@ def format_loss_chunk(text: str, kind: str, *, use_color: bool) -> str:
         return "\n"
     if kind == "weight":
         return f"[x {text}]"
+    if kind == "label":
+        return f"[{text}]"
+    if kind == "unended":
+        return "[no end of turn]"
     if kind == "filled":
         return f"[padding: {pluralize(int(text), 'token')}]"
     if kind == "counted":
@@ -65,7 +76,9 @@ def iter_summary_lines(entry: DataEntry) -> Iterator[str]:
         else f" (the first {entry['looked_at']} were inspected)"
     )
     sequences = pluralize(entry["rows"], "sequence")
-    yield f"{entry['section']}.dataset: {sequences} of {entry['row_length']} tokens{seen}\n"
+    if entry["is_stream"]:
+        sequences = f"the first {sequences} of a stream,"
+    yield f"{entry['section']}.dataset: {sequences} of {entry['row_length']:,} tokens{seen}\n"
     longest = pluralize(entry["longest"], "token")
     yield f"  {pluralize(entry['documents'], 'document')} or pieces, longest {longest}\n"
     filled, counted = 100 * entry["filled"], 100 * entry["counted"]
@@ -77,6 +90,9 @@ def iter_summary_lines(entry: DataEntry) -> Iterator[str]:
         if entry["in_training"] is None
         else f", {entry['in_training']} also in the training data\n"
     )
+    if entry["without_end"]:
+        replies = pluralize(entry["replies"], "reply", "replies")
+        yield f"  {entry['without_end']} of {replies} without the end of the turn in the loss\n"
     if entry["without_labels"]:
         yield f"  {pluralize(entry['without_labels'], 'sequence')} without labels in the loss\n"
 

@@ -3,15 +3,18 @@
 import json
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
-from titanrun.cli.terminal import get_terminal_width
+from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.problems import Origin
 from titanrun.config.tree import format_path
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.comparing.recipe_diff import FieldDiff, diff_recipes, load_diff_side
 
+ARROW = " -> "
+NOTE_START = "  (component replaced"
 EXAMPLES = """  titanrun diff-config a.yaml b.yaml
   titanrun diff-config recipes/llama3_debug.yaml runs/first
   titanrun diff-config - my.yaml                        the first from standard input
@@ -77,17 +80,44 @@ def print_recipe_diff(found: list[FieldDiff]) -> None:
         len(path) + len(text) + len(meaning) + 4 > terminal for path, text, meaning in lines
     ):
         for path, text, meaning in lines:
-            print(f"{path}  {meaning}\n{format_stacked_change(text, terminal)}")
+            head = wrap_to_width(f"{path}  {meaning}", terminal)
+            print(f"{style_text(path, 'strong')}{head.removeprefix(path)}")
+            print(format_stacked_change(text, terminal))
         return
     path_width = max(len(path) for path, _, _ in lines)
     text_width = min(80, max(len(text) for _, text, _ in lines))
     for path, text, meaning in lines:
-        print(f"{path:<{path_width}}  {text:<{text_width}}  {meaning}")
+        pad = " " * (text_width - len(text))
+        shown = style_text(f"{path:<{path_width}}", "strong")
+        print(f"{shown}  {colorize_change(text)}{pad}  {meaning}")
 
 
 def format_stacked_change(text: str, width: int) -> str:
-    """Format a change below its path, on two lines if one line is too short."""
-    return "    " + (text if len(text) + 4 <= width else text.replace(" -> ", "\n    -> ", 1))
+    """Format a change below its path, on several lines if one line is too short."""
+    if len(text) + 4 <= width:
+        return f"    {colorize_change(text)}"
+    change, note_start, note = text.partition(NOTE_START)
+    old, arrow, new = change.partition(ARROW)
+    lines = [old, *([f"{arrow.lstrip()}{new}"] if arrow else [])]
+    lines += [f"{note_start.lstrip()}{note}"] if note else []
+    return "\n".join(
+        style_text(wrap_to_width(f"    {line}", width), get_change_style(line)) for line in lines
+    )
+
+
+def colorize_change(text: str) -> str:
+    """Color the old and the new value of a change on one line."""
+    change, note_start, note = text.partition(NOTE_START)
+    old, arrow, new = change.partition(ARROW)
+    shown = style_text(old, get_change_style(old))
+    return f"{shown}{arrow}{style_text(new, 'added') if arrow else ''}{note_start}{note}"
+
+
+def get_change_style(text: str) -> Style | None:
+    """Return the style of a part of a change: a new value, a note, or an old value."""
+    if text.startswith(NOTE_START.lstrip()):
+        return None
+    return "added" if text.startswith(("+ ", ARROW.lstrip())) else "removed"
 
 
 def format_field_change(item: FieldDiff) -> str:
@@ -102,9 +132,9 @@ def format_field_change(item: FieldDiff) -> str:
     if change.kind == "removed":
         return f"- {left}"
     if change.kind == "changed":
-        return f"{left} -> {right}"
+        return f"{left}{ARROW}{right}"
     keys = [*(f"-{key}" for key in change.removed_keys), *(f"+{key}" for key in change.added_keys)]
-    return f"{left} -> {right}  (component replaced{': ' if keys else ''}{' '.join(keys)})"
+    return f"{left}{ARROW}{right}{NOTE_START}{': ' if keys else ''}{' '.join(keys)})"
 
 
 def format_sourced_value(value: object, origin: Origin | None) -> str:

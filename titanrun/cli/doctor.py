@@ -17,6 +17,7 @@ from re import match
 from typing import Any
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.color import style_text
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.base import ComponentConfig
 from titanrun.config.pluralize import pluralize
@@ -28,6 +29,11 @@ from titanrun.launch.host_info import (
     read_cpu_info,
     read_memory_info,
 )
+from titanrun.launch.torch_requirement import (
+    FULL_DISTRIBUTION,
+    LIGHT_DISTRIBUTION,
+    is_torch_installed,
+)
 from titanrun.recipe.reference.schema_topics import get_topics
 from titanrun.recipe.rundir.package_versions import is_installed
 
@@ -37,7 +43,10 @@ EXAMPLES = """  titanrun doctor
 TIMEOUT_SECONDS = 300
 # space for a checkpoint of a small model and the index of a small corpus
 MIN_DISK_BYTES = GIB // 2
-TOPIC_WIDTH = 16
+TOPIC_WIDTH = 15
+WRONG = "WRONG: "
+TRAINING = "training"
+TEXT_TOOLS_ONLY = "not installed: text tools only"
 TOY_RECIPE = {
     "version": 1,
     "name": "doctor",
@@ -64,13 +73,15 @@ TOY_RECIPE = {
 class DoctorFinding:
     """One line of the report.
 
-    `wrong` marks findings that keep titanrun from working, `help` is the remedy.
+    `wrong` marks findings that keep titanrun from working, `help` is the remedy, `device` the name
+    of an accelerator.
     """
 
     topic: str
     text: str
     wrong: bool = False
     help: str | None = None
+    device: str | None = None
 
 
 def run(arguments: list[str]) -> int:
@@ -88,26 +99,43 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args(arguments)
-    wrong = 0
+    findings = []
     for finding in iter_doctor_findings(should_train=not options.no_training):
-        wrong += finding.wrong
+        findings.append(finding)
         if options.quiet and not finding.wrong:
             continue
         if options.json:
             print(json.dumps(asdict(finding), ensure_ascii=False), flush=True)
         else:
-            print(wrap_to_width(format_doctor_finding(finding), get_terminal_width()), flush=True)
+            print(format_doctor_finding(finding), flush=True)
+    wrong = sum(finding.wrong for finding in findings)
     if not options.json and (wrong or not options.quiet):
-        print(f"\n{pluralize(wrong, 'problem')} found" if wrong else "\nno problems found")
+        conclusion = wrap_to_width(format_conclusion(findings), get_terminal_width())
+        print(f"\n{style_text(conclusion, 'bad' if wrong else 'good')}")
     return 1 if wrong else 0
 
 
 def format_doctor_finding(finding: DoctorFinding) -> str:
     """Format a finding on one line, with its help on the next."""
-    hint = f"\n{'':<{TOPIC_WIDTH}} help: {finding.help}" if finding.help else ""
-    return (
-        f"{finding.topic:<{TOPIC_WIDTH}} {'WRONG: ' if finding.wrong else ''}{finding.text}{hint}"
+    hint = f"\n{'':<{TOPIC_WIDTH}}  help: {finding.help}" if finding.help else ""
+    mark = WRONG if finding.wrong else ""
+    text = wrap_to_width(
+        f"{finding.topic:<{TOPIC_WIDTH}}  {mark}{finding.text}{hint}", get_terminal_width()
     )
+    return text.replace(mark, style_text(mark, "bad"), 1) if mark else text
+
+
+def format_conclusion(findings: list[DoctorFinding]) -> str:
+    """Return one sentence: whether titanrun can train here, and on what."""
+    wrong = sum(finding.wrong for finding in findings)
+    if wrong:
+        return f"not ready: {pluralize(wrong, 'problem')}, marked {WRONG.strip(': ')} above"
+    if any(finding.text == TEXT_TOOLS_ONLY for finding in findings):
+        return "ready for text work; training needs PyTorch"
+    devices = [finding.device for finding in findings if finding.device]
+    if not any(finding.topic == TRAINING for finding in findings):
+        return "no problems found; without --no-training, doctor also tries a training"
+    return f"ready: titanrun trains on this machine, on {devices[0] if devices else 'the CPU'}"
 
 
 def iter_doctor_findings(*, should_train: bool) -> Iterator[DoctorFinding]:
@@ -141,6 +169,11 @@ def iter_doctor_findings(*, should_train: bool) -> Iterator[DoctorFinding]:
     yield get_disk_finding("disk", "here", Path.cwd())
     yield get_disk_finding("temporary", "in the temporary folder", Path(tempfile.gettempdir()))
     yield from iter_extra_findings()
+    if is_light_install():
+        yield DoctorFinding(
+            "torch", TEXT_TOOLS_ONLY, help=f"to train: pip install {FULL_DISTRIBUTION}"
+        )
+        return
     yield from iter_device_findings()
     if should_train:
         yield try_toy_training()
@@ -148,22 +181,38 @@ def iter_doctor_findings(*, should_train: bool) -> Iterator[DoctorFinding]:
 
 def iter_package_findings() -> Iterator[DoctorFinding]:
     """Yield the versions of titanrun and of the packages it needs."""
-    try:
-        needed = [
-            found[0]
-            for line in requires("titanrun") or []
-            if "extra ==" not in line and (found := match(r"[\w.-]+", line))
-        ]
-    except PackageNotFoundError:
-        yield DoctorFinding("titanrun", "not installed", wrong=True, help="pip install titanrun")
+    installed = [name for name in (LIGHT_DISTRIBUTION, FULL_DISTRIBUTION) if has_metadata(name)]
+    if not installed:
+        help_text = f"pip install {FULL_DISTRIBUTION}"
+        yield DoctorFinding(FULL_DISTRIBUTION, "not installed", wrong=True, help=help_text)
         return
-    for name in ("titanrun", *needed):
+    needed = [
+        found[0]
+        for name in installed
+        for line in requires(name) or []
+        if "extra ==" not in line and (found := match(r"[\w.-]+", line))
+    ]
+    for name in dict.fromkeys([*installed, *needed]):
         try:
             yield DoctorFinding(name, version(name))
         except PackageNotFoundError:
             yield DoctorFinding(
                 name, "not installed", wrong=True, help="pip install titanrun installs it"
             )
+
+
+def has_metadata(distribution: str) -> bool:
+    """Return whether a distribution is installed."""
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def is_light_install() -> bool:
+    """Return whether only the text tools were installed, and PyTorch is absent by intention."""
+    return not (is_torch_installed() or has_metadata(FULL_DISTRIBUTION))
 
 
 def get_disk_finding(topic: str, where: str, folder: Path) -> DoctorFinding:
@@ -233,6 +282,7 @@ def iter_device_findings() -> Iterator[DoctorFinding]:
             "accelerator",
             f"{device['name']} ({device['kind']}), "
             f"{format_gib_or_unknown(device['memory_bytes'])}{bf16}",
+            device=device["name"],
         )
     if not found["accelerators"]:
         yield DoctorFinding("accelerator", "none: training runs on the CPU")
@@ -254,18 +304,18 @@ def try_toy_training() -> DoctorFinding:
             )
         except subprocess.TimeoutExpired:
             return DoctorFinding(
-                "training",
+                TRAINING,
                 f"two steps of a toy model took longer than {TIMEOUT_SECONDS} s",
                 wrong=True,
             )
         seconds = time.monotonic() - start
         if done.returncode == 0:
             return DoctorFinding(
-                "training", f"two steps of a toy model work, in {seconds:.1f} s from start to end"
+                TRAINING, f"two steps of a toy model work, in {seconds:.1f} s from start to end"
             )
         said = get_error_line(done.stderr).replace(name, "<temporary folder>")
         return DoctorFinding(
-            "training",
+            TRAINING,
             f"two steps of a toy model fail with exit code {done.returncode}: {said}",
             wrong=True,
         )

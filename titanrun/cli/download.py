@@ -6,13 +6,6 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 import xxhash
-from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.config.pluralize import pluralize
@@ -91,6 +84,9 @@ def run(arguments: list[str]) -> int:
 
 def fetch_snapshot(repository: str, revision: str, folder: Path, patterns: list[str]) -> str:
     """Fetch the files and return their commit. Raise ProblemsFound if the Hub refuses."""
+    # imported here: the text tools work without it
+    from huggingface_hub import HfApi, snapshot_download
+
     try:
         commit = HfApi().model_info(repository, revision=revision).sha
         # its progress bars move the cursor
@@ -106,6 +102,13 @@ def fetch_snapshot(repository: str, revision: str, folder: Path, patterns: list[
 
 def build_hub_error(error: Exception, repository: str, revision: str) -> ProblemsFound:
     """Build the problem for an error of the Hub."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
     if isinstance(error, GatedRepoError):
         return problem_error(
             "file",

@@ -16,6 +16,7 @@ from titanrun.config.redaction import (
     star_out_assigned_secrets,
 )
 from titanrun.launch.launch_env import get_environment, is_json_log_format, should_use_color
+from titanrun.launch.torch_requirement import FULL_DISTRIBUTION, is_torch_installed
 
 EXIT_USAGE = 2
 EXIT_INTERNAL = 70
@@ -42,6 +43,9 @@ def run_guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
     except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and not is_torch_installed():
+            print_problems([build_light_install_problem(error)])
+            return EXIT_USAGE
         hidden = get_likely_secrets(get_environment())
         report = save_crash_report(arguments, hidden)
         fault = Problem(
@@ -51,6 +55,13 @@ def run_guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         )
         print_problems([fault])
         return EXIT_INTERNAL
+
+
+def build_light_install_problem(error: ModuleNotFoundError) -> Problem:
+    """Build the problem of a package that a light install does not bring."""
+    return Problem(
+        "usage", f"this command needs {error.name}", hint=f"pip install {FULL_DISTRIBUTION}"
+    )
 
 
 def print_problems(problems: Sequence[Problem]) -> None:

@@ -14,6 +14,7 @@ from titanrun.cli.consent import request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.generate import get_weight_source
 from titanrun.launch.launch_env import get_environment
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 SUMMARY = (
@@ -38,6 +39,7 @@ def run(arguments: list[str]) -> int:
     parser.add_trust_option()
     parser.allow_overrides()
     options = parser.parse_args(others)
+    require_torch()
     job = {**get_weight_source(options.folder), "json": options.json}
     with tempfile.TemporaryDirectory(prefix="titanrun-") as folder:
         file = Path(folder) / "resolved.yaml"

@@ -14,6 +14,7 @@ EXAMPLES = """\
   titanrun explain optimizer:adamw     a component and its fields
   titanrun explain unknown-key         a problem code: cause and fix
   titanrun explain batch-sizes-divide  a rule, named after the slash of a problem
+  titanrun explain warmup              a word to search for in fields, components and rules
   titanrun explain optimizer:lion --plugins my_plugin
   titanrun explain --all > reference.md"""
 
@@ -23,7 +24,9 @@ def run(arguments: list[str]) -> int:
     parser = CommandParser(
         "explain", "Explain a field, a component, a problem code or a rule.", EXAMPLES
     )
-    parser.add_argument("word", nargs="*", help="a path, slot:name, a problem code or a rule")
+    parser.add_argument(
+        "word", nargs="*", help="a path, slot:name, a problem code, a rule, or a word to search for"
+    )
     parser.add_argument("--all", action="store_true", help="print the whole reference as Markdown")
     parser.add_argument("--json", action="store_true", help="one JSON object per word")
     add_plugins_option(parser)
@@ -46,7 +49,7 @@ def run(arguments: list[str]) -> int:
         for word in options.word:
             print(json.dumps({"word": word, "text": explain_word(word)}, ensure_ascii=False))
         return 0
-    sys.stdout.write(
-        wrap_to_width("\n".join(explain_word(word) for word in options.word), get_terminal_width())
-    )
+    columns = get_terminal_width()
+    text = "\n".join(explain_word(word, columns=columns) for word in options.word)
+    sys.stdout.write(wrap_to_width(text, columns))
     return 0

@@ -11,8 +11,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.config.problems import problem_error
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_pool import run_worker_pool
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved_text
@@ -37,6 +39,7 @@ def run(arguments: list[str]) -> int:
     """Print the continuation of each prompt."""
     parser = build_generate_parser()
     options = parser.parse_args(arguments)
+    require_torch()
     check_generation_options(options)
     words = {word: value for word, value in vars(options).items() if word != "folder"}
     written = [word for word, value in words.items() if value != parser.get_default(word)]
@@ -156,6 +159,7 @@ def add_image_options(parser: CommandParser) -> None:
 
 def get_weight_source(named: str) -> dict[str, str]:
     """Return the location of the weights and the resolved recipe of their model."""
+    named = find_run(named)
     folder = Path(named)
     if is_huggingface_folder(folder):
         return {"huggingface": named, "resolved": resolve_from_huggingface(folder).text}

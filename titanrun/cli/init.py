@@ -10,6 +10,7 @@ from titanrun.recipe.reference.recipe_template import build_recipe_template
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
+  titanrun init --full        with every setting, commented out
   titanrun init -o mine.toml  the same as TOML"""
 
 
@@ -17,7 +18,7 @@ def run(arguments: list[str]) -> int:
     """Write the recipe; an existing file is never overwritten."""
     parser = CommandParser(
         "init",
-        "Write a commented recipe that trains without changes; nothing is overwritten.",
+        "Write a short commented recipe that trains without changes; nothing is overwritten.",
         EXAMPLES,
     )
     parser.add_argument(
@@ -29,6 +30,9 @@ def run(arguments: list[str]) -> int:
         metavar="F",
         default="recipe.yaml",
         help="the new file; default: recipe.yaml",
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="write every setting, the others commented out"
     )
     options = parser.parse_args(arguments)
     target = Path(options.output)
@@ -43,6 +47,7 @@ def run(arguments: list[str]) -> int:
             file=str(target),
             schema=get_schema_path(target),
             file_format=FORMATS[target.suffix],
+            is_full=options.full,
         ),
     )
     if not options.quiet:

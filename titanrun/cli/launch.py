@@ -2,45 +2,44 @@
 
 import shlex
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from titanrun.cli import train
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.consent import needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
-from titanrun.config.problems import problem_error
+from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.config import SlurmLaunchConfig
+from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
+from titanrun.launch.kubernetes.kubernetes_submission import KubernetesSubmission
 from titanrun.launch.launch_env import get_environment
-from titanrun.launch.slurm_launcher import FOLDER, build_run_script
-from titanrun.launch.slurm_queue import (
-    check_not_queued,
-    follow_job,
-    get_slurm_program,
-    submit_job,
-    write_job_script,
-)
+from titanrun.launch.skypilot.config import SkyPilotLaunchConfig
+from titanrun.launch.skypilot.sky_submission import SkySubmission
+from titanrun.launch.slurm_queue import check_not_queued
+from titanrun.launch.slurm_submission import SlurmSubmission
+from titanrun.launch.submission import Submission
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
+    build_dump_folder_problem,
     check_last_checkpoint,
     select_run_directory,
-    write_recipe_files,
 )
-from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty
 
 SUMMARY = (
-    "Start a run where its launch section says: on this machine, or as a Slurm job. The resolved "
-    "recipe is written into the run directory, and the job trains that. A submitted job is "
+    "Start a run where its launch section says: on this machine, as a Slurm job, as a Job of "
+    "Kubernetes, or as a task of SkyPilot. The job trains the resolved recipe. A submitted job is "
     "followed until it ends; Ctrl-C does not stop the job."
 )
 EXAMPLES = """\
-  titanrun launch recipe.yaml --dry-run               the script that would be submitted
+  titanrun launch recipe.yaml --dry-run               what would be submitted
   titanrun launch recipe.yaml
   titanrun launch recipe.yaml dump_folder=runs/first  run again: resumes
   titanrun launch recipe.yaml launch.name=slurm launch.partition=h100 --no-follow"""
@@ -54,8 +53,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only print what would be submitted; nothing is written, and what is missing on "
-        "this machine are warnings",
+        help="only print what would be submitted; nothing is written, and files that are missing "
+        "on this machine are warnings",
     )
     parser.add_argument(
         "--no-follow", action="store_true", help="return as soon as the job is submitted"
@@ -65,48 +64,118 @@ def run(arguments: list[str]) -> int:
     parser.allow_overrides()
     options = parser.parse_args(others)
     resolved = resolve_launch(options, overrides)
-    config = resolved.run.launch
-    if not isinstance(config, SlurmLaunchConfig):
+    if not resolved.run.launch.is_submitted:
         return train_locally(options, overrides)
     print_source_files(options, resolved.tree)
     if not options.dry_run:
+        if isinstance(resolved.run.launch, SlurmLaunchConfig):
+            # its nodes use this Python
+            require_torch()
         request_consent([resolved], options, ["launch", *arguments], submits=True)
-    folder = resolved.recipe.dump_folder
-    if folder is not None and not options.dry_run:
-        check_not_queued(Path(folder))
-    directory = select_run_directory(resolved, datetime.now().astimezone())
-    if directory.state == "finished":
-        check_last_checkpoint(directory, resolved.run)
-        print_note(
-            options,
-            f"nothing to do: {train.format_progress(directory, resolved.run)} in {directory.path}",
-        )
+    submission = build_submission(resolved, options)
+    if submission is None:
         return 0
-    text = build_run_script(
-        config,
-        directory.path,
-        name=str(resolved.run.name),
-        folder=Path.cwd(),
-        allows_code=needs_consent(resolved),
-    )
     if options.dry_run:
-        sys.stdout.write(text)
+        sys.stdout.write(submission.text)
         return 0
-    return submit_and_follow(directory, resolved, text, options)
+    return submit_and_follow(submission, options)
 
 
 def resolve_launch(options: Namespace, overrides: Sequence[str]) -> Resolved:
-    """Return the run, and print its warnings unless `titanrun train` does."""
-    if options.dry_run:
+    """Return the run, and print its warnings unless `titanrun train` does.
+
+    Files that a job finds elsewhere may be missing here.
+    """
+    resolved = resolve_recipe(options.recipe, overrides, environment=get_environment())
+    launch = resolved.run.launch
+    if options.dry_run or (launch.is_submitted and not isinstance(launch, SlurmLaunchConfig)):
         resolved = resolve_for_elsewhere(options.recipe, overrides, environment=get_environment())
     else:
         resolved = resolve_recipe(
             options.recipe, overrides, environment=get_environment(), should_check_inputs=True
         )
-    is_submitted = isinstance(resolved.run.launch, SlurmLaunchConfig)
-    if resolved.warnings and not options.quiet and (is_submitted or options.dry_run):
+    if resolved.warnings and not options.quiet and (launch.is_submitted or options.dry_run):
         print_problems(resolved.warnings)
     return resolved
+
+
+def build_submission(resolved: Resolved, options: Namespace) -> Submission | None:
+    """Build the job of a run, or return None if nothing is left to train."""
+    config, allows_code = resolved.run.launch, needs_consent(resolved)
+    if isinstance(config, SlurmLaunchConfig):
+        directory = select_slurm_directory(resolved, options)
+        command = ("titanrun", "launch", options.recipe)
+        return (
+            None
+            if directory is None
+            else SlurmSubmission(config, directory, resolved, command, allows_code)
+        )
+    name = str(resolved.run.name)
+    if isinstance(config, SkyPilotLaunchConfig):
+        return build_sky_submission(config, resolved, name, allows_code=allows_code)
+    assert isinstance(config, KubernetesLaunchConfig)
+    folder = get_folder_in_volumes(resolved, [volume.path for volume in config.volumes])
+    return KubernetesSubmission(config, name, resolved.text, folder, allows_code)
+
+
+def build_sky_submission(
+    config: SkyPilotLaunchConfig, resolved: Resolved, name: str, *, allows_code: bool
+) -> SkySubmission:
+    """Build the task of a run.
+
+    Raise ProblemsFound if the run would be lost with its machines: one machine may save its
+    checkpoints to an address, several need a run directory that all of them mount.
+    """
+    saving = resolved.run.checkpoint
+    folder: PurePosixPath | None
+    if config.nnodes == 1 and saving.enable and is_storage_path(saving.folder):
+        written = resolved.recipe.dump_folder
+        folder = None if written is None else PurePosixPath(str(written))
+        storage = saving.folder
+    else:
+        folder = get_folder_in_volumes(resolved, [volume.path for volume in config.volumes])
+        storage = str(folder)
+    return SkySubmission(
+        config, name, resolved.text, folder, storage, get_environment(), allows_code
+    )
+
+
+def get_folder_in_volumes(resolved: Resolved, volumes: Sequence[str]) -> PurePosixPath:
+    """Return the run directory of a run whose machines vanish.
+
+    Raise ProblemsFound if it does not lie in one of the volumes.
+    """
+    written = resolved.recipe.dump_folder
+    folder = PurePosixPath(str(written))
+    if (
+        written is not None
+        and ".." not in folder.parts
+        and any(folder.is_relative_to(path) for path in volumes)
+    ):
+        return folder
+    message = (
+        "dump_folder is not set, so that the run would be lost with its machines"
+        if written is None
+        else f"'{folder}' is in no volume of the launch section, and lost with the machines"
+    )
+    hint = f"set dump_folder to a folder in {volumes[0]}" if volumes else "set launch.volumes"
+    raise ProblemsFound([build_dump_folder_problem("conflict", message, resolved, hint=hint)])
+
+
+def select_slurm_directory(resolved: Resolved, options: Namespace) -> RunDirectory | None:
+    """Return the run directory of a Slurm job, or None if its run is finished."""
+    folder = resolved.recipe.dump_folder
+    if folder is not None and not options.dry_run:
+        check_not_queued(Path(folder))
+    directory = select_run_directory(resolved, datetime.now().astimezone())
+    if directory.state != "finished":
+        return directory
+    check_last_checkpoint(directory, resolved.run)
+    print_note(
+        options,
+        f"nothing to do: {train.format_progress(directory, resolved.run)} in {directory.path}",
+    )
+    return None
 
 
 def train_locally(options: Namespace, overrides: Sequence[str]) -> int:
@@ -129,27 +198,13 @@ def train_locally(options: Namespace, overrides: Sequence[str]) -> int:
     return train.run(words)
 
 
-def submit_and_follow(
-    directory: RunDirectory, resolved: Resolved, text: str, options: Namespace
-) -> int:
+def submit_and_follow(submission: Submission, options: Namespace) -> int:
     """Submit the job of a run and follow it."""
-    get_slurm_program("sbatch")
-    write_recipe_files(directory, resolved, ["titanrun", "launch", options.recipe])
-    began = time.time()
-    job = submit_job(write_job_script(text, directory.path))
-    log = directory.path / FOLDER / f"job-{job}.log"
-    print_note(
-        options,
-        f"job {job} trains {directory.path}; script: {log.with_name('job.sh')}, log: {log}",
-    )
+    print_note(options, submission.submit())
     if options.no_follow:
         return 0
     try:
-        state = follow_job(job, log, lambda said: print_note(options, said))
+        return submission.follow(lambda said: print_note(options, said))
     except KeyboardInterrupt:
-        print_note(options, f"job {job} continues; scancel {job} cancels it")
+        print_note(options, f"the job continues; {submission.cancel_command} cancels it")
         return 0
-    status = read_json_or_empty(directory.path / STATUS)
-    # a job that never started training leaves the log of the previous one
-    told = status.get("exit_code") if status.get("heartbeat", 0) > began else None
-    return told if isinstance(told, int) else state.exit_code or int(state.state != "COMPLETED")

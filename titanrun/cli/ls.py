@@ -112,6 +112,7 @@ def print_recipes(entries: list[shipped_recipes.ShippedRecipe], options: Namespa
                 "name": entry.name,
                 "origin": "shipped",
                 "description": entry.header.get("purpose", ""),
+                "task": entry.task,
             }
             print(
                 json.dumps(
@@ -125,22 +126,27 @@ def print_recipes(entries: list[shipped_recipes.ShippedRecipe], options: Namespa
         return
     print("recipes:")
     width = max((len(entry.name) for entry in entries), default=0)
-    for entry in entries:
-        print(
-            wrap_to_width(
-                f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", get_terminal_width()
-            )
-        )
-        if options.kind:
-            for key in shipped_recipes.HEADER_KEYS[1:]:
-                print(
-                    wrap_to_width(
-                        f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}",
-                        get_terminal_width(),
-                    )
-                )
+    for task in shipped_recipes.TASKS:
+        if chosen := [entry for entry in entries if entry.task == task]:
+            print(f" {task}:")
+            print_task_recipes(chosen, width, with_header=bool(options.kind))
     if not entries:
         print("  (no match)")
+
+
+def print_task_recipes(
+    entries: list[shipped_recipes.ShippedRecipe], width: int, *, with_header: bool
+) -> None:
+    """Print recipes below the name of their task, with or without the rest of their headers."""
+    columns = get_terminal_width()
+    for entry in entries:
+        first = f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}"
+        rest = [
+            f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}"
+            for key in shipped_recipes.HEADER_KEYS[1:]
+        ]
+        for line in [first, *(rest if with_header else ())]:
+            print(wrap_to_width(line, columns))
 
 
 def get_listable_kinds() -> list[str]:

@@ -18,15 +18,19 @@ from titanrun.launch.launch_env import disable_pydantic_plugins, set_trust
 
 COMMANDS = {
     "train": "train a recipe",
-    "launch": "start a run where its launch section says: here, or as a Slurm job",
+    "launch": "start a run as its launch section says: here or as a Slurm job",
     "resume": "resume a run, from its directory or a checkpoint",
+    "stop": "stop a running run after its current step, or at once",
     "fork": "start a new run from the weights of a checkpoint",
     "reproduce": "rerun a run and compare it step by step",
     "generate": "continue prompts with a checkpoint or a Hugging Face folder",
+    "chat": "converse with a model in the terminal, or with two at once",
+    "serve": "answer requests over HTTP with a model, as OpenAI does",
     "eval": "evaluate a checkpoint or a Hugging Face folder",
     "checkpoint": "list, verify, compare, export, import and delete checkpoints",
+    "push": "upload a run to the Hugging Face Hub, with a model card",
     "download": "fetch a model from the Hugging Face Hub",
-    "data": "tokenize, show and inspect the data of a recipe, and manage the tokenized data",
+    "data": "tokenize and inspect the data of a recipe, manage the token cache",
     "runs": "list, show, compare, tag and remove runs",
     "bundle": "pack a run into one reproducible archive",
     "sweep": "train a recipe with many values and rank the results",
@@ -41,9 +45,11 @@ COMMANDS = {
     "cat": "print a shipped recipe",
     "cp": "copy a shipped recipe to a new file",
     "init": "write a commented starter recipe",
-    "migrate": "convert an older recipe, or one of torchtitan, to the current format",
+    "migrate": "convert an older recipe, or a configuration of another program",
     "doctor": "check this machine and its installation",
     "completion": "print a completion script for bash, zsh or fish",
+    "ui": "edit recipes, watch and compare runs, in the browser",
+    "lsp": "language server: check and complete recipes in editors",
     "schema": "print the JSON Schema of recipes, for editors, or of run outputs",
 }
 # their output is a report on training, which does not depend on it; that of others is their result
@@ -122,7 +128,9 @@ def run(arguments: Sequence[str]) -> int:
         print(format_main_help(), end="")
         return 0
     if arguments[0] == "--version":
-        print(f"titanrun {get_installed_version()}")
+        from titanrun.config.version import VERSION
+
+        print(f"titanrun {VERSION}")
         return 0
     command = arguments[0]
     if command not in COMMANDS and command not in HIDDEN_COMMANDS:
@@ -139,13 +147,6 @@ def format_main_help() -> str:
     return HELP_TEMPLATE.format(
         commands="\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
     )
-
-
-def get_installed_version() -> str:
-    """Return the version of the installed package."""
-    from importlib.metadata import version
-
-    return version("titanrun")
 
 
 def report_unknown_command(command: str) -> int:

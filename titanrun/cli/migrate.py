@@ -8,7 +8,9 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
+from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.problems import problem_error
+from titanrun.launch.launch_env import should_use_color
 
 EXAMPLES = """  titanrun migrate my.yaml                                show the changes as a patch
   titanrun migrate my.yaml --check                        exit 1 if anything would change
@@ -17,8 +19,9 @@ EXAMPLES = """  titanrun migrate my.yaml                                show the
   titanrun migrate --from torchtitan llama3_8b.toml > llama3_8b.yaml  report on the terminal
   titanrun migrate --from torchtitan outputs/config.json  a config dump of torchtitan 0.2.2 or later
   titanrun migrate --from torchtune 8B_lora.yaml -o lora.yaml  full, LoRA and DPO recipes of 0.6
-  titanrun migrate qlora.yaml -o mine.yaml                detects the program, here axolotl"""
-SOURCE_PROGRAMS = ("torchtitan", "torchtune", "axolotl")
+  titanrun migrate qlora.yaml -o mine.yaml                detects the program, here axolotl
+  titanrun migrate llama3_lora_sft.yaml -o mine.yaml      or LLaMA-Factory"""
+SOURCE_PROGRAMS = ("torchtitan", "torchtune", "axolotl", "llamafactory")
 
 
 def run(arguments: list[str]) -> int:
@@ -68,7 +71,7 @@ def parse_migrate_options(arguments: list[str]) -> Namespace:
         dest="origin",
         metavar="PROGRAM",
         choices=SOURCE_PROGRAMS,
-        help="source program: torchtitan, torchtune, axolotl",
+        help="source program: torchtitan, torchtune, axolotl, llamafactory",
     )
     parser.add_argument(
         "-o",
@@ -127,5 +130,12 @@ def migrate_from_program(options: Namespace) -> int:
         sys.stdout.flush()
     else:
         write_new_recipe(target, migration.text)
-    sys.stderr.write(format_migration_report(migration, options.file, is_quiet=options.quiet))
+    report = format_migration_report(
+        migration,
+        options.file,
+        is_quiet=options.quiet,
+        columns=get_terminal_width(sys.stderr),
+        use_color=should_use_color(sys.stderr.isatty()),
+    )
+    sys.stderr.write(report)
     return migration.exit_code

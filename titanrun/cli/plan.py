@@ -1,14 +1,17 @@
 """`titanrun plan`: estimate memory, communication and batch sizes without GPUs."""
 
 import json
+import re
 import sys
 from argparse import Namespace
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.diagnostics import render_problems
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.launch.launch_env import get_environment, should_use_color
@@ -19,6 +22,7 @@ from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 EXIT_DOES_NOT_FIT = 1
+VERDICT_PATTERN = re.compile(r"(?:(?<=: )fits|(?<=: )does not fit)$|^warning:", re.MULTILINE)
 SUMMARY = (
     "Estimate a run on N ranks: mesh, batches, memory per rank, communication, checkpoints. "
     "Exits with 1 if it does not fit. "
@@ -42,7 +46,7 @@ def run(arguments: list[str]) -> int:
     if degrees is None or degrees.world_size != ranks:
         raise problem_error(
             "conflict",
-            f"the parallel degrees do not match {ranks} ranks",
+            f"the parallel degrees do not match {pluralize(ranks, 'rank')}",
             path=("parallelism",),
             hint="give --world-size",
         )
@@ -63,9 +67,15 @@ def run(arguments: list[str]) -> int:
     print(
         json.dumps(data)
         if options.json
-        else wrap_to_width(format_plan(layout, data), get_terminal_width())
+        else colorize_plan(wrap_to_width(format_plan(layout, data), get_terminal_width()))
     )
     return 0 if data["fits"] else EXIT_DOES_NOT_FIT
+
+
+def colorize_plan(text: str) -> str:
+    """Color the verdict and the warnings of a plan."""
+    styles: dict[str, Style] = {"fits": "good", "does not fit": "bad", "warning:": "warning"}
+    return VERDICT_PATTERN.sub(lambda found: style_text(found[0], styles[found[0]]), text)
 
 
 def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:

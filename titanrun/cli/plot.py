@@ -11,6 +11,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.plots import braille, svg
 from titanrun.cli.plots.axes import PlotCurve, Scale
+from titanrun.cli.run_argument import find_run
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
@@ -33,7 +34,7 @@ EXAMPLES = """  titanrun plot runs/first
 SUMMARY = (
     "Plot a metric of one or several runs in the terminal or into an SVG or PNG file. Running "
     "runs are plotted up to their last step. Of several lines of one step in metrics.jsonl the "
-    "last counts. A fork goes on at the step of the checkpoint that it began from, where "
+    "last counts. A fork continues the steps of the checkpoint that it started from, if "
     "a relative is plotted too."
 )
 # more points than a wide screen has dots add no information
@@ -48,6 +49,7 @@ def run(arguments: list[str]) -> int:
     """Plot, and print a legend below."""
     options = parse_plot_options(arguments)
     check_plot_options(options)
+    options.runs = [find_run(named) for named in options.runs]
     starts = find_starts(options.runs, options.x)
     read = {
         named: downsample_unless_averaged(
@@ -227,7 +229,7 @@ def find_starts(names: Sequence[str], x: XAxis) -> dict[str, CurveStart]:
 
 
 def load_run_series(named: str, options: Namespace, start: CurveStart | None) -> MetricSeries:
-    """Load the plotted series of a run, smoothed. A fork goes on where it began."""
+    """Load the plotted series of a run, smoothed. A fork continues from its first step."""
     path = Path(named)
     series = load_metric_series(
         path / METRICS if path.is_dir() else path, options.metric, options.x

@@ -21,6 +21,7 @@ from titanrun.launch.launch_env import (
     get_rank_and_world_size,
 )
 from titanrun.launch.rerun import rerun_until
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_query import query_machine
 from titanrun.recipe.comparing.environment_diff import CurrentEnvironment, diff_starts
 from titanrun.recipe.comparing.metric_comparison import (
@@ -86,6 +87,7 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_trust_option()
     options = parser.parse_args(arguments)
+    require_torch()
     check_reproduce_options(parser, options)
     check_not_among_ranks()
     with TemporaryDirectory(prefix="titanrun-") as folder:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from titanrun.cli import train
 from titanrun.cli.arguments import OLD_TRUST_FLAG, CommandParser, split_overrides
+from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.manifest import STEP_FOLDER, is_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -46,7 +47,8 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    resumed = build_resume_arguments(parse_storage_path(options.place))
+    place = find_run(options.place, wants_unfinished=True)
+    resumed = build_resume_arguments(parse_storage_path(place))
     return train.run(
         [
             *resumed,

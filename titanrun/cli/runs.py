@@ -4,13 +4,15 @@ import csv
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from titanrun.cli import runs_compare, runs_manage
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_detail, print_note
-from titanrun.cli.text_table import format_text_table
+from titanrun.cli.terminal import get_terminal_width, write_wrapped
+from titanrun.cli.text_table import drop_columns, format_text_table
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
@@ -54,7 +56,18 @@ TABLE_HEAD = (
     "commit",
     "tags",
 )
-RIGHT_ALIGNED = {2, 3, 4, 5, 6}
+RIGHT_ALIGNED = {"step", "loss", "validation", "tok/s", "duration"}
+# columns of TABLE_HEAD that a narrow terminal goes without, the least important first
+DROPPABLE = (8, 5, 6, 7, 9)
+STATE_STYLES: Mapping[str, Style] = {
+    "starting": "active",
+    "running": "active",
+    "finished": "good",
+    "preempted": "warning",
+    "stale": "warning",
+    "failed": "bad",
+    "crashed": "bad",
+}
 
 
 def run(arguments: list[str]) -> int:
@@ -111,7 +124,9 @@ def list_runs(arguments: list[str]) -> int:
         and all(wanted.holds(entry) for wanted in conditions)
     ]
     print_run_list(
-        sort_runs(kept, options.sort, is_reversed=options.reverse)[: options.limit], options.format
+        sort_runs(kept, options.sort, is_reversed=options.reverse)[: options.limit],
+        options.format,
+        is_quiet=options.quiet,
     )
     print_detail(options, f"{pluralize(len(found), 'run')} found")
     if not kept:
@@ -162,7 +177,9 @@ def parse_list_options(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def print_run_list(pairs: list[tuple[RunSummary, str]], output_format: str) -> None:
+def print_run_list(
+    pairs: list[tuple[RunSummary, str]], output_format: str, *, is_quiet: bool = False
+) -> None:
     """Print runs with their states in columns, or as lines for programs."""
     if output_format == "json":
         sys.stdout.write(
@@ -179,17 +196,32 @@ def print_run_list(pairs: list[tuple[RunSummary, str]], output_format: str) -> N
             for entry, state in pairs
         )
     elif pairs:
-        sys.stdout.write(
-            format_text_table(
-                [TABLE_HEAD, *(format_run_cells(entry, state) for entry, state in pairs)],
-                right_aligned=RIGHT_ALIGNED,
-            )
-        )
+        print_run_table(pairs, is_quiet=is_quiet)
+
+
+def print_run_table(pairs: list[tuple[RunSummary, str]], *, is_quiet: bool) -> None:
+    """Print runs in columns. A terminal shows those that fit, with a note on the others."""
+    rows = [TABLE_HEAD, *(format_run_cells(entry, state) for entry, state in pairs)]
+    terminal = get_terminal_width()
+    kept, hidden = drop_columns(rows, terminal, DROPPABLE)
+    right_aligned = {at for at, head in enumerate(kept[0]) if head in RIGHT_ALIGNED}
+
+    def paint(column: int, cell: str) -> str:
+        """Color the state of a run."""
+        is_state = kept[0][column] == "state" and cell.strip() in STATE_STYLES
+        return style_text(cell, STATE_STYLES[cell.strip()]) if is_state else cell
+
+    sys.stdout.write(
+        format_text_table(kept, right_aligned=right_aligned, width=terminal, paint=paint)
+    )
+    if hidden and not is_quiet:
+        names = format_word_list(hidden, conjunction="and")
+        write_wrapped(f"({names} need a wider terminal or --format csv)\n", sys.stderr)
 
 
 def format_run_cells(entry: RunSummary, state: str) -> tuple[str, ...]:
     """Format one run as cells."""
-    step = f"{entry.step}/{entry.steps}" if entry.steps else str(entry.step)
+    step = f"{entry.step:,}/{entry.steps:,}" if entry.steps else f"{entry.step:,}"
     commit = f"{entry.commit[:8]}{'+' if entry.dirty else ''}" if entry.commit else ""
     numbers = (
         format_loss_cell(entry.loss),

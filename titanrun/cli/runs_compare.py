@@ -7,6 +7,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.diff_config import field_diff_to_dict as difference_data
 from titanrun.cli.diff_config import format_inline_value, print_recipe_diff
+from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import format_text_table
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time
@@ -64,7 +65,7 @@ def show_run(arguments: list[str]) -> int:
         **get_run_facts(known, state),
         "checkpoints": " ".join(f"step-{step}" for step in saved) or "none",
     }
-    sys.stdout.write(format_text_table([(name, text) for name, text in facts.items() if text]))
+    write_wrapped(format_text_table([(name, text) for name, text in facts.items() if text]))
     return 0
 
 
@@ -82,7 +83,7 @@ def get_run_facts(known: RunData, state: str) -> dict[str, str]:
             if word
         ),
         "state": state,
-        "step": f"{entry.step}" + (f" of {entry.steps}" if entry.steps else ""),
+        "step": f"{entry.step:,}" + (f" of {entry.steps:,}" if entry.steps else ""),
         "last logged": ""
         if last is None
         else f"step {last}: " + ", ".join(format_last_metrics(known)),
@@ -139,7 +140,7 @@ def diff_runs(arguments: list[str]) -> int:
     elif not options.quiet:
         if of_recipe:
             print_recipe_diff(of_recipe)
-        sys.stdout.write(
+        write_wrapped(
             "".join(
                 f"{row.name}: {format_comparison_cell(row.values[0])} -> "
                 f"{format_comparison_cell(row.values[1])}\n"
@@ -154,7 +155,7 @@ def print_run_comparison(arguments: list[str]) -> int:
     summary = (
         "Show the results of runs, and every setting and circumstance in which they differ, "
         "those that move the loss first. Losses are also compared at the last step that all runs "
-        "logged. The steps of a fork go on from those of the run that it began from."
+        "logged. The steps of a fork continue those of the run that it started from."
     )
     parser = CommandParser("runs compare", summary, EXAMPLES)
     parser.add_argument("runs", metavar="run", nargs="+", help="two or more run directories")
@@ -194,7 +195,7 @@ def format_comparison_table(names: list[str], found: list[ComparisonRow]) -> str
             group = row.group
             lines.append((f"{group}:", *("" for _ in names)))
         lines.append((f"  {row.name}", *(format_comparison_cell(value) for value in row.values)))
-    return format_text_table(lines)
+    return format_text_table(lines, width=get_terminal_width())
 
 
 def format_comparison_cell(value: object) -> str:

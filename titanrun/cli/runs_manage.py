@@ -1,6 +1,5 @@
 """`titanrun runs tag|rm|archive`: tag, remove and archive runs."""
 
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -9,11 +8,12 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
-from titanrun.recipe.rundir.run_files import TAGS, write_indented_json
+from titanrun.recipe.rundir.run_files import TAGS
 from titanrun.runs.run_comparison import get_run_folder
 from titanrun.runs.run_index import ARCHIVE
 from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
-from titanrun.runs.run_summary import load_run_summary, read_tags
+from titanrun.runs.run_summary import load_run_summary
+from titanrun.runs.run_tags import change_tags
 
 EXAMPLES = """  titanrun runs tag runs/first baseline paper
   titanrun runs tag runs/first paper --remove
@@ -22,7 +22,6 @@ EXAMPLES = """  titanrun runs tag runs/first baseline paper
   titanrun runs rm runs/first runs/second --yes
   titanrun runs archive runs/first
   titanrun runs archive runs/.archive/first --restore"""
-TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]*")
 MIB = 1024**2
 
 
@@ -43,29 +42,10 @@ def tag_run(arguments: list[str]) -> int:
     parser.add_argument("--remove", action="store_true", help="remove the tags")
     options = parser.parse_intermixed_args(arguments)
     folder = get_run_folder(options.run)
-    for word in options.tags:
-        if not TAG_PATTERN.fullmatch(word):
-            raise problem_error(
-                "usage",
-                f"'{word}' is not a valid tag",
-                hint="use letters, digits and ._:/+-, a letter or a digit first",
-            )
-    before = read_tags(folder)
-    kept = [word for word in before if word not in options.tags]
-    after = (
-        kept
-        if options.remove
-        else [*before, *(word for word in dict.fromkeys(options.tags) if word not in before)]
-    )
-    missing = [word for word in options.tags if options.remove and word not in before]
-    if missing:
-        raise problem_error(
-            "usage",
-            f"'{options.run}' has no tag '{missing[0]}'",
-            hint=f"it has {', '.join(before) or 'none'}",
-        )
-    if tuple(after) != before:
-        write_indented_json(folder / TAGS, {"tags": after})
+    if options.remove:
+        after = change_tags(folder, remove=options.tags)
+    else:
+        after = change_tags(folder, add=options.tags)
     for word in after:
         print(word)
     return 0

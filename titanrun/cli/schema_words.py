@@ -58,10 +58,12 @@ def get_schema_properties(node: Schema) -> dict[str, Schema]:
 
 
 def find_item_schema(node: Schema) -> Schema | None:
-    """Return the schema of the items of a list, or None if it is not a list."""
-    return next(
-        (variant["items"] for variant in iter_schema_variants(node) if "items" in variant), None
-    )
+    """Return the schema of the items of a list, or None if it is not a list.
+
+    Components of one slot may have lists of different items under the same name.
+    """
+    found = [variant["items"] for variant in iter_schema_variants(node) if "items" in variant]
+    return {"anyOf": found} if len(found) > 1 else next(iter(found), None)
 
 
 def find_schema_at(text: str) -> Schema | None:

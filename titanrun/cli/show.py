@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import groupby
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.error_boundary import print_problems
@@ -28,6 +30,10 @@ from titanrun.recipe.resolving.provenance import (
 )
 from titanrun.recipe.resolving.resolve import Resolved, escape_recipe_data, resolve_recipe
 
+MAX_VALUE_WIDTH = 40
+# the section of a path, empty for a top-level value
+SECTION_PATTERN = re.compile(r"(?:\w+(?=[.\[]))?")
+NEXT_LINE = "\n    "
 EXAMPLES = """  titanrun show recipes/llama3_debug.yaml
   titanrun show recipes/llama3_debug.yaml optimizer
   titanrun show recipes/llama3_debug.yaml training.seq_len
@@ -211,9 +217,25 @@ def format_values_with_sources(resolved: Resolved, path: DataPath) -> str:
         if leaf[: len(path)] == path:
             over = f"  (over {', '.join(map(str, source.shadowed))})" if source.shadowed else ""
             rows.append((format_path(leaf), format_yaml_scalar(values[leaf]), f"{source}{over}"))
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [
-        f"{name:<{widths[0]}}  {value:<{min(widths[1], 40)}}  {source}\n"
-        for name, value, source in rows
-    ]
-    return wrap_to_width("".join(lines), get_terminal_width())
+    terminal = get_terminal_width()
+    if terminal is None:
+        return "".join(format_source_rows(rows, None))
+    # columns as wide as one section needs: the longest path of all leaves no room for its source
+    sections = groupby(rows, key=lambda row: SECTION_PATTERN.match(row[0])[0])  # type: ignore[index]
+    return "".join(line for _, group in sections for line in format_source_rows([*group], terminal))
+
+
+def format_source_rows(rows: list[tuple[str, str, str]], width: int | None) -> Iterator[str]:
+    """Yield rows of path, value and source in columns, each on one line if it fits `width`."""
+    path_width = max(len(path) for path, _, _ in rows)
+    value_width = min(max(len(value) for _, value, _ in rows), MAX_VALUE_WIDTH)
+    for path, value, source in rows:
+        columns = f"{path:<{path_width}}  {value:<{value_width}}  {source}"
+        if width is None or len(columns) <= width:
+            yield f"{columns}\n"
+            continue
+        # what is too long for its columns ends at the right edge
+        pairs = (f"{path:<{path_width}}  {value}", f"{path}  {value}")
+        flush = (f"{pair}  {source:>{max(0, width - len(pair) - 2)}}" for pair in pairs)
+        line = next((text for text in flush if len(text) <= width), None)
+        yield f"{line or wrap_to_width(f'{path}  {value}{NEXT_LINE}{source}', width)}\n"

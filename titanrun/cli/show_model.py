@@ -52,4 +52,4 @@ def format_conversion(module: dict[str, Any]) -> str:
     """
     if module["taken"]:
         return str(module["taken"])
-    return "; ".join(f"left by {name}: {why}" for name, why in module["left"].items())
+    return "; ".join(f"skipped by {name}: {why}" for name, why in module["left"].items())

@@ -41,7 +41,7 @@ def read_stdin_argument(words: Sequence[str], options: Namespace) -> list[str]:
             )
         return list(words)
     if sys.stdin is None:
-        raise problem_error("file", "there is no standard input to read - from")
+        raise problem_error("file", "- needs standard input, which is closed")
     provide_text(name, sys.stdin.buffer.read(MAX_BYTES + 1))
     return [name if word == STDIN else word for word in words]
 

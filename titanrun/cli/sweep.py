@@ -8,18 +8,24 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.consent import needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
+from titanrun.cli.terminal import get_terminal_width
 from titanrun.cli.text_table import format_text_table
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import get_environment
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_query import find_build_problems
+from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.sweep.config import SweepConfig
+from titanrun.sweep.folder_lock import lock_sweep_folder
+from titanrun.sweep.run_sources import FixedRuns, load_early_stops
 from titanrun.sweep.slurm_array import build_array_script, get_unfinished_runs, submit_array
 from titanrun.sweep.sweep_file import Sweep, read_sweep
 from titanrun.sweep.sweep_results import (
@@ -29,8 +35,13 @@ from titanrun.sweep.sweep_results import (
     load_sweep_result,
     sweep_result_to_dict,
 )
-from titanrun.sweep.sweep_runner import SweepRunner, load_early_stops, lock_sweep_folder
-from titanrun.sweep.validate_points import PlannedRun, select_distinct_builds, validate_points
+from titanrun.sweep.sweep_runner import SweepRunner
+from titanrun.sweep.validate_points import (
+    PlannedRun,
+    resolve_here,
+    select_distinct_builds,
+    validate_points,
+)
 
 SUMMARY = (
     "Train a recipe with every combination of the values in a sweep file. All runs are validated "
@@ -41,7 +52,8 @@ EXAMPLES = """  titanrun sweep sweep.yaml --list             the runs and their 
   titanrun sweep sweep.yaml training.steps=50  a change for all runs
   titanrun sweep sweep.yaml --launch           as one Slurm array, with launch: slurm in the recipe
   titanrun sweep sweep.yaml --table            results so far, best first
-  titanrun sweep sweep.yaml --table --format csv > results.csv"""
+  titanrun sweep sweep.yaml --table --format csv > results.csv
+  titanrun sweep search.yaml --importance      which values of a search matter"""
 
 
 def run(arguments: list[str]) -> int:
@@ -54,16 +66,23 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "sweep",
         metavar="sweep",
-        help="a sweep file (.yaml or .toml): recipe, and grid, zip, list or random",
+        help="a sweep file (.yaml or .toml): recipe, and grid, zip, list, random or search",
     )
     add_sweep_options(parser)
     parser.add_trust_option()
     parser.allow_overrides()
     options = parser.parse_args(others)
     sweep = read_sweep(Path(options.sweep))
-    runs, warnings = validate_points(
-        sweep, overrides, get_environment(), trains_elsewhere=options.dry_run
-    )
+    check_importance_options(sweep, options)
+    if not (options.list or options.dry_run or options.table or options.importance):
+        require_torch()
+    if sweep.search is not None:
+        check_optuna_is_installed()
+        from titanrun.cli.sweep_search import run_search
+
+        return run_search(sweep, overrides, arguments, options)
+    resolve = resolve_for_elsewhere if options.dry_run else resolve_here
+    runs, warnings = validate_points(sweep, overrides, get_environment(), resolve=resolve)
     if warnings and not options.quiet and not options.table:
         print_problems(warnings)
     if options.list:
@@ -99,9 +118,39 @@ def add_sweep_options(parser: CommandParser) -> None:
         "--dry-run", action="store_true", help="only print the script that --launch would submit"
     )
     what.add_argument("--table", action="store_true", help="only show the results so far")
+    what.add_argument(
+        "--importance",
+        action="store_true",
+        help="of a search: only show how much of the metric's spread each value explains",
+    )
     parser.add_argument(
         "--format", choices=("text", "csv", "json"), default="text", help="format of the table"
     )
+    parser.add_argument("--out", help="with --importance: draw it too, in a file .svg")
+
+
+def check_importance_options(sweep: Sweep, options: Namespace) -> None:
+    """Raise ProblemsFound for --importance without a search, and --out without --importance."""
+    if options.importance and sweep.search is None:
+        message = "--importance needs a search: this sweep has no section search"
+        raise problem_error("usage", message, hint="see --table")
+    if options.out and not options.importance:
+        raise problem_error("usage", "--out is for --importance", hint="add --importance")
+    if options.out and Path(options.out).suffix != ".svg":
+        raise problem_error(
+            "usage", f"'{options.out}' is not an SVG file", hint="use a name that ends in .svg"
+        )
+
+
+def check_optuna_is_installed() -> None:
+    """Raise ProblemsFound if what draws the values of a search is not installed."""
+    if find_spec("optuna") is None:
+        raise problem_error(
+            "usage",
+            "a search requires optuna, which is not installed",
+            path=("search",),
+            hint='pip install "titanrun[search]"',
+        )
 
 
 def print_sweep_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
@@ -119,12 +168,16 @@ def train_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) ->
     print_note(
         options, f"{pluralize(len(runs), 'run')} in {sweep.folder}, {sweep.config.slots} at a time"
     )
+
+    def print_line(text: str) -> None:
+        print_note(options, text)
+
     runner = SweepRunner(
         config=sweep.config,
         recipe=sweep.recipe,
         folder=sweep.folder,
-        runs=runs,
-        print_line=lambda text: print_note(options, text),
+        source=FixedRuns(folder=sweep.folder, runs=runs, print_line=print_line),
+        print_line=print_line,
     )
     return runner.run()
 
@@ -194,4 +247,5 @@ def print_sweep_results(
     elif output_format == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:
-        sys.stdout.write(format_text_table(rows, right_aligned=range(2, len(rows[0]))))
+        right = range(2, len(rows[0]))
+        sys.stdout.write(format_text_table(rows, right_aligned=right, width=get_terminal_width()))

@@ -16,6 +16,11 @@ def get_terminal_width(stream: TextIO | None = None) -> int | None:
     return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 
+def write_wrapped(text: str, stream: TextIO | None = None) -> None:
+    """Write a text to a stream (default: stdout), wrapped if that is a terminal."""
+    (stream or sys.stdout).write(wrap_to_width(text, get_terminal_width(stream)))
+
+
 def wrap_to_width(text: str, width: int | None) -> str:
     """Wrap long lines between words, with continuation lines aligned to the last column."""
     if width is None:
@@ -29,7 +34,8 @@ def wrap_line(line: str, width: int) -> str:
     """Wrap one line."""
     column = FIRST_COLUMN_PATTERN.match(line)
     indent = len(column[1]) if column else len(line) - len(line.lstrip())
-    if indent > width - MIN_TEXT_WIDTH:
+    longest = max(map(len, line[indent:].split()), default=0)
+    if indent > width - MIN_TEXT_WIDTH or (indent + longest > width >= 4 + longest):
         indent = 4
     lines = wrap(
         line,

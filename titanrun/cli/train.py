@@ -15,6 +15,7 @@ from titanrun.cli.train_stages import check_stage_has_start, train_stages
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.group_launcher import start_replica_groups
 from titanrun.launch.host_info import count_accelerators
 from titanrun.launch.launch_env import (
     build_rank_environment,
@@ -25,6 +26,7 @@ from titanrun.launch.launch_env import (
 )
 from titanrun.launch.local_launcher import exec_worker
 from titanrun.launch.multi_node import start_multi_node
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import StageRequiredError
@@ -66,6 +68,7 @@ def run(arguments: list[str]) -> int:
     parser.allow_overrides()
     options = parser.parse_args(others)
     [options.recipe] = read_stdin_argument([options.recipe], options)
+    require_torch()
     changes = [
         *overrides,
         *([f"launch.nproc_per_node={options.nproc}"] if options.nproc is not None else []),
@@ -123,9 +126,18 @@ def launch_workers(
     assert resolved.ranks is not None
     # simulated ranks share one process
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
-    code: int = launch.load_builder()(
-        launch, resolved=directory.path / RESOLVED, processes=processes
-    )
+    return start_run(resolved.run, directory.path / RESOLVED, processes)
+
+
+def start_run(run: Recipe, resolved: Path, processes: int) -> int:
+    """Start the workers of a run, or its replica groups, and return the exit code."""
+    launch = run.launch
+    if run.fault_tolerance.enable:
+        assert isinstance(launch, LocalLaunchConfig), "a rule checks it"
+        return start_replica_groups(
+            launch, run.fault_tolerance, resolved=resolved, processes=processes
+        )
+    code: int = launch.load_builder()(launch, resolved=resolved, processes=processes)
     return code
 
 

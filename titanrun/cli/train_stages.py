@@ -18,6 +18,7 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import find_node
 from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.group_launcher import start_replica_groups
 from titanrun.launch.launch_env import get_environment, get_rank_and_world_size
 from titanrun.launch.local_launcher import supervise_workers
 from titanrun.recipe.resolving.multi_stage import (
@@ -128,7 +129,7 @@ def check_single_process(around: Mapping[str, str]) -> None:
     if get_rank_and_world_size(around)[1] > 1:
         raise problem_error(
             "usage",
-            "stages are trained one after the other, but torchrun or srun ranks train one run",
+            "stages are trained in sequence, but ranks of torchrun or srun train one run",
             hint="start titanrun train without torchrun or srun: it starts the processes of each "
             "stage itself",
         )
@@ -177,8 +178,13 @@ def train_stage(stage: RecipeStage, directory: RunDirectory) -> int:
     """Train one stage and return the exit code of its workers."""
     launch = stage.resolved.run.launch
     assert isinstance(launch, LocalLaunchConfig) and stage.resolved.ranks is not None
-    processes = stage.resolved.ranks if stage.resolved.run.comm.mode == "default" else 1
-    return supervise_workers(launch, resolved=directory.path / RESOLVED, processes=processes)
+    run, resolved = stage.resolved.run, directory.path / RESOLVED
+    processes = stage.resolved.ranks if run.comm.mode == "default" else 1
+    if run.fault_tolerance.enable:
+        return start_replica_groups(
+            launch, run.fault_tolerance, resolved=resolved, processes=processes
+        )
+    return supervise_workers(launch, resolved=resolved, processes=processes)
 
 
 def resolve_stages(

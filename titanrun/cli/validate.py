@@ -5,6 +5,7 @@ from argparse import Namespace
 from functools import partial
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.color import style_text
 from titanrun.cli.consent import format_code_list, remember_all
 from titanrun.cli.messages import print_detail, print_note, print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
@@ -24,11 +25,12 @@ from titanrun.recipe.resolving.validation_levels import (
 )
 
 SUMMARY = (
-    "Find all problems of recipes. Needs no GPU, no torch and no network; "
+    "Find all problems of recipes and sweeps. Needs no GPU, no torch and no network; "
     "without --fix it writes nothing."
 )
 EXAMPLES = """  titanrun validate recipes/*.yaml
   titanrun validate my.yaml training.steps=50
+  titanrun validate sweep.yaml                   also the recipe of each point of a sweep
   titanrun validate my.yaml --world-size 64      check the parallel degrees for 64 processes
   titanrun validate my.yaml --level environment  also paths, tokenizer and packages
   titanrun validate my.yaml --level build        also build the model, without memory
@@ -56,7 +58,7 @@ def run(arguments: list[str]) -> int:
         found += examined.problems
         code = code or examined.exit_code
         if not examined.problems and not options.quiet and options.format == "text":
-            print(f"{file}: ok", file=sys.stderr)
+            print(f"{file}: {style_text('ok', 'good', sys.stderr)}", file=sys.stderr)
         if options.format == "text":
             print_what_is_trusted(examined, options)
     print_validation(found, options.format)
@@ -90,7 +92,9 @@ def parse_validate_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         SUMMARY,
         EXAMPLES,
     )
-    parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="recipes (.yaml or .toml)")
+    parser.add_argument(
+        "recipes", nargs="+", metavar="RECIPE", help="recipes or sweeps (.yaml or .toml)"
+    )
     parser.add_argument("--level", choices=VALIDATION_LEVELS, default="rules", help=LEVEL_HELP)
     parser.add_argument(
         "--world-size",
@@ -130,7 +134,7 @@ def check_writable(files: list[str]) -> None:
     for file in files:
         if is_stream(file):
             raise problem_error(
-                "usage", f"--fix writes files, and {file} is none", hint="leave out --fix"
+                "usage", f"--fix writes files, but {file} is not a file", hint="omit --fix"
             )
 
 
@@ -139,6 +143,8 @@ def validate_all_stages(
 ) -> ValidationResult:
     """Validate one recipe, with every stage of it."""
     examined = validate_file_at_level(file, overrides, level, ranks)
+    if examined.is_sweep:
+        return validate_sweep_file(file, overrides, level, ranks)
     if not examined.stages:
         return examined
     each = [
@@ -146,6 +152,23 @@ def validate_all_stages(
         for stage in examined.stages
     ]
     return merge_stage_results(examined, each)
+
+
+def validate_sweep_file(
+    file: str, overrides: list[str], level: ValidationLevel, ranks: int | None
+) -> ValidationResult:
+    """Validate a sweep file with its points."""
+    from titanrun.launch.worker_query import find_build_problems
+    from titanrun.sweep.validate_sweep import validate_sweep
+
+    return validate_sweep(
+        file,
+        overrides,
+        get_environment(),
+        level=level,
+        ranks=ranks,
+        find_build_problems=partial(find_build_problems, ranks=ranks),
+    )
 
 
 def validate_file_at_level(

@@ -129,7 +129,7 @@ class TreeEdit:
                 f"{holder} is {format_value_kind(node)}, not a list",
                 depth,
                 node,
-                hint=f"leave out [{index}]",
+                hint=f"omit [{index}]",
             )
         items = node.value if node is not None and isinstance(node.value, list) else []
         if node is None or index >= len(items):

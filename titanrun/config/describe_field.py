@@ -13,6 +13,7 @@ from titanrun.config.base import ComponentConfig, Config, dump_value
 from titanrun.config.error_messages import add_article, format_bound_number
 from titanrun.config.field_docs import get_class_summary, get_field_docs
 from titanrun.config.fields import FieldMetadata, find_field_metadata, is_secret
+from titanrun.config.pluralize import make_singular
 from titanrun.config.serialize import format_readable_scalar, to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.type_introspection import (
@@ -61,7 +62,8 @@ class FieldDescription:
         if self.is_required:
             return "required"
         counted = self.unit and self.default is not None and self.default[-1].isdigit()
-        return f"{self.default} {self.unit}" if counted else self.default or ""
+        unit = make_singular(self.unit) if self.default in ("1", "1.0") else self.unit
+        return f"{self.default} {unit}" if counted else self.default or ""
 
     @property
     def change(self) -> str:
@@ -133,7 +135,7 @@ def format_type_alternatives(annotation: Any) -> list[str]:
     if kind is not None:
         return ["whole number"] * kind.accepts_number + [f"text such as {kind.example}"]
     if item is not None:
-        return [f"list of {format_type(item)}"]
+        return ["list of sections" if is_section_type(item) else f"list of {format_type(item)}"]
     if is_section_type(inner):
         return ["section"]
     if is_slot(inner):

@@ -3,12 +3,14 @@
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from textwrap import wrap
 from typing import Literal
 
 from titanrun.config.control_characters import escape_line
 from titanrun.config.problems import Fix, Origin, Problem, RelatedLocation
 from titanrun.config.redaction import redact_url_credentials, star_out_assigned_secrets
+from titanrun.config.sarif import build_sarif_log
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import Node, format_path
 
@@ -40,7 +42,7 @@ def render_problems(
     if output_format == "github":
         return "".join(format_github_line(problem) + "\n" for problem in ordered)
     if output_format == "sarif":
-        return json.dumps(to_sarif_log(ordered), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(build_sarif_log(ordered, Path.cwd()), indent=2, ensure_ascii=False) + "\n"
     return render_problems_as_text(ordered, use_color=use_color, columns=columns)
 
 
@@ -262,54 +264,3 @@ def format_github_line(problem: Problem) -> str:
     text = problem.message + (f" (help: {problem.hint})" if problem.hint else "")
     escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{problem.severity}{place}{',' if place else ' '}title={problem.label}::{escaped}"
-
-
-def to_sarif_log(problems: Sequence[Problem]) -> dict[str, object]:
-    """Convert all problems to one SARIF 2.1.0 log."""
-    return {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {"driver": {"name": "titanrun"}},
-                "results": [to_sarif_result(problem) for problem in problems],
-            }
-        ],
-    }
-
-
-def to_sarif_result(problem: Problem) -> dict[str, object]:
-    """Convert one problem to a SARIF result."""
-    text = problem.message + (f"; {problem.hint}" if problem.hint else "")
-    result: dict[str, object] = {
-        "ruleId": problem.label,
-        "level": problem.severity,
-        "message": {"text": text},
-    }
-    if problem.origin is not None:
-        origin = problem.origin
-        result["locations"] = [{"physicalLocation": to_sarif_location(origin)}]
-    if problem.fix is not None:
-        place = to_sarif_location(problem.fix.origin)
-        replacement = {
-            "deletedRegion": place["region"],
-            "insertedContent": {"text": problem.fix.replacement},
-        }
-        result["fixes"] = [
-            {
-                "artifactChanges": [
-                    {"artifactLocation": place["artifactLocation"], "replacements": [replacement]}
-                ]
-            }
-        ]
-    return result
-
-
-def to_sarif_location(origin: Origin) -> dict[str, object]:
-    """Convert an origin to a SARIF location."""
-    region = {
-        "startLine": origin.line,
-        "startColumn": origin.column,
-        "endColumn": origin.end_column,
-    }
-    return {"artifactLocation": {"uri": origin.source.name}, "region": region}

@@ -103,11 +103,11 @@ def describe_value_error(kind: str, context: Mapping[str, Any], value: Any) -> E
     if kind in RANGE_ERRORS:
         sign, allowed, key = RANGE_ERRORS[kind]
         bound = format_bound_number(context[key])
-        return ErrorMessage(
-            "out-of-range",
-            f"{format_short_value(value)} is {sign} {bound}",
-            expected=f"{allowed} {bound}",
-        )
+        shown = format_short_value(value)
+        # an excluded bound itself: "0 is not above 0" is no news
+        words = f"must be {allowed} {bound}, but is" if shown == bound else f"is {sign} {bound}"
+        message = f"{words} {shown}" if shown == bound else f"{shown} {words}"
+        return ErrorMessage("out-of-range", message, expected=f"{allowed} {bound}")
     expected = EXPECTED.get(kind, kind.replace("_", " "))
     worded = describe_wrong_type(expected, value)
     return (

@@ -152,7 +152,7 @@ class ReferenceResolver:
             raise UnresolvedReferenceError(
                 Problem(
                     "limit",
-                    f"the text grows beyond {MAX_TEXT_LENGTH} characters",
+                    f"the text grows beyond {MAX_TEXT_LENGTH:,} characters",
                     path,
                     node.origin,
                 )
@@ -195,7 +195,7 @@ class ReferenceResolver:
                 reference,
                 f"environment variable '{name}' looks like a secret, which this field would "
                 "write into files",
-                hint="only secret fields read it; give what is no secret another name",
+                hint="only secret fields may use it; rename variables that are not secret",
             )
         text = self.environment.get(name)
         if text is None and not comma:

@@ -162,7 +162,10 @@ class KeySuggestions:
         if meant is not None:
             return f"{meant}{ADDITION_SUFFIX}", None
         known = format_word_list([f"{name}{ADDITION_SUFFIX}" for name in lists], conjunction="and")
-        return None, f"lists here: {known}" if lists else "there is no list here to add to"
+        return (
+            None,
+            f"lists here: {known}" if lists else "this key is not a list that can be extended",
+        )
 
     def find_empty_key_above(self, path: DataPath, parent: Node) -> str | None:
         """Return the empty key above that could hold the unknown key."""

@@ -46,7 +46,7 @@ def raise_too_many_values(problems: list[Problem], origin: Origin, path: DataPat
         [
             *problems,
             Problem(
-                "limit", f"more than {MAX_VALUES} values", path=path, origin=origin, hint=advice
+                "limit", f"more than {MAX_VALUES:,} values", path=path, origin=origin, hint=advice
             ),
         ]
     )

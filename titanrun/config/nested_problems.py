@@ -9,10 +9,13 @@ from titanrun.config.problems import DataPath, ProblemsFound
 
 @contextmanager
 def nest_problems(path: DataPath) -> Iterator[None]:
-    """Move problems raised within the block below `path`."""
+    """Move problems raised within the block below `path`, unless their path is absolute."""
     try:
         yield
     except ProblemsFound as error:
         raise ProblemsFound(
-            [replace(problem, path=(*path, *problem.path)) for problem in error.problems]
+            [
+                problem if problem.is_absolute else replace(problem, path=(*path, *problem.path))
+                for problem in error.problems
+            ]
         ) from error

@@ -27,6 +27,7 @@ ProblemCode = Literal[
     "out-of-range",
     "conflict",
     "no-effect",
+    "slow",
     "not-built",
     "deprecated",
     "version",
@@ -121,7 +122,7 @@ class Problem:
     """One diagnostic.
 
     `message` and `hint` are short, lower case, without a full stop. URLs in them never contain
-    credentials.
+    credentials. `is_absolute` says that `path` begins at the recipe's root, whoever raised it.
     """
 
     code: ProblemCode
@@ -136,6 +137,7 @@ class Problem:
     expected: str | None = None
     related: tuple[RelatedLocation, ...] = field(default=())
     fix: Fix | None = None
+    is_absolute: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", to_shown_text(self.message))
@@ -176,6 +178,8 @@ def problem_error(
     path: DataPath = (),
     origin: Origin | None = None,
     hint: str | None = None,
+    is_absolute: bool = False,
 ) -> ProblemsFound:
     """Build an error with one problem, for the caller to raise."""
-    return ProblemsFound([Problem(code, message, path=path, origin=origin, hint=hint)])
+    problem = Problem(code, message, path, origin, hint=hint, is_absolute=is_absolute)
+    return ProblemsFound([problem])

@@ -27,7 +27,8 @@ MIN_SECRET_LENGTH = 8
 # tokens by the prefix of their issuer, the password in a URL, and values assigned to the name of a
 # secret: long, with a digit
 TOKEN = re.compile(
-    r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)[A-Za-z0-9_\-.]{8,}"
+    r"\bhf_[A-Za-z0-9]{8,}(?![A-Za-z0-9_])"
+    r"|\b(?:sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|nvapi-)[A-Za-z0-9_\-.]{8,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 # the same where names such as hf_assets_path are common: Hugging Face's tokens are 34 letters or

@@ -12,9 +12,7 @@ REFERENCE_START = "${"
 ENVIRONMENT_PREFIX = "env:"
 # an escape, a reference, or an unterminated reference
 REFERENCE_OR_ESCAPE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)")
-REFERENCE_HINT = (
-    "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ stands for the characters ${"
-)
+REFERENCE_HINT = "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ is the text ${"
 
 
 @dataclass(frozen=True, slots=True)

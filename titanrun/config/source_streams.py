@@ -4,6 +4,7 @@ A recipe is read several times, once for each of its stages for example, so they
 """
 
 import re
+from os.path import realpath
 from pathlib import Path
 
 from titanrun.config.limits import MAX_BYTES
@@ -24,9 +25,22 @@ def provide_text(name: str, data: bytes) -> None:
     provided_texts[name] = data
 
 
+def withdraw_text(name: str) -> None:
+    """Let the file `name` hold again what the disk holds."""
+    provided_texts.pop(name, None)
+
+
+def find_provided_text(path: str) -> bytes | None:
+    """Return the text that stands for the file at `path`, under this name or without links."""
+    if not provided_texts:
+        return None
+    found = provided_texts.get(path)
+    return provided_texts.get(realpath(path)) if found is None else found
+
+
 def is_provided(path: str) -> bool:
     """Return whether a text stands for the file at `path`."""
-    return path in provided_texts
+    return find_provided_text(path) is not None
 
 
 def is_open_stream(path: str) -> bool:
@@ -45,8 +59,9 @@ def find_stream_bytes(path: str) -> bytes | None:
     Raises:
         OSError: The stream cannot be read.
     """
-    if path in provided_texts:
-        return provided_texts[path]
+    provided = find_provided_text(path)
+    if provided is not None:
+        return provided
     if not is_open_stream(path):
         return None
     key = (path, Path(path).stat().st_ino)

@@ -94,7 +94,9 @@ def raise_limit_problem(limit: TomlLimitError, positions: TextPositions) -> NoRe
         raise_too_deep([], origin, limit.path)
     if limit.limit == "values":
         raise_too_many_values([], origin, limit.path)
-    message = f"a number of {limit.span[1] - limit.span[0]} characters is longer than {MAX_DIGITS}"
+    message = (
+        f"a number of {limit.span[1] - limit.span[0]:,} characters is longer than {MAX_DIGITS:,}"
+    )
     raise ProblemsFound([Problem("limit", message, limit.path, origin)])
 
 

@@ -34,7 +34,9 @@ LONGEST_PATH = 1024
 # leaves space for what follows a prefix
 LONGEST_PREFIX = 200
 # what ends a word, or quotes, in a shell or in a line of sbatch options
-VARIABLE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+# a folder without what YAML or a shell would have to quote
+MOUNT_PATH = re.compile(r"(/[A-Za-z0-9_.+-]+)+")
+VARIABLE_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]{0,254}")
 SPLIT_WORD = re.compile(r"""[\s'"`\\$;&|<>()#*?!]""")
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ def validate_word(text: str) -> str:
     """Return a text that is one word for a shell and for programs that split lines into words."""
     if not text or text.startswith("-") or SPLIT_WORD.search(validate_line(text)):
         context = {"help": "it must not begin with a dash or contain blanks or quotes"}
-        raise PydanticCustomError("one_word", "is not one word", context)
+        raise PydanticCustomError("one_word", "is not a single word", context)
     return text
 
 
@@ -88,6 +90,17 @@ Line: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_line)]
 Word: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_word)]
 Argument: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_argument)]
 FileNamePrefix: TypeAlias = Annotated[str, Len(1), AfterValidator(validate_file_name_prefix)]
+
+
+def validate_mount_path(text: str) -> str:
+    """Validate an absolute folder without `..`."""
+    if not MOUNT_PATH.fullmatch(text) or ".." in text.split("/"):
+        context = {"help": "write it as /runs"}
+        raise PydanticCustomError("an_absolute_folder", "not an absolute folder", context)
+    return text
+
+
+MountPath: TypeAlias = Annotated[str, AfterValidator(validate_mount_path)]
 
 
 def validate_run_path(text: str) -> str:

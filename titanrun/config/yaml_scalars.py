@@ -112,7 +112,7 @@ def parse_finite_float(text: str) -> float | ScalarRejection:
     """Parse a decimal fraction and reject overflow: `1e999` would silently become infinite."""
     if len(text) > MAX_DIGITS:
         return ScalarRejection(
-            "limit", f"a number of {len(text)} characters is longer than {MAX_DIGITS}"
+            "limit", f"a number of {len(text):,} characters is longer than {MAX_DIGITS:,}"
         )
     value = float(text)
     if math.isinf(value):

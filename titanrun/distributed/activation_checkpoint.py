@@ -26,7 +26,8 @@ from titanrun.distributed.config import (
     SelectiveActivationCheckpointConfig,
 )
 
-MATMUL_OP = "aten::mm"
+# float8 products are counted as those in bf16 are
+MATMUL_OPS = frozenset({"aten::mm", "aten::_scaled_mm"})
 OPS_BY_OPERATION: Mapping[SavedOperation, frozenset[str]] = {
     "attention": frozenset(
         {
@@ -40,9 +41,9 @@ OPS_BY_OPERATION: Mapping[SavedOperation, frozenset[str]] = {
             "torch_attn::_varlen_attn",
         }
     ),
-    "products": frozenset({MATMUL_OP}),
+    "products": MATMUL_OPS,
     "biased_products": frozenset({"aten::addmm"}),
-    "grouped_products": frozenset({"aten::_grouped_mm"}),
+    "grouped_products": frozenset({"aten::_grouped_mm", "aten::_scaled_grouped_mm"}),
     "activations": frozenset({"aten::silu", "aten::sigmoid", "aten::gelu", "aten::relu"}),
     "top_k": frozenset({"aten::topk"}),
     "max": frozenset({"aten::max"}),
@@ -172,18 +173,18 @@ class SelectiveCheckpointPolicy:
         if name == "aten::_to_copy" and is_device_to_host_copy(arguments[0], options.get("device")):
             # the host would wait for the device a second time
             return CheckpointPolicy.MUST_SAVE
-        if name == MATMUL_OP:
+        if name in MATMUL_OPS:
             return to_checkpoint_policy(
-                self.should_save_matmul(arguments[1].shape, is_recompute=context.is_recompute)
+                self.should_save_matmul(name, arguments[1].shape, context.is_recompute)
             )
         return to_checkpoint_policy(name in self.saved_ops)
 
-    def should_save_matmul(self, shape: Size, *, is_recompute: bool) -> bool:
+    def should_save_matmul(self, name: str, shape: Size, is_recompute: bool) -> bool:
         """Return whether to keep this matrix product of the pass."""
         if shape in self.recomputed_shapes:
             return False
         if not self.saves_every_second_matmul:
-            return MATMUL_OP in self.saved_ops
+            return name in self.saved_ops
         self.matmul_counts[is_recompute] += 1
         return self.matmul_counts[is_recompute] % 2 == 1
 

@@ -16,7 +16,7 @@ from torch.distributed import _functional_collectives as collectives
 
 from titanrun.config.problems import problem_error
 from titanrun.distributed.context_parallel_layout import SequenceSharding
-from titanrun.distributed.fsdp import get_model_parts
+from titanrun.distributed.model_parts import get_model_parts
 
 ContextParallelMethod = Literal["allgather", "alltoall"]
 

@@ -46,7 +46,7 @@ class SequenceSharding:
         """Return a rank's part of sequences that lie along `dim`."""
         length = whole.size(dim)
         assert length % (self.chunks_per_rank * self.cp_size) == 0, (
-            f"sequences of {length} tokens for {self.chunks_per_rank * self.cp_size} chunks"
+            f"sequences of {length:,} tokens for {self.chunks_per_rank * self.cp_size} chunks"
         )
         pieces = whole.chunk(self.chunks_per_rank * self.cp_size, dim)
         return torch.cat([pieces[index] for index in self.get_chunks_for_rank(rank)], dim)

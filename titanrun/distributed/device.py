@@ -49,6 +49,11 @@ def select_device(name: str, *, local_rank: int = 0) -> torch.device:
     return torch.device(kind.type, local_rank)
 
 
+def choose_device_index(number: int) -> int:
+    """Return the accelerator of a helper process with a number: they take turns."""
+    return number % max(1, torch.accelerator.device_count())
+
+
 def resolves_to_cpu(name: str) -> bool:
     """Return whether a recipe's `device` is the CPU on this machine."""
     return name == "cpu" or (name == "auto" and not torch.accelerator.is_available())

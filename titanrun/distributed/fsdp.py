@@ -1,6 +1,6 @@
 """Data parallelism: FSDP2, HSDP (groups of shards) and DDP (copies).
 
-It works on any model that follows the contract of `get_model_parts`. Gradients are sums over the
+It works on any model that follows the contract of `model_parts`. Gradients are sums over the
 ranks, never means: the loss of each rank is already divided by the valid tokens of the whole step.
 """
 
@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from titanrun.distributed.dtensor import to_local
+from titanrun.distributed.model_parts import build_parameter_groups, get_model_parts, keeps_dtype
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision
 
@@ -85,11 +86,9 @@ def apply_data_parallel(
         for module in experts:
             apply_fsdp_to_experts(module, options, meshes, reshard_after_forward=reshards)
     embeddings, layers, head = get_model_parts(model)
-    wrap_as_stored = choose_wrapper(
-        replace(options, precision=options.precision.without_autocast), meshes
-    )
+    wrap_as_stored = choose_wrapper(replace(options, precision=options.precision.as_stored), meshes)
     assert wrap_as_stored is not None
-    for group in build_fsdp_groups(embeddings, layers, head):
+    for group in build_parameter_groups(embeddings, layers, head):
         # the head's weights are used last in the forward pass and first in the backward pass:
         # freeing them in between only costs time
         is_head = all(module in head for module in group)
@@ -103,9 +102,10 @@ def apply_data_parallel(
             disable_fsdp_gradient_division(module)
     if meshes.sparse_mesh is not None:
         # training-only layers would stay gathered, with stale weights, after a validation pass
-        set_prefetch_order(
-            [layer for layer in layers if not getattr(layer, "is_training_only", False)]
-        )
+        used = [layer for layer in layers if not getattr(layer, "is_training_only", False)]
+        groups = build_parameter_groups(embeddings, [], head)
+        is_tied = bool(embeddings and head) and len(groups) == 1
+        set_prefetch_order(used if is_tied else [*embeddings, *used, *head[:1]])
     return True
 
 
@@ -154,14 +154,17 @@ def apply_fsdp_to_experts(
     )
 
 
-def set_prefetch_order(layers: Sequence[nn.Module]) -> None:
-    """Make each layer prefetch the weights of the next one, and backward of the previous one.
+def set_prefetch_order(parts: Sequence[nn.Module]) -> None:
+    """Make each part prefetch the weights of the next one, and backward of the previous one.
+
+    The parts are the embedding, the layers with their experts, and the head's first module, whose
+    group is gathered with it.
 
     FSDP's own prefetching relies on a host that runs ahead of the device, but the host waits
     whenever tokens are sent to experts.
     """
     groups: list[list[FSDPModule]] = [
-        [module for module in layer.modules() if isinstance(module, FSDPModule)] for layer in layers
+        [module for module in part.modules() if isinstance(module, FSDPModule)] for part in parts
     ]
     for before, after in pairwise(groups):
         before[0].set_modules_to_forward_prefetch(after)
@@ -224,41 +227,6 @@ def should_reshard_after_forward(policy: ReshardPolicy, *, is_pipeline: bool) ->
     A pipeline needs them for the next microbatch right away.
     """
     return policy == "always" or (policy == "default" and not is_pipeline)
-
-
-def get_model_parts(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
-    """Return embeddings, layers and head of a model, or those that a pipeline stage has.
-
-    The contract of any model: it has the attributes `tok_embeddings`, `layers`, `norm` and
-    `output`, which are None if a stage lacks them.
-    """
-    present = {name: part for name, part in model.named_children() if part is not None}
-    embeddings = [present[name] for name in ("tok_embeddings",) if name in present]
-    head = [present[name] for name in ("norm", "output") if name in present]
-    return embeddings, list(present["layers"].children()) if "layers" in present else [], head
-
-
-def build_fsdp_groups(
-    embeddings: list[nn.Module], layers: Sequence[nn.Module], head: list[nn.Module]
-) -> list[list[nn.Module]]:
-    """Group the modules that are gathered together.
-
-    A matrix that embedding and head share must not be in two groups.
-    """
-    blocks = [[layer] for layer in layers]
-    shared = {id(weight) for module in embeddings for weight in module.parameters()}
-    if any(id(weight) in shared for module in head for weight in module.parameters()):
-        return [*blocks, [*embeddings, *head]]
-    heads = [[module] for module in head] if any(map(keeps_dtype, head)) else [head]
-    return [group for group in (embeddings, *blocks, *heads) if group]
-
-
-def keeps_dtype(module: nn.Module) -> bool:
-    """Return whether a module computes in the dtype in which its weights are stored.
-
-    Such a module ignores the compute dtype of the others.
-    """
-    return getattr(module, "keeps_dtype", False)
 
 
 def disable_fsdp_gradient_division(module: FSDPModule) -> None:

@@ -114,13 +114,12 @@ class ParallelMeshes:
     @property
     def dp_rank(self) -> int:
         """Data-parallel rank: index of the part of each global batch that this rank reads."""
-        degrees = self.parallel_dims
-        return self.rank // (degrees.cp * degrees.tp) % degrees.dp_size
+        return self.parallel_dims.get_dp_rank(self.rank)
 
     @property
     def pp_rank(self) -> int:
         """Pipeline rank."""
-        return self.rank * self.parallel_dims.pp // self.parallel_dims.world_size
+        return self.parallel_dims.get_pp_rank(self.rank)
 
     def all_reduce_sum_(self, tensor: Tensor, *axes: str) -> Tensor:
         """Sum `tensor` over the ranks along `axes`, in place."""

@@ -8,7 +8,6 @@ shape.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,7 +36,6 @@ from titanrun.distributed.tied_embeddings import TIED_MODULES, has_tied_embeddin
 T = TypeVar("T")
 MicrobatchLossFn = Callable[[Tensor, int], Tensor]
 EnableOverlapFn = Callable[[Any], None]
-AutocastFactory = Callable[[], AbstractContextManager[object]]
 
 
 class StageInputs(NamedTuple):
@@ -125,7 +123,6 @@ class Pipeline:
         plan: all stages, and the schedule of microbatches.
         group: the pipeline ranks.
         device: device of the stages.
-        autocast: factory of the context of each forward pass.
         enable_overlap: makes a schedule run its pairs of passes concurrently.
     """
 
@@ -136,7 +133,6 @@ class Pipeline:
         *,
         group: ProcessGroup,
         device: torch.device,
-        autocast: AutocastFactory,
         enable_overlap: EnableOverlapFn | None = None,
     ) -> None:
         self.stages = dict(sorted(stages.items()))
@@ -151,8 +147,6 @@ class Pipeline:
         # tokens
         self._stage_io: dict[tuple[int, Size], tuple[Tensor, Tensor]] = {}
         self._schedules: dict[tuple[int, Size], _PipelineSchedule] = {}
-        for stage in self.stages.values():
-            wrap_forward_in_autocast(autocast, stage)
 
     @property
     def last_rank(self) -> int:
@@ -329,20 +323,6 @@ def map_stages_to_ranks(plan: PipelinePlan, pp_size: int) -> list[int]:
 def to_meta_tensor(tensor: Tensor) -> Tensor:
     """Return a meta tensor of the same shape and dtype that requires gradients if it can."""
     return torch.empty_like(tensor, device="meta", requires_grad=tensor.is_floating_point())
-
-
-def wrap_forward_in_autocast(autocast: AutocastFactory, stage: nn.Module) -> None:
-    """Run each forward pass of a stage in `autocast`, but not its backward pass."""
-    forward = stage.forward
-
-    def run(*given: Tensor, **named: Tensor) -> Tensor:
-        with autocast():
-            output: Tensor = forward(*given, **named)
-        return output
-
-    # an instance attribute, not a wrapper module: a wrapper would put its name into every
-    # parameter's name
-    stage.forward = run
 
 
 def reshard_fsdp_modules(stage: nn.Module) -> None:

@@ -1,6 +1,5 @@
 """Storage dtype and compute dtype of training."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,18 +18,14 @@ class Precision:
     compute_dtype: torch.dtype
 
     @property
-    def without_autocast(self) -> "Precision":
-        """Precision of a model whose weights arrive in the compute dtype, as FSDP gathers them."""
+    def as_stored(self) -> "Precision":
+        """Precision of weights that compute in the dtype in which they are stored."""
         return Precision(self.storage_dtype, self.storage_dtype)
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return an autocast context to `compute_dtype` for a forward pass.
-
-        The context does nothing if the storage dtype is the one to compute in.
-        """
-        if self.storage_dtype != torch.float32 or self.compute_dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(device.type, dtype=self.compute_dtype)
+    @property
+    def computes_as_stored(self) -> bool:
+        """Whether weights need no cast to be computed with."""
+        return self.compute_dtype == self.storage_dtype
 
 
 def get_precision(storage: str, compute: str) -> Precision:

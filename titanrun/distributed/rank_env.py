@@ -2,14 +2,18 @@
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.problems import problem_error
 from titanrun.config.redaction import is_secret_variable
+from titanrun.distributed.spec.rank_files import build_file_stem
 
 log = logging.getLogger(__name__)
+# the name of torch >= 2.9, and the older one
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+ALLOCATOR_DEFAULT = "expandable_segments:True"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,9 @@ class RankInfo:
         is_quiet: whether the console shows warnings and errors only.
         logs_json: whether each line on the console is a JSON object.
         stop_after_step: step after which the run stops. None: after its last.
+        group: number of the replica group that this rank is in. None if the run has none; ranks
+            and their number are those of the group.
+        lighthouse: address at which the groups find each other.
     """
 
     rank: int = 0
@@ -41,11 +48,18 @@ class RankInfo:
     is_quiet: bool = False
     logs_json: bool = False
     stop_after_step: int | None = None
+    group: int | None = None
+    lighthouse: str | None = None
 
     @property
     def is_main_rank(self) -> bool:
         """Whether this rank logs and writes for all."""
         return self.rank == 0
+
+    @property
+    def file_stem(self) -> str:
+        """Name of this rank in the names of its files."""
+        return build_file_stem(self.rank, self.group)
 
 
 def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
@@ -65,6 +79,10 @@ def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
         is_quiet="TITANRUN_QUIET" in environ,
         logs_json=environ.get("TITANRUN_LOG_FORMAT") == "json",
         stop_after_step=read_integer_variable(environ, "TITANRUN_STOP_AFTER", 0) or None,
+        group=read_integer_variable(environ, "TITANRUN_GROUP", 0)
+        if environ.get("TITANRUN_GROUP")
+        else None,
+        lighthouse=environ.get("TITANRUN_LIGHTHOUSE"),
     )
 
 
@@ -133,6 +151,21 @@ def set_variable_default(name: str, value: str) -> None:
     os.environ.setdefault(name, value)
 
 
+def set_allocator_default(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Let torch's allocator grow its segments, unless the user has set other options.
+
+    Must be called before torch is imported. Fixed segments fragment: memory that is free in pieces
+    does not fit the next batch.
+    """
+    if get_allocator_options(environ) is None:
+        environ[ALLOCATOR_VARIABLES[0]] = ALLOCATOR_DEFAULT
+
+
+def get_allocator_options(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the options of torch's allocator, None if there are none."""
+    return next((environ[name] for name in ALLOCATOR_VARIABLES if environ.get(name)), None)
+
+
 def build_single_device_environment(device_index: int) -> dict[str, str]:
     """Build the environment of a process that is not a rank and sees one accelerator.
 
@@ -149,6 +182,9 @@ def build_single_device_environment(device_index: int) -> dict[str, str]:
         "TITANRUN_",
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(rank_prefixes)}
+    # other programs, such as vLLM, have pools that segments which grow do not fit
+    if kept.get(ALLOCATOR_VARIABLES[0]) == ALLOCATOR_DEFAULT:
+        del kept[ALLOCATOR_VARIABLES[0]]
     visible = [name for name in kept.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return {
         **kept,

@@ -33,6 +33,7 @@ from torch.distributed.tensor.parallel import (
 from titanrun.distributed.dtensor import is_sharded, silence_gather_warnings
 from titanrun.distributed.expert_parallel import set_expert_grad_placements
 from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.torch_versions import select_from_local
 
 
 class TPRole(Enum):
@@ -81,12 +82,11 @@ Patterns that match no module are for other models of the family.
 """
 
 
-# matrices of a low-rank adapter: down to its rank, and up from it
-ADAPTER_NAMES = ("lora_a", "lora_b")
-COLWISE_ADAPTER, ROWWISE_ADAPTER, REPLICATED_ADAPTER = (
-    dict(zip(ADAPTER_NAMES, placements, strict=True))
-    for placements in ((Replicate(), Shard(0)), (Shard(1), Replicate()), (Replicate(), Replicate()))
-)
+# parameters of a low-rank adapter: down to its rank, up from it, and norms of output rows
+ADAPTER_NAMES = ("lora_a", "lora_b", "lora_magnitude")
+COLWISE_ADAPTER = dict(zip(ADAPTER_NAMES, (Replicate(), Shard(0), Shard(0)), strict=True))
+ROWWISE_ADAPTER = dict(zip(ADAPTER_NAMES, (Shard(1), Replicate(), Replicate()), strict=True))
+REPLICATED_ADAPTER = dict.fromkeys(ADAPTER_NAMES, Replicate())
 ADAPTER_PLACEMENTS: Mapping[TPRole, Mapping[str, Placement]] = {
     TPRole.COLWISE: COLWISE_ADAPTER,
     TPRole.OUTPUT: COLWISE_ADAPTER,
@@ -96,7 +96,7 @@ ADAPTER_PLACEMENTS: Mapping[TPRole, Mapping[str, Placement]] = {
     TPRole.ROWWISE_PARTIAL_OUTPUT: ROWWISE_ADAPTER,
     TPRole.REPLICATED_PARTIAL_GRAD: REPLICATED_ADAPTER,
 }
-"""Placements of an adapter's matrices, split along the same dim as the module's matrix."""
+"""Placements of an adapter's parameters, split along the same dim as the module's matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def apply_tensor_parallel(
 
 
 def pop_adapter_weights(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Remove and return the matrices of a low-rank adapter.
+    """Remove and return the parameters of a low-rank adapter.
 
     They are split differently from the module's own weights.
     """
@@ -316,15 +316,15 @@ class PlainWeights(ParallelStyle):
             {name: self.weight_placement for name, _ in module.named_parameters()},
         )
         reads_parts = self.weight_placement.is_shard(1)
+        from_local = select_from_local()
 
         def wrap(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             if isinstance(arguments[0], DTensor):  # the gathered stream is a DTensor already
                 return arguments
             placed = Shard(arguments[0].ndim - 1) if reads_parts else Replicate()
             grads = [placed if reads_parts else self.grad_placement]
-            return DTensor.from_local(
-                arguments[0], device_mesh, [placed], run_check=False, grad_placements=grads
-            ), *arguments[1:]
+            whole = from_local(arguments[0], device_mesh, [placed], grad_placements=grads)
+            return whole, *arguments[1:]
 
         def unwrap(_: nn.Module, __: tuple[Any, ...], output: DTensor) -> Tensor:
             return output.to_local(

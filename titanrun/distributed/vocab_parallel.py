@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.distributed import ProcessGroup
+from torch.utils.checkpoint import checkpoint
 
 from titanrun.distributed.dtensor import get_shard_groups, to_local
 
@@ -35,13 +36,34 @@ def compute_label_logprobs(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     return logit_BT - compute_vocab_parallel_logsumexp(part_BTW, group)
 
 
-def compute_token_entropy(logits_BTV: Tensor) -> Tensor:
+def compute_token_entropy(
+    logits_BTV: Tensor, *, chunk_tokens: int | None = None, should_recompute: bool = False
+) -> Tensor:
     """Compute the entropy of each token's next-token distribution in nats, [B, T].
 
     Collective over tp if the vocabulary is sharded.
+
+    Args:
+        logits_BTV: the logits.
+        chunk_tokens: tokens of a sequence whose distributions are in memory at once. None: all.
+        should_recompute: whether the backward pass computes the distributions again instead of
+            keeping them.
     """
-    group = get_vocab_group(logits_BTV)
-    part_BTW = to_local(logits_BTV)
+    group, part_BTW = get_vocab_group(logits_BTV), to_local(logits_BTV)
+    chunks = (part_BTW,) if chunk_tokens is None else part_BTW.split(chunk_tokens, dim=1)
+    return torch.cat(
+        [
+            checkpoint(compute_chunk_entropy, chunk, group, use_reentrant=False)
+            if should_recompute and chunk.requires_grad
+            else compute_chunk_entropy(chunk, group)
+            for chunk in chunks
+        ],
+        dim=1,
+    )
+
+
+def compute_chunk_entropy(part_BTW: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Compute the entropy of some tokens, [B, T], from this rank's part of their logits."""
     if group is None:
         logprobs_BTV = part_BTW.log_softmax(-1)
         return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)

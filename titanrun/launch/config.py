@@ -1,5 +1,6 @@
 """Launch slot: starting the processes of a run."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from annotated_types import Interval
@@ -210,13 +211,7 @@ class SlurmLaunchConfig(LaunchConfig):
     @model_validator(mode="after")
     def check_resources(self) -> Self:
         """Require an accelerator per rank if any are requested, and time to train before saving."""
-        if self.gpus_per_node is not None and self.gpus_per_node < self.nproc_per_node:
-            message = (
-                f"nproc_per_node {self.nproc_per_node} exceeds gpus_per_node {self.gpus_per_node}"
-            )
-            raise conflict_error(
-                message, "nproc_per_node", "gpus_per_node", hint="request one per rank"
-            )
+        check_gpu_per_rank(self.gpus_per_node, self.nproc_per_node)
         if (
             self.time_limit is not None
             and duration_to_seconds(self.time_limit) <= self.save_seconds
@@ -243,3 +238,30 @@ class SlurmLaunchConfig(LaunchConfig):
                 hint="write it with its dashes: --constraint=nvlink",
             )
         return self
+
+
+def check_gpu_per_rank(
+    gpus_per_node: int | None, nproc_per_node: int, *, gpus_field: str = "gpus_per_node"
+) -> None:
+    """Raise a conflict if accelerators are requested, but fewer than ranks.
+
+    `gpus_field` is the field that requests them.
+    """
+    if gpus_per_node is not None and gpus_per_node < nproc_per_node:
+        raise conflict_error(
+            f"nproc_per_node {nproc_per_node} exceeds {gpus_field} {gpus_per_node}",
+            "nproc_per_node",
+            gpus_field,
+            hint="request one per rank",
+        )
+
+
+def check_volume_paths(paths: Sequence[str]) -> None:
+    """Raise a conflict if two volumes have the same folder."""
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise conflict_error(
+            f"two volumes are mounted at '{twice}'",
+            "volumes",
+            hint="give each a folder of its own",
+        )

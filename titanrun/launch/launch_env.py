@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.trust import TRUST_VARIABLE
@@ -104,6 +105,39 @@ def build_worker_environment(
         **{name: str(number) for name, number in places.items()},
         **told,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """Replica group of a worker, and the lighthouse at which the groups find each other."""
+
+    group: int
+    num_groups: int
+    lighthouse: str
+
+
+def build_group_environment(place: GroupPlace, rank: int, num_workers: int) -> dict[str, str]:
+    """Build what the environment of a rank in a replica group has beside that of a plain rank.
+
+    Args:
+        place: its group.
+        rank: rank in the group.
+        num_workers: ranks of the group.
+    """
+    index = place.group * num_workers + rank
+    variables = {
+        # the accelerators of the machine are shared out among all groups
+        "LOCAL_RANK": str(index),
+        "LOCAL_WORLD_SIZE": str(place.num_groups * num_workers),
+        "OMP_NUM_THREADS": build_threads_environment(place.num_groups * num_workers)[
+            "OMP_NUM_THREADS"
+        ],
+        "TITANRUN_GROUP": str(place.group),
+        "TITANRUN_LIGHTHOUSE": place.lighthouse,
+        # each step would be a line of torchft's servers
+        "RUST_LOG": os.environ.get("RUST_LOG", "error"),
+    }
+    return variables if place.group == 0 else {**variables, "TITANRUN_QUIET": "1"}
 
 
 def build_node_environment(

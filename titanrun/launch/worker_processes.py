@@ -16,8 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+from titanrun.distributed.spec.rank_files import build_file_stem
 from titanrun.distributed.spec.run_signals import list_run_signals
-from titanrun.launch.launch_env import build_worker_environment, get_environment
+from titanrun.launch.launch_env import (
+    GroupPlace,
+    build_group_environment,
+    build_worker_environment,
+    get_environment,
+)
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.rundir.run_directory import build_starting_status
 from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_indented_json
@@ -37,12 +43,16 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """Process of one rank, its failure report file, and the time at which its end was seen."""
+    """Process of one rank, its failure report file, and the time at which its end was seen.
+
+    `group` is the number of its replica group, None if the run has none.
+    """
 
     rank: int
     process: subprocess.Popen[bytes]
     failure_file: Path
     end_time: float | None = None
+    group: int | None = None
 
     @property
     def is_running(self) -> bool:
@@ -180,14 +190,23 @@ def spawn_worker(
     num_workers: int,
     rendezvous_socket: socket.socket,
     folder: Path,
+    place: GroupPlace | None = None,
 ) -> WorkerProcess:
-    """Start one rank. The first has the console; the output of the others goes to their log."""
-    failure_file = folder / f"rank-{rank}.json"
-    log = Path(command[-1]).parent / "logs" / f"rank-{rank}.log"
+    """Start one rank. The first has the console; the output of the others goes to their log.
+
+    `place` is its replica group, in which `rank` counts.
+    """
+    group = None if place is None else place.group
+    stem = build_file_stem(rank, group)
+    failure_file = folder / f"{stem}.json"
+    log = Path(command[-1]).parent / "logs" / f"{stem}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     variables = build_worker_environment(
         rank, num_workers, port=rendezvous_socket.getsockname()[1], failure_file=failure_file
     )
+    if place is not None:
+        variables |= build_group_environment(place, rank, num_workers)
+    has_console = rank == 0 and not group
     if rank == 0:
         variables["TITANRUN_STORE_SOCKET"] = str(rendezvous_socket.fileno())
     with log.open("ab") as output:
@@ -195,14 +214,14 @@ def spawn_worker(
             command,
             env=variables,
             stdin=subprocess.DEVNULL,
-            stdout=None if rank == 0 else output,
-            stderr=None if rank == 0 else output,
+            stdout=None if has_console else output,
+            stderr=None if has_console else output,
             pass_fds=[rendezvous_socket.fileno()] if rank == 0 else [],
             # separate process group: Ctrl-C reaches only this process, which forwards it once
             process_group=0,
             preexec_fn=set_parent_death_signal if sys.platform == "linux" else None,
         )
-    return WorkerProcess(rank, process, failure_file)
+    return WorkerProcess(rank, process, failure_file, group=group)
 
 
 def set_parent_death_signal() -> None:
@@ -224,17 +243,29 @@ def do_nothing(number: int, frame: FrameType | None) -> None:
 
 def get_run_exit_code(workers: list[WorkerProcess], run_dir: Path) -> int:
     """Return the exit code of the run; print the report of the first failing rank once."""
-    failed = [get_worker_failure(worker) for worker in workers if worker.has_failed]
-    if not failed:
+    first = find_first_failure(workers)
+    if first is None:
         return workers[0].exit_code
-    first = min(failed, key=lambda failure: (failure.is_peer_failure, failure.time))
-    log = run_dir / "logs" / f"rank-{first.rank}.log"
-    text = f"{first.text}\n  = note: rank {first.rank} failed first; its log is {log}"
-    log_line(text, level="error")
+    text = report_first_failure(first, run_dir)
     record_failure_status(run_dir, first.worker.exit_code)
     if workers[0].has_failed and not read_json_or_empty(workers[0].failure_file):
         report_failure(run_dir, first.worker.exit_code, text)
     return first.worker.exit_code
+
+
+def find_first_failure(workers: Sequence[WorkerProcess]) -> WorkerFailureReport | None:
+    """Return the failure that explains those of the other workers, None if none failed."""
+    failed = [get_worker_failure(worker) for worker in workers if worker.has_failed]
+    return min(failed, key=lambda failure: (failure.is_peer_failure, failure.time), default=None)
+
+
+def report_first_failure(first: WorkerFailureReport, run_dir: Path) -> str:
+    """Print why a rank failed and where its log is, and return the text."""
+    log = run_dir / "logs" / f"{build_file_stem(first.rank, first.worker.group)}.log"
+    rank = format_rank(first.rank, first.worker.group)
+    text = f"{first.text}\n  = note: {rank} failed first; its log is {log}"
+    log_line(text, level="error")
+    return text
 
 
 def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
@@ -255,8 +286,13 @@ def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
         worker.rank,
         False,
         worker.end_time,
-        f"error[internal]: rank {worker.rank} {how} without a message",
+        f"error[internal]: {format_rank(worker.rank, worker.group)} {how} without a message",
     )
+
+
+def format_rank(rank: int, group: int | None) -> str:
+    """Format which rank it is, in its replica group if the run has groups."""
+    return f"rank {rank}" if group is None else f"rank {rank} of replica group {group}"
 
 
 def record_failure_status(run_dir: Path, exit_code: int) -> None:

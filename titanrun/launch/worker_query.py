@@ -7,6 +7,7 @@ from typing import Any
 
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.launch.launch_env import build_threads_environment
+from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.resolving.validation_levels import attach_recipe_origin
 
@@ -27,6 +28,7 @@ def query_worker(module: str, resolved: Resolved, *, ranks: int | None, descript
     Raises:
         ProblemsFound: If the process fails, or with the problems that it found.
     """
+    require_torch()
     request = json.dumps(
         {"resolved": resolved.text, "world_size": ranks or resolved.run.launch.world_size or 1}
     )
@@ -82,6 +84,7 @@ def query_machine(device: str, *, num_workers: int | None) -> dict[str, Any]:
     Raises:
         ProblemsFound: If torch cannot report.
     """
+    require_torch()
     variables = None if num_workers is None else build_threads_environment(num_workers)
     command = [sys.executable, "-m", "titanrun.worker.hardware_info", device]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)

@@ -18,6 +18,9 @@ MODEL_FAMILIES = {
     )
 }
 C4_DATASETS = ("c4", "c4_test", "c4_validation")
+CHAT_DATASETS = ("chat", "tiny_chat")
+REPLY_DATASETS = ("labelled", "preference", "tiny_labelled", "tiny_pairs")
+PREFERENCE_LOSSES = ("cpo", "dpo", "ipo", "kto", "orpo", "reward", "simpo")
 PROMPT_DATASETS = (
     "arithmetic",
     "guess_task",
@@ -32,6 +35,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.sequence_length",
     "titanrun.recipe.rules.data_files",
     "titanrun.recipe.rules.tensor_parallel",
+    "titanrun.recipe.rules.tokenizer",
     "titanrun.recipe.rules.context_parallel",
     "titanrun.recipe.rules.pipeline",
     "titanrun.recipe.rules.pipeline_file",
@@ -44,14 +48,20 @@ RULE_MODULES = (
     "titanrun.recipe.rules.model",
     "titanrun.recipe.rules.loss",
     "titanrun.recipe.rules.data",
+    "titanrun.recipe.rules.streams",
     "titanrun.recipe.rules.chat",
+    "titanrun.recipe.rules.end_of_turn",
+    "titanrun.recipe.rules.holdout",
+    "titanrun.recipe.rules.record_sources",
     "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.simulated_ranks",
     "titanrun.recipe.rules.nonfinite",
+    "titanrun.recipe.rules.fault_tolerance",
     "titanrun.recipe.rules.preference",
+    "titanrun.recipe.rules.reward_model",
     "titanrun.recipe.rules.generation_samples",
     "titanrun.recipe.rules.evaluation",
     "titanrun.recipe.rules.profiling",
@@ -67,7 +77,23 @@ def register_builtins() -> None:
     registry.register_lazy(
         "dataset", dict.fromkeys(C4_DATASETS, "titanrun.components.data.c4_config")
     )
+    registry.register_lazy(
+        "dataset", dict.fromkeys(CHAT_DATASETS, "titanrun.components.data.chat_config")
+    )
+    registry.register_lazy(
+        "dataset", dict.fromkeys(REPLY_DATASETS, "titanrun.components.data.replies_config")
+    )
+    registry.register_lazy(
+        "loss", dict.fromkeys(PREFERENCE_LOSSES, "titanrun.components.losses.preference_config")
+    )
     registry.register_lazy("dataset", dict.fromkeys(PROMPT_DATASETS, "titanrun.rl.prompts.config"))
+    registry.register_lazy(
+        "launch",
+        {
+            "kubernetes": "titanrun.launch.kubernetes.config",
+            "skypilot": "titanrun.launch.skypilot.config",
+        },
+    )
 
 
 def load_rules() -> None:

@@ -4,7 +4,7 @@ What they define is part of the recipe language while they are listed.
 """
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -43,13 +43,15 @@ class PluginState:
     """The active plug-ins and the recipe class extended by their fields.
 
     `imported` maps each plug-in that was ever imported to its top-level module, and `problems` are
-    those of the active plug-ins.
+    those of the active plug-ins. `is_allowed` tells whether a recipe may import a plug-in by its
+    name: whoever reads recipes of others asks first.
     """
 
     names: tuple[str, ...] = ()
     recipe: type[Recipe] = Recipe
     imported: dict[str, str] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    is_allowed: Callable[[str], bool] | None = None
 
 
 # one recipe is read at a time; a process may read several with different plug-ins in turn
@@ -59,6 +61,15 @@ _plugin_state = PluginState()
 def get_recipe_class() -> type[Recipe]:
     """Return the recipe class extended by the active plug-ins."""
     return _plugin_state.recipe
+
+
+def restrict_plugins(is_allowed: Callable[[str], bool] | None) -> None:
+    """Import only plug-ins whose name `is_allowed` accepts from here on; None: all that are listed.
+
+    The next recipe activates its plug-ins anew.
+    """
+    activate_plugins(())
+    _plugin_state.is_allowed = is_allowed
 
 
 def get_installed_plugins() -> "dict[str, EntryPoint]":
@@ -110,6 +121,8 @@ def import_plugin(name: str, index: int, installed: "dict[str, EntryPoint]") -> 
     """Import a plug-in, which registers its components, and return its problem if any."""
     if name not in installed:
         return build_unknown_plugin_problem(name, index, sorted(installed))
+    if _plugin_state.is_allowed is not None and not _plugin_state.is_allowed(name):
+        return build_withheld_plugin_problem(name, index)
     point = installed[name]
     try:
         point.load()
@@ -133,6 +146,12 @@ def import_plugin(name: str, index: int, installed: "dict[str, EntryPoint]") -> 
         if written_for == API_VERSION
         else build_plugin_version_problem(name, index, point.module, written_for)
     )
+
+
+def build_withheld_plugin_problem(name: str, index: int) -> Problem:
+    """Build the problem of a plug-in that is not imported without consent."""
+    message = f"plug-in '{name}' is not imported: it would run its code here"
+    return Problem("usage", message, ("plugins", index), hint="allow it if you trust this recipe")
 
 
 def build_plugin_version_problem(

@@ -24,6 +24,7 @@ from titanrun.distributed.config import (
     DebugConfig,
     ParallelismConfig,
 )
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.launch.config import LaunchConfig
 from titanrun.models.shared.config import ModelConfig
 from titanrun.rl.config import RlConfig
@@ -71,6 +72,7 @@ class Recipe(Config):
     comm: CommConfig = section(CommConfig)
     debug: DebugConfig = section(DebugConfig)
     guard: GuardConfig = section(GuardConfig)
+    fault_tolerance: FaultToleranceConfig = section(FaultToleranceConfig)
     launch: LaunchConfig = component(LaunchConfig)
     rl: RlConfig | None = component(None)
     """Reinforcement learning: rollouts, rewards and algorithm. Only for kind rl."""

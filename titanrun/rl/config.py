@@ -7,9 +7,10 @@ from annotated_types import Interval
 from titanrun.components.data.config import DatasetConfig
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component, numerics, performance, section
-from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt
+from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt, Text
 from titanrun.rl.algorithms.config import AlgorithmConfig
 from titanrun.rl.environments.config import EnvironmentConfig
+from titanrun.rl.fleet.config import FleetConfig
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
 from titanrun.rl.rewards.config import RewardConfig
 
@@ -49,6 +50,12 @@ class AsyncConfig(Config):
     """Fraction of the waiting groups from which finished groups are taken first.
 
     It is counted from the oldest group. Only with target_offpolicy."""
+    record: bool = bookkeeping(False, resume=True)
+    """Whether to write the completions of each step to schedule.jsonl, for `replay`."""
+    replay: Text | None = numerics(None, examples=["runs/first"])
+    """Run directory whose recorded completions are trained on instead of new ones.
+
+    The weights are then those of the recorded run, bit by bit, whatever generated for it."""
 
 
 class SyncConfig(Config):
@@ -105,6 +112,7 @@ class RlConfig(Config):
     rollout: RolloutConfig = section(RolloutConfig)
     schedule: AsyncConfig = section(AsyncConfig)
     generator: GeneratorConfig = component(GeneratorConfig)
+    fleet: FleetConfig = section(FleetConfig)
     sampling: SamplingConfig = section(SamplingConfig)
     sync: SyncConfig = section(SyncConfig)
     recorder: RecorderConfig = section(RecorderConfig)

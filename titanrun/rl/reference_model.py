@@ -1,6 +1,6 @@
 """Frozen reference model of a policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -22,14 +22,15 @@ class ReferenceModel:
     engine: Engine
     reference_context: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def __call__(self, batch: TokenBatch, *, temperature: float) -> TokenBatch:
-        """Add the log-probability of each label to the batch.
+    def __call__(self, batches: Sequence[TokenBatch], *, temperature: float) -> list[TokenBatch]:
+        """Add the log-probability of each label to the batches.
 
         Logits are divided by the temperature, see `scale_logits`.
         """
-        with self.reference_context():
-            found = self.engine.forward(batch, outputs=("logprobs",), temperature=temperature)[
-                "logprobs"
-            ]
-        batch.extra["reference"] = found.to(batch.tokens.device)
-        return batch
+        for batch in batches:
+            with self.reference_context():
+                found = self.engine.forward(batch, outputs=("logprobs",), temperature=temperature)[
+                    "logprobs"
+                ]
+            batch.extra["reference"] = found.to(batch.tokens.device)
+        return list(batches)

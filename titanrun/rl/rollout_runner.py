@@ -101,6 +101,10 @@ class RolloutRunner:
         ):
             rollout.status, rollout.reward, rollout.parts = status, reward, parts
 
+    def collect_metrics(self) -> dict[str, float]:
+        """Return no metrics: generation is part of the step."""
+        return {}
+
     def close(self) -> None:
         """Release all resources."""
         self.environment.close()

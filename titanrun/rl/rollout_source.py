@@ -11,11 +11,13 @@ from titanrun.config.problems import problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.rl.config import RlConfig
+from titanrun.rl.fleet.fleet_runner import FleetRunner, FleetWeightSync
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
 from titanrun.rl.rollout_metrics import compute_rollout_metrics
 from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import Rollout, RolloutGroup, build_rollout_training_samples
+from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay, TakeKey
 from titanrun.rl.state import RlState
 from titanrun.rl.weight_sync.weight_sync import WeightSync
 from titanrun.training.engine import Engine
@@ -26,6 +28,8 @@ from titanrun.training.train_state import TrainState
 log = logging.getLogger(__name__)
 
 WARN_AFTER_DROPPED = 3
+AnyRolloutRunner = RolloutRunner | FleetRunner
+AnyWeightSync = WeightSync | FleetWeightSync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,8 @@ class RolloutSource:
         weight_sync: sends new weights to the generator.
         state: state of generation, saved in checkpoints.
         max_prompts: number of prompts of the whole run. None for no limit.
+        recorder: writes down what each step takes. None: nothing is written.
+        replay: gives each step what a recorded run took. None: rollouts are generated.
     """
 
     config: RlConfig
@@ -79,10 +85,12 @@ class RolloutSource:
     loss: Loss
     dataloader: DistributedDataLoader
     prompt_dataset: PromptDataset
-    runner: RolloutRunner
-    weight_sync: WeightSync
+    runner: AnyRolloutRunner
+    weight_sync: AnyWeightSync
     state: RlState
     max_prompts: int | None = None
+    recorder: ScheduleRecorder | None = None
+    replay: ScheduleReplay | None = None
 
     def start(self, state: TrainState) -> None:
         """Send the first weights to the generator."""
@@ -101,7 +109,10 @@ class RolloutSource:
         Raises:
             ProblemsFound: too many consecutive steps had nothing to learn from.
         """
-        groups = self._collect_groups()
+        key = TakeKey(self.engine.policy_version, self.state.consecutive_dropped_steps)
+        groups = self._collect_groups() if self.replay is None else self.replay.get_groups(key)
+        if self.recorder is not None:
+            self.recorder.write(key, groups)
         packed = self._pack(groups)
         if not packed.num_tokens:
             self._record_dropped_step()
@@ -144,6 +155,7 @@ class RolloutSource:
             | compute_rollout_metrics(
                 payload.groups, payload.packed, policy_version=self.engine.policy_version - 1
             )
+            | self.runner.collect_metrics()
         )
 
     def _collect_groups(self) -> list[RolloutGroup]:

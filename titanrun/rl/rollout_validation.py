@@ -6,7 +6,7 @@ from statistics import fmean
 
 from titanrun.rl.config import RlValidationConfig
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
-from titanrun.rl.rollout_runner import RolloutRunner
+from titanrun.rl.rollout_source import AnyRolloutRunner
 from titanrun.rl.rollout_types import TRUNCATED_STATUSES, Rollout
 
 
@@ -29,7 +29,7 @@ class RolloutValidator:
         return is_last or (self.config.freq is not None and step % self.config.freq == 0)
 
     def validate(
-        self, runner: RolloutRunner, *, step: int, on_turn_end: Callable[[], None]
+        self, runner: AnyRolloutRunner, *, step: int, on_turn_end: Callable[[], None]
     ) -> dict[str, float]:
         """Compute the metrics of all prompts together.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from titanrun.distributed.heartbeat import send_heartbeat
-from titanrun.rl.rollout_runner import RolloutRunner
+from titanrun.rl.rollout_source import AnyRolloutRunner
 from titanrun.rl.rollout_validation import RolloutValidator
 from titanrun.training.train_hook import DueEvent, TrainHook
 
@@ -20,7 +20,7 @@ class RolloutValidationHook(TrainHook):
     """Validation before the first step, at a fixed interval, and after the last step."""
 
     validator: RolloutValidator
-    runner: RolloutRunner
+    runner: AnyRolloutRunner
 
     def on_train_begin(self, loop: "TrainLoop") -> None:
         """Log the rewards of the initial weights as step 0."""

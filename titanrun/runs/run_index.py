@@ -36,16 +36,33 @@ def load_run_summaries(folder: Path) -> list[RunSummary]:
         )
     if (folder / RUN_JSON).is_file():
         return [load_run_summary(folder)]
-    before = read_run_index(folder / INDEX)
+    return [entry for _, entry in load_stamped_summaries(folder, {}).values()]
+
+
+def load_stamped_summaries(
+    folder: Path, known: Mapping[str, tuple[Stamp, RunSummary]]
+) -> dict[str, tuple[Stamp, RunSummary]]:
+    """Return the runs in a folder by their own folders, with the stamps of their files.
+
+    Args:
+        folder: The folder.
+        known: What an earlier call returned, so that only runs that have changed are read.
+    """
+    before: Mapping[str, Any] = known or read_run_index(folder / INDEX)
     now = {
-        run: (stamp, decode_index_line(before.get(run), stamp, run) or load_run_summary(Path(run)))
+        run: (
+            stamp,
+            known[run][1]
+            if run in known and known[run][0] == stamp
+            else decode_index_line(before.get(run), stamp, run) or load_run_summary(Path(run)),
+        )
         for run, stamp in iter_run_folders(folder)
     }
     if {run: stamp for run, (stamp, _) in now.items()} != {
         run: line[0] for run, line in before.items()
     }:
         write_run_index(folder / INDEX, now)
-    return [entry for _, entry in now.values()]
+    return now
 
 
 def iter_run_folders(folder: Path) -> Iterator[tuple[str, Stamp]]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from titanrun.config.base import Config
 from titanrun.config.fields import bookkeeping, component
-from titanrun.config.types import Argument, Line, PositiveInt, Text
+from titanrun.config.types import Argument, Line, NonNegativeInt, PositiveInt, Text
 
 
 class EarlyStoppingConfig(Config):
@@ -23,6 +23,30 @@ class EarlyStoppingConfig(Config):
 
     factor: PositiveInt | None = bookkeeping(None, examples=[3])
     """For `halving`: one of this many runs continues, the best one. The default is 3."""
+
+
+class SearchConfig(Config):
+    """A search: values are drawn while it goes on, from what earlier trials have found."""
+
+    sampler: Literal["tpe", "cmaes", "gp", "random", "qmc"] = bookkeeping("tpe")
+    """How Optuna draws the values. `tpe`: more often where good trials lie (tree-structured Parzen
+    estimator). `cmaes`: covariance matrix adaptation, for two or more numbers. `gp`: Gaussian
+    process, for few and slow trials. `qmc`: evenly over the space (Sobol sequence). `random`.
+    """
+
+    count: PositiveInt = bookkeeping(examples=[40])
+    """Number of trials, on all machines together."""
+
+    seed: NonNegativeInt = bookkeeping(0)
+    """Seed of the drawn values."""
+
+    startup: PositiveInt | None = bookkeeping(None, examples=[20])
+    """Finished trials before `tpe`, `cmaes` and `gp` stop drawing at random. The default is 10."""
+
+    storage: Line | None = bookkeeping(None, examples=["/shared/optuna.journal"])
+    """Journal file with all trials, which every machine of the search must see. The default is
+    `optuna.journal` in the sweep's folder. `sqlite:///FILE` is a database for one machine.
+    """
 
 
 class SweepConfig(Config):

@@ -16,9 +16,9 @@ from titanrun.launch.slurm_queue import (
 )
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.rundir.run_directory import select_run_directory, write_recipe_files
+from titanrun.sweep.run_sources import ACTIVE_RUN_STATES
 from titanrun.sweep.sweep_file import Sweep
 from titanrun.sweep.sweep_results import get_sweep_run_state
-from titanrun.sweep.sweep_runner import ACTIVE_RUN_STATES
 from titanrun.sweep.validate_points import PlannedRun
 
 LAUNCH = ("launch",)

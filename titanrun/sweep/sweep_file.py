@@ -1,6 +1,6 @@
 """Sweep file: the points to run, and the location of each value in the file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -12,20 +12,25 @@ from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.config.validate_tree import validate_tree
 from titanrun.sweep.config import SweepConfig
+from titanrun.sweep.iter_paths import EXAMPLE, Point, check_mapping, iter_path_nodes
 from titanrun.sweep.random_search import draw_points
+from titanrun.sweep.search_space import SearchSpace, read_search
 
 SECTIONS = ("grid", "zip", "list", "random")
-EXAMPLE = "optimizer.lr: [1.0e-3, 2.0e-3]"
-Point = Mapping[str, Node]
+SEARCH = "search"
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep file: its settings, its path, and its points in order, each as values by path."""
+    """A sweep file: its settings, its path, and its points in order, each as values by path.
+
+    A search has no points: it draws them while it goes on.
+    """
 
     config: SweepConfig
     file: Path
     points: tuple[Point, ...]
+    search: SearchSpace | None = None
 
     @property
     def recipe(self) -> str:
@@ -45,13 +50,13 @@ def read_sweep(file: Path) -> Sweep:
     """
     root = read_source(str(file))
     assert isinstance(root.value, dict)
-    known = (*SweepConfig.model_fields, *SECTIONS)
+    known = (*SweepConfig.model_fields, *SECTIONS, SEARCH)
     problems = [
         build_unknown_sweep_key_problem(key, node, known)
         for key, node in root.value.items()
         if key not in known
     ]
-    sections = {name: node for name, node in root.value.items() if name in SECTIONS}
+    sections = {name: root.value[name] for name in SECTIONS if name in root.value}
     checked = validate_tree(
         SweepConfig,
         replace(
@@ -63,14 +68,16 @@ def read_sweep(file: Path) -> Sweep:
     )
     problems += checked.problems
     problems += find_unused_factor_problems(checked.config, root)
-    parts = []
-    for name in SECTIONS:
+    parts = read_sections(sections, problems)
+    search = None
+    if SEARCH in root.value:
         try:
-            parts.append(READERS[name](sections[name]) if name in sections else [{}])
+            search = read_search(root.value[SEARCH])
         except ProblemsFound as found:
             problems += found.problems
-    if not sections and not problems:
-        hint = f"write grid, zip, list or random, such as `grid: {{{EXAMPLE}}}`"
+        problems += find_combined_search_problems(root.value[SEARCH], sections)
+    elif not sections and not problems:
+        hint = f"write grid, zip, list, random or search, such as `grid: {{{EXAMPLE}}}`"
         problems.append(
             Problem("missing-key", "the sweep has no values to try", origin=root.origin, hint=hint)
         )
@@ -78,11 +85,24 @@ def read_sweep(file: Path) -> Sweep:
     if problems:
         raise ProblemsFound(problems)
     assert checked.config is not None
+    if search is not None:
+        return Sweep(checked.config, file, (), search)
     points = tuple(
         {path: value for part in chosen for path, value in part.items()}
         for chosen in product(*parts)
     )
     return Sweep(checked.config, file, points)
+
+
+def read_sections(sections: Mapping[str, Node], problems: list[Problem]) -> list[list[Point]]:
+    """Return the points of each section, and append the problems."""
+    parts: list[list[Point]] = []
+    for name, node in sections.items():
+        try:
+            parts.append(READERS[name](node))
+        except ProblemsFound as found:
+            problems += found.problems
+    return parts
 
 
 def find_unused_factor_problems(config: SweepConfig | None, root: Node) -> list[Problem]:
@@ -120,6 +140,22 @@ def build_unknown_sweep_key_problem(key: str, node: Node, known: tuple[str, ...]
     )
 
 
+def find_combined_search_problems(node: Node, sections: Mapping[str, Node]) -> list[Problem]:
+    """Return the problem of a search beside other sections."""
+    if not sections:
+        return []
+    first = next(iter(sections))
+    return [
+        Problem(
+            "conflict",
+            f"search draws all values, but {first} lists values too",
+            (SEARCH,),
+            node.key or node.origin,
+            hint=f"remove one of the two, or write the values of {first} as choices",
+        )
+    ]
+
+
 def find_repeated_path_problems(sections: Mapping[str, Node]) -> list[Problem]:
     """Return the problems of paths that two sections vary."""
     seen: dict[str, str] = {}
@@ -150,36 +186,6 @@ def get_swept_paths(name: str, node: Node) -> dict[str, Node]:
         assert isinstance(node.value, dict)
         return dict(iter_path_nodes(node.value["values"], are_draws=True))
     return dict(iter_path_nodes(node))
-
-
-def iter_path_nodes(
-    node: Node, start: str = "", *, are_draws: bool = False
-) -> Iterator[tuple[str, Node]]:
-    """Yield dotted paths, at any nesting depth, with their nodes."""
-    assert isinstance(node.value, dict)
-    for key, below in node.value.items():
-        path = f"{start}.{key}" if start else key
-        is_draw = (
-            are_draws
-            and isinstance(below.value, dict)
-            and not any(isinstance(item.value, dict) for item in below.value.values())
-        )
-        if isinstance(below.value, dict) and below.value and not is_draw:
-            yield from iter_path_nodes(below, path, are_draws=are_draws)
-        else:
-            yield path, below
-
-
-def check_mapping(name: str, node: Node) -> None:
-    """Raise ProblemsFound if a section is not a mapping or is empty."""
-    if not isinstance(node.value, dict) or not node.value:
-        raise problem_error(
-            "wrong-type",
-            f"{name} maps paths to values",
-            path=(name,),
-            origin=node.origin,
-            hint=f"write {EXAMPLE}",
-        )
 
 
 def read_value_lists(name: str, node: Node) -> dict[str, list[Node]]:

@@ -22,7 +22,8 @@ ENDED = "ended early"
 class SweepRunResult:
     """Result of one run.
 
-    Name, state, last step, best value of the metric and its step, and the varied values.
+    Name, state, last step, best value of the metric and its step, the varied values, and the number
+    of its trial in a search.
     """
 
     name: str
@@ -31,6 +32,7 @@ class SweepRunResult:
     best_value: float | None
     best_step: int | None
     values: Mapping[str, object]
+    trial: int | None = None
 
 
 def load_metric_curve(folder: Path, config: SweepConfig) -> MetricCurve:
@@ -56,7 +58,13 @@ def get_sweep_run_state(folder: Path) -> str:
 
 
 def load_sweep_result(
-    name: str, folder: Path, values: Mapping[str, object], config: SweepConfig, *, is_ended: bool
+    name: str,
+    folder: Path,
+    values: Mapping[str, object],
+    config: SweepConfig,
+    *,
+    is_ended: bool,
+    trial: int | None = None,
 ) -> SweepRunResult:
     """Load the result of one run."""
     state = get_sweep_run_state(folder)
@@ -70,7 +78,7 @@ def load_sweep_result(
     value = None if best is None else best if config.goal == "min" else -best
     step = load_run_summary(folder).step if state != "waiting" else 0
     return SweepRunResult(
-        name, ENDED if is_ended and state == "preempted" else state, step, value, at, values
+        name, ENDED if is_ended and state == "preempted" else state, step, value, at, values, trial
     )
 
 
@@ -86,7 +94,16 @@ def build_result_rows(results: Sequence[SweepRunResult], config: SweepConfig) ->
     """Build a header and one row per result, best first, with a column per varied value."""
     paths = collect_paths([result.values for result in results])
     short = shorten_paths(paths)
-    head = ["run", "state", "step", config.metric, "at step", *(short[path] for path in paths)]
+    is_search = any(result.trial is not None for result in results)
+    head = [
+        "run",
+        *(["trial"] if is_search else []),
+        "state",
+        "step",
+        config.metric,
+        "at step",
+        *(short[path] for path in paths),
+    ]
     ordered = sort_best_first(results, config.goal)
     return [
         head,
@@ -105,6 +122,7 @@ def format_result_cells(result: SweepRunResult) -> list[str]:
     value = "" if result.best_value is None else f"{result.best_value:.5f}"
     return [
         result.name,
+        *([] if result.trial is None else [str(result.trial)]),
         result.state,
         str(result.step),
         value,
@@ -121,6 +139,7 @@ def sweep_result_to_dict(result: SweepRunResult, config: SweepConfig) -> dict[st
     }
     return {
         "run": result.name,
+        **({} if result.trial is None else {"trial": result.trial}),
         "state": result.state,
         "step": result.step,
         **numbers,

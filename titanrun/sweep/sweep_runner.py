@@ -1,32 +1,27 @@
 """Sweep execution: a few runs at a time, skipping finished and resuming interrupted ones."""
 
-import fcntl
-import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.launch_env import build_threads_environment
-from titanrun.recipe.rundir.run_files import read_json_or_empty
 from titanrun.sweep.config import EarlyStoppingConfig, SweepConfig
 from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
+from titanrun.sweep.run_logs import LOGS, get_log_path, lock_log
+from titanrun.sweep.run_sources import PrintLine, RunSource
 from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
 from titanrun.sweep.validate_points import PlannedRun
 
-RECORD = "sweep.json"
-LOGS = "logs"
 POLL_SECONDS = 0.2
 EXIT_PREEMPTED = 75
-ACTIVE_RUN_STATES = ("starting", "running")
-PrintLine = Callable[[str], None]
+TRAIN_COMMAND = (sys.executable, "-m", "titanrun", "train")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,17 +32,17 @@ class SweepRunner:
         config: The settings of the sweep.
         recipe: The recipe file.
         folder: The parent folder of the runs.
-        runs: All runs of the sweep.
+        source: Where the runs come from.
         print_line: Prints a line for the user.
+        command: Words before the recipe of the command that trains a run.
     """
 
     config: SweepConfig
     recipe: str
     folder: Path
-    runs: Sequence[PlannedRun]
+    source: RunSource
     print_line: PrintLine
-    early_stop_reasons: dict[str, str] = field(default_factory=dict)
-    last_passed_rungs: dict[str, int] = field(default_factory=dict)
+    command: tuple[str, ...] = TRAIN_COMMAND
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _exit_code: int = 0
     _is_stopping: bool = False
@@ -60,39 +55,37 @@ class SweepRunner:
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / LOGS).mkdir(exist_ok=True)
-        self.load_record()
-        waiting = [run for run in self.runs if not self._is_done(run)]
         with self._forward_signals():
-            while (waiting and not self._is_stopping) or self._processes:
-                while (
-                    waiting and len(self._processes) < self.config.slots and not self._is_stopping
-                ):
-                    self._start(waiting.pop(0))
+            while self._is_waiting() or self._processes:
+                self._start_runs()
                 self._poll()
                 time.sleep(POLL_SECONDS)
-        return EXIT_PREEMPTED if self._is_stopping else self._exit_code
+        code = self._exit_code or self.source.exit_code
+        return EXIT_PREEMPTED if self._is_stopping else code
 
-    def load_record(self) -> None:
-        """Load the decisions of earlier starts of this sweep."""
-        self.early_stop_reasons = load_early_stops(self.folder)
-        self.last_passed_rungs = load_last_passed_rungs(self.folder)
+    def _is_waiting(self) -> bool:
+        """Return whether runs may still start, or others are followed."""
+        return not self._is_stopping and (self.source.has_more or self.source.num_followed > 0)
 
-    def _is_done(self, run: PlannedRun) -> bool:
-        """Return whether a run is finished, stopped early, or trained by another process."""
-        if run.name in self.early_stop_reasons:
-            self.print_line(f"{run.name}: was stopped early")
-            return True
-        state = get_sweep_run_state(run.folder)
-        if state in ACTIVE_RUN_STATES:
-            self.print_line(f"{run.name}: already training in another process, skipped")
-        elif state == "finished":
-            self.print_line(f"{run.name}: already finished")
-        return state in (*ACTIVE_RUN_STATES, "finished")
+    def _start_runs(self) -> None:
+        """Start runs as long as slots are free."""
+        while (
+            not self._is_stopping
+            and len(self._processes) + self.source.num_followed < self.config.slots
+        ):
+            run = self.source.take_run()
+            if run is None:
+                return
+            self._start(run)
 
     def _start(self, run: PlannedRun) -> None:
-        command = [sys.executable, "-m", "titanrun", "train", self.recipe, *run.arguments]
+        command = [*self.command, self.recipe, *run.arguments]
         environment = build_threads_environment(self.config.slots)
-        with self._get_log_path(run.name).open("ab") as log:
+        with get_log_path(self.folder, run.name).open("ab") as log:
+            if not lock_log(log) and get_sweep_run_state(run.folder) == "waiting":
+                # its sweep was killed, while the run itself went on starting
+                self.print_line(f"{run.name}: already training in another process, skipped")
+                return
             # separate process group: Ctrl-C reaches only this process, which forwards it once
             self._processes[run.name] = subprocess.Popen(
                 command,
@@ -106,6 +99,7 @@ class SweepRunner:
 
     def _poll(self) -> None:
         """Record runs that have ended, and stop those that fall behind."""
+        self.source.refresh()
         for name, process in list(self._processes.items()):
             code = process.poll()
             if code is not None:
@@ -116,24 +110,26 @@ class SweepRunner:
 
     def _stop_runs_that_fall_behind(self, config: EarlyStoppingConfig) -> None:
         """Judge the active runs, and record decisions before acting on them."""
-        curves = {run.name: load_metric_curve(run.folder, self.config) for run in self.runs}
+        curves = {
+            name: load_metric_curve(folder, self.config)
+            for name, folder in self.source.list_folders().items()
+        }
         for name, process in self._processes.items():
-            if name in self.early_stop_reasons:
+            if self.source.get_stop_reason(name) is not None:
                 continue
-            last_passed = self.last_passed_rungs.get(name, 0)
+            last_passed = self.source.get_last_passed_rung(name)
             decision = judge_run(config, name, curves, last_passed_rung=last_passed)
             if decision == EarlyStopDecision(None, last_passed):
                 continue
-            self.last_passed_rungs[name] = decision.last_passed_rung
-            if decision.stop_reason is not None:
-                self.early_stop_reasons[name] = decision.stop_reason
-            write_early_stops(self.folder, self.early_stop_reasons, self.last_passed_rungs)
+            self.source.record_decision(name, decision)
             if decision.stop_reason is not None:
                 process.send_signal(signal.SIGTERM)
 
     def _record_end(self, name: str, code: int) -> None:
-        if name in self.early_stop_reasons:
-            self.print_line(f"{name}: stopped early: {self.early_stop_reasons[name]}")
+        reason = self.source.get_stop_reason(name)
+        self.source.record_end(name, code)
+        if reason is not None:
+            self.print_line(f"{name}: stopped early: {reason}")
         elif code == 0:
             self.print_line(f"{name}: finished")
         elif code == EXIT_PREEMPTED:
@@ -143,11 +139,9 @@ class SweepRunner:
             code = 128 - code if code < 0 else code
             self._exit_code = self._exit_code or code
             self.print_line(
-                f"{name}: failed with exit code {code}: {find_last_error(self._get_log_path(name))}"
+                f"{name}: failed with exit code {code}: "
+                f"{find_last_error(get_log_path(self.folder, name))}"
             )
-
-    def _get_log_path(self, name: str) -> Path:
-        return self.folder / LOGS / f"{name}.log"
 
     @contextmanager
     def _forward_signals(self) -> Iterator[None]:
@@ -179,43 +173,3 @@ def find_last_error(log: Path) -> str:
     ]
     errors = [line for line in lines if line.startswith("error")]
     return f"{(errors or lines or ['no output'])[-1].strip()} ({log})"
-
-
-def load_early_stops(folder: Path) -> dict[str, str]:
-    """Load the names of the runs that were stopped early, with the reasons."""
-    ended = read_json_or_empty(folder / RECORD).get("ended_early", {})
-    return dict(ended) if isinstance(ended, Mapping) else {}
-
-
-def load_last_passed_rungs(folder: Path) -> dict[str, int]:
-    """Load the last rung that each run has passed, in steps."""
-    passed = read_json_or_empty(folder / RECORD).get("passed_rungs", {})
-    if not isinstance(passed, Mapping):
-        return {}
-    return {name: rung for name, rung in passed.items() if isinstance(rung, int)}
-
-
-def write_early_stops(
-    folder: Path, reasons: Mapping[str, str], last_passed_rungs: Mapping[str, int]
-) -> None:
-    """Write why runs were stopped early, and the rungs that runs have passed, atomically."""
-    part = folder / f"{RECORD}.tmp"
-    record = {"ended_early": dict(reasons), "passed_rungs": dict(last_passed_rungs)}
-    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    part.replace(folder / RECORD)
-
-
-@contextmanager
-def lock_sweep_folder(folder: Path) -> Iterator[None]:
-    """Lock the sweep's folder. Raise ProblemsFound if another process holds the lock."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise problem_error(
-                "conflict",
-                f"another sweep is running in '{folder}'",
-                hint="wait for it, or use another folder",
-            ) from None
-        yield

@@ -15,13 +15,16 @@ from titanrun.config.serialize import to_yaml
 from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.recipe.resolving.read_recipe import read_tree
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
-from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
+from titanrun.sweep.iter_paths import Point
 from titanrun.sweep.point_filters import PointFilter, build_value_lookup, parse_filter
 from titanrun.sweep.run_names import build_point_names
-from titanrun.sweep.sweep_file import Point, Sweep, format_sweep_override
+from titanrun.sweep.sweep_file import Sweep, format_sweep_override
+
+Resolver = Callable[..., Resolved]
+"""Function that resolves the recipe of a point, as `resolve_recipe` does."""
+resolve_here: Resolver = partial(resolve_recipe, should_check_inputs=True)
 
 # folder and name of a run, which do not affect its results
-Resolver = Callable[..., Resolved]
 NON_IDENTITY_FIELDS = ("name", "description", "dump_folder")
 NON_BUILD_SECTIONS = ("lr_scheduler", "debug", "metrics", "checkpoint", "guard")
 
@@ -51,16 +54,13 @@ def validate_points(
     overrides: Sequence[str],
     environment: Mapping[str, str],
     *,
-    trains_elsewhere: bool = False,
+    resolve: Resolver = resolve_here,
 ) -> tuple[list[PlannedRun], list[Problem]]:
     """Return the runs of a sweep, and warnings about them.
 
-    `overrides` are for all runs, from the command line. With `trains_elsewhere`, what is missing on
-    this machine are warnings. Raises ProblemsFound with the problems of all points, each problem
-    once.
+    `overrides` are for all runs, from the command line. Raises ProblemsFound with the problems of
+    all points, each problem once.
     """
-    here = partial(resolve_recipe, should_check_inputs=True)
-    resolve = resolve_for_elsewhere if trains_elsewhere else here
     common = merge_overrides(sweep.config.overrides, overrides)
     shared = get_text_nodes(sweep, "overrides", sweep.config.overrides)
     tried = select_points(sweep, common, environment, resolve)

@@ -60,11 +60,11 @@ class Stateful(Protocol):
 class StatefulDataLoader(Protocol):
     """Position of a run in its data, as plain data."""
 
-    def state_dict(self) -> dict[str, int | str]:
-        """Return the position as plain data."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as plain data. Collective for some data."""
 
     def load_state_dict(
-        self, state_dict: Mapping[str, int | str], *, allows_other_data: bool = False
+        self, state_dict: Mapping[str, Any], *, allows_other_data: bool = False
     ) -> None:
         """Restore a position.
 
@@ -89,6 +89,7 @@ class CheckpointManager:
         trainer_state: additional state of trainer kinds other than pretraining.
         last_save_seconds: duration of the last save of this process, None before it.
         run_id: id of the run, for the manifest.
+        assets: files that go with the weights, by name, on the main rank.
         check_owner: raises a problem for a checkpoint of another run.
     """
 
@@ -103,6 +104,7 @@ class CheckpointManager:
     trainer_state: Stateful | None = None
     last_save_seconds: float | None = None
     run_id: str | None = None
+    assets: Mapping[str, bytes] = field(default_factory=dict)
     check_owner: CheckOwner = accept_any_owner
     _last_saved_step: int | None = field(default=None)
 
@@ -135,6 +137,8 @@ class CheckpointManager:
         on_saved = partial(self._log_saved, snapshot, start_time=time.monotonic())
         if self.async_saver is not None and not is_last:
             self.async_saver.start_save(snapshot, on_saved)
+            # weights and states change in updates only
+            self.engine.run_before_update(self.async_saver.wait_for_copies_on_device)
         else:
             self.store.save(snapshot)
             on_saved()
@@ -365,6 +369,7 @@ class CheckpointManager:
             layout={"ranks": self.rank_group.size, **self.parallelism},
             validation_loss=validation_loss,
             run=self.run_id,
+            assets=self.assets,
         )
 
     def _log_saved(self, snapshot: Snapshot, *, start_time: float) -> None:

@@ -33,6 +33,14 @@ IS_DATA_PARALLEL = ReadWhen(
     fact="is_data_parallel",
 )
 
+STREAMS_DATA = ReadWhen(
+    "settings-need-a-stream",
+    "",
+    "without a stream in training.dataset",
+    "set streaming: true in the dataset, or remove it",
+    fact="streams_data",
+)
+
 
 class TrainingConfig(Config):
     """Batches, length, precision, memory."""
@@ -47,6 +55,11 @@ class TrainingConfig(Config):
     `auto`: one forward pass on each data-parallel rank."""
     seq_len: PositiveInt = numerics(2048, unit="tokens")
     """Tokens per sequence."""
+    lanes: OrAuto[PositiveInt] | None = numerics("auto", examples=[128], read_when=STREAMS_DATA)
+    """Logical shards of streamed data, each read from beginning to end. Ranks and loader processes
+    share them out, and may change when a run is resumed; their number may not.
+
+    `auto`: the largest divisor of global_batch_size up to 64. Null if nothing is streamed."""
     steps: OrAuto[PositiveInt] | None = numerics(
         "auto", unit="steps", resume=True, examples=[10000]
     )
@@ -67,7 +80,7 @@ class TrainingConfig(Config):
     dtype: DtypeName = numerics("float32")
     """Storage dtype of weights, gradients and optimizer states. Not of RoPE and loss (fp32)."""
     mixed_precision_param: DtypeName = numerics("bfloat16", read_when=CASTS_WEIGHTS)
-    """Compute dtype of matrix products if weights are stored in fp32 (autocast on one device)."""
+    """Compute dtype of matrix products if weights are stored in fp32."""
     mixed_precision_reduce: Literal["float32"] = numerics("float32")
     """Dtype in which gradients are summed over ranks."""
     enable_cpu_offload: bool = performance(False, resume=True, read_when=IS_DATA_PARALLEL)

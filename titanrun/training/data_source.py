@@ -21,6 +21,10 @@ class SampleSource(Protocol):
         """Return this rank's samples of the next global batch."""
         ...
 
+    def collect_metrics(self) -> dict[str, float]:
+        """Return the metrics since the last call. All ranks must call this."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class DataSource:
@@ -66,5 +70,5 @@ class DataSource:
         """
 
     def collect_metrics(self, recorded: dict[str, float], inp: StepInput) -> dict[str, float]:
-        """Return the recorded metrics."""
-        return recorded
+        """Return the recorded metrics and those of the data loader."""
+        return recorded | self.dataloader.collect_metrics()

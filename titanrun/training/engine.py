@@ -5,7 +5,7 @@ Shapes: B sequences, T tokens per sequence, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from titanrun.distributed.dtensor import (
 )
 from titanrun.distributed.grad_norm import clip_grads_with_norm_, compute_grad_norm
 from titanrun.distributed.parallel_meshes import ParallelMeshes
-from titanrun.distributed.precision import Precision
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.training.engine_outputs import (
     OUTPUT_FNS,
@@ -45,6 +45,12 @@ from titanrun.training.runners.forward_backward import (
     Loss,
 )
 from titanrun.training.token_sampling import scale_logits
+from titanrun.training.update_scalars import (
+    DeferredUpdate,
+    accepts_update_scalars,
+    compute_grad_divisor,
+    set_update_scalars,
+)
 
 
 class Engine(EngineState):
@@ -65,7 +71,7 @@ class Engine(EngineState):
         loss: Loss,
         *,
         device: torch.device,
-        precision: Precision,
+        working_weights: WorkingWeights,
         max_norm: float | None = None,
         meshes: ParallelMeshes | None = None,
         runner: ForwardBackward | None = None,
@@ -74,9 +80,9 @@ class Engine(EngineState):
         optimizer_in_backward: OptimizerInBackward | None = None,
         tied_embeddings: PipelineTiedEmbeddings | None = None,
     ) -> None:
-        super().__init__(model, optimizer, device=device, meshes=meshes)
-        self.lr_schedule, self._precision, self.max_norm = lr_schedule, precision, max_norm
-        self.runner = runner or FullModelForwardBackward(model, loss, precision, device)
+        super().__init__(model, optimizer, working_weights, device=device, meshes=meshes)
+        self.lr_schedule, self.max_norm = lr_schedule, max_norm
+        self.runner = runner or FullModelForwardBackward(model, loss, working_weights)
         self.sequence_sharding, self.document_id_fn = sequence_sharding, document_id_fn
         self.optimizer_in_backward, self.tied_embeddings = optimizer_in_backward, tied_embeddings
         self.steps_done, self.policy_version, self._has_gradients = 0, 0, False
@@ -117,6 +123,7 @@ class Engine(EngineState):
                 "a rule forbids gradient accumulation if weights are updated in the backward pass"
             )
             self._set_learning_rates(None)
+            self._call_before_update()
         valid_tokens = self._count_valid_tokens(parts)
         divisor = compute_loss_divisor(valid_tokens if normalizer is None else normalizer)
         sums = []
@@ -128,7 +135,7 @@ class Engine(EngineState):
         self,
         *,
         lr: float | Sequence[float] | None = None,
-        should_update: Callable[[Tensor], bool] = lambda norm: True,
+        should_update: Callable[[Tensor], bool | DeferredUpdate] = lambda norm: True,
         step_scheduler: bool = True,
     ) -> OptimOutput:
         """Clip gradients, update weights, zero gradients and advance the LR schedule.
@@ -137,22 +144,44 @@ class Engine(EngineState):
             lr: this step's learning rate of all groups, or one per group. Default: peak x schedule.
             should_update: returns whether to apply gradients of that norm. The gradients still
                 exist when it is called. With `optimizer_in_backward` the updates are already done:
-                False then says that the weights are spoiled.
+                False then says that the weights are spoiled. A deferred decision is left to the
+                optimizer's kernel if it can read it, else the gradients are applied.
             step_scheduler: whether to advance the schedule. If False, call `lr_scheduler_step`.
         """
         parameters = self._get_optimized_parameters()
         norm = self._compute_grad_norm(parameters)
-        should_apply = should_update(norm)
-        if should_apply and self.max_norm is not None:
-            clip_grads_with_norm_(parameters, total_norm=norm, max_norm=self.max_norm)
+        decision = should_update(norm)
+        found_inf = decision.found_inf if isinstance(decision, DeferredUpdate) else None
+        should_apply = found_inf is not None or bool(decision)
         self._set_learning_rates(lr)
+        self._call_before_update()
         if should_apply:
-            self.optimizer.step()
+            self._apply_gradients(parameters, norm, found_inf)
             self.policy_version += 1
             self.notify_weights_changed()
         self.zero_grad()
         self.steps_done += step_scheduler
         return OptimOutput(norm, self.optimizer.param_groups[0]["lr"], is_skipped=not should_apply)
+
+    def _apply_gradients(
+        self, parameters: Sequence[Tensor], norm: Tensor, found_inf: Tensor | None
+    ) -> None:
+        """Clip the gradients and update the weights, in one kernel if the optimizer has it."""
+        if not self.uses_update_scalars:
+            if self.max_norm is not None:
+                clip_grads_with_norm_(parameters, total_norm=norm, max_norm=self.max_norm)
+            self.optimizer.step()
+            return
+        scale = None if self.max_norm is None else compute_grad_divisor(norm, self.max_norm)
+        with set_update_scalars(self.optimizer, grad_scale=scale, found_inf=found_inf):
+            self.optimizer.step()
+
+    @cached_property
+    def uses_update_scalars(self) -> bool:
+        """Whether the optimizer's kernel clips gradients and can refuse an update."""
+        return self.optimizer_in_backward is None and accepts_update_scalars(
+            self.optimizer, self.device
+        )
 
     def lr_scheduler_step(self) -> float:
         """Advance the LR schedule and return the learning rate of the next update.
@@ -270,6 +299,7 @@ class Engine(EngineState):
         to = self.device if torch.device(device).type == self.device.type else torch.device(device)
         if model:
             self.model.to(to)
+            self.working_weights.to(to)
         if optimizer:
             move_optimizer_state(self.optimizer, to)
 
@@ -277,9 +307,9 @@ class Engine(EngineState):
         """Put the model into evaluation mode within the block, then restore its mode."""
         return self._set_mode(training=False)
 
-    def autocast(self) -> AbstractContextManager[object]:
-        """Apply the autocast of the run's passes within the block."""
-        return self._precision.autocast(self.device)
+    def use_working_weights(self) -> AbstractContextManager[None]:
+        """Make the model compute as in the run's passes within the block."""
+        return self.working_weights.swap_in()
 
     def train_mode(self) -> AbstractContextManager[None]:
         """Put the model into training mode within the block, then restore its mode."""
@@ -336,6 +366,7 @@ class Engine(EngineState):
         averaging = find_averaging_optimizer(self.optimizer) if before and not training else None
         self.model.train(training)
         if averaging is not None:
+            self._call_before_update()
             averaging.swap_in_averages()
             self.notify_weights_changed()
         try:

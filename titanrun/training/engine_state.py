@@ -17,6 +17,7 @@ from titanrun.distributed.dtensor import (
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.quantized_weights import maybe_dequantize
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.training.engine_outputs import find_averaging_optimizer
 
 MODEL_PREFIX = "model."
@@ -28,6 +29,7 @@ class EngineState:
     Args:
         model: the model, or this rank's part of it.
         optimizer: its optimizer.
+        working_weights: the weights that passes compute with.
         device: the compute device.
         meshes: the meshes of this rank, None for a single rank.
     """
@@ -36,13 +38,17 @@ class EngineState:
         self,
         model: nn.Module,
         optimizer: Optimizer,
+        working_weights: WorkingWeights,
         *,
         device: torch.device,
         meshes: ParallelMeshes | None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.device, self.meshes = device, meshes
-        self._weights_listeners: list[Callable[[], None]] = []
+        self.working_weights = working_weights
+        self._before_update: list[Callable[[], None]] = []
+        # first: what others derive from the weights, they may derive from the copies
+        self._weights_listeners: list[Callable[[], None]] = [working_weights.mark_stale]
 
     def notify_weights_changed(self) -> None:
         """Notify listeners, which hold values derived from the weights, of new weights."""
@@ -52,6 +58,15 @@ class EngineState:
     def add_weights_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every change of the weights."""
         self._weights_listeners.append(listener)
+
+    def run_before_update(self, call: Callable[[], None]) -> None:
+        """Call `call` once, before weights or optimizer state change the next time."""
+        self._before_update.append(call)
+
+    def _call_before_update(self) -> None:
+        calls, self._before_update = self._before_update, []
+        for call in calls:
+            call()
 
     def named_state_tensors(self, *, with_optimizer: bool = True) -> dict[str, Tensor]:
         """Return weights and optimizer state by name, without copies.

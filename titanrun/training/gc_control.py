@@ -7,6 +7,7 @@ from typing import Self
 
 import torch
 
+from titanrun.config.pluralize import pluralize
 from titanrun.training.config import TrainingConfig
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class GarbageCollection:
     def __enter__(self) -> Self:
         self._was_automatic = gc.isenabled()
         gc.disable()
-        gc.collect(YOUNG_GENERATION)
+        # cycles of the time before are not the first step's
+        gc.collect(ALL_GENERATIONS if self.reports_cycles else YOUNG_GENERATION)
         return self
 
     def __exit__(
@@ -52,9 +54,9 @@ class GarbageCollection:
             count = collect_tensor_cycles()
             if count:
                 log.warning(
-                    "step %d: reference cycles kept %d tensors alive until garbage collection",
+                    "step %d: reference cycles kept %s alive until garbage collection",
                     step,
-                    count,
+                    pluralize(count, "tensor"),
                 )
         elif step % self.interval_steps == 0:
             gc.collect(YOUNG_GENERATION)
@@ -65,7 +67,8 @@ def collect_tensor_cycles() -> int:
     flags = gc.get_debug()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect(ALL_GENERATIONS)
-    count = sum(isinstance(thing, torch.Tensor) for thing in gc.garbage)
+    # by its type: isinstance() asks a weak proxy for the class of its object, which may be gone
+    count = sum(issubclass(type(thing), torch.Tensor) for thing in gc.garbage)
     gc.garbage.clear()
     gc.set_debug(flags)
     gc.collect(ALL_GENERATIONS)

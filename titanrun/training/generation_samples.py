@@ -56,7 +56,7 @@ class TextSampler:
         """
         if step % self.interval_steps:
             return
-        with self.engine.eval_mode(), self.engine.autocast():
+        with self.engine.eval_mode(), self.engine.use_working_weights():
             found = generate(
                 self.engine.model,
                 [prompt.ids for prompt in self.prompts],
@@ -107,7 +107,7 @@ class ImageSampler:
         """
         if step % self.interval_steps:
             return
-        with self.engine.eval_mode(), self.engine.autocast():
+        with self.engine.eval_mode(), self.engine.use_working_weights():
             images = self.generate_images(self.engine.model)
         if self.folder is None:
             return

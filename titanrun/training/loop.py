@@ -11,13 +11,14 @@ from titanrun.components.metrics.metric_logger import MetricLogger
 from titanrun.components.metrics.step_metrics import StepMetrics
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.config.pluralize import pluralize
-from titanrun.distributed.device import is_accelerator
+from titanrun.config.problems import ProblemsFound
 from titanrun.training.config import GuardConfig
 from titanrun.training.engine import Engine
 from titanrun.training.engine_outputs import StepOutput
 from titanrun.training.loop_config import CheckpointManagerProtocol, LoopConfig
 from titanrun.training.nonfinite import NonFiniteError, NonFiniteGuard
 from titanrun.training.recovery_budget import RecoveryBudget
+from titanrun.training.replicas.group_signals import GroupSignals
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.synced_signals import SyncedSignals
 from titanrun.training.train_hook import (
@@ -31,6 +32,7 @@ from titanrun.training.train_hook import (
     forward_backward,
 )
 from titanrun.training.train_state import TrainState
+from titanrun.training.update_scalars import DeferredUpdate
 from titanrun.training.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class TrainLoop:
     metrics: MetricLogger
     step_metrics: StepMetrics
     throughput: Throughput
-    signals: SignalRequests | SyncedSignals = field(default_factory=SignalRequests)
+    signals: SignalRequests | SyncedSignals | GroupSignals = field(default_factory=SignalRequests)
     guard: NonFiniteGuard = field(default_factory=NonFiniteGuard)
     recovery: RecoveryBudget = field(default_factory=lambda: RecoveryBudget(GuardConfig()))
     watchdog: Watchdog = field(default_factory=lambda: Watchdog(GuardConfig()))
@@ -63,12 +65,14 @@ class TrainLoop:
     _has_trained: bool = False
     _lr: float = 0.0
     _logged_step: int = 0
+    _data_error: ProblemsFound | None = None
 
     def train(self) -> TrainResult:
         """Run the remaining steps.
 
         Raises:
             NonFiniteError: the loss or a gradient is NaN or infinite, and the run cannot recover.
+            ProblemsFound: the data of the next step cannot be read.
         """
         step, end, result = self.state.step, self.config.steps, None
         if step >= end:
@@ -81,11 +85,14 @@ class TrainLoop:
             self.source.start(self.state)
             self._call("on_train_begin")
             while (
-                self.source.has_next()
+                self._has_next()
+                and self._data_error is None
                 and self.state.step < self.config.last_step
                 and not self.signals.should_stop
             ):
                 self._run_step()
+            if self._data_error is not None:
+                raise self._data_error
             result = self._build_result()
         finally:
             self._call("on_train_end", result)
@@ -132,12 +139,34 @@ class TrainLoop:
         self.signals.sync()
         return True
 
-    def _should_update(self, inp: StepInput, output: StepOutput, grad_norm: Tensor) -> bool:
-        if self.guard.should_update(self.state.step + 1, loss=output.loss, grad_norm=grad_norm):
+    def _should_update(
+        self, inp: StepInput, output: StepOutput, grad_norm: Tensor
+    ) -> bool | DeferredUpdate:
+        decision = self.guard.should_update(
+            self.state.step + 1, loss=output.loss, grad_norm=grad_norm, step_input=inp
+        )
+        if decision:
             self.recovery.record_update()
-            return True
+            return decision
         self._call("on_update_rejected", inp, output, grad_norm)
         return False
+
+    def _read_guard(self) -> None:
+        """Read the values of the last steps.
+
+        Raises:
+            NonFiniteError: one of them was bad. Its outputs were computed again for the report.
+        """
+        try:
+            self.guard.read()
+        except NonFiniteError as error:
+            inp: StepInput | None = error.unread_input
+            if inp is not None:
+                with self.step_metrics.open():
+                    output = forward_backward(self.engine, inp)
+                    self._call("on_update_rejected", inp, output, output.loss)
+                self.engine.zero_grad()
+            raise
 
     def _recover(self) -> bool:
         """Handle a rejected update.
@@ -162,7 +191,7 @@ class TrainLoop:
         with self.watchdog.watch_save():
             step = None if self.checkpoints is None else self.checkpoints.rollback()
         if step is None:
-            raise error.with_reason("there is no checkpoint to go back to")
+            raise error.with_reason("no checkpoint to roll back to")
         log.warning(
             "%s: rolling back to step %d, skipping the data consumed since then", error, step
         )
@@ -174,17 +203,18 @@ class TrainLoop:
     def _do_what_is_due(self, inp: StepInput) -> None:
         """Check the numbers, validate, log and save, in this order."""
         step = self.state.step
-        is_last = step == self.config.steps or not self.source.has_next()
+        is_last = step == self.config.steps or not self._has_next()
         if self.checkpoints is not None:
             self.checkpoints.check()
         validates = self._is_due("validate", is_last)
         logs = validates or is_last or step == 1 or step % self.config.log_every == 0
-        logs = logs or self._is_due("log", is_last)
+        logs = logs or self._is_due("log", is_last) or self._data_error is not None
         save_requested = self.signals.pop_save_request()
         saves = save_requested or is_last or self._is_due("save", is_last)
+        saves = saves or self._data_error is not None
         # reading waits for the accelerator: only if something else waits, and before any save
-        if logs or saves or not is_accelerator(self.engine.device):
-            self.guard.read()
+        if logs or saves or self.guard.must_read or not self.guard.defers_checks:
+            self._read_guard()
         is_new, validation = step > self._logged_step, dict[str, float]()
         for hook in self._hooks_by_event["on_validate"] if validates and is_new else ():
             validation |= hook.on_validate(self)
@@ -195,6 +225,18 @@ class TrainLoop:
         if saves:
             self._save(is_last=is_last, validation_loss=validation.get("validation/loss"))
         self._call("on_step_complete", is_last)
+
+    def _has_next(self) -> bool:
+        """Return whether there is another step.
+
+        If its data cannot be read, on all ranks, keep the problem and return True: the last step
+        is logged and saved first.
+        """
+        try:
+            return self.source.has_next()
+        except ProblemsFound as error:
+            self._data_error = error
+            return True
 
     def _is_due(self, event: DueEvent, is_last: bool) -> bool:
         return any(hook.is_due(self, event, is_last) for hook in self._hooks_by_event["is_due"])
@@ -242,7 +284,7 @@ class TrainLoop:
             text += ", nothing saved: this run writes no checkpoints"
             return TrainResult("failed", step, text, self.signals.exit_code)
         if self._has_trained:
-            self.guard.read()
+            self._read_guard()
             self._save()
         saved = "saved" if self.checkpoints is not None and step > 0 else "nothing saved"
         return TrainResult("preempted", step, f"{text}, {saved}")

@@ -14,9 +14,12 @@ from torch import Tensor
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.process_group import is_process_group_initialized
 from titanrun.training.loss_spikes import LossSpikeDetector
+from titanrun.training.update_scalars import DeferredUpdate
 
 EXIT_NON_FINITE = 5
 CPU = torch.device("cpu")
+# batches of token ids are small, but not nothing
+MAX_UNREAD_STEPS = 32
 NonFinitePolicy = Literal["stop", "skip", "rollback"]
 
 
@@ -49,6 +52,8 @@ class NonFiniteError(Exception):
     """
 
     exit_code = EXIT_NON_FINITE
+    # input of the step, if its values were read after it
+    unread_input: Any = None
 
     def __init__(self, *, step: int, name: str, value: float | str, reason: str = "") -> None:
         self.step = step
@@ -72,22 +77,38 @@ class NonFiniteGuard:
 
     On a CPU, and if the policy needs it, a step is checked before its update. On an accelerator
     that check would wait for the device. With the policy `stop`, the values therefore stay on the
-    device until they are read, all in one transfer.
+    device until they are read, all in one transfer. From the first bad step on, fused optimizers
+    update nothing, and the inputs of steps are kept until their values are read.
 
     Args:
         policy: reaction to a bad step.
         device: device of the values.
         spike_detector: observes the loss, or the gradient norm, of every step.
         is_enabled: False if the values are meaningless, because other ranks are only simulated.
+        num_later_updates: updates with the gradients of a bad step, and after it, before it was
+            read. Fused optimizers refused them.
     """
 
     policy: NonFinitePolicy = "stop"
     device: torch.device = CPU
     spike_detector: LossSpikeDetector = field(default_factory=LossSpikeDetector)
     is_enabled: bool = True
+    num_later_updates: int = 0
     _steps: list[int] = field(default_factory=list)
     _values: list[Tensor] = field(default_factory=list)
     _last_values: StepValues | None = None
+    _inputs: list[Any] = field(default_factory=list)
+    _found_inf: Tensor | None = None
+
+    @property
+    def defers_checks(self) -> bool:
+        """Whether values stay on the device until they are read."""
+        return self.policy == "stop" and is_accelerator(self.device)
+
+    @property
+    def must_read(self) -> bool:
+        """Whether so many steps are unread that their inputs take too much memory."""
+        return len(self._steps) >= MAX_UNREAD_STEPS
 
     @property
     def last_values(self) -> StepValues:
@@ -95,14 +116,21 @@ class NonFiniteGuard:
         assert self._last_values is not None, "no step was watched"
         return self._last_values
 
-    def should_update(self, step: int, *, loss: Tensor, grad_norm: Tensor) -> bool:
+    def should_update(
+        self, step: int, *, loss: Tensor, grad_norm: Tensor, step_input: Any = None
+    ) -> bool | DeferredUpdate:
         """Return whether to apply the update, equal on all ranks.
 
-        Return True if the check is deferred.
+        Args:
+            step: the step.
+            loss: its loss.
+            grad_norm: its gradient norm.
+            step_input: kept until the values are read, if the check is deferred.
         """
-        if self.policy == "stop" and is_accelerator(self.device):
+        if self.defers_checks:
             self.record_step(step, loss=loss, grad_norm=grad_norm)
-            return True
+            self._inputs.append(step_input)
+            return DeferredUpdate(self._latch(loss, grad_norm)) if self.is_enabled else True
         values = torch.stack((loss.float(), grad_norm.float()))
         if is_process_group_initialized():
             # sums over ranks carry a NaN to all of them, but nothing depends on that
@@ -126,11 +154,24 @@ class NonFiniteGuard:
         if self._steps:
             values = torch.stack(self._values).tolist()
             steps, self._steps, self._values = self._steps, [], []
-            for step, (loss, norm) in zip(steps, values, strict=True):
+            inputs, self._inputs, self._found_inf = self._inputs, [], None
+            for index, (step, (loss, norm)) in enumerate(zip(steps, values, strict=True)):
                 self._set_last_values(StepValues(step, loss, norm))
                 if self.last_values.nonfinite_name and self.is_enabled:
-                    raise NonFiniteError.from_values(self.last_values)
+                    error = NonFiniteError.from_values(self.last_values)
+                    self.num_later_updates = len(steps) - index
+                    if index < len(inputs):
+                        error.unread_input = inputs[index]
+                    raise error
         return self.last_values
+
+    def _latch(self, loss: Tensor, grad_norm: Tensor) -> Tensor:
+        """Return 1 on the device if this step or an unread one before it is not finite, else 0."""
+        is_bad = (~(loss + grad_norm).isfinite()).float()
+        if self._found_inf is not None:
+            is_bad = torch.maximum(is_bad, self._found_inf)
+        self._found_inf = is_bad
+        return is_bad
 
     def _set_last_values(self, numbers: StepValues) -> None:
         self._last_values = numbers

@@ -28,12 +28,14 @@ class NonFiniteReport:
         first_nonfinite_module: the first module whose recomputed output is not finite. None if all
             outputs are finite, so that the backward pass is the cause.
         grad_norms: norm of this rank's shard of each gradient, by parameter, in the model's order.
+        num_later_updates: updates between the step and the recomputation.
     """
 
     values: StepValues
     nonfinite_sequences: list[int]
     first_nonfinite_module: str | None
     grad_norms: dict[str, float]
+    num_later_updates: int = 0
 
 
 def collect_nonfinite_report(

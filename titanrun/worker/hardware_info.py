@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from titanrun.distributed.device import get_device_name, is_accelerator, select_device
+from titanrun.distributed.rank_env import get_allocator_options
 
 # version files of the kernel modules of NVIDIA's and AMD's drivers
 CPUINFO = Path("/proc/cpuinfo")
@@ -35,6 +36,7 @@ def get_hardware_info(device: torch.device) -> dict[str, object]:
         "cuda": torch.version.cuda,
         "rocm": torch.version.hip,
         "cudnn": cudnn,
+        "allocator": get_allocator_options() if is_accelerator(device) else None,
         "processor": get_cpu_model(),
         "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),

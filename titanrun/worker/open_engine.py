@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +58,10 @@ from titanrun.worker.build.build_rollouts import (
 )
 from titanrun.worker.process_group_setup import build_parallel_dims
 from titanrun.worker.weights.engine_checkpoints import EngineCheckpoints
-from titanrun.worker.weights.huggingface_export import gather_huggingface_weights
+from titanrun.worker.weights.huggingface_export import (
+    export_huggingface,
+    gather_huggingface_weights,
+)
 from titanrun.worker.weights.initial_weights import load_initial_weights, load_weight_stream
 from titanrun.worker.worker_job import RENDEZVOUS_TIMEOUT_SECONDS, WorkerJob
 
@@ -319,6 +323,21 @@ def get_rl_config(recipe: Recipe) -> RlConfig:
     return recipe.rl
 
 
+def export_trainer_weights(handle: EngineHandle, folder: Path) -> None:
+    """Write a folder that transformers can load. Collective: all ranks must call this."""
+    tokenizer = handle.recipe.tokenizer
+    assert tokenizer != "auto", "a resolved recipe has one or none"
+    export_huggingface(
+        folder,
+        engine=handle.engine,
+        model_config=handle.recipe.model,
+        tokenizer=tokenizer,
+        dtype_name=handle.recipe.checkpoint.export_dtype,
+        is_writer=get_default_rank_group().rank == 0,
+        lora=find_lora_converter(handle.recipe),
+    )
+
+
 def open_policy_trainer(
     recipe: RecipeSource,
     overrides: Sequence[str] = (),
@@ -347,7 +366,13 @@ def open_policy_trainer(
         dp_rank=handle.dp_rank,
         save=None
         if checkpoints is None
-        else lambda step: handle.save(checkpoints, step=step, keep=keep),
+        else lambda step, is_last: handle.save(
+            checkpoints,
+            step=step,
+            keep=keep,
+            model_only=is_last and handle.recipe.checkpoint.last_save_model_only,
+        ),
+        export=partial(export_trainer_weights, handle),
         load=None if checkpoints is None else lambda step: handle.load(checkpoints, step=step),
         on_close=handle.close,
     )

@@ -27,17 +27,18 @@ from titanrun.recipe.rundir.run_files import (
     read_json_or_empty,
     write_indented_json,
 )
+from titanrun.recipe.rundir.run_lock import lock_run_directory
 from titanrun.recipe.rundir.run_notification import run_notify_command
 from titanrun.recipe.trainer_kinds import load_trainer_builder
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.train_hook import TrainResult
 from titanrun.worker.build.build_evaluation import run_evaluation
+from titanrun.worker.build.run_start_log import NOTHING_SAVED
 from titanrun.worker.logging_setup import FAILURES_LOGGER, SecretValues, configure_logging
 from titanrun.worker.oom_report import format_memory_table
 from titanrun.worker.problem_origins import attach_origins
-from titanrun.worker.run_lock import lock_run_directory
 from titanrun.worker.status_file import StatusFile
-from titanrun.worker.training_template import find_training_template
+from titanrun.worker.training_template import find_training_end_ids
 from titanrun.worker.weights.huggingface_export import export_huggingface
 from titanrun.worker.worker_failures import (
     WorkerFailure,
@@ -85,10 +86,10 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
         return EXIT_USAGE
     resolved = None if joins else Path(given[0])
     try:
-        # the main rank locks the run directory for all ranks
+        # the main rank locks the run directory for all ranks, and the launcher for all groups
         lock = (
             lock_run_directory(resolved.parent)
-            if place.is_main_rank and resolved is not None
+            if place.is_main_rank and place.group is None and resolved is not None
             else nullcontext()
         )
         with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
@@ -105,9 +106,13 @@ def run_job(job: WorkerJob, signals: SignalRequests) -> int:
     The state of the run is recorded in status.json.
     """
     run_dir, place = job.resolved_path.parent, job.rank_info
-    status = StatusFile(run_dir / STATUS, is_main_rank=place.is_main_rank)
+    status = StatusFile(
+        run_dir / STATUS,
+        is_main_rank=place.is_main_rank,
+        is_in_group=place.group is not None,
+    )
     hidden = SecretValues()
-    with configure_logging(run_dir / "logs" / f"rank-{place.rank}.log", hidden, place):
+    with configure_logging(run_dir / "logs" / f"{place.file_stem}.log", hidden, place):
         status.set_state("starting")
         try:
             outcome = train_run(job, signals, status, hidden)
@@ -131,8 +136,11 @@ def run_job(job: WorkerJob, signals: SignalRequests) -> int:
 
 
 def notify_run_end(job: WorkerJob, status: StatusFile, exit_code: int, message: str) -> None:
-    """Run the notification command at the end of the run, on the main rank only."""
-    if job.rank_info.is_main_rank:
+    """Run the notification command at the end of the run, on the main rank only.
+
+    The launcher of replica groups does it for them.
+    """
+    if job.rank_info.is_main_rank and job.rank_info.group is None:
         warning = run_notify_command(
             get_environment_variables(),
             job.resolved_path.parent,
@@ -172,6 +180,8 @@ def train_run(
         recipe, job, signals=signals, on_step=status.record_step
     ) as trainer:
         status.step = trainer.state.step
+        if job.rank_info.group is not None:
+            trainer.session.add_writer_listener(status.set_writer)
         if recipe.checkpoint.create_seed_checkpoint:
             return save_seed_checkpoint(trainer)
         outcome = get_train_method(trainer)()
@@ -181,6 +191,8 @@ def train_run(
                 export_final_model(
                     recipe, trainer, job.resolved_path.parent / EXPORT_FOLDER, job.rank_info
                 )
+    if not recipe.checkpoint.enable and job.rank_info.is_main_rank:
+        log.info("%s", NOTHING_SAVED)
     return outcome
 
 
@@ -234,7 +246,7 @@ def export_final_model(
         dtype_name=recipe.checkpoint.export_dtype,
         is_writer=rank_info.is_main_rank,
         lora=find_lora_converter(recipe),
-        template=find_training_template(recipe),
+        end_ids=find_training_end_ids(recipe),
     )
     # written last: an export without it is incomplete
     if rank_info.is_main_rank:
@@ -248,7 +260,9 @@ def get_traceback_path(failure: WorkerFailure, rank_info: RankInfo) -> Path:
     """
     name = "internal-error" if failure.is_internal else "broken-off"
     return Path("logs") / (
-        f"{name}.txt" if rank_info.is_main_rank else f"{name}-rank-{rank_info.rank}.txt"
+        f"{name}.txt"
+        if rank_info.is_main_rank and rank_info.group is None
+        else f"{name}-{rank_info.file_stem}.txt"
     )
 
 

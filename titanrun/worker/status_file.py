@@ -26,11 +26,14 @@ class StatusFile:
     Args:
         path: the file.
         is_main_rank: whether this is the first rank. Other ranks write only failures.
+        is_in_group: whether this is one of several replica groups. It writes only while it writes
+            the files of the run, and no failures, after which others may train on.
     """
 
-    def __init__(self, path: Path, *, is_main_rank: bool = True) -> None:
+    def __init__(self, path: Path, *, is_main_rank: bool = True, is_in_group: bool = False) -> None:
         self.path = path
-        self.is_main_rank = is_main_rank
+        self.is_main_rank, self.is_in_group = is_main_rank, is_in_group
+        self.is_writer = not is_in_group
         self.state: WorkerState = "starting"
         # a start that fails before its first step keeps the step of the previous start
         self.step = read_last_step(path)
@@ -38,7 +41,8 @@ class StatusFile:
         self._has_warned = False
         # a pid alone is ambiguous after a reboot or on another machine
         self._process_identity = {
-            "pid": os.getpid(),
+            # a signal to the launcher of replica groups reaches all of them
+            "pid": os.getppid() if is_in_group else os.getpid(),
             "host": socket.gethostname(),
             "boot_id": read_boot_id(),
         }
@@ -55,7 +59,7 @@ class StatusFile:
         """Write the file with a new state, replacing the old one atomically."""
         self.state = state
         self.step = self.step if step is None else step
-        if not self.is_main_rank and state != "failed":
+        if not self._is_written(state):
             return
         content = {
             "state": state,
@@ -72,6 +76,15 @@ class StatusFile:
                 log.warning("cannot write status.json, training continues: %s", error)
             self._has_warned = True
         self._last_write_time = time.monotonic()
+
+    def set_writer(self, is_writer: bool) -> None:
+        """Set whether this process's group writes the files of the run."""
+        self.is_writer = is_writer
+
+    def _is_written(self, state: WorkerState) -> bool:
+        if self.is_in_group:
+            return self.is_main_rank and self.is_writer and state != "failed"
+        return self.is_main_rank or state == "failed"
 
     def _write_atomically(self, text: str) -> None:
         part = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")

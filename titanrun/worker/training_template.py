@@ -1,36 +1,48 @@
 """The chat template that a run trains with, for what generates from it or exports it."""
 
-import logging
-from pathlib import Path
-
-from titanrun.components.data.config import ChatDatasetConfig, PreferenceDatasetConfig
+from titanrun.components.data.chat_config import ConversationsConfig
+from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat_template
 from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.end_of_turn import find_end_tokens
+from titanrun.components.tokenizers.spec.tokenizer_files import load_vocab
 from titanrun.config.nested_problems import nest_problems
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.data import get_all_datasets
 
-log = logging.getLogger(__name__)
 
+def find_training_end_ids(recipe: Recipe) -> frozenset[int]:
+    """Return the ids at which generation stops, beside those that the tokenizer's folder names.
 
-def find_training_template(recipe: Recipe) -> Path | None:
-    """Return the template file that the training data names, or None for the tokenizer's own.
+    These are the tokenizer's `stop_tokens`, and the tokens that end the replies that the run trains
+    on, if it trains on conversations.
 
-    Several different ones in a mixture are None, too, with a warning.
+    Raises:
+        ProblemsFound: A data problem if the template or the tokenizer cannot be read.
     """
-    if recipe.kind == "rl":
-        return None
-    trained = (ChatDatasetConfig, PreferenceDatasetConfig)
-    named = {
-        dataset.template
+    if not isinstance(recipe.tokenizer, TokenizerConfig):
+        return frozenset()
+    trains_replies = any(
+        path[0] == "training" and isinstance(dataset, ConversationsConfig | RepliesConfig)
         for path, dataset in get_all_datasets(recipe)
-        if path[0] == "training" and isinstance(dataset, trained)
-    }
-    if len(named) > 1:
-        log.warning("the data was trained with several chat templates; taking the tokenizer's own")
-        return None
-    template = next(iter(named), None)
-    return None if template is None else Path(template)
+    )
+    if not trains_replies:
+        return find_stop_token_ids(recipe.tokenizer)
+    found = find_end_tokens(load_training_template(recipe), recipe.tokenizer)
+    ids = load_vocab(recipe.tokenizer.folder)
+    return frozenset(ids[text] for text in found if text in ids)
+
+
+def find_stop_token_ids(tokenizer: TokenizerConfig) -> frozenset[int]:
+    """Return the ids of the tokenizer's `stop_tokens`.
+
+    Raises:
+        ProblemsFound: A data problem if the tokenizer cannot be read.
+    """
+    if not tokenizer.stop_tokens:
+        return frozenset()
+    ids = load_vocab(tokenizer.folder)
+    return frozenset(ids[text] for text in tokenizer.stop_tokens if text in ids)
 
 
 def load_training_template(recipe: Recipe) -> ChatTemplate:
@@ -40,6 +52,5 @@ def load_training_template(recipe: Recipe) -> ChatTemplate:
         ProblemsFound: A data problem if there is none, or it cannot be read.
     """
     assert isinstance(recipe.tokenizer, TokenizerConfig), "conversations require a tokenizer"
-    file = find_training_template(recipe)
-    with nest_problems(("tokenizer",) if file is None else ("training", "dataset")):
-        return load_chat_template(None if file is None else str(file), recipe.tokenizer.folder)
+    with nest_problems(("tokenizer",)):
+        return load_chat_template(recipe.tokenizer)

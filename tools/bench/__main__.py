@@ -15,9 +15,11 @@ background
 python tools/bench interruptions      what a save takes from a run, SIGTERM to committed, SIGKILL to
 the next step
 python tools/bench data               tokenising against the library alone, a batch from the cache
+python tools/bench streams            memory over gigabytes of a stream, waits for its batches
 python tools/bench experiments        the live display, runs ls of many runs, plot of long ones
-python tools/bench gpu [--toy]        throughput on the accelerator; --toy: the same code at toy
-size on a CPU
+python tools/bench overlap            RL with generation beside training against one after the other
+python tools/bench gpu [--toy]        rows against a bare loop on one GPU, each side in a process of
+its own; --toy: the whole program at toy size on a CPU
 """
 
 import argparse
@@ -32,8 +34,12 @@ from compare import Comparison, compare
 from data import data_report
 from experiments import experiments_report
 from families import families_report
+from gpu import gpu_report
+from gpu_rows import ROWS, TOY_ROWS
 from interruptions import interruptions_report
+from overlap import overlap_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
+from streams import streams_report
 from two_ranks import two_ranks_report
 
 from recipes import recipes_report
@@ -46,11 +52,6 @@ TINY_MODEL = (
     "training.seq_len=16",
     "training.mixed_precision_param=float32",
 )
-GPU_SIZES = {
-    "debugmodel, 32 x 2048": ("training.local_batch_size=32", "training.seq_len=2048"),
-    "1B, 8 x 2048": ("model.flavor=1B", "training.local_batch_size=8", "training.seq_len=2048"),
-}
-TOY_SIZES = {"debugmodel, 2 x 64": ("training.local_batch_size=2", "training.seq_len=64")}
 
 
 def main() -> None:
@@ -67,7 +68,9 @@ def main() -> None:
         "checkpoints",
         "interruptions",
         "data",
+        "streams",
         "experiments",
+        "overlap",
         "gpu",
     )
     parser.add_argument("what", nargs="?", choices=names)
@@ -76,6 +79,12 @@ def main() -> None:
         action="store_true",
         help="gpu: toy size on the CPU, so that the code stays alive without a GPU",
     )
+    parser.add_argument("--rows", help="gpu: rows, comma-separated; default: all, by priority")
+    parser.add_argument("--budget", type=float, default=480, help="gpu: seconds for all rows")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/bench-gpu"), help="gpu: folder of the results"
+    )
+    parser.add_argument("--batches", type=int, default=5000, help="streams: of 64 x 1024 tokens")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
     parser.add_argument(
@@ -101,8 +110,20 @@ def main() -> None:
         interruptions_report(min(options.runs, 3))
     if options.what in (None, "experiments"):
         experiments_report(options.runs)
+    run_reports_by_request(options)
+
+
+def run_reports_by_request(options: argparse.Namespace) -> None:
+    """Run what takes too long, or needs too much, to be part of all benchmarks."""
+    if options.what == "streams":
+        streams_report(options.batches)
+    if options.what == "overlap":
+        overlap_report(min(options.runs, 3))
     if options.what == "gpu":
-        gpu_report(toy=options.toy)
+        default = TOY_ROWS if options.toy else ROWS
+        rows = options.rows.split(",") if options.rows else list(default)
+        if not gpu_report(rows, budget=options.budget, folder=options.out, toy=options.toy):
+            sys.exit(1)
 
 
 def train_report(blocks: int, steps: int) -> None:
@@ -122,20 +143,6 @@ def train_report(blocks: int, steps: int) -> None:
         f"host overhead a step: {tiny.overhead_seconds * 1e6:.0f} us CPU (target: at most 50 us "
         f"or 0.5% of a step)"
     )
-
-
-def gpu_report(*, toy: bool) -> None:
-    """Throughput on the accelerator against the bare loop."""
-    device = "cpu" if toy else "gpu"
-    for name, overrides in (TOY_SIZES if toy else GPU_SIZES).items():
-        comparison = compare(
-            DEBUG_RECIPE,
-            [f"device={device}", *overrides],
-            blocks=2 if toy else 5,
-            steps_per_block=2 if toy else 20,
-            threads=None,
-        )
-        report(name, comparison, "toy size, says nothing about speed" if toy else "target 0.98")
 
 
 def report(name: str, comparison: Comparison, note: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
 from titanrun.components.checkpoints.checkpoint_reader import Snapshot
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.distributed.host_copies import HostCopies, PageLock
 
 
 def snapshot(step: int, tensors: dict[str, torch.Tensor]) -> Snapshot:
@@ -75,3 +76,85 @@ def test_an_error_comes_back_once(ask: Callable[[AsyncSaver], None]) -> None:
     with pytest.raises(OSError, match="No space left"):
         ask(saves)
     saves.close()
+
+
+class Driver:
+    """Stands in for the accelerator's driver, which locks pages or refuses to."""
+
+    def __init__(self, *, accepts: bool = True, available: int = 1 << 40) -> None:
+        self.locked: list[int] = []
+        self.accepts, self.available = accepts, available
+
+    def register(self, buffer: torch.Tensor) -> bool:
+        if self.accepts:
+            self.locked.append(buffer.data_ptr())
+        return self.accepts
+
+    def unregister(self, buffer: torch.Tensor) -> None:
+        self.locked.remove(buffer.data_ptr())
+
+    def stage(self, *, is_shared: bool) -> StagingBuffer:
+        lock = PageLock(self.register, self.unregister, lambda: self.available)
+        return StagingBuffer(is_shared=is_shared, page_lock=lock, needs_lock=lambda tensors: True)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_both_kinds_of_buffers_lock_their_pages_and_unlock_them(is_shared: bool) -> None:
+    driver = Driver()
+    stage = driver.stage(is_shared=is_shared)
+    stage.stage({"w": torch.ones(100)})
+    assert driver.locked == [stage.buffer.data_ptr()]
+    assert stage.stage({"w": torch.ones(200)})["w"].sum() == 200
+    assert driver.locked == [stage.buffer.data_ptr()]
+    stage.close()
+    assert driver.locked == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        (Driver(accepts=False), "the driver refused"),
+        (Driver(available=1000), "it needs 896 bytes, more than half of the 1,000 available"),
+    ],
+)
+def test_memory_that_cannot_be_locked_is_used_as_it_is(
+    driver: Driver, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = driver.stage(is_shared=False)
+    for size in (200, 201):
+        staged = stage.stage({"w": torch.ones(size), "x": torch.ones(1)})
+        assert staged["w"].sum() == size
+    assert driver.locked == []
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+
+
+def test_the_buffer_is_hardly_larger_than_its_tensors() -> None:
+    # 90 GiB, which an allocator of powers of two would turn into 128
+    layers = {f"layers.{i}.w": torch.empty(2**31 + i, device="meta") for i in range(11)}
+    stage = StagingBuffer(needs_lock=lambda tensors: False)
+    sizes: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "titanrun.components.checkpoints.async_save.torch.empty",
+            lambda size, **_: sizes.append(size),
+        )
+        stage._allocate(layers)
+    needed = sum(tensor.numel() * 4 for tensor in layers.values())
+    assert needed <= sizes[0] < 1.03 * needed
+    assert all(slot.offset % 64 == 0 for slot in stage.slices.values())
+
+
+def test_the_writer_waits_for_the_copies() -> None:
+    events: list[str] = []
+
+    class Copies(HostCopies):
+        def wait(self) -> None:
+            events.append("copied")
+
+    stage = StagingBuffer()
+    stage.copies = Copies()
+    saves = AsyncSaver(lambda snapshot: events.append("written"), stage)
+    saves.start_save(snapshot(1, {"w": torch.ones(3)}), lambda: events.append("committed"))
+    saves.close()
+    assert events == ["copied", "written", "committed"]

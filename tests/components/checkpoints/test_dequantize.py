@@ -91,6 +91,14 @@ def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() ->
     }
 
 
+def test_a_file_may_have_partial_blocks_and_plain_weights_of_one_byte() -> None:
+    weight, scale = fp8_file(576, 200)
+    mask = torch.ones(3, dtype=torch.bool)
+    found = dequantize_weights({"a.weight": weight, "a.weight_scale_inv": scale, "mask": mask}, FP8)
+    assert torch.equal(found["a.weight"], dequantize_fp8(weight, scale, (128, 128)))
+    assert found["mask"] is mask
+
+
 def test_halves_and_shapes_that_do_not_fit_are_named() -> None:
     weight, scale = fp8_file(128, 256)
     cases = [
@@ -119,6 +127,28 @@ def test_halves_and_shapes_that_do_not_fit_are_named() -> None:
             r"blocks uint8\[1, 2, 1, 16\] do not match scales uint8\[1, 3, 1\]",
         ),
     ]
+    cases += [
+        (
+            {"a.weight": weight.view(torch.uint8), "a.weight_scale_inv": scale},
+            FP8,
+            r"uint8\[128, 256\] in blocks",
+        ),
+        # one block more than there are rows for
+        (
+            {"a.weight": weight, "a.weight_scale_inv": scale.repeat(2, 1)},
+            FP8,
+            r"does not match scales float32\[2, 2\]",
+        ),
+    ]
+    blocks, scales = torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1)
+    for wrong_blocks, wrong_scales in (
+        (blocks, scales.to(torch.uint8)),
+        (blocks.to(torch.uint8), scales),
+        (blocks[0].to(torch.uint8), scales[0].to(torch.uint8)),
+    ):
+        cases += [
+            ({"a_blocks": wrong_blocks, "a_scales": wrong_scales}, MXFP4, "do not match scales")
+        ]
     for tensors, quantization, message in cases:
         with pytest.raises(ProblemsFound, match=message):
             dequantize_weights(tensors, quantization)

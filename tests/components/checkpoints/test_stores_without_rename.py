@@ -120,7 +120,7 @@ def test_a_store_that_loses_bytes_gets_no_manifest(
         ),
     )
     store = CheckpointStore(folder=folder)
-    with pytest.raises(ProblemsFound, match=r"__0_0.distcp has \d+ bytes, \d+ were sent"):
+    with pytest.raises(ProblemsFound, match=r"__0_0.distcp has [\d,]+ bytes, [\d,]+ were sent"):
         store.save(snapshot(1))
     assert store.list_all_steps() == []
 

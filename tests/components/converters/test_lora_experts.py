@@ -16,7 +16,7 @@ from titanrun.distributed.meta_device import init_on_meta_device
 from titanrun.models.gpt_oss.config import GptOssConfig
 from titanrun.models.qwen3.config import Qwen3Config
 from titanrun.models.shared.config import ModelConfig
-from titanrun.worker.build.build_dpo_reference import disable_adapters
+from titanrun.training.preference_inputs import disable_adapters
 from titanrun.worker.build.build_model import materialize_and_init, named_trainable_parameters
 
 CPU = torch.device("cpu")

@@ -39,7 +39,7 @@ def test_modules_are_taken_but_for_head_routers_and_rows_that_fill_no_groups() -
     model, conversion = converted(QatConfig(group_size=64))
     assert conversion.skipped == {
         **{
-            f"layers.{layer}.feed_forward.w2": "rows of 96 are not in groups of 64"
+            f"layers.{layer}.feed_forward.w2": "96 columns are not divisible by 64"
             for layer in (0, 1)
         },
         "output": "'output' is in its name",

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from transformers import AutoTokenizer
 
 from titanrun.components.data.bin_packing import pack_best_fit
+from titanrun.components.data.chat_config import ChatDatasetConfig, TinyChatDatasetConfig
 from titanrun.components.data.chat_dataset import build_chat_dataset, build_tiny_chat_dataset
-from titanrun.components.data.config import ChatDatasetConfig, TinyChatDatasetConfig
 from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.token_batch import TokenBatch
@@ -67,10 +68,11 @@ def opened(tmp_path: Path, shipped: HuggingFaceTokenizer) -> Open:
         file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
         if template is not None:
             (tmp_path / "template.jinja").write_text(template)
-            options["template"] = str(tmp_path / "template.jinja")
         config = ChatDatasetConfig(path=str(file), **options)
+        tokenizer = copy(shipped)
+        tokenizer.chat_template = None if template is None else str(tmp_path / "template.jinja")
         return build_chat_dataset(
-            config, tokenizer=shipped, sample_length=row_length, cache_folder=tmp_path / "cache"
+            config, tokenizer=tokenizer, sample_length=row_length, cache_folder=tmp_path / "cache"
         )
 
     return open_rows
@@ -176,7 +178,7 @@ def test_a_template_that_writes_earlier_turns_otherwise_is_refused(opened: Open)
     assert (
         "message 2" in problem.message
         and "generation" in str(problem.hint)
-        and problem.path == ("template",)
+        and problem.path == ("tokenizer", "chat_template")
     )
 
 
@@ -395,7 +397,7 @@ def test_a_template_must_have_words_for_every_role(text: str, words: str | None)
         check_template_renders_messages(template, messages, "record 1")
     (problem,) = caught.value.problems
     assert (
-        problem.path == ("template",)
+        problem.path == ("tokenizer", "chat_template")
         and words in problem.message
         and "the chat template of 'here'" in problem.message
     )

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from titanrun.components.data.chunked_sequences import ConcatChunkedDataset, build_token_chunks
+from titanrun.components.data.chunked_sequences import (
+    ConcatChunkedDataset,
+    build_document_chunks,
+    build_token_chunks,
+)
 from titanrun.components.data.file_change_guard import UnchangedFile
 from titanrun.components.data.token_file import summarize_tokens
+from titanrun.components.data.token_records import encode_document
 from titanrun.config.problems import ProblemsFound
 
 NO_FILE = UnchangedFile(Path("ids"), state=None, digest="")
@@ -48,6 +53,32 @@ def test_windows_do_not_overlap_and_drop_only_the_tail(count: int, row_length: i
     rows = windows(list(range(count)), row_length)
     joined = [token for index in range(len(rows)) for token in rows[index].tolist()]
     assert joined == list(range(count - count % row_length))
+
+
+def test_positions_start_anew_with_each_document_and_each_window() -> None:
+    documents = [[10, 11, 12], [20, 21, 22, 23, 24, 25], [30]]
+    coded = np.concatenate(
+        [encode_document(np.array(ids), is_document_start=True) for ids in documents]
+    )
+    rows = build_document_chunks(
+        coded,
+        sample_length=5,
+        summary=summarize_tokens(coded, source="ids"),
+        max_token_id=30,
+        source="ids",
+        file=NO_FILE,
+    )
+    assert len(rows) == 2
+    assert [row[0].tolist() for row in (rows[0], rows[1])] == [
+        [10, 11, 12, 20, 21],
+        [22, 23, 24, 25, 30],
+    ]
+    # no label of another document: the first token of each has none
+    assert [(row[1] != 0).tolist() for row in (rows[0], rows[1])] == [
+        [False, True, True, False, True],
+        [True, True, True, True, False],
+    ]
+    assert [row[2].tolist() for row in (rows[0], rows[1])] == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]]
 
 
 def test_other_ids_or_another_length_have_another_fingerprint() -> None:

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.data.dataloader import (
+    DistributedDataLoader,
+    create_dataloader_workers,
+)
 from titanrun.components.data.dataloader_config import DataLoaderConfig
-from titanrun.components.data.dataloader_workers import DataloaderWorkers
 from titanrun.config.problems import Problem, ProblemsFound
 
 TWO = DataLoaderConfig(num_workers=2)
@@ -107,9 +109,9 @@ class NotedRows(ToldRows):
 def test_as_many_batches_are_read_ahead_as_wanted(
     ahead: int | None, read: int, tmp_path: Path
 ) -> None:
-    processes = DataloaderWorkers(
-        NotedRows(tmp_path), lambda place: [place], num_workers=2, prefetch_factor=ahead
-    )
+    config = DataLoaderConfig(num_workers=2, prefetch_factor=ahead)
+    processes = create_dataloader_workers(NotedRows(tmp_path), lambda place: [place], config)
+    assert processes is not None
     processes.get_batch(0)
     processes.get_batch(1)
     deadline = time.monotonic() + 30

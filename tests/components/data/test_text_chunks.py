@@ -12,6 +12,8 @@ from titanrun.components.data import encode_documents
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.text_chunks import iter_chunks
 from titanrun.components.data.text_dataset import build_text_dataset
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 
 
@@ -38,19 +40,31 @@ class RunTokenizer:
 )
 def test_parts_have_the_tokens_and_the_text_of_the_whole(lines: list[str], length: int) -> None:
     text, tokenizer = "".join(f"{line}\n" for line in lines), RunTokenizer()
-    for document in ([text], text.splitlines(keepends=True)):
+    for document in ([text], text.splitlines(keepends=True), [text.replace("\n", " ")]):
         found = list(iter_chunks(document, tokenizer, length=length))
-        assert "".join(part.text for part in found) == text
+        whole = "".join(document)
+        assert "".join(part.text for part in found) == whole
         assert [
             token for part in found for token in tokenizer.encode(part.text)
-        ] == tokenizer.encode(text)
+        ] == tokenizer.encode(whole)
         assert [part.is_first for part in found] == [True] + [False] * (len(found) - 1)
         assert [part.is_last for part in found] == [False] * (len(found) - 1) + [True]
 
 
 def test_parts_are_about_as_long_as_asked() -> None:
-    found = list(iter_chunks(["word\n"] * 1000, RunTokenizer(), length=100))
-    assert {len(part.text) for part in found} == {100}
+    # 96: as soon as it is reached, and not a character earlier
+    for length in (100, 96):
+        found = list(iter_chunks(["word\n"] * 1000, RunTokenizer(), length=length))
+        assert {len(part.text) for part in found} == {100}
+
+
+def test_a_long_line_is_split_between_words_with_the_tokens_of_the_library() -> None:
+    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig())
+    line = " ".join(f"word{'s' * (number % 7)}{' ' * (number % 5)}" for number in range(3000))
+    found = [part.text for part in iter_chunks([line], tokenizer, length=100)]
+    assert len(found) > 50 and max(map(len, found)) < 1000
+    encoded = tokenizer.encode_batch([*found, line], add_bos=False, add_eos=False)
+    assert [token for part in encoded[:-1] for token in part] == encoded[-1]
 
 
 def test_text_without_a_place_to_cut_stays_whole() -> None:

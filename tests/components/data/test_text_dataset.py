@@ -73,13 +73,17 @@ def test_the_sample_of_c4_is_read_as_any_other_text(
             for text in ("one", "zwei")
         ),
     )
+    elsewhere = write_jsonl(tmp_path / "other.json", {"text": "three"}, {"text": "four"})
     monkeypatch.chdir(tmp_path)
-    wanted = expected(tokenizer, "one", "zwei")
-    for config in (C4TestDatasetConfig(), C4TestDatasetConfig(path=str(assets / "data.json"))):
+    for config, texts in (
+        (C4TestDatasetConfig(), ("one", "zwei")),
+        (C4TestDatasetConfig(path=str(elsewhere)), ("three", "four")),
+    ):
         rows = build_text_dataset(
             config, tokenizer=tokenizer, sample_length=2, cache_folder=tmp_path / "cache"
         )
-        assert [token for row in range(len(rows)) for token in rows[row].tolist()] == wanted
+        found = [token for row in range(len(rows)) for token in rows[row].tolist()]
+        assert found == expected(tokenizer, *texts)
     monkeypatch.chdir(assets)
     with pytest.raises(ProblemsFound, match="tests/assets/c4_test"):
         build_text_dataset(

@@ -157,11 +157,14 @@ def test_data_verify_reads_every_block(
     folder: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_file, "MAX_FULL_READ_BYTES", 2 * token_file.HASH_BLOCK_BYTES)
-    size = len(opened(folder, tokenizer).tokens)
+    first = opened(folder, tokenizer)
+    size = len(first.tokens)
     assert [found["damage"] for found in verify_token_cache(folder / "cache")] == [None]
     change_in_place(tokens_of(folder), size // 2)
     (found,) = verify_token_cache(folder / "cache")
-    assert found["damage"] == "its tokens are other ones than when it was written"
+    block = size // 2 // (BLOCK_BYTES // first.tokens.dtype.itemsize)
+    assert found["damage"].startswith("its tokens are other ones than when it was written, from")
+    assert found["damage"].endswith(f"(block {block})")
     assert record_of(folder).is_file()
 
 

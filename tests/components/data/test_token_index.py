@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from titanrun.components.data import document_index as index_module
 from titanrun.components.data import encode_documents
-from titanrun.components.data import token_index as index_module
+from titanrun.components.data.document_index import open_column_index
 from titanrun.components.data.spec import data_files
 from titanrun.components.data.spec.data_files import describe_file, resolve_data_files
 from titanrun.components.data.token_cache import FORMAT
 from titanrun.components.data.token_file import open_token_memmap
-from titanrun.components.data.token_index import TokenIndex, open_column_index
+from titanrun.components.data.token_index import TokenIndex
 from titanrun.components.data.token_writer import TokenWriter
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import ProblemsFound

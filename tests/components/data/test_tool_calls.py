@@ -2,20 +2,22 @@
 
 import json
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
+from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.chat_dataset import build_chat_dataset
-from titanrun.components.data.config import ChatDatasetConfig, PreferenceDatasetConfig
 from titanrun.components.data.preference_dataset import build_preference_dataset
+from titanrun.components.data.replies_config import PreferenceDatasetConfig
 from titanrun.components.evaluation.exact_match import extract_reply_prompts
 from titanrun.components.tokenizers.chat_template import (
     ChatTemplate,
     check_template_renders_messages,
-    load_chat_template,
+    load_folder_chat_template,
 )
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer, build_tiny_tokenizer
@@ -170,11 +172,11 @@ def train(tmp_path: Path, shipped: HuggingFaceTokenizer) -> Train:
         (tmp_path / "template.jinja").write_text(template)
         file = tmp_path / "chats.jsonl"
         file.write_text("".join(json.dumps(record) + "\n" for record in records))
-        config = ChatDatasetConfig(
-            path=str(file), template=str(tmp_path / "template.jinja"), **options
-        )
+        config = ChatDatasetConfig(path=str(file), **options)
+        tokenizer = copy(shipped)
+        tokenizer.chat_template = str(tmp_path / "template.jinja")
         rows = build_chat_dataset(
-            config, tokenizer=shipped, sample_length=1025, cache_folder=tmp_path / "cache"
+            config, tokenizer=tokenizer, sample_length=1025, cache_folder=tmp_path / "cache"
         )
         ids, counts, _ = rows[0]
         learned = shipped._library.decode(ids[counts == 1].tolist(), skip_special_tokens=False)
@@ -250,11 +252,11 @@ def test_preference_pairs_of_calls_have_the_ids_of_transformers(
         "tools": TOOLS,
     }
     (tmp_path / "pairs.jsonl").write_text(json.dumps(record) + "\n")
-    config = PreferenceDatasetConfig(
-        path=str(tmp_path / "pairs.jsonl"), template=str(tmp_path / "template.jinja")
-    )
+    config = PreferenceDatasetConfig(path=str(tmp_path / "pairs.jsonl"))
+    tokenizer = copy(shipped)
+    tokenizer.chat_template = str(tmp_path / "template.jinja")
     rows = build_preference_dataset(
-        config, tokenizer=shipped, sample_length=1025, cache_folder=tmp_path / "cache"
+        config, tokenizer=tokenizer, sample_length=1025, cache_folder=tmp_path / "cache"
     )
     ids = rows[0][0].tolist()
     chosen = expect_ids(QWEN_STYLE, [ASKED, call("Zürich")], TOOLS)
@@ -303,7 +305,7 @@ def test_a_template_without_tool_calls_is_told_before_a_run() -> None:
     silent = ChatTemplate(PARTS_STYLE, {}, source="parts")
     with pytest.raises(ProblemsFound, match="omits the tool calls of message 2 of line 1"):
         check_template_renders_messages(silent, [ASKED, call("Bern", content="")], "line 1")
-    loud = load_chat_template(None, FOLDER)
+    loud = load_folder_chat_template(FOLDER)
     check_template_renders_messages(loud, [ASKED, REPLY], "line 1")
     qwen = ChatTemplate(QWEN_STYLE, {}, source="qwen")
     check_template_renders_messages(qwen, [ASKED, call("Bern", content="")], "line 1")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,9 @@ from pydantic import ValidationError
 from torch.nn.functional import log_softmax
 
 from tests.components.data.test_chat_dataset import UNMARKED
+from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.chat_dataset import build_chat_dataset
-from titanrun.components.data.config import (
-    ChatDatasetConfig,
-    MixtureDatasetConfig,
-    TinyDatasetConfig,
-)
+from titanrun.components.data.config import MixtureDatasetConfig, TinyDatasetConfig
 from titanrun.components.data.data_inspection import label_text_segments
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.mixture_dataset import build_mixture_dataset
@@ -55,10 +53,11 @@ def opened(tmp_path: Path, shipped: HuggingFaceTokenizer) -> Open:
         file.write_text("".join(json.dumps({key: messages}) + "\n" for messages in conversations))
         if template is not None:
             (tmp_path / "template.jinja").write_text(template)
-            options["template"] = str(tmp_path / "template.jinja")
         config = ChatDatasetConfig(path=str(file), **options)
+        tokenizer = copy(shipped)
+        tokenizer.chat_template = None if template is None else str(tmp_path / "template.jinja")
         return build_chat_dataset(
-            config, tokenizer=shipped, sample_length=97, cache_folder=tmp_path / "cache"
+            config, tokenizer=tokenizer, sample_length=97, cache_folder=tmp_path / "cache"
         )
 
     return open_rows

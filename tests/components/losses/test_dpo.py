@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from titanrun.components.data.token_batch import PairBatch
-from titanrun.components.losses.config import DpoConfig
-from titanrun.components.losses.dpo import REFERENCE_LOGPROBS, DPOLoss
+from titanrun.components.losses.dpo import DPOLoss
+from titanrun.components.losses.pair_logprobs import REFERENCE_LOGPROBS
+from titanrun.components.losses.preference_config import DpoConfig
 
 
 @pytest.mark.parametrize(("beta", "smoothing"), [(0.1, 0.0), (0.7, 0.0), (0.3, 0.2)])

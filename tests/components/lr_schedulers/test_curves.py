@@ -97,6 +97,26 @@ def test_one_cycle_is_torchs(anneal: Any) -> None:
     )
 
 
+def test_a_cycle_may_be_nothing_but_one_of_its_phases() -> None:
+    down = OneCycleConfig(total_steps=STEPS, first_step=0, warmup_share=0.0, anneal="linear")
+    floor = down.min_lr_factor
+    assert factors(down) == pytest.approx(
+        [1 - (1 - floor) * step / (STEPS - 1) for step in range(STEPS)], abs=1e-12
+    )
+    up = OneCycleConfig(total_steps=STEPS, first_step=0, warmup_share=1.0, anneal="linear")
+    start = up.warmup_start_factor
+    assert factors(up, STEPS + 3) == pytest.approx(
+        [start + (1 - start) * min(step / (STEPS - 1), 1) for step in range(STEPS + 3)], abs=1e-12
+    )
+
+
+def test_inverse_sqrt_without_a_warmup_has_the_timescale_of_transformers() -> None:
+    theirs = optimization.get_inverse_sqrt_schedule(optimizer(), 0)
+    assert factors(InverseSqrtScheduleConfig(warmup_steps=0, first_step=0)) == pytest.approx(
+        rates(theirs), abs=1e-12
+    )
+
+
 def test_a_warmup_from_a_share_of_the_peak_is_torchs() -> None:
     theirs = torch.optim.lr_scheduler.LinearLR(optimizer(), start_factor=0.2, total_iters=WARMUP)
     ours = ConstantScheduleConfig(warmup_steps=WARMUP, warmup_start_factor=0.2, first_step=0)

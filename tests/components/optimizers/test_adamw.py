@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from titanrun.components.optimizers.adamw import build_adamw
-from titanrun.components.optimizers.config import AdamWConfig
+from titanrun.components.optimizers.adamw import build_adam, build_adamw
+from titanrun.components.optimizers.config import AdamConfig, AdamWConfig
 
 Kernel = Literal["fused", "foreach", "for-loop"]
 KERNELS: list[Kernel] = ["fused", "foreach", "for-loop"]
@@ -40,6 +40,26 @@ def test_steps_are_those_of_torchs_adamw_bit_for_bit(kernel: Kernel, dtype: torc
     ours, theirs = model(dtype), model(dtype)
     optimizer = build_adamw(config, parameters=list(ours.named_parameters()))
     torchs = torch.optim.AdamW(
+        theirs.parameters(),
+        lr=1e-2,
+        betas=(0.8, 0.9),
+        eps=1e-6,
+        weight_decay=0.3,
+        fused=kernel == "fused",
+        foreach=kernel == "foreach",
+    )
+    for one, other in zip(stepped(ours, optimizer), stepped(theirs, torchs), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_steps_of_adam_are_those_of_torchs_bit_for_bit(kernel: Kernel) -> None:
+    config = AdamConfig(
+        lr=1e-2, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.3, implementation=kernel
+    )
+    ours, theirs = model(torch.float32), model(torch.float32)
+    optimizer = build_adam(config, parameters=list(ours.named_parameters()))
+    torchs = torch.optim.Adam(
         theirs.parameters(),
         lr=1e-2,
         betas=(0.8, 0.9),

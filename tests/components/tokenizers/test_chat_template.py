@@ -16,6 +16,7 @@ ENDLESS = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
         "{{ 2.0 ** 100000 }}",
         "{% set big = 10 %}{{ (big ** 10000) * 1.5 }}",
         ENDLESS,
+        "{{ (2 ** 100000) * 1.5 }}",
         "{{ messages[7].content }}",
         "{{ raise_exception('no system message') }}",
     ],
@@ -32,7 +33,7 @@ def test_a_template_that_fails_is_a_data_problem(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{{ (2 ** 100000) * 1.5 }}", "{% if %}"],
+    ["{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{% if %}"],
 )
 def test_a_template_that_cannot_be_compiled_is_a_data_problem(text: str) -> None:
     with pytest.raises(ProblemsFound, match="the chat template of 'test' cannot be read"):

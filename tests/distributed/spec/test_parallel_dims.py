@@ -7,7 +7,12 @@ import torch
 from torch.distributed.pipelining import schedules
 
 from titanrun.distributed.config import ParallelismConfig
-from titanrun.distributed.spec.parallel_dims import ParallelDims, resolve_parallel_dims
+from titanrun.distributed.spec.parallel_dims import (
+    ParallelDims,
+    compute_common_divisors,
+    get_cp_chunks_per_rank,
+    resolve_parallel_dims,
+)
 from titanrun.distributed.spec.pipeline_stages import (
     PIPELINE_SCHEDULES,
     EndLayerCosts,
@@ -75,6 +80,32 @@ def test_meshes_have_the_sizes_of_the_worked_cases(
         fsdp,
         efsdp,
     )
+
+
+@pytest.mark.parametrize(("balancer", "chunks"), [("headtail", 2), ("ptrr", 1), (None, 1)])
+def test_only_headtail_gives_a_rank_two_chunks_of_a_sequence(
+    balancer: str | None, chunks: int
+) -> None:
+    section = ParallelismConfig.model_validate({"context_parallel_load_balancer": balancer})
+    assert get_cp_chunks_per_rank(section) == chunks
+
+
+@pytest.mark.parametrize(
+    ("counts", "divisors"),
+    [
+        ((12,), [1, 2, 3, 4, 6, 12]),
+        ((12, 18), [1, 2, 3, 6]),
+        ((7, 4), [1]),
+        ((4096,), [2**power for power in range(13)]),
+        # no run has more ranks than 4096
+        ((4097,), [1, 17, 241]),
+        ((2**40,), [2**power for power in range(13)]),
+    ],
+)
+def test_sizes_that_fit_are_the_common_divisors(
+    counts: tuple[int, ...], divisors: list[int]
+) -> None:
+    assert compute_common_divisors(*counts) == divisors
 
 
 def test_expert_ranks_that_do_not_fit_leave_no_mesh() -> None:

@@ -1,5 +1,7 @@
 """TorchForge's reference actor."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +46,23 @@ def test_its_weights_are_those_it_began_with_whatever_is_learned(
         trainer.train_step([inputs], [targets])
     trainer.cleanup()
     assert torch.equal(reference.forward(inputs["tokens"], 6, return_logprobs=True), before)
+
+
+def test_garbage_is_collected_at_the_calls_that_are_due_and_at_no_other_time() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    reference = ReferenceModel(model=MODEL, training={**TRAINING, "gc_freq": 2})
+    reference.setup()
+    alive = []
+    for _ in range(3):
+        assert not gc.isenabled()
+        cycle = weakref.ref(Cycle())
+        reference.forward(batch(0)[0]["tokens"], 6, return_logprobs=True)
+        alive.append(cycle() is not None)
+    reference.cleanup()
+    assert alive == [True, False, True] and gc.isenabled()
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
 """TorchForge's trainer actor, against the engine that it stands on and against transformers."""
 
+import gc
 import json
+import logging
 import multiprocessing
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +20,11 @@ from typing import Any
 import pytest
 import torch
 import torch._functorch.config as functorch
+import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from tests.distributed.ranks import PRELOADED
 from tests.integrations.torchforge.parts import batch, fields, next_token_loss
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.tokenizers.config import CharactersTokenizerConfig
@@ -301,9 +307,9 @@ def test_what_a_step_cannot_take_is_said(make: Make) -> None:
     for given, message in [
         (
             (inputs, [targets]),
-            "inputs must be a list with one entry for each of the 1 data-parallel ranks",
+            "inputs must be a list with one entry per data-parallel rank",
         ),
-        (([inputs] * 2, [targets]), "inputs has 2 entries, but there are 1 data-parallel ranks"),
+        (([inputs] * 2, [targets]), "inputs has 2 entries for 1 data-parallel rank"),
         (([{"ids": inputs["tokens"]}], [targets]), "inputs has ids"),
         (([{"tokens": inputs["tokens"][0]}], [targets]), r"must be an integer tensor \[B, T\]"),
         (
@@ -345,6 +351,108 @@ def test_budgets_are_drawn_where_the_field_asks_for_it(
     assert not functorch.visualize_memory_budget_pareto
     make(activation_checkpoint={"visualize_memory_budget_pareto": True})
     assert functorch.visualize_memory_budget_pareto
+
+
+class Cycle:
+    """Holds itself, and a tensor."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.ones(3)
+        self.itself = self
+
+
+def test_garbage_is_collected_at_the_steps_that_are_due_and_at_no_other_time(make: Make) -> None:
+    cycles: list[weakref.ref[Cycle]] = []
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        cycles.append(weakref.ref(Cycle()))
+        return next_token_loss(logits, labels)
+
+    trainer = make(loss, training={"gc_freq": 2})
+    alive = []
+    for step in range(4):
+        assert not gc.isenabled()
+        losses(trainer, 1)
+        alive.append(cycles[step]() is not None)
+    assert alive == [True, False, True, False]
+    trainer.cleanup()
+    assert gc.isenabled()
+
+
+def test_tensors_in_cycles_are_reported_where_the_field_asks_for_it(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        Cycle()
+        return next_token_loss(logits, labels)
+
+    losses(make(loss, training={"gc_debug": True}), 1)
+    assert "step 1: reference cycles kept 1 tensor alive" in caplog.text
+
+
+def test_the_log_begins_with_the_description_and_with_the_recipe_if_wanted(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    make()
+    # what torchtitan's own field says where nobody wrote another
+    assert "default job" in caplog.messages and "gc_freq: 50" not in caplog.text
+    caplog.clear()
+    trainer = make(job={"description": "an actor of ours", "print_config": True})
+    assert "an actor of ours" in caplog.messages
+    assert trainer.training_state.handle.job.resolved_text.rstrip() in caplog.messages
+    assert "gc_freq: 50" in caplog.text
+
+
+def test_kernels_are_deterministic_where_the_field_asks_for_it(make: Make) -> None:
+    try:
+        make()
+        assert not torch.are_deterministic_algorithms_enabled()
+        make(training={"deterministic": True})
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def measure_patience(rank: int, meeting: socket.socket | None, port: int, folder: Path) -> None:
+    """In a process of its own: how long a rank waits for another before and after a step."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if meeting is not None:
+        os.environ["TITANRUN_STORE_SOCKET"] = str(meeting.fileno())
+    comm = {"init_timeout_seconds": 200, "train_timeout_seconds": 70}
+    trainer = TitanTrainer(**fields(folder, comm=comm), loss=next_token_loss)
+    trainer.setup()
+    found = []
+    for step in range(2):
+        found.append(
+            dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        )
+        inputs, targets = batch(step)
+        trainer.train_step([inputs] * 2, [targets] * 2)
+    trainer.cleanup()
+    (folder / f"patience-{rank}").write_text(json.dumps(found))
+
+
+def test_ranks_wait_for_the_first_step_longer_than_for_others(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with socket.create_server(("127.0.0.1", 0)) as meeting:
+        port = meeting.getsockname()[1]
+        ranks = [
+            context.Process(
+                target=measure_patience, args=(rank, None if rank else meeting, port, tmp_path)
+            )
+            for rank in range(2)
+        ]
+        for process in ranks:
+            process.start()
+    for process in ranks:
+        process.join(300)
+    assert [process.exitcode for process in ranks] == [0, 0]
+    for rank in range(2):
+        assert json.loads((tmp_path / f"patience-{rank}").read_text()) == [200, 70]
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig, MultiTokenCrossEntropyConfig
 from titanrun.components.losses.cross_entropy import CrossEntropyLoss
 from titanrun.config.base import dump_config
-from titanrun.distributed.device import CPU
 from titanrun.distributed.precision import get_precision
 from titanrun.distributed.spec.parallel_dims import ParallelDims
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.deepseek_v3.config import DeepseekV3Config
 from titanrun.models.deepseek_v3.huggingface import (
     from_huggingface,
@@ -154,9 +154,13 @@ def stacked(wanted, own):
     return found
 
 
+def as_stored(model):
+    return WorkingWeights(model, get_precision("float32", "float32"))
+
+
 def passes(model, **options):
     loss = CrossEntropyLoss(MultiTokenCrossEntropyConfig(**options))
-    return MTPForwardBackward(model, loss, get_precision("float32", "float32"), CPU, DEPTH, SCALE)
+    return MTPForwardBackward(model, loss, as_stored(model), DEPTH, SCALE)
 
 
 def test_losses_and_gradients_are_those_of_the_paper(config, model, batch):
@@ -207,7 +211,7 @@ def test_the_next_token_is_predicted_as_without_further_layers(deepseek_v3, conf
     told = attach_mtp_labels(batch, DEPTH)
     assert torch.equal(model(batch.tokens), alone(batch.tokens))
     plain = FullModelForwardBackward(
-        alone, CrossEntropyLoss(CrossEntropyConfig()), get_precision("float32", "float32"), CPU
+        alone, CrossEntropyLoss(CrossEntropyConfig()), as_stored(alone)
     )
     assert torch.equal(passes(model).compute_loss_sum(told), plain.compute_loss_sum(batch))
     logits = model(batch.tokens, mtp_tokens_KBT=stack_mtp_tokens(told, DEPTH))

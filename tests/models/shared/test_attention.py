@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention
 
+from titanrun.distributed.torch_versions import adapt_varlen_kernel
 from titanrun.models.shared.attention import (
     BACKENDS,
     FlexAttention,
@@ -154,6 +155,74 @@ def test_the_config_names_back_end_and_mask():
             separates_documents=mask == "block_causal", window=5, block=6
         )
         assert built.scale == 0.5
+
+
+def varlen_by_documents(query, key, value, starts, longest, scale, window_size):
+    """The kernel's formula: causal attention within each stretch, in a window to the left."""
+    assert longest >= starts.diff().max() and window_size[1] == 0
+    group, found = query.size(1) // key.size(1), []
+    for start, end in itertools.pairwise(starts.tolist()):
+        q, k, v = (tensor[start:end].transpose(0, 1) for tensor in (query, key, value))
+        k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
+        distance = torch.arange(end - start).unsqueeze(1) - torch.arange(end - start)
+        seen = distance >= 0
+        if window_size[0] >= 0:
+            seen &= distance <= window_size[0]
+        scores = (q @ k.mT * scale).masked_fill(~seen, -torch.inf)
+        found.append((scores.softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(found)
+
+
+def varlen_attn_of_torch_2_11(
+    query,
+    key,
+    value,
+    cu_seq_q,
+    cu_seq_k,
+    max_q,
+    max_k,
+    *,
+    return_aux=None,
+    scale=None,
+    window_size=(-1, -1),
+):
+    return varlen_by_documents(query, key, value, cu_seq_q, max_q, scale, window_size)
+
+
+def varlen_attn_of_torch_2_13(
+    query,
+    key,
+    value,
+    cu_seq_q,
+    cu_seq_k,
+    max_q,
+    max_k,
+    *,
+    return_aux=None,
+    scale=None,
+    window_size=(-1, -1),
+    enable_gqa=False,
+    seqused_k=None,
+    block_table=None,
+    num_splits=None,
+):
+    # as torch checks it
+    assert enable_gqa or query.size(1) == key.size(1)
+    return varlen_by_documents(query, key, value, cu_seq_q, max_q, scale, window_size)
+
+
+@pytest.mark.parametrize("kernel", [varlen_attn_of_torch_2_11, varlen_attn_of_torch_2_13])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("name", ["documents", "documents and window", "documents and blocks"])
+def test_varlen_is_called_with_what_this_torch_takes(kernel, kv_heads, name):
+    q, k, v, _ = inputs(kv_heads)
+    mask = MASKS[name]
+    starts = mask.compute_segment_starts(2, TOKENS, DOCUMENTS, device=DOCUMENTS.device)
+    starts = [*starts.flatten().nonzero().flatten().tolist(), DOCUMENTS.numel()]
+    seen = (adapt_varlen_kernel(kernel), torch.tensor(starts, dtype=torch.int32), TOKENS)
+    out = VarlenAttention(mask, scale=0.3)(q, k, v, seen)
+    expected = by_formula(q.double(), k.double(), v.double(), mask, scale=0.3)
+    torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.slow

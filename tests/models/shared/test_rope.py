@@ -170,6 +170,42 @@ def test_rotation_is_computed_in_fp32_and_returns_the_dtype_it_got():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_real_products_are_those_of_complex_numbers_bit_for_bit(dtype):
+    generator = torch.Generator().manual_seed(0)
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=None), head_dim=32, seq_len=64
+    )
+    rows = select_rope_positions(table, 64, None)
+    x = torch.randn(2, 64, 3, 32, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(2, 64, 3, 32, generator=generator).to(dtype)
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    expected = torch.view_as_real(pairs * rows).flatten(-2).type_as(x)
+    found = apply_rotary_emb_complex(x, rows)
+    assert torch.equal(found, expected)
+    slopes = [torch.autograd.grad((out * weight).sum(), x)[0] for out in (found, expected)]
+    assert torch.equal(*slopes)
+
+
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
+def test_no_product_of_complex_numbers_is_left_to_the_compiler():
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16
+    )
+    graphs = []
+
+    def look(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(apply_rotary_emb_complex, backend=look, fullgraph=True)
+    compiled(torch.randn(2, 16, 3, 8), select_rope_positions(table, 16, None))
+    calls = [node for node in graphs[0].graph.nodes if node.op == "call_function"]
+    results = [node.meta["example_value"] for node in calls]
+    tensors = [value for value in results if isinstance(value, torch.Tensor)]
+    assert len(tensors) > 4 and not any(value.is_complex() for value in tensors)
+
+
 def test_positions_pick_rows_for_all_or_for_each_row():
     table = build_complex_rope_cache(
         RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16

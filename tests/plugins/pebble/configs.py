@@ -116,11 +116,11 @@ class SquaredConfig(ModuleConfig):
 
 
 class TargetFields(ExtensionFields):
-    """When the kind `until_target` is through."""
+    """When a run of the kind `until_target` ends."""
 
     adds_to: ClassVar = "training"
     target_loss: PositiveFloat | None = numerics(None, examples=[2.5])
-    """Loss that ends a run of the kind until_target; null: it runs to its last step."""
+    """Loss at which a run of the kind until_target ends. If null, it runs to its last step."""
 
 
 class PatienceConfig(Config):
@@ -131,15 +131,15 @@ class PatienceConfig(Config):
 
 
 class PebbleFields(ExtensionFields):
-    """What stands at the top level of a recipe."""
+    """Fields at the top level of a recipe."""
 
     owner: Text | None = bookkeeping(None, examples=["the tide group"])
-    """Who is asked about this run."""
+    """Contact for this run."""
     patience: PatienceConfig = section(PatienceConfig)
 
 
 class UntilTarget(TrainerKind):
-    """Trains until the loss is at training.target_loss."""
+    """Train until the loss reaches training.target_loss."""
 
     name = "until_target"
     builds = "pebble.trainer:assembled_until_target"
@@ -147,8 +147,8 @@ class UntilTarget(TrainerKind):
 
 @rule("target-needs-its-kind")
 def target_needs_its_kind(run: Recipe) -> Iterator[RuleViolation]:
-    """training.target_loss ends runs of the kind until_target only. Set kind: until_target, or take
-    it out."""
+    """training.target_loss ends runs of the kind until_target only. Set kind: until_target, or
+    remove it."""
     if run.training.target_loss is not None and run.kind != "until_target":
         message = "a run of the kind pretrain does not stop at training.target_loss"
         yield RuleViolation(

@@ -7,7 +7,7 @@ from titanrun.components.converters.conversion_report import ConversionReport
 
 
 def freeze(config: FreezeConfig, *, model: nn.Module, shards: int) -> ConversionReport:
-    """Lets no optimizer have the weights of the modules that are named."""
+    """Freeze the weights of the named modules."""
     found = {
         name: module
         for name, module in model.named_modules()

@@ -13,7 +13,7 @@ class Focal:
         self.gamma = config.gamma
 
     def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
-        """One number. The engine divides it by the valid tokens of the whole step."""
+        """Return a sum. The engine divides it by the valid tokens of the whole step."""
         valid_BT = batch.label_mask()
         labels_BT1 = batch.labels.masked_fill(~valid_BT, 0).unsqueeze(-1)
         logprobs_BT = logits_BTV.float().log_softmax(-1).gather(-1, labels_BT1).squeeze(-1)

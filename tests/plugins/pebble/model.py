@@ -55,5 +55,5 @@ class Mixer(nn.Module):
             if name == "norm.weight":
                 nn.init.ones_(weight)
             else:
-                # every rank draws the whole matrix and keeps its part: all layouts begin alike
+                # every rank draws the whole matrix and keeps its shard: the same in all layouts
                 normal_(weight, std=weight.size(-1) ** -0.5, generator=generator)

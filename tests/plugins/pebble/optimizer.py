@@ -31,7 +31,7 @@ class Lion(Optimizer):
 
 
 def build_lion(config: LionConfig, *, parameters: Sequence[tuple[str, nn.Parameter]]) -> Lion:
-    """Lion for all parameters that are trained."""
+    """Build Lion for all trained parameters."""
     return Lion(
         [weight for _, weight in parameters], lr=config.lr, beta1=config.beta1, beta2=config.beta2
     )

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.shipped import RUN_RECIPES
 from titanrun.config.problems import Problem
 from titanrun.recipe.editing.autofix import FixResult, fix_files
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.resolving.validation_levels import validate_file
 
 RECIPES = Path(__file__).parents[3] / "recipes"
-SHIPPED = sorted(path.name for path in RECIPES.iterdir() if path.suffix in (".yaml", ".toml"))
+SHIPPED = [path.name for path in RUN_RECIPES]
 SOUND = (
     "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining: {dataset: "
     "tiny, steps: 4}\n"
@@ -25,6 +26,7 @@ KEY = re.compile(r"^ *\[?([A-Za-z_]+)(?=:|\]| =)", re.MULTILINE)
 NUMBER = re.compile(r"(?<=[:=] )\d+(?:\.\d+)?(?:e-?\d+)?$", re.MULTILINE)
 SWITCH = re.compile(r"(?<=[:=] )(?:true|false)$", re.MULTILINE)
 NAME = re.compile(r"(?<=name[:=] )[a-z0-9]+$|(?<=dtype: )float32$", re.MULTILINE)
+SECTION = re.compile(r"^(?:\[+[^]]+\]|[A-Za-z_]+:)", re.MULTILINE)
 LETTERS = "abcdefghijklmnopqrstuvwxyz_-"
 
 
@@ -58,21 +60,48 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def respelt_places() -> dict[str, list[tuple[int, int, str]]]:
+    """The places to respell in each recipe: start, end, and one of its respellings after the other.
+
+    A line that an earlier recipe holds in the same section is not respelt again.
+    """
+    seen: set[tuple[object, ...]] = set()
+    places: dict[str, list[tuple[int, int, str]]] = {}
+    for name in SHIPPED:
+        text = (RECIPES / name).read_text(encoding="utf-8")
+        places[name] = []
+        for pattern, respell in RESPELT:
+            for index, found in enumerate(pattern.finditer(text)):
+                start, end = found.span(1) if pattern is KEY else found.span()
+                section = ["", *SECTION.findall(text[:start])][-1]
+                line = text[text.rfind("\n", 0, start) + 1 : text.find("\n", end)].strip()
+                place = (Path(name).suffix, pattern, section, line)
+                spellings = [word for word in respell(text[start:end]) if word != text[start:end]]
+                if spellings and place not in seen:
+                    seen.add(place)
+                    places[name].append((start, end, spellings[index % len(spellings)]))
+    return places
+
+
+PLACES = respelt_places()
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_respelling_in_a_shipped_recipe_is_restored(name: str, copies: Path) -> None:
     file = copies / name
     text = file.read_text(encoding="utf-8")
     goal = resolve_recipe(str(file), environment={}).text
-    for pattern, respell in RESPELT:
-        # every place once, with one of its respellings after the other
-        for index, found in enumerate(pattern.finditer(text)):
-            start, end = found.span(1) if pattern is KEY else found.span()
-            spellings = [word for word in respell(text[start:end]) if word != text[start:end]]
-            for spelling in spellings[index % len(spellings) :][:1] if spellings else []:
-                file.write_text(text[:start] + spelling + text[end:], encoding="utf-8")
-                fix(str(file))
-                assert resolve_recipe(str(file), environment={}).text == goal, (name, spelling)
+    for start, end, spelling in PLACES[name]:
+        file.write_text(text[:start] + spelling + text[end:], encoding="utf-8")
+        fix(str(file))
+        # the bytes that were there before resolve as they did before
+        if file.read_text(encoding="utf-8") != text:
+            assert resolve_recipe(str(file), environment={}).text == goal, (name, spelling)
     file.write_text(text, encoding="utf-8")
+
+
+def test_most_places_of_the_recipes_are_respelt() -> None:
+    assert sum(map(len, PLACES.values())) > 400
 
 
 @pytest.mark.parametrize("number", ["1e5", "1.50", "1.0e-5", "-0.0", "12", "1E+3", "true"])
@@ -158,7 +187,11 @@ def test_bytes_beside_the_corrections_stay(tmp_path: Path, monkeypatch: pytest.M
         'debug: {seed: "1.5"}',
         "debug: {Seed: 3, seed: 4}",
         "debug: {Seed: 3, SEED: 3}",
+        "debug: {Seed: 3, sEED: 4}",
+        "Debug: {seed: 3}\ndebug: {seed: 4}",
         'debug: {seed: &a "3"}',
+        'debug: {seed: &a   "3"}',
+        'x-a: {b: "3"}\ndebug: {seed: !!str "3"}',
         "debug: {seed: '${env:N,on}'}",
         "debug: {batch_size: 3}",
         "debug: [",

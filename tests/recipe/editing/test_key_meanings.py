@@ -58,8 +58,8 @@ def problems_of(folder: Path, section: str, entry: str) -> list[Problem]:
         ("training", "clip_grad: 1.0", "did you mean 'max_norm'?"),
         (
             "lr_scheduler",
-            "warmup_ratio: 0.03",
-            "write lr_scheduler.warmup_steps: 12, or auto for a tenth of the run",
+            "warmup_fraction: 0.03",
+            "write lr_scheduler.warmup_ratio: 0.03, a share of the steps",
         ),
         (
             "training",

@@ -4,6 +4,7 @@ The whole output for each setting in axolotl/ lies beside it, written by tools/w
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,10 @@ def test_a_folder_says_its_family_itself(tmp_path: Path) -> None:
             {"name": "lora", "target_modules": ["wq", "w2"]},
         ),
         ({"adapter": "qlora", "load_in_4bit": True}, {"name": "qlora"}),
+        ({"adapter": "lora", "peft_use_dora": True}, {"name": "lora", "magnitude": True}),
         ({"adapter": "lora", "load_in_8bit": True}, {"name": "qlora", "base": "int8"}),
     ],
-    ids=["lora", "qlora", "int8"],
+    ids=["lora", "qlora", "dora", "int8"],
 )
 def test_adapters(changed: dict[str, Any], converter: dict[str, Any], tmp_path: Path) -> None:
     migration = migrated(small(**changed, lora_r=4, lora_alpha=8), tmp_path)
@@ -199,13 +201,37 @@ def test_data_sets_become_those_of_titanrun(
     assert becomes.items() <= found.items()
 
 
+@pytest.mark.parametrize(
+    ("changed", "loss"),
+    [
+        ({"rl": "dpo", "rl_beta": 0.2}, {"name": "dpo", "beta": 0.2}),
+        ({"rl": "ipo", "rl_beta": 0.2}, {"name": "ipo", "beta": 0.2}),
+        ({"rl": "orpo", "orpo_alpha": 0.3, "rl_beta": 0.2}, {"name": "orpo", "beta": 0.3}),
+        (
+            {"rl": "simpo", "simpo_gamma": 0.7},
+            {"name": "simpo", "beta": 0.1, "gamma": 0.7, "nll_weight": 1.0},
+        ),
+        (
+            {"rl": "simpo", "rl_beta": 2.5, "cpo_alpha": 0.0},
+            {"name": "simpo", "beta": 2.5, "gamma": 0.5, "nll_weight": 0.0},
+        ),
+    ],
+)
+def test_losses_of_pairs_keep_their_settings(
+    changed: dict[str, Any], loss: dict[str, Any], tmp_path: Path
+) -> None:
+    written = recipe(migrated(small({"type": "chat_template.default"}, **changed), tmp_path))
+    assert written["loss"] == loss
+    assert written["training"]["dataset"]["name"] == "preference"
+
+
 def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
     told = {
-        "val_set_size": (0.1, "held-out data"),
-        "rl": ("kto", "only dpo"),
+        "val_set_size": (0.9, "a share up to 0.5"),
+        "test_datasets": ([{"path": "held_out.jsonl"}], "validation.dataset"),
+        "rl": ("grpo", "no loss of preferences"),
         "plugins": (["axolotl.integrations.liger.LigerPlugin"], "recipes import nothing"),
         "fp16": (True, "fp32 or bf16"),
-        "warmup_ratio": (0.1, "depend on the data"),
         "optimizer": ("lion_8bit", "no such optimizer"),
         "num_epochs": (1.5, "whole"),
         "deepspeed": ("zero3.json", "FSDP2"),
@@ -216,6 +242,23 @@ def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
     assert {
         key: (found[key][0], words in found[key][1]) for key, (_, words) in told.items()
     } == dict.fromkeys(told, ("refused", True))
+
+
+def test_a_warmup_of_epochs_keeps_its_share(tmp_path: Path) -> None:
+    data = small(warmup_ratio=0.05, num_epochs=2)
+    del data["warmup_steps"]
+    assert recipe(migrated(data, tmp_path))["lr_scheduler"]["warmup_ratio"] == 0.05
+    # max_steps is a number: the steps that axolotl computes
+    data["max_steps"] = 70
+    assert recipe(migrated(data, tmp_path))["lr_scheduler"]["warmup_steps"] == 3
+
+
+@pytest.mark.parametrize("size", [0.05, 500])
+def test_records_are_held_out_where_axolotl_does(size: float, tmp_path: Path) -> None:
+    done = migrated(small(val_set_size=size), tmp_path)
+    assert recipe(done)["validation"]["holdout"] == size
+    assert "other records are held out" in fates(done)["val_set_size"][1]
+    assert "holdout" not in recipe(migrated(small(val_set_size=0), tmp_path)).get("validation", {})
 
 
 ANY = st.sampled_from(
@@ -235,3 +278,19 @@ def test_any_value_gives_a_recipe_and_a_report(
     migration = migrated(data, tmp_path_factory.mktemp("any"))
     assert isinstance(recipe(migration), dict)
     assert format_migration_report(migration, "config.yaml")
+
+
+def test_the_report_counts_what_it_lists(tmp_path: Path) -> None:
+    written = {key: value for key, value in SMALL.items() if key not in ("warmup_steps", "seed")}
+    migration = migrated({**written, "lerning_rate": 1e-4}, tmp_path)
+    report = format_migration_report(migration, "config.yaml")
+    head, _, rest = report.partition("\n")
+    listed = rest.partition("changed in meaning:")[2].partition("\n\n")[0]
+    counted = re.findall(r"(\d+) (?:defaults? )?changed in meaning", head)
+    assert sum(map(int, counted)) == len(re.findall(r"^  (?:line|default)", listed, re.M)) > 0
+    assert "\nrefused:\n  axolotl has no such key; did you mean 'learning_rate'?:\n" in report
+
+
+def test_a_schedule_stays_where_a_part_of_it_has_no_effect(tmp_path: Path) -> None:
+    run = recipe(migrated(small(lr_scheduler="linear", warmup_steps=0), tmp_path))
+    assert run["lr_scheduler"] == {"name": "polynomial", "power": 1.0, "warmup_steps": 0}

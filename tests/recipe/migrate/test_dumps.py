@@ -108,7 +108,7 @@ def test_a_dump_of_later_versions_is_brought_back_to_the_release() -> None:
     tokens = found["training.num_tokens_per_microbatch_per_dp_rank"]
     assert tokens == (
         "changed",
-        "4096 tokens are 4 sequences of 1024 tokens, no longer packed across sequences",
+        "4,096 tokens are 4 sequences of 1,024 tokens, no longer packed across sequences",
     )
     assert found["dataloader.seed"][0] == "unread"
     shown = format_migration_report(migration, "head.json")

@@ -54,6 +54,31 @@ def test_nothing_is_dropped_silently(file: Path) -> None:
     )
 
 
+REFUSED = {
+    "transformers_debug": "config.json",
+    "vlm_debug": "titanrun has no vision-language models",
+}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_file_validates_or_is_refused_by_name(file: Path, tmp_path: Path) -> None:
+    migration = migrate_file(str(file), TORCHTITAN, recipe_name="recipe.yaml", header_lines=())
+    said = [problem.message for problem in migration.problems]
+    said += [item.words for item in migration.items if item.outcome == "refused"]
+    if file.stem in REFUSED:
+        assert any(REFUSED[file.stem] in words for words in said)
+        return
+    (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
+    resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
+
+
+def test_lanes_follow_from_written_degrees(tmp_path: Path) -> None:
+    text = '[training]\ndataset = "C4"\n[parallelism]\n'
+    degrees = "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
+    assert "  lanes: 8" in lines(migrated(text + degrees, tmp_path))
+    assert not any("lanes:" in line for line in lines(migrated(text, tmp_path)))
+
+
 def test_an_empty_file_is_the_release_with_its_defaults(tmp_path: Path) -> None:
     migration = migrated('training.dataset = "tiny"\n', tmp_path)
     (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")

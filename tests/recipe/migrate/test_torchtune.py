@@ -109,6 +109,15 @@ def test_a_key_is_carried_over_or_told_why_not(key: SourceKey, tmp_path: Path) -
     assert f": {key.path}: " in format_migration_report(migration, "config.yaml")
 
 
+def test_what_a_part_of_a_split_leaves_over_is_held_out(tmp_path: Path) -> None:
+    done = migrated(small(dataset={"split": "train[:95%]"}), tmp_path)
+    assert recipe(done)["validation"]["holdout"] == 0.05
+    assert "other records are held out" in fates(done)["dataset.split"][1]
+    assert fates(migrated(small(dataset={"split": "train[5%:]"}), tmp_path))["dataset.split"][
+        0
+    ] == ("refused")
+
+
 ANY = st.sampled_from(
     [None, True, 0, -1, 2.5, "word", "inf", [], ["a", 1], [{"b": 2}], {"_component_": ["x"]}, {}]
 )
@@ -170,6 +179,7 @@ def test_adapters_have_the_names_of_the_family(tmp_path: Path) -> None:
         "lora_attn_modules": ["q_proj", "output_proj"],
         "apply_lora_to_mlp": True,
         "apply_lora_to_output": True,
+        "use_dora": True,
     }
     own = recipe(
         migrated(
@@ -182,7 +192,7 @@ def test_adapters_have_the_names_of_the_family(tmp_path: Path) -> None:
         "qlora",
         ["wq", "wo", "w1", "w2", "w3", "output"],
     )
-    assert own["checkpoint"]["adapters_only"] is True
+    assert (own_adapters["magnitude"], own["checkpoint"]["adapters_only"]) == (True, True)
     other = recipe(
         migrated(
             small(model={"_component_": "torchtune.models.qwen2.lora_qwen2_7b", **chosen}), tmp_path

@@ -13,7 +13,9 @@ from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 DIM, VOCABULARY, LAYERS = 64, 96, 4
-LAYER = ModuleSize(total=1000, local=250, gathered=500, total_trainable=1000, local_trainable=250)
+LAYER = ModuleSize(
+    total=1000, local=250, gathered=500, total_trainable=1000, local_trainable=250, copied=250
+)
 
 
 @pytest.fixture
@@ -31,7 +33,8 @@ def laid_out(tmp_path):
         )
         recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
         run = resolve_recipe(str(recipe), list(overrides), environment={}, ranks=ranks).run
-        embedding, head = ModuleSize(800, 200, 400, 800, 200), ModuleSize(900, 225, 450, 900, 225)
+        embedding = ModuleSize(800, 200, 400, 800, 200, 200)
+        head = ModuleSize(900, 225, 450, 900, 225, 225)
         return PlanLayout(run, ParallelDims(**degrees), embedding, [LAYER] * LAYERS, head)
 
     return make
@@ -137,6 +140,41 @@ def test_the_ends_of_a_pipeline_both_keep_a_matrix_they_share(laid_out):
         for layout in (tied, untied)
     ]
     assert sent[0] - sent[1] == 200 * 4
+
+
+def test_a_rank_with_whole_weights_has_copies_in_the_compute_dtype(laid_out):
+    found = bytes_of(laid_out(ranks=1))
+    # with the gradients of a layer, until they are added to the fp32 ones
+    assert found["working copies"] == (200 + 4 * 250 + 225 + 250) * 2
+    assert "working copies" not in bytes_of(laid_out("training.dtype=bfloat16", ranks=1))
+    assert "working copies" not in bytes_of(
+        laid_out("training.mixed_precision_param=float32", ranks=1)
+    )
+    kept = bytes_of(laid_out("converters=[fp32_lm_head]", ranks=1))
+    assert kept["working copies"] == (200 + 4 * 250 + 250) * 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "each"),
+    [
+        ((), 18),
+        (("optimizer.state_dtype=bfloat16",), 14),
+        (("optimizer={name: adamw_8bit}",), 12),
+        (("training.dtype=bfloat16",), 8),
+    ],
+    ids=["fp32", "bf16_states", "8bit_states", "bf16_storage"],
+)
+def test_a_parameter_takes_as_many_bytes_as_its_copies_gradients_and_states(
+    overrides, each, laid_out
+):
+    found = bytes_of(laid_out(*overrides, ranks=1))
+    names = ("weights", "working copies", "gradients", "optimizer states")
+    # all but the bf16 gradients of the largest part
+    passing = 250 * 2 if "working copies" in found else 0
+    parameters = 200 + 4 * 250 + 225
+    assert (sum(found.get(name, 0) for name in names) - passing) / parameters == pytest.approx(
+        each, rel=0.02
+    )
 
 
 def test_one_process_gathers_nothing_and_sends_nothing(laid_out):

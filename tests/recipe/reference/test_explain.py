@@ -2,7 +2,9 @@
 
 import pytest
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference.explain import explain_word
+from titanrun.recipe.reference.reference_search import MAX_HITS, search_reference
 
 
 @pytest.mark.parametrize(
@@ -12,3 +14,69 @@ def test_what_ends_a_run_is_explained(word: str) -> None:
     told = explain_word(word)
     assert told.startswith(f"error[{word}]\n")
     assert "cause" in told and "fix" in told
+
+
+def test_a_block_that_many_components_share_is_printed_once() -> None:
+    """Row C15: the same eight lines came for each of seven models."""
+    told = explain_word("model.n_heads")
+    assert told.count("Number of query heads") == 1
+    assert "(of model: decoder, " in told and "llama3" in told.splitlines()[0]
+    differing = explain_word("training.dataset.shuffle")
+    assert "(of dataset:tokens)" in differing
+    assert differing.count("in a recipe  ") == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [
+        ("steps", "training.steps"),
+        ("warmup", "lr_scheduler.warmup_steps"),
+        ("adamw", "optimizer:adamw"),
+        ("lr", "optimizer.lr"),
+        ("learning_rate", "optimizer.lr"),
+        ("pipeline", "parallelism.pipeline_parallel_degree"),
+        ("horizon", "lr_scheduler"),
+        ("seqlen", "training.seq_len"),
+        ("Batch size", "evaluation.batch_size"),
+    ],
+)
+def test_a_word_is_searched_in_names_and_descriptions(word: str, first: str) -> None:
+    head, *lines = explain_word(word, columns=80).splitlines()
+    assert head.startswith(f"'{word}' is found in ")
+    assert lines[0].split()[0].startswith(first)
+    assert len(lines) <= MAX_HITS + 1
+    assert max(map(len, lines)) <= 80
+    assert all(explain_word(line.split()[0]) for line in lines[:MAX_HITS])
+
+
+def test_a_rule_is_found_by_a_word_of_its_description() -> None:
+    assert "heads-divide-over-tp" in {entry.title for entry in search_reference("heads")}
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("warmpu", "warmup"), ("optimizer:moun", "optimizer:muon")]
+)
+def test_a_word_that_nothing_mentions_gets_the_nearest_one(word: str, meant: str) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        explain_word(word)
+    assert found.value.exit_code == 2
+    assert found.value.problems[0].hint == f"did you mean '{meant}'?"
+
+
+@pytest.mark.parametrize(
+    ("path", "default"),
+    [
+        ("parallelism.tensor_parallel_degree", "1 rank"),
+        ("launch.nnodes", "1 machine"),
+        ("launch.rdzv_timeout_seconds", "600 seconds"),
+    ],
+)
+def test_a_default_agrees_with_its_unit(path: str, default: str) -> None:
+    """Row C15: "default 1 ranks"."""
+    assert f"default      {default}\n" in explain_word(path)
+
+
+def test_fields_of_a_section_read_as_sentences() -> None:
+    fields = explain_word("optimizer:adamw") + explain_word("compile") + explain_word("parallelism")
+    assert "param_groups: list of sections; default []" in fields
+    assert "default default" not in explain_word("debug") + explain_word("comm") + fields

@@ -128,9 +128,6 @@ def test_the_example_of_a_code_has_that_problem_and_its_remedy_has_none(
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("lr", "'optimizer.lr'"),
-        ("learning_rate", "'optimizer.lr'"),
-        ("adamw", "'optimizer:adamw'"),
         ("training.stepz", "'training.steps'"),
         ("optimizer:adamww", "'optimizer:adamw'"),
         ("unknow-key", "'unknown-key'"),

@@ -65,7 +65,7 @@ def test_a_misspelt_addition_is_told_the_list(tmp_path: Path) -> None:
     told = {problem.path: (problem.code, problem.hint) for problem in found.value.problems}
     assert told == {
         ("convertres+",): ("unknown-key", "did you mean 'converters+'?"),
-        ("training", "stesp+"): ("unknown-key", "there is no list here to add to"),
+        ("training", "stesp+"): ("unknown-key", "this key is not a list that can be extended"),
     }
 
 

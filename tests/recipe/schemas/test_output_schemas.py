@@ -54,6 +54,7 @@ def test_sweep_files_agree_with_their_schema_as_far_as_it_goes() -> None:
         },
         {"list": [{"optimizer.lr": 1e-3, "optimizer": {"name": "sgd"}}]},
         {"random": {"count": 3, "values": draws}},
+        {"search": {"count": 3, "values": draws, "sampler": "qmc", "first": [{"a.b": 1}]}},
     ):
         validator.validate({**head, **points})
         assert not validator.is_valid({**head, **points, "slot": 2})
@@ -63,6 +64,8 @@ def test_sweep_files_agree_with_their_schema_as_far_as_it_goes() -> None:
         {"grid": {"a.b": 1}},
         {"grid": {}},
         {"random": {"values": draws}},
+        {"search": {"values": draws}},
+        {"search": {"count": 1, "values": draws, "sampler": "grid"}},
         {"random": {"count": 1, "values": {"a.b": {"gauss": [0, 1]}}}},
     ):
         assert not validator.is_valid({**head, **points})

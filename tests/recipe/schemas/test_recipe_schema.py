@@ -4,6 +4,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.shipped import RUN_RECIPES
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.read_source import read_source
 from titanrun.config.tree import to_plain_data
@@ -11,7 +12,7 @@ from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.schemas.all_schemas import format_schema
 
 ROOT = Path(__file__).parents[3]
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPES = [path for path in RUN_RECIPES if path.suffix == ".yaml"]
 SCHEMA = json.loads((ROOT / "schemas" / "recipe.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 

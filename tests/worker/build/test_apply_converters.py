@@ -37,7 +37,7 @@ MIXTURE = (
     "moe: {num_experts: 4, top_k: 2, hidden_dim: 32}}"
 )
 FEED_FORWARD = ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3")
-AUTOCAST = "training.mixed_precision_param=bfloat16"
+MIXED = "training.mixed_precision_param=bfloat16"
 
 
 @contextmanager
@@ -61,11 +61,11 @@ def losses(resolved: Path) -> list[float]:
         (FLOAT8, ()),
         pytest.param(ROWWISE, (), marks=pytest.mark.slow),
         pytest.param(EXACT, (), marks=pytest.mark.slow),
-        pytest.param(EXACT, (AUTOCAST,), marks=pytest.mark.slow),
+        pytest.param(EXACT, (MIXED,), marks=pytest.mark.slow),
         pytest.param(MXFP8, (), marks=pytest.mark.slow),
         (EXPERTS, (MIXTURE, "optimizer.lr=0.002")),
     ],
-    ids=["tensorwise", "rowwise", "rowwise_with_gw_hp", "autocast", "mxfp8", "experts"],
+    ids=["tensorwise", "rowwise", "rowwise_with_gw_hp", "mixed_precision", "mxfp8", "experts"],
 )
 def test_thirty_steps_follow_the_run_without_converters_and_are_not_the_same(
     run: Run, converters: str, base: tuple[str, ...]
@@ -175,7 +175,7 @@ def test_ten_steps_in_float8_are_five_and_the_rest(run: Run) -> None:
 def test_a_converter_that_finds_nothing_is_a_problem_of_the_recipe(
     run: Run, converters: str, path: tuple[str | int, ...], message: str
 ) -> None:
-    recipe = load_resolved(run("run", f"converters={converters}", AUTOCAST))
+    recipe = load_resolved(run("run", f"converters={converters}", MIXED))
     with pytest.raises(ProblemsFound, match=message) as found:
         dry_build(recipe, world_size=1)
     problem = found.value.problems[0]
@@ -194,6 +194,7 @@ def test_a_device_without_the_kernels_is_told_before_anything_is_built(
                     run(
                         "run",
                         f"converters=[{name}]",
+                        MIXED,
                         "training.local_batch_size=8",
                         "training.global_batch_size=8",
                     )
@@ -212,9 +213,9 @@ def test_the_head_computes_in_fp32_where_the_rest_does_not(run: Run) -> None:
     logits = {}
     for name, overrides in {"bf16": [], "head": ["converters=[fp32_lm_head]"]}.items():
         with (
-            started(run(name, AUTOCAST, *overrides)) as trainer,
+            started(run(name, MIXED, *overrides)) as trainer,
             torch.no_grad(),
-            torch.autocast("cpu", dtype=torch.bfloat16),
+            trainer.engine.use_working_weights(),
         ):
             logits[name] = trainer.engine.model(tokens)
             head, stream = trainer.engine.model.output, []

@@ -1,7 +1,11 @@
 import pytest
 
 from titanrun.distributed.precision import get_precision
-from titanrun.worker.build.run_start_log import get_compute_dtype_field
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.build.run_start_log import (
+    format_global_batch,
+    get_compute_dtype_field,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,3 +20,11 @@ def test_a_slow_dtype_is_blamed_on_the_field_that_decides_it(
     storage: str, compute: str, field: str
 ) -> None:
     assert get_compute_dtype_field(get_precision(storage, compute)) == field
+
+
+def test_a_global_batch_of_several_ranks_says_how_to_keep_that_of_one() -> None:
+    recipe = resolve_recipe("llama3_debug", ["training.global_batch_size=16"], environment={}).run
+    assert format_global_batch(recipe, 2) == (
+        "global batch: 16 sequences = 8 a rank x 2 ranks "
+        "(training.global_batch_size: 8 keeps what one rank has)"
+    )

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from titanrun.cli import eval as command
-from titanrun.components.data.config import TINY_CHAT
+from titanrun.components.data.chat_config import TINY_CHAT
 from titanrun.components.evaluation.spec.choice_questions import load_choice_questions
 from titanrun.components.tokenizers.chat_template import apply_chat_template
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
@@ -109,6 +109,22 @@ def test_loss_is_that_of_transformers_whatever_the_batch(
         assert (found["task"], found["tokens"], found["rows"]) == ("loss", len(losses), 5)
         assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-6)
         assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+
+
+def test_replies_with_any_label_count(measure: Measure, tmp_path: Path) -> None:
+    records = [
+        {"prompt": f"what is {number}?", "completion": f"it is {number}", "label": number % 3 == 0}
+        for number in range(7)
+    ]
+    (tmp_path / "replies.jsonl").write_text("\n".join(map(json.dumps, records)))
+    kinds = ("chat, layout: prompt_completion", "labelled")
+    tasks = [
+        f"{{name: loss, dataset: {{name: {kind}, path: {tmp_path}/replies.jsonl}}, seq_len: 80}}"
+        for kind in kinds
+    ]
+    plain, labelled = measure(f"evaluation.tasks=[{', '.join(tasks)}]")
+    assert labelled["rows"] == 7
+    assert {**labelled, "data": ""} == {**plain, "data": ""}
 
 
 def test_a_limit_takes_the_first_rows_conversations_and_questions(

@@ -7,8 +7,39 @@ from titanrun.cli.plots.axes import Axis, PlotCurve, Scale, build_axes, format_t
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 72, 16, 40, 48
-# distinguishable for color-blind readers (https://jfly.uni-koeln.de/color/)
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+# distinguishable for color-blind readers, with enough contrast; titanrun ui has the same
+COLORS = (
+    "#0072b2",
+    "#c25400",
+    "#00805d",
+    "#a8497f",
+    "#8a6100",
+    "#5b4fc7",
+    "#3f4a54",
+    "#0a7d8c",
+)
+DARK_COLORS = (
+    "#4aa8e0",
+    "#ff9152",
+    "#3cc79b",
+    "#e595c1",
+    "#e6b800",
+    "#a79bff",
+    "#c3ccd4",
+    "#4fd0dd",
+)
+TEXT_COLOR, DARK_TEXT_COLOR = "#1b1d20", "#e9ebee"
+GRID_OPACITY = 0.12
+# colors are attributes, which every viewer knows; a dark page replaces them
+DARK_STYLE = (
+    ":root { color-scheme: light dark; } @media (prefers-color-scheme: dark) { "
+    f"svg {{ fill: {DARK_TEXT_COLOR}; color: {DARK_TEXT_COLOR}; }} "
+    + " ".join(
+        f".s{number} {{ stroke: {color}; }} .b{number} {{ fill: {color}; }}"
+        for number, color in enumerate(DARK_COLORS, 1)
+    )
+    + " }"
+)
 TICKS = 5
 START_RADIUS = 4
 Point = tuple[float, float]
@@ -26,33 +57,35 @@ def plot_svg(
     across, up = build_axes(curves, x_scale, y_scale)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'role="img" aria-label="{escape(title, {chr(34): "&quot;"})}" '
+        f'font-family="sans-serif" font-size="13" fill="{TEXT_COLOR}" color="{TEXT_COLOR}">',
+        f"<style>{DARK_STYLE}</style>",
         f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>',
         *build_svg_grid(across, up),
         f'<text x="{(LEFT + WIDTH - RIGHT) // 2}" y="{HEIGHT - 8}" text-anchor="middle">'
         f"{escape(x_label)}</text>",
     ]
     for index, curve in enumerate(curves):
-        color = COLORS[index % len(COLORS)]
+        number = index % len(COLORS)
+        color, look = COLORS[number], f'class="s{number + 1}"'
         parts.extend(
-            f'<polygon fill="{color}" fill-opacity="0.2" points="{outline}"/>'
+            f'<polygon class="b{number + 1}" fill="{color}" fill-opacity="0.2" points="{outline}"/>'
             for outline in format_svg_bands(curve, across, up)
         )
         parts.extend(
-            f'<polyline fill="none" stroke="{color}" stroke-width="1.5" points="{line}"/>'
+            f'<polyline {look} fill="none" stroke="{color}" stroke-width="1.5" points="{line}"/>'
             for line in format_svg_polylines(curve, across, up)
         )
         start = curve.find_start(across, up)
         if start is not None:
             parts.append(
-                f'<circle cx="{to_pixel_x(across, start[0])}" cy="{to_pixel_y(up, start[1])}" '
-                f'r="{START_RADIUS}" fill="white" stroke="{color}"/>'
+                f'<circle {look} cx="{to_pixel_x(across, start[0])}" '
+                f'cy="{to_pixel_y(up, start[1])}" r="{START_RADIUS}" fill="none" stroke="{color}"/>'
             )
         if len(curves) > 1:
             parts.append(
-                f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 + 16 * index}" text-anchor="end" '
-                f'fill="{color}">{escape(curve.name)}</text>'
+                f'<text class="b{number + 1}" x="{WIDTH - RIGHT}" y="{TOP + 14 + 16 * index}" '
+                f'text-anchor="end" fill="{color}">{escape(curve.name)}</text>'
             )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -62,7 +95,10 @@ def build_svg_grid(across: Axis, up: Axis) -> list[str]:
     parts = []
     for tick in up.compute_ticks(TICKS):
         y = to_pixel_y(up, tick)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+        parts.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" '
+            f'stroke="currentColor" stroke-opacity="{GRID_OPACITY}"/>'
+        )
         parts.append(
             f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{format_tick(tick)}</text>'
         )
@@ -73,7 +109,7 @@ def build_svg_grid(across: Axis, up: Axis) -> list[str]:
             f"{format_tick(tick)}</text>"
         )
     frame = f'x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"'
-    return [*parts, f'<rect {frame} fill="none" stroke="#888"/>']
+    return [*parts, f'<rect {frame} fill="none" stroke="currentColor" stroke-opacity="0.5"/>']
 
 
 def format_svg_polylines(curve: PlotCurve, across: Axis, up: Axis) -> list[str]:

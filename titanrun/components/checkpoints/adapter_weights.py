@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 LORA_A_SUFFIX, LORA_B_SUFFIX = ".lora_a", ".lora_b"
+# norms of the rows of an adapted matrix, which DoRA trains
+MAGNITUDE_SUFFIX = ".lora_magnitude"
 # next to a stacked matrix of experts; a linear module has them as members
 EXPERT_LORA_SUFFIXES = ("_lora_a", "_lora_b")
 
 
 def is_adapter(name: str) -> bool:
     """Return whether a weight of that name belongs to an adapter."""
-    return name.endswith((LORA_A_SUFFIX, LORA_B_SUFFIX, *EXPERT_LORA_SUFFIXES))
+    return name.endswith((LORA_A_SUFFIX, LORA_B_SUFFIX, MAGNITUDE_SUFFIX, *EXPERT_LORA_SUFFIXES))
 
 
 def list_adapted_modules(names: Iterable[str]) -> list[str]:
@@ -43,8 +45,9 @@ def split_adapters(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], di
 def merge_adapters(weights: Mapping[str, Tensor], *, scale: float) -> dict[str, Tensor]:
     """Return the weights with W + scale * B A for each W that has an adapter.
 
-    Computed in fp32, rounded once to the dtype of W. (W + scale * B A) x and W x + scale * B (A x)
-    are equal up to rounding of products and sums.
+    Rows have the norms of the adapter's magnitudes if it has some. Computed in fp32, rounded once
+    to the dtype of W. (W + scale * B A) x and W x + scale * B (A x) are equal up to rounding of
+    products and sums.
     """
     base, adapters = split_adapters(weights)
     weight_names = [
@@ -58,5 +61,10 @@ def merge_adapters(weights: Mapping[str, Tensor], *, scale: float) -> dict[str, 
     for name, *parts in weight_names:
         weight_OI = base[name]
         a_RI, b_OR = (adapters[part].to(weight_OI.device, torch.float32) for part in parts)
-        base[name] = (weight_OI.float() + scale * (b_OR @ a_RI)).to(weight_OI.dtype)
+        merged_OI = weight_OI.float() + scale * (b_OR @ a_RI)
+        magnitude_O = adapters.get(name.removesuffix(".weight") + MAGNITUDE_SUFFIX)
+        if magnitude_O is not None:
+            norms_O = torch.linalg.vector_norm(merged_OI, dim=1)
+            merged_OI *= (magnitude_O.to(norms_O) / norms_O).unsqueeze(1)
+        base[name] = merged_OI.to(weight_OI.dtype)
     return base

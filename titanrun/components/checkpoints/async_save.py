@@ -3,7 +3,7 @@
 The tensors are copied first. A thread or a process writes the copy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from titanrun.components.checkpoints.checkpoint_reader import Snapshot
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.dtensor import is_sharded, to_local
+from titanrun.distributed.host_copies import HostCopies, PageLock
 
 # valid offset for every dtype
 ALIGNMENT = 64
@@ -40,42 +41,64 @@ class BufferSlice:
 class StagingBuffer:
     """Host memory for the tensors of a snapshot, one buffer that is kept between saves.
 
+    Its pages are locked if the tensors are on an accelerator, so that copies are queued there and
+    training goes on.
+
     Args:
         is_shared: Whether another process reads it.
+        page_lock: Locks the buffer's pages.
+        needs_lock: Returns whether copies of the tensors gain from locked pages.
     """
 
-    def __init__(self, *, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_shared: bool = False,
+        page_lock: PageLock | None = None,
+        needs_lock: Callable[[Iterable[Tensor]], bool] | None = None,
+    ) -> None:
         self.is_shared = is_shared
         self.buffer = torch.empty(0, dtype=torch.uint8)
         self.slices: dict[str, BufferSlice] = {}
         self.write_items: dict[str, list[Any]] = {}
+        self.copies = HostCopies()
+        self._page_lock = page_lock or PageLock()
+        self._needs_lock = needs_lock or are_on_accelerator
 
     @torch.no_grad()
     def stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy the tensors; when this returns, the originals may change.
+        """Copy the tensors, or queue copies on the device.
 
-        Of a sharded tensor, a shared buffer holds this rank's shard, and `write_items` what to
-        write of it. Otherwise, it is all-gathered into its own copy.
+        The copies must not be read before `copies.wait()`, and the originals not be written to on
+        the device before `copies.wait_on_device()`.
+
+        Of a sharded tensor, the buffer holds this rank's shard. For another process it is returned
+        alone, and `write_items` are what to write of it.
         """
         split = {name: tensor for name, tensor in tensors.items() if is_sharded(tensor)}
-        parts = {name: to_local(tensor) for name, tensor in split.items()} if self.is_shared else {}
-        self.write_items = {name: build_write_items(name, split[name]) for name in parts}
+        self.write_items = (
+            {name: build_write_items(name, tensor) for name, tensor in split.items()}
+            if self.is_shared
+            else {}
+        )
         # in their order, which decides the file of each tensor
-        plain = {
-            name: parts.get(name, tensor)
-            for name, tensor in tensors.items()
-            if name in parts or name not in split
-        }
-        self._allocate(plain)
+        parts = {name: to_local(tensor) for name, tensor in tensors.items()}
+        self._allocate(parts)
         staged = {name: slot.view(self.buffer) for name, slot in self.slices.items()}
-        for name, tensor in plain.items():
-            staged[name].copy_(tensor, non_blocking=self.buffer.is_pinned())
-        sharded = {
-            name: tensor.to("cpu", copy=True) for name, tensor in split.items() if name not in parts
+        self.copies.start(
+            {name: (staged[name], part) for name, part in parts.items()},
+            is_locked=self._page_lock.is_locked,
+        )
+        if self.is_shared:
+            return staged
+        return {
+            name: replace_local(split[name], part) if name in split else part
+            for name, part in staged.items()
         }
-        if self.buffer.is_pinned():
-            torch.accelerator.synchronize()
-        return {name: (staged | sharded)[name] for name in tensors}
+
+    def close(self) -> None:
+        """Unlock the buffer's pages."""
+        self._page_lock.release()
 
     def _allocate(self, tensors: Mapping[str, Tensor]) -> None:
         slots, end = {}, 0
@@ -84,12 +107,23 @@ class StagingBuffer:
             end += -(-slots[name].size // ALIGNMENT) * ALIGNMENT
         if slots == self.slices:
             return
-        pinned = (
-            any(is_accelerator(tensor.device) for tensor in tensors.values()) and not self.is_shared
-        )
-        self.slices, self.buffer = slots, torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
+        self._page_lock.release()
+        self.slices, self.buffer = slots, torch.empty(end, dtype=torch.uint8)
         if self.is_shared:
             self.buffer.share_memory_()
+        if self._needs_lock(tensors.values()):
+            self._page_lock.lock(self.buffer)
+
+
+def are_on_accelerator(tensors: Iterable[Tensor]) -> bool:
+    """Return whether some of the tensors are on an accelerator."""
+    return any(is_accelerator(tensor.device) for tensor in tensors)
+
+
+def replace_local(tensor: Any, part: Tensor) -> Tensor:
+    """Return the sharded tensor with another local part, which may be on another device."""
+    replaced: Tensor = type(tensor)(part, tensor._spec, requires_grad=False)
+    return replaced
 
 
 class AsyncSaver:
@@ -114,10 +148,17 @@ class AsyncSaver:
         self._pending: Future[None] | None = None
 
     def start_save(self, snapshot: Snapshot, on_saved: Callable[[], None]) -> None:
-        """Copy the tensors and write them in the background; first wait for the previous save."""
+        """Copy the tensors and write them in the background; first wait for the previous save.
+
+        On an accelerator the copies are only queued: see `wait_for_copies_on_device`.
+        """
         self.wait()
         staged = replace(snapshot, tensors=self._staging_buffer.stage(snapshot.tensors))
         self._pending = self._thread.submit(self._write, staged, on_saved)
+
+    def wait_for_copies_on_device(self) -> None:
+        """Make what is queued on the device from now on wait for the copies of the last save."""
+        self._staging_buffer.copies.wait_on_device()
 
     def raise_if_failed(self) -> None:
         """Raise the error of the last save if it has ended with one."""
@@ -137,8 +178,10 @@ class AsyncSaver:
         finally:
             self._thread.shutdown()
             self._close_writer()
+            self._staging_buffer.close()
 
     def _write(self, snapshot: Snapshot, on_saved: Callable[[], None]) -> None:
+        self._staging_buffer.copies.wait()
         self._save(snapshot)
         on_saved()
 

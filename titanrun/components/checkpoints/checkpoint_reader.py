@@ -48,6 +48,7 @@ class Snapshot:
         layout: Number of ranks and how they shard the model.
         validation_loss: Validation loss after that step, if measured.
         run: Id of the run, None if it has none.
+        assets: Files that go with the weights, such as the tokenizer's, by name.
     """
 
     step: int
@@ -59,6 +60,7 @@ class Snapshot:
     layout: Mapping[str, Any] = field(default_factory=dict)
     validation_loss: float | None = None
     run: str | None = None
+    assets: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ def name_damaged_state(checkpoint: CheckpointReader) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"it does not hold what a run needs to resume ({type(error).__name__}: {error})"
+        reason = f"it is not complete enough to resume from ({type(error).__name__}: {error})"
         raise corrupt_file_error(checkpoint.folder / STATE_FILE, reason) from error
 
 
@@ -193,6 +195,10 @@ def write_checkpoint_files(
             folder / RESOLVED_FILE, snapshot.resolved_yaml.encode()
         )
         entries[STATE_FILE] = write_hashed_file(folder / STATE_FILE, text.encode())
+        entries |= {
+            name: write_hashed_file(folder / name, content)
+            for name, content in snapshot.assets.items()
+        }
     return entries
 
 

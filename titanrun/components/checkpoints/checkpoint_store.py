@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -37,6 +36,7 @@ from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath
 from titanrun.components.checkpoints.spec.verification import VerifyMode, find_damaged_files
 from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.version import VERSION
 from titanrun.distributed.object_collectives import RankGroup
 
 log = logging.getLogger(__name__)
@@ -223,8 +223,4 @@ def build_manifest(
 
 def get_writer_versions() -> dict[str, str]:
     """Return the versions of the packages that write a checkpoint."""
-    try:
-        own = version("titanrun")
-    except PackageNotFoundError:
-        own = "unknown"
-    return {"titanrun": own, "torch": torch.__version__, "python": platform.python_version()}
+    return {"titanrun": VERSION, "torch": torch.__version__, "python": platform.python_version()}

@@ -49,7 +49,7 @@ def read_rng_states(folder: AnyPath, rank: int) -> dict[str, Tensor]:
     except (OSError, ValueError, SafetensorError) as error:
         raise corrupt_file_error(path, str(error)) from error
     if not isinstance(about, dict) or about.get("xxh3_128") != compute_rng_digest(states):
-        raise corrupt_file_error(path, "it is not what was written")
+        raise corrupt_file_error(path, "its content has changed")
     if about.get("rank") != rank:
         raise corrupt_file_error(path, f"it holds the RNG states of rank {about.get('rank')}")
     return states

@@ -5,6 +5,7 @@ Converters rewrite a model on the meta device before it is parallelized.
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import sqrt
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from annotated_types import Interval
@@ -158,7 +159,7 @@ class Float8LinearConfig(ConverterConfig):
         if self.enable_fsdp_float8_all_gather and self.recipe_name != "tensorwise":
             message = (
                 "a float8 all-gather needs one scale for a whole weight, "
-                f"but {self.recipe_name} has one for each row"
+                f"but {self.recipe_name} has one per row"
             )
             hint = "set recipe_name: tensorwise, or enable_fsdp_float8_all_gather: false"
             raise conflict_error(message, "enable_fsdp_float8_all_gather", "recipe_name", hint=hint)
@@ -321,6 +322,12 @@ class AdapterConfig(ConverterConfig):
     """Rank: width between A and B."""
     alpha: PositiveFloat = numerics(16.0)
     """Numerator of the adapter's scale alpha / rank."""
+    rank_stabilized: bool = numerics(False)
+    """Whether the scale is alpha / sqrt(rank) instead, with which adapters of high ranks learn as
+    fast as others (rsLoRA, https://arxiv.org/abs/2312.03732)."""
+    magnitude: bool = numerics(False)
+    """Whether to also train the norm of each row of W + alpha / rank * B A, apart from its
+    direction (DoRA, https://arxiv.org/abs/2402.09353). Each pass computes these norms anew."""
     dropout: Annotated[float, Interval(ge=0, lt=1)] = numerics(0.0)
     """Share of the adapter's inputs that are zeroed at each step. W gets all of them."""
     target_modules: tuple[Text, ...] | None = numerics(
@@ -330,10 +337,19 @@ class AdapterConfig(ConverterConfig):
     text. If null, all linear modules. Besides linear modules, patterns match the matrices of
     stacked experts by their names there, or all matrices of a stack by its name."""
 
+    @model_validator(mode="after")
+    def check_magnitude_conflicts(self) -> Self:
+        """Check that magnitudes and dropout are not combined."""
+        if self.magnitude and self.dropout:
+            message = "with magnitude an adapter rescales its module, which has no dropout"
+            hint = "set dropout: 0, or magnitude: false"
+            raise conflict_error(message, "magnitude", "dropout", hint=hint)
+        return self
+
     @property
     def scale(self) -> float:
         """Factor of the adapter's output."""
-        return self.alpha / self.rank
+        return self.alpha / (sqrt(self.rank) if self.rank_stabilized else self.rank)
 
     @property
     def name_patterns(self) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,6 @@ from titanrun.components.converters.config import Float8LinearConfig
 from titanrun.components.converters.conversion_report import ConversionReport
 from titanrun.components.converters.linear_modules import (
     SkipRule,
-    cast_to_compute_dtype,
     has_name_containing,
     has_unaligned_shape,
     select_linear_modules,
@@ -40,8 +39,6 @@ def convert(config: Float8LinearConfig, *, model: nn.Module, shards: int) -> Con
             emulate=config.emulate,
         ),
     )
-    for name in taken:
-        model.get_submodule(name).register_forward_pre_hook(cast_to_compute_dtype)
     precomputes = config.precompute_float8_dynamic_scale_for_fsdp and gathers
     kind = f"float8 {config.recipe_name}{', emulated' if config.emulate else ''}"
     rescale = float8.precompute_float8_dynamic_scale_for_fsdp if precomputes else None

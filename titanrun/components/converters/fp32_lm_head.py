@@ -17,18 +17,14 @@ LM_HEAD = "output"
 
 
 class Fp32Linear(nn.Linear):
-    """Linear module that computes in fp32 under autocast.
-
-    FSDP gathers its weights in the dtype in which they are stored.
-    """
+    """Linear module that computes in fp32, with its weights as they are stored."""
 
     keeps_dtype: ClassVar = True
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Compute the product in fp32."""
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            bias = None if self.bias is None else self.bias.float()
-            return F.linear(x_BTD.float(), self.weight.float(), bias)
+        bias = None if self.bias is None else self.bias.float()
+        return F.linear(x_BTD.float(), self.weight.float(), bias)
 
 
 def convert(config: Fp32LmHeadConfig, *, model: nn.Module, shards: int) -> ConversionReport:

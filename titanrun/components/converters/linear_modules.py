@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-import torch
 from torch import nn
 
 SkipRule = Callable[[str, nn.Linear], str | None]
@@ -76,17 +75,3 @@ def has_unaligned_shape(size: int) -> SkipRule:
         )
 
     return rule
-
-
-def cast_to_compute_dtype(
-    module: nn.Module, arguments: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, ...]:
-    """Cast the input of a module to the dtype of autocast.
-
-    This is a forward pre-hook for products that autocast does not know.
-    """
-    first, *others = arguments
-    kind = first.device.type
-    if not torch.is_autocast_enabled(kind):
-        return arguments
-    return first.to(torch.get_autocast_dtype(kind)), *others

@@ -25,8 +25,8 @@ from titanrun.components.converters.lora_experts import (
 )
 from titanrun.components.converters.quantization_config import LM_HEAD
 from titanrun.distributed.determinism import WeightInitRng
-from titanrun.distributed.dtensor import copy_full_into_, is_sharded
-from titanrun.distributed.quantized_weights import quantize_linear_
+from titanrun.distributed.dtensor import copy_full_into_, full_tensor, is_sharded
+from titanrun.distributed.quantized_weights import maybe_dequantize, quantize_linear_
 
 
 class LoraMixin(nn.Module):
@@ -44,10 +44,19 @@ class LoraMixin(nn.Module):
     def forward(self, x_NI: Tensor) -> Tensor:
         """Add the output of the adapter to that of the linear module."""
         y_NO: Tensor = super().forward(x_NI)
+        if not self.scale:
+            # disabled
+            return y_NO
         dropped_NI = (
             apply_sharded_dropout(x_NI, self.dropout) if self.dropout and self.training else x_NI
         )
-        return y_NO + self.scale * F.linear(F.linear(dropped_NI, self.lora_a), self.lora_b)
+        return self.add_update(
+            y_NO, self.scale * F.linear(F.linear(dropped_NI, self.lora_a), self.lora_b)
+        )
+
+    def add_update(self, y_NO: Tensor, update_NO: Tensor) -> Tensor:
+        """Add the output of the adapter to that of the linear module."""
+        return y_NO + update_NO
 
     @torch.no_grad()
     def init_adapter(self, generator: WeightInitRng) -> None:
@@ -61,6 +70,51 @@ class LoraMixin(nn.Module):
         draws_RI = torch.empty(self.lora_a.shape, dtype=torch.float32, device=generator.device)
         copy_full_into_(self.lora_a, draws_RI.uniform_(-bound, bound, generator=generator))
         self.lora_b.zero_()
+
+
+class DoraMixin(LoraMixin):
+    """Mixin of LoRA that also trains the norm of each output row of the adapted matrix.
+
+    DoRA, https://arxiv.org/abs/2402.09353: y = m / |W + scale * B A| * (W + scale * B A) x, with
+    the norm of each row, which has no gradient. m [O] is added as `lora_magnitude`.
+    """
+
+    lora_magnitude: nn.Parameter
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def add_update(self, y_NO: Tensor, update_NO: Tensor) -> Tensor:
+        """Add the output of the adapter and multiply by m / norm. The bias is not multiplied."""
+        factor_O = self.lora_magnitude.float() / self.compute_row_norms()
+        product_NO = y_NO if self.bias is None else y_NO - self.bias.to(y_NO.dtype)
+        # the difference to 1 is rounded to the dtype of the output, not the factor
+        added_NO = (factor_O - 1).to(y_NO.dtype) * product_NO
+        return y_NO + added_NO + factor_O.to(y_NO.dtype) * update_NO
+
+    @torch.no_grad()
+    def compute_row_norms(self) -> Tensor:
+        """Return the norm of each row of W + scale * B A in fp32, [O]."""
+        update_OI = self.lora_b @ self.lora_a
+        adapted_OI = maybe_dequantize(self.weight).detach() + self.scale * update_OI
+        norms_O: Tensor = torch.linalg.vector_norm(adapted_OI, dim=1, dtype=torch.float32)
+        return norms_O
+
+    @torch.no_grad()
+    def init_adapter(self, generator: WeightInitRng) -> None:
+        """Initialize A and B as in LoRA, and m with the norms of W's rows."""
+        super().init_adapter(generator)
+        self.reset_magnitude()
+
+    @torch.no_grad()
+    def reset_magnitude(self) -> None:
+        """Set m to the norms of W's rows, with which an adapter whose B is 0 changes nothing.
+
+        Collective if W is sharded: all its ranks must call this.
+        """
+        whole_OI = full_tensor(maybe_dequantize(self.weight))
+        copy_full_into_(
+            self.lora_magnitude, torch.linalg.vector_norm(whole_OI, dim=1, dtype=torch.float32)
+        )
 
 
 def apply_sharded_dropout(x_NI: Tensor, share: float) -> Tensor:
@@ -106,9 +160,9 @@ def convert(config: AdapterConfig, *, model: nn.Module, shards: int) -> Conversi
         matrices = select_expert_weights(config, name, experts)
         add_expert_adapters(config, experts, matrices)
         taken += [f"{name}.{matrix}" for matrix in matrices]
-    return ConversionReport(
-        converted=tuple(taken), skipped=left, kind=f"rank {config.rank}, scale {config.scale:g}"
-    )
+    kind = f"rank {config.rank}, scale {config.scale:g}"
+    kind += ", with magnitudes" if config.magnitude else ""
+    return ConversionReport(converted=tuple(taken), skipped=left, kind=kind)
 
 
 def convert_qlora(config: QloraConfig, *, model: nn.Module, shards: int) -> ConversionReport:
@@ -141,18 +195,22 @@ def add_adapter(config: AdapterConfig, linear: nn.Linear) -> nn.Linear:
     """Add an adapter, whose memory is not allocated yet, to the linear module and return it."""
     # for mypy a class of modules has no hash
     kind: Any = type(linear)
-    linear.__class__ = get_lora_linear_class(kind)
+    linear.__class__ = get_lora_linear_class(kind, config.magnitude)
     found: Any = linear
     found.scale, found.dropout = config.scale, config.dropout
     like: dict[str, Any] = {"dtype": linear.weight.dtype, "device": linear.weight.device}
     found.lora_a = nn.Parameter(torch.empty(config.rank, linear.in_features, **like))
     found.lora_b = nn.Parameter(torch.empty(linear.out_features, config.rank, **like))
+    if config.magnitude:
+        found.lora_magnitude = nn.Parameter(torch.empty(linear.out_features, **like))
     return linear
 
 
 @cache
-def get_lora_linear_class(kind: type[nn.Linear]) -> type[nn.Linear]:
-    """Return a class with the adapter mixin and the given class: LoraLinear, LoraFloat8Linear."""
+def get_lora_linear_class(kind: type[nn.Linear], has_magnitude: bool) -> type[nn.Linear]:
+    """Return a class with an adapter mixin and the given class: LoraLinear, DoraFloat8Linear."""
+    if has_magnitude:
+        return type(f"Dora{kind.__name__}", (DoraMixin, kind), {})
     return type(f"Lora{kind.__name__}", (LoraMixin, kind), {})
 
 
@@ -185,3 +243,13 @@ def init_adapters(model: nn.Module, generator: WeightInitRng) -> None:
     for module in model.modules():
         if isinstance(module, LoraMixin | ExpertLoraMixin):
             module.init_adapter(generator)
+
+
+def reset_magnitudes(model: nn.Module) -> None:
+    """Set the magnitudes of adapters to the norms of the frozen matrices.
+
+    Must be called after other frozen weights have been loaded. Collective if weights are sharded.
+    """
+    for module in model.modules():
+        if isinstance(module, DoraMixin):
+            module.reset_magnitude()

@@ -35,14 +35,9 @@ class Mxfp8Linear(nn.Linear):
     matmul_arguments: tuple[Any, ...]
 
     def forward(self, x_NI: Tensor) -> Tensor:
-        """Compute the product in MXFP8, in the dtype of autocast."""
-        kind = x_NI.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NI.dtype
-        with torch.autocast(kind, enabled=False):
-            y_NO: Tensor = self.matmul(
-                x_NI.to(dtype), self.weight.to(dtype), *self.matmul_arguments
-            )
-        return y_NO if self.bias is None else y_NO + self.bias.to(dtype)
+        """Compute the product in MXFP8, in the dtype of the input."""
+        y_NO: Tensor = self.matmul(x_NI, self.weight.to(x_NI.dtype), *self.matmul_arguments)
+        return y_NO if self.bias is None else y_NO + self.bias.to(x_NI.dtype)
 
 
 def convert(config: Mxfp8LinearConfig, *, model: nn.Module, shards: int) -> ConversionReport:

@@ -34,17 +34,14 @@ class Nvfp4Linear(nn.Linear):
     block: int
 
     def forward(self, x_BTI: Tensor) -> Tensor:
-        """Compute the product in NVFP4, with output in the dtype of autocast."""
-        kind = x_BTI.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTI.dtype
-        with torch.autocast(kind, enabled=False):
-            # torchao needs blocks of tokens, so the sequences of a batch are concatenated. A rule
-            # requires whole blocks in training; generated text has any length
-            x_NI = x_BTI.flatten(0, -2)
-            filled_NI = F.pad(x_NI, (0, 0, 0, -x_NI.size(0) % self.block))
-            y_NO: Tensor = self.matmul(filled_NI, self.weight, self.bias, sign_vector=SIGNS)
-            y_NO = y_NO[: x_NI.size(0)]
-        y_BTO: Tensor = y_NO.unflatten(0, x_BTI.shape[:-1]).to(dtype)
+        """Compute the product in NVFP4, with output in the dtype of the input."""
+        # torchao needs blocks of tokens, so the sequences of a batch are concatenated. A rule
+        # requires whole blocks in training; generated text has any length
+        x_NI = x_BTI.flatten(0, -2)
+        filled_NI = F.pad(x_NI, (0, 0, 0, -x_NI.size(0) % self.block))
+        y_NO: Tensor = self.matmul(filled_NI, self.weight, self.bias, sign_vector=SIGNS)
+        y_NO = y_NO[: x_NI.size(0)]
+        y_BTO: Tensor = y_NO.unflatten(0, x_BTI.shape[:-1]).to(x_BTI.dtype)
         return y_BTO
 
 

@@ -13,7 +13,6 @@ from titanrun.components.converters.config import QatConfig
 from titanrun.components.converters.conversion_report import ConversionReport, replace_module
 from titanrun.components.converters.linear_modules import (
     SkipRule,
-    cast_to_compute_dtype,
     has_name_containing,
     select_linear_modules,
 )
@@ -41,7 +40,6 @@ def convert(config: QatConfig, *, model: nn.Module, shards: int) -> ConversionRe
         for quantizer in list(swapped._modules):
             # tensor parallelism treats every child of a linear module as one with weights
             vars(swapped)[quantizer] = swapped._modules.pop(quantizer)
-        swapped.register_forward_pre_hook(cast_to_compute_dtype)
         replace_module(model, name, swapped)
     return ConversionReport(
         converted=tuple(taken), skipped=left, kind=f"{config.scheme}, groups of {config.group_size}"
@@ -68,7 +66,7 @@ def has_unaligned_rows(size: int) -> SkipRule:
 
     def rule(_: str, module: nn.Linear) -> str | None:
         columns = module.weight.size(1)
-        return None if columns % size == 0 else f"rows of {columns} are not in groups of {size}"
+        return None if columns % size == 0 else f"{columns} columns are not divisible by {size}"
 
     return rule
 

@@ -4,17 +4,14 @@ from typing import ClassVar, Literal
 
 from titanrun.components.data.config import FilesConfig, HubConfig
 from titanrun.components.data.validators_config import CommitHash
-from titanrun.config.fields import numerics, performance
-from titanrun.config.types import Text
+from titanrun.config.fields import numerics
+from titanrun.config.types import OrAuto, Text
 
 C4_REPO, C4_COMMIT = "allenai/c4", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"
 
 
 class C4Config(HubConfig):
-    """English part of C4 as torchtitan reads it.
-
-    Streamed from the Hub, at the commit that torchtitan pins.
-    """
+    """English part of C4 at the commit that torchtitan pins."""
 
     repo: Text = numerics(C4_REPO, examples=["allenai/c4"])
     """Dataset on the Hub: OWNER/NAME."""
@@ -24,13 +21,20 @@ class C4Config(HubConfig):
         C4_COMMIT, examples=["607bd4c8450a42878aa9ddc051a65a055450ef87"]
     )
     """Commit, so that the data stays the same."""
-    streaming: bool = performance(True)
-    """Whether to fetch records as they are read, max_documents and no more. If false, the whole
-    split is fetched first, into the Hub's cache."""
+    streaming: OrAuto[bool] = numerics("auto")  # type: ignore[assignment]
+    """Whether documents are tokenized while the run trains, in bounded memory. If false, all are
+    tokenized once, into an index, before the first step.
+
+    `auto`: true without max_documents."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether documents are tokenized while the run trains."""
+        return self.max_documents is None if self.streaming == "auto" else bool(self.streaming)
 
 
 class C4DatasetConfig(C4Config):
-    """English part of C4 for training, 365 million documents, limited by max_documents."""
+    """English part of C4 for training, 365 million documents."""
 
     name: Literal["c4"] = numerics("c4")
     builds: ClassVar = "titanrun.components.data.hub_dataset:build_hub_dataset"

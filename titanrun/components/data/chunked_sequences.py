@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.file_change_guard import UnchangedFile
+from titanrun.components.data.file_change_guard import UnchangedData
 from titanrun.components.data.token_file import TokenStream, TokenSummary
 from titanrun.components.data.token_records import ID_FACTOR, IN_LOSS, STARTS_DOCUMENT
 from titanrun.config.pluralize import pluralize
@@ -23,7 +23,7 @@ class ConcatChunkedDataset:
         *,
         sample_length: int,
         summary: TokenSummary,
-        file: UnchangedFile,
+        file: UnchangedData,
     ) -> None:
         self._tokens = tokens
         self._file = file
@@ -58,7 +58,7 @@ class DocumentChunkedDataset(ConcatChunkedDataset):
         sample_length: int,
         summary: TokenSummary,
         max_token_id: int,
-        file: UnchangedFile,
+        file: UnchangedData,
     ) -> None:
         super().__init__(tokens, sample_length=sample_length, summary=summary, file=file)
         self.fingerprint = f"{self.fingerprint} documents"
@@ -66,10 +66,17 @@ class DocumentChunkedDataset(ConcatChunkedDataset):
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         """Return ids, loss mask and positions, [3, seq_len + 1]."""
-        coded = super().__getitem__(index)
-        places = np.arange(len(coded))
-        begins = np.maximum.accumulate(np.where(coded & STARTS_DOCUMENT, places, 0))
-        return np.stack([coded // ID_FACTOR, coded & IN_LOSS, places - begins])
+        return split_channels(super().__getitem__(index))
+
+
+def split_channels(coded: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ids, loss mask and positions of encoded tokens, [3, tokens].
+
+    The first token has position 0, whether or not it begins a document.
+    """
+    places = np.arange(len(coded))
+    begins = np.maximum.accumulate(np.where(coded & STARTS_DOCUMENT, places, 0))
+    return np.stack([coded // ID_FACTOR, coded & IN_LOSS, places - begins])
 
 
 def build_document_chunks(
@@ -79,7 +86,7 @@ def build_document_chunks(
     summary: TokenSummary,
     max_token_id: int,
     source: str,
-    file: UnchangedFile,
+    file: UnchangedData,
 ) -> DocumentChunkedDataset:
     """Build the windows over a stream of encoded documents with ids up to `max_token_id`."""
     check_stream_length(tokens, sample_length=sample_length, source=source)
@@ -94,7 +101,7 @@ def build_token_chunks(
     sample_length: int,
     summary: TokenSummary,
     source: str,
-    file: UnchangedFile,
+    file: UnchangedData,
 ) -> ConcatChunkedDataset:
     """Build the windows over a stream. Raise a data problem if it is too short for one."""
     check_stream_length(tokens, sample_length=sample_length, source=source)

@@ -1,19 +1,15 @@
 """The dataset slot and its choices."""
 
-from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from titanrun.components.data.role_weights_config import RoleWeights, check_role_weights
-from titanrun.components.data.spec.chat_formats import ChatColumns
 from titanrun.components.data.spec.shuffle_condition import SHUFFLES
+from titanrun.components.data.stream_config import HUB_STREAM_SUFFIXES, StreamFields
 from titanrun.components.data.validators_config import CommitHash, check_column_format
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.fields import component, numerics, performance, section
+from titanrun.config.fields import ReadWhen, component, numerics
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
-
-TINY_CHAT = Path(__file__).parents[2] / "assets" / "tiny_chat"
 
 
 class DatasetConfig(ComponentConfig):
@@ -28,6 +24,9 @@ class DatasetConfig(ComponentConfig):
     repeat: bool = numerics(True)
     """Whether to restart the data when it is exhausted. If false, the run ends there, with a last
     checkpoint."""
+    compares: ClassVar[Literal["pairs", "labels"] | None] = None
+    """What each sequence is for a loss: a pair of replies, a reply with a label, or None for
+    tokens."""
 
     @property
     def needs_tokenizer(self) -> bool:
@@ -38,6 +37,11 @@ class DatasetConfig(ComponentConfig):
     def modality(self) -> str:
         """Modality of the samples, tokens or images, which must match the model."""
         return "tokens"
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether documents are tokenized while the run trains."""
+        return False
 
     @property
     def has_token_weights(self) -> bool:
@@ -124,8 +128,15 @@ class DocumentsConfig(DatasetConfig):
         return self
 
 
-class HubConfig(DocumentsConfig):
-    """Documents of a Hugging Face Hub dataset at one commit, tokenized once into an index."""
+class HubConfig(StreamFields, DocumentsConfig):
+    """Documents of a Hugging Face Hub dataset at one commit.
+
+    They are tokenized once into an index, or while the run trains.
+    """
+
+    encodes: ClassVar = "titanrun.components.data.window_encoders:DocumentEncoder"
+    # the library reads a line of a .txt file as a record
+    stream_suffixes: ClassVar = HUB_STREAM_SUFFIXES
 
     repo: Text = numerics(examples=["allenai/c4"])
     """Dataset on the Hub: OWNER/NAME."""
@@ -135,44 +146,63 @@ class HubConfig(DocumentsConfig):
     """Split of the dataset."""
     revision: CommitHash = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
     """Commit, so that the data stays the same."""
-    streaming: bool = performance(False)
-    """Whether to fetch records as they are read, max_documents and no more. If false, the whole
-    split is fetched first, into the Hub's cache."""
 
 
 class HubDatasetConfig(HubConfig):
-    """Documents of a Hugging Face Hub dataset at one commit, tokenized once into an index."""
+    """Documents of a Hugging Face Hub dataset at one commit.
+
+    They are tokenized once into an index, or while the run trains.
+    """
 
     name: Literal["hub"] = numerics("hub")
     builds: ClassVar = "titanrun.components.data.hub_dataset:build_hub_dataset"
 
 
-class FilesConfig(DocumentsConfig):
-    """Documents of local files, tokenized once into an index."""
+class FilesConfig(StreamFields, DocumentsConfig):
+    """Documents of files, tokenized once into an index, or while the run trains."""
 
+    encodes: ClassVar = "titanrun.components.data.window_encoders:DocumentEncoder"
     path: Text = numerics(examples=["data/*.jsonl"])
     """File, folder or glob. Files are read in sorted order. A .txt file is one document, in a
-    column named text."""
+    column named text. A stream also reads addresses: https, hf, s3, gs, az."""
 
 
 class TextDatasetConfig(FilesConfig):
-    """Local text: jsonl, json, parquet, csv, arrow or txt files, tokenized once into an index."""
+    """Text: jsonl, json, parquet, csv, arrow or txt files, tokenized once into an index."""
 
     name: Literal["text"] = numerics("text")
     builds: ClassVar = "titanrun.components.data.text_dataset:build_text_dataset"
 
 
-class TokensDatasetConfig(DatasetConfig):
-    """Token ids from a .npy file.
+HAS_DOCUMENTS = ReadWhen(
+    "settings-need-documents",
+    ".layout",
+    "is npy",
+    "set layout to datatrove or megatron, or remove the setting",
+    not_values=("npy",),
+)
 
-    Each row of an array [sequences, seq_len + 1] is one sequence. A one-dimensional array is split
-    into such sequences.
+
+class TokensDatasetConfig(DatasetConfig):
+    """Token ids that other software has written.
+
+    Each row of a .npy array [sequences, seq_len + 1] is one sequence. A one-dimensional array is
+    split into such sequences. Files of datatrove and Megatron hold documents.
     """
 
     name: Literal["tokens"] = numerics("tokens")
     builds: ClassVar = "titanrun.components.data.token_dataset:build_token_dataset"
     path: Text = numerics(examples=["data/tokens.npy"])
-    """The .npy file, of an integer type."""
+    """The .npy file, of an integer type; of the other layouts a file, folder or glob."""
+    layout: Literal["npy", "datatrove", "megatron"] = numerics("npy")
+    """What wrote the files: numpy.save, datatrove's DocumentTokenizer (.ds with .ds.index and
+    .ds.metadata), or Megatron's IndexedDataset (.bin with .idx)."""
+    packing: Literal["windows", "documents", "best_fit"] | None = numerics(
+        "windows", read_when=HAS_DOCUMENTS
+    )
+    """How documents fill sequences, as in dataset text."""
+    too_long: Literal["split", "drop", "cut", "refuse"] = numerics("split", read_when=HAS_DOCUMENTS)
+    """Handling of documents longer than a sequence, as in dataset text."""
     shuffle: bool = numerics(False, read_when=SHUFFLES)
     """Whether to shuffle sequences with a seed. If false, they keep their order."""
 
@@ -181,121 +211,10 @@ class TokensDatasetConfig(DatasetConfig):
         """False: the file holds token ids already."""
         return False
 
-
-class ConversationsConfig(DatasetConfig):
-    """Sequences of conversations in which only assistant replies count in the loss."""
-
-    packing: Literal["best_fit"] | None = numerics(None)
-    """How conversations fill sequences. best_fit: as many per sequence as fit, without attention
-    between them. null: one per sequence."""
-
-    def to_chat_config(self) -> "ChatDatasetConfig":
-        """Return the files of the conversations and how to read them."""
-        raise TypeError(f"{type(self).__name__} does not say where its conversations are")
-
     @property
     def restarts_positions(self) -> bool:
-        """True: each conversation has its own positions."""
-        return True
-
-
-class ChatDatasetConfig(ConversationsConfig):
-    """Local conversations (jsonl, json, parquet, csv), templated and tokenized into an index."""
-
-    name: Literal["chat"] = numerics("chat")
-    builds: ClassVar = "titanrun.components.data.chat_dataset:build_chat_dataset"
-    path: Text = numerics(examples=["data/chats.jsonl"])
-    """File, folder or glob. Files are read in sorted order."""
-    layout: Literal["messages", "sharegpt", "alpaca", "prompt_completion"] = numerics("messages")
-    """Format of the records. messages: a list of role and content. sharegpt: a list of from and
-    value. alpaca: instruction, input, output. prompt_completion: two columns."""
-    column: Text | None = numerics(None, examples=["conversation"])
-    """Column of the list, for messages and sharegpt. If null, messages, or conversations for
-    sharegpt."""
-    prompt_column: Text | None = numerics(None, examples=["question"])
-    """Column of the prompt, for prompt_completion. If null, prompt."""
-    completion_column: Text | None = numerics(None, examples=["answer"])
-    """Column of the completion, for prompt_completion. If null, completion."""
-    template: Text | None = numerics(None, examples=["chat_template.jinja"])
-    """File with a Jinja chat template. If null, the one in the tokenizer's folder."""
-    train_on: Literal["replies", "last_reply", "all", "roles"] = numerics("replies")
-    """Tokens that count in the loss: assistant replies, the last assistant reply, all tokens, or
-    the roles in role_weights."""
-    role_weights: RoleWeights = section(RoleWeights)
-    """Loss weight of the tokens of each role, with train_on: roles."""
-    turn_weights: Text | None = numerics(None, examples=["weight"])
-    """Key of a message that holds the loss weight of its tokens, multiplied by the weight of its
-    role. 0 or false excludes the message, a missing key means 1. If null, messages have no
-    weights."""
-    too_long: Literal["drop", "cut", "refuse"] = numerics("drop")
-    """Handling of conversations longer than a sequence: drop them, cut (truncate) them at its end,
-    or refuse to start the run. Their number is logged."""
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> Self:
-        check_role_weights(self.train_on, self.role_weights, self.turn_weights)
-        return self
-
-    def to_chat_config(self) -> "ChatDatasetConfig":
-        """Return this config."""
-        return self
-
-    def get_columns(self) -> ChatColumns:
-        """Return the columns that records are read from."""
-        listed = "conversations" if self.layout == "sharegpt" else "messages"
-        return ChatColumns(
-            self.column or listed,
-            self.prompt_column or "prompt",
-            self.completion_column or "completion",
-            self.turn_weights,
-        )
-
-    @property
-    def has_token_weights(self) -> bool:
-        """Whether roles or single messages have weights."""
-        return self.train_on == "roles" or self.turn_weights is not None
-
-
-class PreferenceDatasetConfig(DatasetConfig):
-    """Pairs of replies to the same prompt, one of them preferred, for the loss dpo.
-
-    Reads jsonl, parquet or csv files. The last reply of each conversation is compared.
-    """
-
-    name: Literal["preference"] = numerics("preference")
-    builds: ClassVar = "titanrun.components.data.preference_dataset:build_preference_dataset"
-    path: Text = numerics(examples=["data/pairs.jsonl"])
-    """File, folder or glob. Files are read in sorted order."""
-    prompt_column: Text = numerics("prompt", examples=["question"])
-    """Column of the messages before both replies, a text or a list of messages. Records without it
-    hold whole conversations."""
-    chosen_column: Text = numerics("chosen", examples=["better"])
-    """Column of the preferred reply: a text, or a list of messages."""
-    rejected_column: Text = numerics("rejected", examples=["worse"])
-    """Column of the rejected reply."""
-    template: Text | None = numerics(None, examples=["chat_template.jinja"])
-    """File with a Jinja chat template. If null, the one in the tokenizer's folder."""
-    too_long: Literal["drop", "refuse"] = numerics("drop")
-    """Handling of pairs longer than a sequence: drop them, or refuse to start the run. Their number
-    is logged."""
-
-    @property
-    def restarts_positions(self) -> bool:
-        """True: each conversation has its own positions."""
-        return True
-
-
-class TinyChatDatasetConfig(ConversationsConfig):
-    """Short conversations that ship with titanrun: a few words to repeat."""
-
-    name: Literal["tiny_chat"] = numerics("tiny_chat")
-    builds: ClassVar = "titanrun.components.data.chat_dataset:build_tiny_chat_dataset"
-    split: Literal["train", "held_out"] = numerics("train")
-    """Part of the conversations. held_out shares no answer with train."""
-
-    def to_chat_config(self) -> ChatDatasetConfig:
-        """Return the config of the files that ship with titanrun."""
-        return ChatDatasetConfig(path=str(TINY_CHAT / f"{self.split}.jsonl"), packing=self.packing)
+        """Whether positions restart at each document within a sequence."""
+        return self.layout != "npy" and self.packing != "windows"
 
 
 class ImagesConfig(DatasetConfig):
@@ -353,7 +272,7 @@ class MixtureSource(Config):
     """Source of the sequences. shuffle and repeat are set at the mixture."""
     weight: PositiveFloat = numerics(1.0)
     """Share of the sequences, relative to the other weights."""
-    max_rows: PositiveInt | None = numerics(None, unit="rows", examples=[10000])
+    max_rows: PositiveInt | None = numerics(None, unit="sequences", examples=[10000])
     """Maximum number of sequences to use, the first ones. If null, all."""
     epochs: PositiveFloat | None = numerics(None, unit="epochs", examples=[2.0])
     """Maximum number of times that a run reads this dataset: the first epoch of the mixture ends
@@ -388,6 +307,11 @@ class MixtureDatasetConfig(DatasetConfig):
             if all(source.dataset.modality == "tokens" for source in self.sources)
             else "a mixture with images"
         )
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether one of the sources is a stream."""
+        return any(source.dataset.is_streamed for source in self.sources)
 
     @property
     def needs_tokenizer(self) -> bool:

@@ -1,17 +1,23 @@
 """Token ids and loss masks of conversations, imported only to build an index."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.config import ChatDatasetConfig
+from titanrun.components.data.chat_config import ChatDatasetConfig
+from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
+from titanrun.components.data.holdout import (
+    compute_holdout_hash,
+    make_column_key,
+    make_messages_key,
+)
 from titanrun.components.data.loss_mask import MaskedConversation, build_loss_mask
-from titanrun.components.data.record_readers import LocatedRecord, iter_records
-from titanrun.components.data.spec.chat_formats import CHAT_FORMATS
+from titanrun.components.data.record_readers import LocatedRecord
+from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Conversation
+from titanrun.components.data.spec.file_columns import check_columns
 from titanrun.components.data.token_records import (
     ID_FACTOR,
     IN_LOSS,
@@ -34,7 +40,7 @@ def write_masked_conversations(
     tokenizer: ChatTokenizer,
     writer: TokenWriter,
 ) -> int:
-    """Write the conversations of each record in order; return the number of records.
+    """Write the conversations of each record in order; return the number of records with some.
 
     Tokens are encoded as in token_records.py.
     """
@@ -42,7 +48,7 @@ def write_masked_conversations(
     while batch := [
         list(iter_masked_conversations(record)) for record in islice(stream, ENCODE_BATCH_SIZE)
     ]:
-        count += len(batch)
+        count += sum(bool(of_record) for of_record in batch)
         for numbers in encode_conversations(
             [one for of_record in batch for one in of_record], tokenizer
         ):
@@ -65,35 +71,36 @@ def encode_conversations(
 
 @dataclass(frozen=True, slots=True)
 class ConversationWriter:
-    """Writer of the conversations of files into an index.
+    """Writer of conversations into an index.
 
-    With `turn_weights`, at least one message must have a weight.
+    With `turn_weights`, at least one message must have a weight. `end_tokens` are added to the
+    replies that they follow.
     """
 
     config: ChatDatasetConfig
     template: ChatTemplate
     tokenizer: ChatTokenizer
+    end_tokens: Collection[str] = ()
+    chosen: DocumentFilter | None = None
 
-    def write(self, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> int:
-        """Write the conversations of the files and return their number.
+    def write(self, records: Iterable[LocatedRecord], writer: TokenWriter) -> int:
+        """Write the conversations of the records that are chosen, and return their number.
 
         Raises:
             ProblemsFound: A data problem if one cannot be read or has no token in the loss.
         """
-        key, columns = self.config.turn_weights, self.config.get_columns()
+        key = self.config.turn_weights
         has_weights = False
 
         def build_masks(record: LocatedRecord) -> list[MaskedConversation]:
             nonlocal has_weights
-            place, columns_of_record = record
-            conversation = CHAT_FORMATS[self.config.layout](columns_of_record, columns, place)
+            conversation = self.parse(record)
             has_weights = has_weights or any(key in message for message in conversation.messages)
-            template = self.template.with_tools(conversation.tools)
-            return [build_loss_mask(self.config, template, conversation.messages, place)]
+            if not is_conversation_chosen(self.config, self.chosen, record, conversation):
+                return []
+            return [self.build_mask(conversation, record[0])]
 
-        count = write_masked_conversations(
-            iter_records(files, scratch=scratch), build_masks, self.tokenizer, writer
-        )
+        count = write_masked_conversations(records, build_masks, self.tokenizer, writer)
         if count and key is not None and not has_weights:
             raise problem_error(
                 "data",
@@ -102,6 +109,45 @@ class ConversationWriter:
                 hint="name the key that holds weights, or remove turn_weights",
             )
         return count
+
+    def parse(self, record: LocatedRecord) -> Conversation:
+        """Return the conversation in a record."""
+        place, columns = record
+        return CHAT_FORMATS[self.config.layout](columns, self.config.get_columns(), place)
+
+    def build_mask(self, conversation: Conversation, place: str) -> MaskedConversation:
+        """Return the text of a conversation with the spans in the loss."""
+        template = self.template.with_tools(conversation.tools)
+        return build_loss_mask(
+            self.config, template, conversation.messages, place, end_tokens=self.end_tokens
+        )
+
+
+def is_conversation_chosen(
+    config: ChatDatasetConfig,
+    chosen: DocumentFilter | None,
+    located_record: LocatedRecord,
+    conversation: Conversation,
+) -> bool:
+    """Return whether a conversation is chosen: by its prompt if it is one completion."""
+    if chosen is None:
+        return True
+    messages = conversation.messages
+    prompt = messages[:-1] if config.layout == "prompt_completion" else messages
+    return is_record_chosen(chosen, located_record, make_messages_key(prompt))
+
+
+def is_record_chosen(chosen: DocumentFilter, located_record: LocatedRecord, key: bytes) -> bool:
+    """Return whether a record is chosen, by its key or by the column that the filter names.
+
+    Raises:
+        ProblemsFound: A data problem if it does not have that column.
+    """
+    place, record = located_record
+    if chosen.by is not None:
+        check_columns(record, {chosen.by: (HOLDOUT_BY,)}, place)
+        key = make_column_key(record[chosen.by])
+    return chosen.keeps(compute_holdout_hash(key))
 
 
 def encode_conversation(
@@ -138,4 +184,6 @@ def encode_conversation(
         )
     numbers = np.array(ids, dtype=np.int64) * ID_FACTOR + (weights > 0) * IN_LOSS
     numbers[0] += STARTS_DOCUMENT
+    if conversation.value is not None:
+        return attach_weights(numbers, np.full(len(numbers), conversation.value, np.float32))
     return numbers if conversation.weights is None else attach_weights(numbers, weights)

@@ -1,7 +1,7 @@
 """Summaries of datasets for people: documents, padding, loss tokens and samples."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -20,7 +20,8 @@ MAX_SUMMARIZED_SAMPLES = 50_000
 class DataSummary:
     """Statistics of the samples of a dataset.
 
-    `document_digests` identify documents. `document_lengths` are in tokens.
+    `document_digests` identify documents. `document_lengths` are in tokens. Replies are counted if
+    their end tokens are known.
     """
 
     num_samples: int
@@ -29,10 +30,50 @@ class DataSummary:
     num_loss_tokens: int = 0
     document_lengths: list[int] = field(default_factory=list)
     document_digests: list[bytes] = field(default_factory=list)
+    num_replies: int = 0
+    num_replies_without_end: int = 0
     loss_tokens_per_sample: list[int] = field(default_factory=list)
 
 
-def summarize_dataset(dataset: IndexedDataset, *, eos_id: int | None) -> DataSummary:
+class ReplyEnds:
+    """Check of replies for the token that ends a turn.
+
+    Args:
+        end_ids: ids of the tokens that end a turn.
+        tokenizer: the tokenizer of the ids.
+    """
+
+    def __init__(self, end_ids: Collection[int], tokenizer: Tokenizer) -> None:
+        self._end_ids, self._tokenizer = end_ids, tokenizer
+        self._white_space: dict[int, bool] = {}
+
+    def iter_ends(
+        self, ids: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> Iterator[tuple[int, bool]]:
+        """Yield where each reply of a document ends, and whether an end token is its last.
+
+        White space after the token is ignored. A reply is the tokens in the loss between others: a
+        document that counts as a whole has none.
+        """
+        if len(ids) and counts[1:].all():
+            return
+        for end in (np.flatnonzero((counts[:-1] != 0) & (counts[1:] == 0)) + 1).tolist() + (
+            [len(ids)] if len(ids) and counts[-1] else []
+        ):
+            last = end - 1
+            while last > 0 and counts[last - 1] and self._is_white_space(int(ids[last])):
+                last -= 1
+            yield end, int(ids[last]) in self._end_ids
+
+    def _is_white_space(self, token_id: int) -> bool:
+        if token_id not in self._white_space:
+            self._white_space[token_id] = self._tokenizer.decode([token_id]).isspace()
+        return self._white_space[token_id]
+
+
+def summarize_dataset(
+    dataset: IndexedDataset, *, eos_id: int | None, reply_ends: ReplyEnds | None = None
+) -> DataSummary:
     """Summarize the samples of an epoch, or the first MAX_SUMMARIZED_SAMPLES.
 
     Documents are separated by positions, or else by end-of-text tokens.
@@ -49,6 +90,9 @@ def summarize_dataset(dataset: IndexedDataset, *, eos_id: int | None) -> DataSum
             for start, end in iter_document_spans(row):
                 found.num_nonpadding_tokens += end - start
                 add_document(found, ids[start:end])
+                for _, is_ended in find_reply_ends(reply_ends, row, start, end):
+                    found.num_replies += 1
+                    found.num_replies_without_end += not is_ended
             continue
         found.num_nonpadding_tokens += len(row)
         found.loss_tokens_per_sample.append(len(row) - 1)
@@ -82,14 +126,28 @@ def iter_document_spans(sample: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
+def find_reply_ends(
+    reply_ends: ReplyEnds | None, sample: NDArray[np.int64], start: int, end: int
+) -> Iterator[tuple[int, bool]]:
+    """Yield the ends of the replies of one document of a sample, as `ReplyEnds.iter_ends` does."""
+    found = () if reply_ends is None else reply_ends.iter_ends(*sample[:2, start:end])
+    return ((start + offset, is_ended) for offset, is_ended in found)
+
+
 def label_text_segments(
-    sample: NDArray[np.int64], tokenizer: Tokenizer | None
+    sample: NDArray[np.int64],
+    tokenizer: Tokenizer | None,
+    reply_ends: ReplyEnds | None = None,
+    *,
+    has_labels: bool = False,
 ) -> list[tuple[str, str]]:
     """Return the text of a sample in segments, each with its kind.
 
     Kinds: "counted" (labels in the loss), "context", "weight" (the loss weight of the counted text
-    before it, if tokens have weights), "end" (of a document) and "filled" (the number of padding
-    tokens). Without a tokenizer, the text shows the ids. Special tokens are shown.
+    before it, if tokens have weights), "label" (of the reply before it, with `has_labels`: then the
+    values of tokens are labels instead of weights), "unended" (the reply before it trains no end of
+    its turn), "end" (of a document) and "filled" (the number of padding tokens). Without a
+    tokenizer, the text shows the ids. Special tokens are shown.
     """
     if sample.ndim == 1:
         return [
@@ -99,9 +157,14 @@ def label_text_segments(
     found: list[tuple[str, str]] = []
     ids, counts = sample[:2]
     # tokens in the loss are grouped by weight
-    kinds = sample[3] * counts if len(sample) == 4 else counts
+    kinds = sample[3] * counts if len(sample) == 4 and not has_labels else counts
     ended = 0
     for start, end in iter_document_spans(sample):
+        unended = {
+            place
+            for place, is_ended in find_reply_ends(reply_ends, sample, start, end)
+            if not is_ended
+        }
         changes = [start, *(start + 1 + np.flatnonzero(np.diff(kinds[start:end]))).tolist(), end]
         for first, last in pairwise(changes):
             found.append(
@@ -110,8 +173,12 @@ def label_text_segments(
                     decode_with_special_tokens(ids[first:last], tokenizer),
                 )
             )
-            if len(sample) == 4 and counts[first]:
+            if has_labels and counts[first]:
+                found.append(("label", "desirable" if sample[3, first] else "undesirable"))
+            elif len(sample) == 4 and counts[first]:
                 found.append(("weight", f"{sample[3, first].astype(np.int32).view(np.float32):g}"))
+            if last in unended:
+                found.append(("unended", ""))
         found.append(("end", ""))
         ended = end
     if ended < len(ids):

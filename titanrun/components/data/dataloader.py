@@ -57,7 +57,7 @@ class DistributedDataLoader:
         config: DataLoaderConfig | None = None,
     ) -> None:
         assert global_batch_size % dp_size == 0 and dp_rank < dp_size, (
-            f"{global_batch_size} sequences are not divisible by {dp_size} ranks"
+            f"{global_batch_size:,} sequences are not divisible by {dp_size} ranks"
         )
         self.dataset, self._config_path = dataset, config_path
         self._num_samples = get_epoch_size(dataset)
@@ -123,7 +123,11 @@ class DistributedDataLoader:
         if self._workers is not None:
             self._workers.close()
 
-    def state_dict(self) -> dict[str, int | str]:
+    def collect_metrics(self) -> dict[str, float]:
+        """Return no metrics: an index is read in no time."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
         """Return the position in the stream and the fingerprint of the data, for JSON."""
         return {
             "rows_read": self._position,
@@ -132,7 +136,7 @@ class DistributedDataLoader:
         }
 
     def load_state_dict(
-        self, state_dict: Mapping[str, int | str], *, allows_other_data: bool = False
+        self, state_dict: Mapping[str, Any], *, allows_other_data: bool = False
     ) -> None:
         """Seek to the position of `state_dict`.
 
@@ -141,11 +145,15 @@ class DistributedDataLoader:
         if state_dict["fingerprint"] == self.dataset.fingerprint:
             self._position = int(state_dict["rows_read"])
             return
+        # a stream has no number of sequences
+        rows = state_dict.get("rows")
         message = (
-            f"the checkpoint was trained on other data: {state_dict['rows']} sequences then, "
-            f"{self._num_samples} now"
+            "the checkpoint was trained on a stream, not on data in an index"
+            if rows is None
+            else f"the checkpoint was trained on other data: {rows:,} sequences then, "
+            f"{self._num_samples:,} now"
         )
-        if state_dict["rows"] == self._num_samples:
+        if rows == self._num_samples:
             message = (
                 "the checkpoint was trained on other data: "
                 f"{pluralize(self._num_samples, 'sequence')} as now, but with other token ids"
@@ -194,7 +202,10 @@ class DistributedDataLoader:
     def _iter_epoch_indices(self, position: int) -> Iterator[tuple[int, int]]:
         """Yield epoch and sample index of this rank in the global batch at `position`."""
         start = position + self._local_start
-        end = start + self._local_batch_size
+        yield from self._iter_range(start, start + self._local_batch_size)
+
+    def _iter_range(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield epoch and sample index of the samples from `start` to `end` of the stream."""
         while start < end:
             epoch, offset = divmod(start, self._num_samples)
             count = min(end - start, self._num_samples - offset)
@@ -226,8 +237,9 @@ def create_dataloader_workers(
 
     They start at the first batch.
     """
-    if config is None or config.num_workers == 0:
+    if config is None or config.num_workers in (0, "auto"):
         return None
+    assert config.num_workers != "auto"
     return DataloaderWorkers(
         dataset,
         find_batch_indices,

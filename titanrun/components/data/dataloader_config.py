@@ -2,7 +2,8 @@
 
 from titanrun.config.base import Config
 from titanrun.config.fields import ReadWhen, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt
+from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt
+from titanrun.config.units import Duration, duration_to_seconds
 
 HAS_WORKERS = ReadWhen(
     "settings-need-loader-processes",
@@ -10,6 +11,13 @@ HAS_WORKERS = ReadWhen(
     "is 0",
     "set num_workers above 0, or remove it",
     not_values=(0,),
+)
+READS_REMOTE = ReadWhen(
+    "retries-need-remote-files",
+    "training.dataset",
+    "is not streamed from a remote address",
+    "remove it",
+    fact="streams_remote_files",
 )
 COPIES_TOKENS = (
     ReadWhen(
@@ -35,9 +43,13 @@ class DataLoaderConfig(Config):
     It does not affect which sequences are read, nor their order.
     """
 
-    num_workers: NonNegativeInt = performance(0, unit="processes", resume=True)
+    num_workers: OrAuto[NonNegativeInt] = performance(
+        "auto", unit="processes", resume=True, examples=[4]
+    )
     """Processes on each rank that prepare sequences. With 0, the rank prepares them between its
-    steps."""
+    steps.
+
+    `auto`: 2 if training data is streamed, else 0."""
     persistent_workers: bool = performance(False, resume=True, read_when=HAS_WORKERS)
     """Whether these processes persist when the data restarts. If false, each epoch and each
     validation starts its own."""
@@ -45,6 +57,16 @@ class DataLoaderConfig(Config):
         None, unit="batches", resume=True, read_when=HAS_WORKERS
     )
     """Batches that each process prepares ahead. If null, 2."""
+    retry_timeout: Duration = performance(
+        "15m", resume=True, examples=["2h"], read_when=READS_REMOTE
+    )
+    """How long a request to remote files of a stream is repeated that fails. Afterwards the run
+    ends with exit code 3."""
     pin_memory: bool = performance(False, resume=True, read_when=COPIES_TOKENS)
     """Whether batches of tokens wait in page-locked memory, from which they are copied while the
     device computes. The CPU needs no copy."""
+
+    @property
+    def retry_timeout_seconds(self) -> float:
+        """How long a request to remote files is repeated."""
+        return duration_to_seconds(self.retry_timeout)

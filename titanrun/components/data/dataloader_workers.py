@@ -44,6 +44,31 @@ def stack_samples(dataset: SampleReader, indices: Sequence[SampleIndex]) -> NDAr
 
 
 @dataclass(slots=True)
+class WorkerDeaths:
+    """Deaths of processes of one kind, of which a run survives MAX_WORKER_DEATHS."""
+
+    kind: str
+    count: int = 0
+
+    def record(self, pid: int | None, exit_code: int | None) -> None:
+        """Log the death of a process, or raise a data problem if there were too many."""
+        how = (
+            f"was killed by {signal.Signals(-exit_code).name}"
+            if exit_code is not None and exit_code < 0
+            else f"ended with code {exit_code}"
+        )
+        message = f"{self.kind} process {pid} {how}"
+        self.count += 1
+        if self.count > MAX_WORKER_DEATHS:
+            hint = (
+                "find out what kills it, most often a lack of memory; "
+                "num_workers: 0 reads in the rank itself"
+            )
+            raise problem_error("data", f"{message}, the {self.count}th that died", hint=hint)
+        log.warning("%s; starting a replacement", message)
+
+
+@dataclass(slots=True)
 class WorkerHandle:
     """One process and the indices of the batches requested from it but not received yet."""
 
@@ -81,7 +106,7 @@ class DataloaderWorkers:
         self._workers: list[WorkerHandle] = []
         self._next_batch = 0
         self._next_request = 0
-        self._deaths = 0
+        self._deaths = WorkerDeaths("data loading")
 
     def get_batch(self, batch_index: int) -> NDArray[Any]:
         """Return the samples of the batch at `batch_index`.
@@ -175,21 +200,7 @@ class DataloaderWorkers:
     def _replace_worker(self, worker: WorkerHandle) -> None:
         """Replace a process that died and request the same batches from the new one."""
         self._join_worker(worker)
-        code = worker.process.exitcode
-        how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code is not None and code < 0
-            else f"ended with code {code}"
-        )
-        message = f"data loading process {worker.process.pid} {how}"
-        self._deaths += 1
-        if self._deaths > MAX_WORKER_DEATHS:
-            hint = (
-                "find out what kills it, most often a lack of memory; "
-                "num_workers: 0 reads in the rank itself"
-            )
-            raise problem_error("data", f"{message}, the {self._deaths}th that died", hint=hint)
-        log.warning("%s; starting a replacement", message)
+        self._deaths.record(worker.process.pid, worker.process.exitcode)
         slot = self._workers.index(worker)
         worker.connection.close()
         self._workers.remove(worker)

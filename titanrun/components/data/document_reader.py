@@ -8,6 +8,13 @@ from string import Formatter
 from typing import Any
 
 from titanrun.components.data.config import DocumentsConfig, Filter
+from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
+from titanrun.components.data.holdout import (
+    compute_holdout_hash,
+    compute_text_hash,
+    make_column_key,
+    make_text_key,
+)
 from titanrun.components.data.jsonl_reader import iter_file_lines, silence_datasets_library
 from titanrun.components.data.record_readers import (
     BadRecordHandler,
@@ -54,7 +61,7 @@ class BadRecordPolicy:
         """Raise a data problem if too many records were skipped; `num_read` were valid."""
         if self.num_skipped > self._max_share * (self.num_skipped + num_read):
             message = (
-                f"{self.num_skipped} of {self.num_skipped + num_read} records cannot be read, "
+                f"{self.num_skipped:,} of {self.num_skipped + num_read:,} records cannot be read, "
                 f"more than max_bad_share {self._max_share:g} allows"
             )
             raise problem_error(
@@ -68,15 +75,22 @@ class BadRecordPolicy:
 class DocumentReader:
     """Documents of a dataset, made from files by its columns, format and filters.
 
-    `num_filtered` counts the documents that no filter let through.
+    `num_read` counts the documents on both sides of a split, `num_filtered` those that no filter
+    let through. Documents that `chosen` does not keep are not yielded.
     """
 
     def __init__(
-        self, config: DocumentsConfig, *, on_bad_record: BadRecordHandler = raise_bad_record
+        self,
+        config: DocumentsConfig,
+        *,
+        on_bad_record: BadRecordHandler = raise_bad_record,
+        chosen: DocumentFilter | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._chosen = config, chosen
         self._on_bad_record = on_bad_record
-        self._required_columns = get_required_columns(config)
+        self._required_columns = dict(get_required_columns(config))
+        if chosen is not None and chosen.by is not None:
+            self._required_columns.setdefault(chosen.by, (HOLDOUT_BY,))
         self.num_read = 0
         self.num_filtered = 0
 
@@ -88,20 +102,28 @@ class DocumentReader:
         Raises:
             ProblemsFound: A data problem that names the file, and line and column if known.
         """
-        for document in self._iter_all_documents(files, scratch):
-            yield document
-            if self.num_read == self._config.max_documents:
-                return
+        return self._iter_chosen(self._iter_all_documents(files, scratch))
 
     def iter_record_documents(self, records: Iterable[LocatedRecord]) -> Iterator[Document]:
         """Yield the documents of given records in order, at most `max_documents`."""
-        for document in self._iter_record_documents(records):
-            yield document
+        return self._iter_chosen(self._iter_record_documents(records))
+
+    def _iter_chosen(self, documents: Iterable[Document | None]) -> Iterator[Document]:
+        """Yield the documents that are not None, at most `max_documents` of all."""
+        for document in documents:
+            if document is not None:
+                yield document
             if self.num_read == self._config.max_documents:
                 return
 
-    def _iter_all_documents(self, files: Sequence[Path], scratch: Path) -> Iterator[Document]:
-        streams_whole_files = self._config.format is None and not self._config.filters
+    def _iter_all_documents(
+        self, files: Sequence[Path], scratch: Path
+    ) -> Iterator[Document | None]:
+        """Yield each document, None in place of those that are not chosen."""
+        needs_column = self._chosen is not None and self._chosen.by is not None
+        streams_whole_files = (
+            self._config.format is None and not self._config.filters and not needs_column
+        )
         for file in files:
             if get_data_suffix(file) != ".txt":
                 yield from self._iter_record_documents(
@@ -116,7 +138,11 @@ class DocumentReader:
                 with silence_datasets_library():
                     for document in iter_txt_documents(file, scratch):
                         self.num_read += 1
-                        yield document
+                        # the hash needs the whole text, which need not fit into memory
+                        is_chosen = self._chosen is None or self._chosen.keeps(
+                            compute_text_hash(iter_file_lines(file, scratch))
+                        )
+                        yield document if is_chosen else None
             else:
                 with silence_datasets_library():
                     texts = ["".join(document) for document in iter_txt_documents(file, scratch)]
@@ -124,7 +150,8 @@ class DocumentReader:
                     (f"'{file}'", {"text": text}) for text in texts
                 )
 
-    def _iter_record_documents(self, records: Iterable[LocatedRecord]) -> Iterator[Document]:
+    def _iter_record_documents(self, records: Iterable[LocatedRecord]) -> Iterator[Document | None]:
+        """Yield the document of each record, None in place of those that are not chosen."""
         for place, record in records:
             try:
                 check_columns(record, self._required_columns, place)
@@ -138,9 +165,17 @@ class DocumentReader:
                 continue
             if passes:
                 self.num_read += 1
-                yield [text]
+                yield [text] if self._is_chosen(record, text) else None
             else:
                 self.num_filtered += 1
+
+    def _is_chosen(self, record: Mapping[str, Any], text: str) -> bool:
+        """Return whether the document of a record is chosen by its hash."""
+        if self._chosen is None:
+            return True
+        by = self._chosen.by
+        key = make_text_key(text) if by is None else make_column_key(record[by])
+        return self._chosen.keeps(compute_holdout_hash(key))
 
     def _build_text(self, record: Mapping[str, Any], location: str) -> str:
         """Return the text of one record, from one column or from several."""
@@ -202,7 +237,8 @@ def parse_number(value: object, location: str, column: str, path: DataPath) -> f
 def iter_txt_documents(file: Path, scratch: Path) -> Iterator[Document]:
     """Yield the whole file as one document, or nothing if the file is empty."""
     lines = iter_file_lines(file, scratch)
-    for first in lines:
+    first = next(lines, None)
+    if first is not None:
         yield chain([first], lines)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from titanrun.components.data.config import DocumentsConfig
 from titanrun.components.data.text_chunks import TextChunk, iter_chunks
@@ -24,12 +25,29 @@ def write_documents(
     config: DocumentsConfig,
 ) -> int:
     """Write every document with its begin and end tokens; return the number of documents."""
+    count = 0
+    for ids, is_last in iter_encoded_chunks(documents, tokenizer, config=config):
+        writer.write(ids)
+        count += is_last
+    return count
+
+
+def iter_encoded_chunks(
+    documents: Iterable[Iterable[str]],
+    tokenizer: Tokenizer,
+    *,
+    config: DocumentsConfig,
+    characters: int = ENCODE_CHARACTERS,
+) -> Iterator[tuple[NDArray[np.int64], bool]]:
+    """Yield the tokens of every chunk of every document, and whether it ends the document.
+
+    They are encoded as in token_records.py if the dataset separates documents. About `characters`
+    characters are tokenized at a time.
+    """
     before = tokenizer.encode("", add_bos=True, add_eos=False) if config.add_bos else []
     after = tokenizer.encode("", add_bos=False, add_eos=True) if config.add_eos else []
-    count = 0
-    for batch in iter_chunk_batches(
-        chain.from_iterable(iter_chunks(document, tokenizer) for document in documents)
-    ):
+    chunks = chain.from_iterable(iter_chunks(document, tokenizer) for document in documents)
+    for batch in iter_chunk_batches(chunks, characters):
         for part, ids in zip(
             batch,
             tokenizer.encode_batch([part.text for part in batch], add_bos=False, add_eos=False),
@@ -39,17 +57,15 @@ def write_documents(
                 [*(before if part.is_first else ()), *ids, *(after if part.is_last else ())],
                 dtype=np.int64,
             )
-            writer.write(
-                encode_document(whole, is_document_start=part.is_first)
-                if config.restarts_positions
-                else whole
+            encodes = config.restarts_positions
+            yield (
+                encode_document(whole, is_document_start=part.is_first) if encodes else whole,
+                part.is_last,
             )
-            count += part.is_last
         send_heartbeat()
-    return count
 
 
-def iter_chunk_batches(stream: Iterable[TextChunk]) -> Iterator[list[TextChunk]]:
+def iter_chunk_batches(stream: Iterable[TextChunk], characters: int) -> Iterator[list[TextChunk]]:
     """Yield batches of chunks, each large enough for one call of the tokenizer."""
     batch: list[TextChunk] = []
     size = 0
@@ -57,7 +73,7 @@ def iter_chunk_batches(stream: Iterable[TextChunk]) -> Iterator[list[TextChunk]]
         batch.append(part)
         # every chunk counts, so that a batch of empty documents also ends
         size += len(part.text) + 64
-        if size >= ENCODE_CHARACTERS:
+        if size >= characters:
             yield batch
             batch, size = [], 0
     if batch:

@@ -3,9 +3,10 @@
 Without it, the run would silently train on other bytes at the same path.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from titanrun.components.data.token_file import open_token_memmap, summarize_tokens
 from titanrun.config.problems import problem_error
@@ -33,6 +34,32 @@ def find_file_state(path: Path) -> FileState | None:
     except OSError:
         return None
     return FileState(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class UnchangedData(Protocol):
+    """Files that must stay as they were when they were opened."""
+
+    def check(self) -> None:
+        """Raise a data problem if they have changed."""
+
+
+class UnchangedFiles:
+    """Files that must not be written again, not even with the same bytes."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._states = {path: find_file_state(path) for path in paths}
+
+    def check(self) -> None:
+        """Raise a data problem if a file is gone or was written again."""
+        for path, state in self._states.items():
+            now = find_file_state(path)
+            if now != state:
+                raise problem_error(
+                    "data",
+                    f"'{path}' {'is gone' if now is None else 'changed'} while the run reads it",
+                    path=("path",),
+                    hint=RESTORE_DATA_HINT,
+                )
 
 
 class UnchangedFile:

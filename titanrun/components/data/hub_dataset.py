@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from titanrun.components.data.config import HubConfig
+from titanrun.components.data.document_index import open_revision_index
+from titanrun.components.data.document_split import Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.spec.hub_source import HubSource
 from titanrun.components.data.text_dataset import build_sequences
-from titanrun.components.data.token_index import open_revision_index
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.lazy_module import LazyModule
 
@@ -21,7 +23,12 @@ else:
 
 
 def build_hub_dataset(
-    config: HubConfig, *, tokenizer: Tokenizer, sample_length: int, cache_folder: Path
+    config: HubConfig,
+    *,
+    tokenizer: Tokenizer,
+    sample_length: int,
+    cache_folder: Path,
+    holdout: Holdout | None = None,
 ) -> IndexedDataset:
     """Build the sequences of the documents of one split.
 
@@ -31,16 +38,23 @@ def build_hub_dataset(
         ProblemsFound: A data problem if the Hub does not return them, with a path relative to the
             dataset's config.
     """
-    source = f"{config.repo} {config.subset or ''} {config.split}@{config.revision[:12]}".replace(
-        "  ", " "
+    hub = HubSource(
+        config.repo,
+        config.subset,
+        config.split,
+        config.revision,
+        # no more is fetched than is read
+        streaming=config.max_documents is not None,
     )
-    pinned = [config.repo, config.subset or "", config.split, config.revision]
     index = open_revision_index(
         config,
-        lambda scratch: hub_records.iter_hub_records(config),
-        source=source,
-        source_key=pinned,
+        lambda scratch: hub_records.iter_hub_records(hub),
+        source=hub.name,
+        source_key=hub.key,
         tokenizer=tokenizer,
         cache_folder=cache_folder,
+        holdout=holdout,
     )
-    return build_sequences(config, index, sample_length=sample_length, source=source)
+    return build_sequences(
+        config, index, sample_length=sample_length, source=hub.name, holdout=holdout
+    )

@@ -1,40 +1,23 @@
 """Records of a dataset on the Hugging Face Hub, imported only to build an index."""
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import datasets
 
 from titanrun.components.data.jsonl_reader import silence_datasets_library
 from titanrun.components.data.record_readers import LocatedRecord
-from titanrun.config.problems import problem_error
+from titanrun.components.data.spec.hub_source import HubSource
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import ProblemsFound, problem_error
+
+OPEN_HINT = (
+    "check repo, subset, split and revision; HF_TOKEN opens gated datasets, "
+    "HF_HUB_OFFLINE=1 uses the local cache"
+)
 
 
-class HubSource(Protocol):
-    """Location of records on the Hub, as in the config of a dataset."""
-
-    @property
-    def repo(self) -> str:
-        """Dataset on the Hub: OWNER/NAME."""
-
-    @property
-    def subset(self) -> str | None:
-        """Subset of the dataset, None if it has only one."""
-
-    @property
-    def split(self) -> str:
-        """Split of the dataset."""
-
-    @property
-    def revision(self) -> str:
-        """Commit of the dataset."""
-
-    @property
-    def streaming(self) -> bool:
-        """Whether to fetch records as they are read."""
-
-
-def iter_hub_records(config: HubSource) -> Iterator[LocatedRecord]:
+def iter_hub_records(source: HubSource) -> Iterator[LocatedRecord]:
     """Yield the records of one split in order.
 
     They are fetched as a whole into the Hub's cache, or one by one as they are read.
@@ -43,9 +26,9 @@ def iter_hub_records(config: HubSource) -> Iterator[LocatedRecord]:
     Raises:
         ProblemsFound: A data problem with the Hub's answer.
     """
-    place = f"{config.repo} {config.split}"
+    place = f"{source.repo} {source.split}"
     with silence_datasets_library():
-        records = iter(load_hub_split(config))
+        records = iter(load_hub_split(source))
         number = 0
         while True:
             try:
@@ -55,7 +38,8 @@ def iter_hub_records(config: HubSource) -> Iterator[LocatedRecord]:
                 hint = "start again: complete files are not fetched again"
                 raise problem_error(
                     "data",
-                    f"reading {place} failed after {number} records: {get_first_error_line(error)}",
+                    f"reading {place} failed after {pluralize(number, 'record')}: "
+                    f"{get_first_error_line(error)}",
                     path=("repo",),
                     hint=hint,
                 ) from error
@@ -65,37 +49,56 @@ def iter_hub_records(config: HubSource) -> Iterator[LocatedRecord]:
             yield f"{place} record {number}", record
 
 
-def load_hub_split(config: HubSource) -> Any:
+def load_hub_split(source: HubSource) -> Any:
     """Return one split as an object of the datasets library."""
-    hint = (
-        "check repo, subset, split and revision; HF_TOKEN opens gated datasets, "
-        "HF_HUB_OFFLINE=1 uses the local cache"
-    )
-    at = f"'{config.repo}' cannot be opened at {config.revision[:12]}"
+    builder = open_hub_builder(source)
+    # the library raises errors of its readers, its HTTP client and the file system
+    try:
+        if source.streaming:
+            return builder.as_streaming_dataset(split=source.split)
+        builder.download_and_prepare()
+        return builder.as_dataset(split=source.split)
+    except Exception as error:
+        raise cannot_open_hub_error(source, error) from error
+
+
+def open_hub_builder(source: HubSource) -> Any:
+    """Return the builder of the datasets library for a dataset at its commit.
+
+    Raises:
+        ProblemsFound: A data problem if the Hub does not have it, or does not answer.
+    """
     try:
         builder = datasets.load_dataset_builder(
-            config.repo, config.subset, revision=config.revision
+            source.repo, source.subset, revision=source.revision
         )
-        if builder.hash == config.revision:
-            if config.streaming:
-                return builder.as_streaming_dataset(split=config.split)
-            builder.download_and_prepare()
-            return builder.as_dataset(split=config.split)
     # see above
     except Exception as error:
-        raise problem_error(
-            "data", f"{at}: {get_first_error_line(error)}", path=("repo",), hint=hint
-        ) from error
+        raise cannot_open_hub_error(source, error) from error
+    if builder.hash == source.revision:
+        return builder
     # offline, or if the Hub does not know a commit, the library uses the commit that it fetched
     # last
     raise problem_error(
         "data",
-        f"{at}: the local cache holds {builder.hash[:12]}",
+        f"'{source.repo}' cannot be opened at {source.revision[:12]}: the local cache holds "
+        f"{builder.hash[:12]}",
         path=("revision",),
-        hint=hint,
+        hint=OPEN_HINT,
     )
 
 
-def get_first_error_line(error: Exception) -> str:
+def cannot_open_hub_error(source: HubSource, error: Exception) -> ProblemsFound:
+    """Build the problem of a dataset that the library cannot open."""
+    return problem_error(
+        "data",
+        f"'{source.repo}' cannot be opened at {source.revision[:12]}: "
+        f"{get_first_error_line(error)}",
+        path=("repo",),
+        hint=OPEN_HINT,
+    )
+
+
+def get_first_error_line(error: BaseException | None) -> str:
     """Return the first line of an error."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

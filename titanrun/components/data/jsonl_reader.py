@@ -7,15 +7,21 @@ import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import datasets
+from typing import TYPE_CHECKING
 
 from titanrun.components.data.spec.compression import (
     is_compressed,
     open_decompressed_text,
 )
 from titanrun.components.data.spec.json_lines import get_undecodable_line_number
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
+
+if TYPE_CHECKING:
+    import datasets
+else:
+    # a stream reads the same formats without the library, which takes a second to import
+    datasets = LazyModule("datasets")
 
 READ_BATCH = 1024
 """Lines read from the library at a time."""

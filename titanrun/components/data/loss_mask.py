@@ -1,15 +1,15 @@
 """Loss masks of conversations: characters in the loss and their weights."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from titanrun.components.data.config import ChatDatasetConfig
+from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.spec.chat_content import Message
-from titanrun.components.tokenizers.chat_template import (
-    ChatTemplate,
-    Span,
-    compute_reply_spans,
+from titanrun.components.tokenizers.chat_template import TEMPLATE_PATH, ChatTemplate, Span
+from titanrun.components.tokenizers.reply_spans import (
     compute_turn_span,
+    extend_to_turn_end,
+    render_with_replies,
 )
 from titanrun.config.problems import problem_error
 
@@ -18,19 +18,28 @@ from titanrun.config.problems import problem_error
 class MaskedConversation:
     """Text of a conversation with the spans that count in the loss.
 
-    `weights` has one weight per span, None means 1 for all. `location` is for messages.
+    `weights` has one weight per span, None means 1 for all. `location` is for messages. `value`
+    belongs to the whole conversation, such as its label; it takes the place of the weights.
     """
 
     text: str
     spans: Sequence[Span]
     location: str
     weights: Sequence[float] | None = None
+    value: float | None = None
 
 
 def build_loss_mask(
-    config: ChatDatasetConfig, template: ChatTemplate, messages: list[Message], location: str
+    config: ChatDatasetConfig,
+    template: ChatTemplate,
+    messages: list[Message],
+    location: str,
+    *,
+    end_tokens: Collection[str] = (),
 ) -> MaskedConversation:
     """Render a conversation with its template and mark the spans in the loss.
+
+    Replies are extended to one of the end tokens after them.
 
     Raises:
         ProblemsFound: A data problem if the spans cannot be determined.
@@ -38,8 +47,8 @@ def build_loss_mask(
     if config.train_on == "all":
         text = template.render(messages)
         return MaskedConversation(text, [(0, len(text))], location)
-    text, marked = template.render_with_reply_spans(messages)
-    replies = marked or compute_reply_spans(template, messages, text, location)
+    text, replies = render_with_replies(template, messages, location)
+    replies = [extend_to_turn_end(text, span, end_tokens) for span in replies]
     if config.has_token_weights:
         return weight_loss_mask(
             config, template, messages, MaskedConversation(text, replies, location)
@@ -50,13 +59,16 @@ def build_loss_mask(
 
 
 def mask_all_but_last_reply(
-    template: ChatTemplate, messages: list[Message], location: str
+    template: ChatTemplate,
+    messages: list[Message],
+    location: str,
+    *,
+    end_tokens: Collection[str] = (),
 ) -> MaskedConversation:
-    """Build a loss mask that selects only the last assistant reply."""
-    text, marked = template.render_with_reply_spans(messages)
-    return MaskedConversation(
-        text, (marked or compute_reply_spans(template, messages, text, location))[-1:], location
-    )
+    """Build a loss mask that selects only the last assistant reply, with an end token after it."""
+    text, replies = render_with_replies(template, messages, location)
+    last = [extend_to_turn_end(text, span, end_tokens) for span in replies[-1:]]
+    return MaskedConversation(text, last, location)
 
 
 def weight_loss_mask(
@@ -86,7 +98,8 @@ def weight_loss_mask(
         raise problem_error(
             "data",
             problem,
-            path=("template",),
+            path=TEMPLATE_PATH,
+            is_absolute=True,
             hint="put one {% generation %} block around each reply, or remove all of them",
         )
     if config.train_on == "last_reply":

@@ -3,13 +3,15 @@
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.config import MixtureDatasetConfig
+from titanrun.components.data.config import DatasetConfig, MixtureDatasetConfig, MixtureSource
+from titanrun.components.data.document_split import HeldOutDataTooSmall, Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.mixture_counts import (
     MixtureCounts,
@@ -31,6 +33,8 @@ from titanrun.config.problems import problem_error
 
 log = logging.getLogger(__name__)
 
+OpenStream = Callable[[DatasetConfig], IndexedDataset]
+"""Function that opens sequences of a stream by their numbers."""
 WEIGHT_ONE_BITS = int(np.float32(1).view(np.int32))
 """Bits of the number 1, as samples hold weights."""
 
@@ -152,8 +156,13 @@ def build_mixture_dataset(
     tokenizer: Tokenizer | None,
     sample_length: int,
     cache_folder: Path,
+    holdout: Holdout | None = None,
+    open_stream: OpenStream | None = None,
 ) -> MixtureDataset:
     """Build the dataset of a mixture and log the shares of its sources.
+
+    Of held-out documents, all are read once, and sources with too few of them are left out.
+    `open_stream` opens the sources that are streamed, if they are not to be tokenized as a whole.
 
     Raises:
         ProblemsFound: A data problem with a path relative to the config.
@@ -161,26 +170,75 @@ def build_mixture_dataset(
     if not config.sources:
         hint = "set sources: [{dataset: {name: text, path: ...}, weight: 1}, ...]"
         raise problem_error("data", "the mixture has no sources", path=("sources",), hint=hint)
-    sources = []
+    read, sources = list[MixtureSource](), list[IndexedDataset]()
+    too_small: HeldOutDataTooSmall | None = None
     for number, source in enumerate(config.sources):
         with nest_problems(("sources", number, "dataset")):
-            rows: IndexedDataset = source.dataset.load_builder()(
-                source.dataset,
-                tokenizer=tokenizer,
-                sample_length=sample_length,
-                cache_folder=cache_folder,
-            )
-            if len(rows) == 0:
-                raise problem_error(
-                    "data", "the data has no sequences", hint="use more data or a smaller seq_len"
+            try:
+                rows = build_source(
+                    source,
+                    tokenizer=tokenizer,
+                    sample_length=sample_length,
+                    cache_folder=cache_folder,
+                    holdout=holdout,
+                    open_stream=open_stream,
                 )
-        sources.append(rows if source.max_rows is None else view_first_epoch(rows))
+            except HeldOutDataTooSmall as found:
+                log.warning("source %d is not validated: %s", number, found.problems[0].message)
+                too_small = found
+                continue
+        is_held_out = holdout is not None and holdout.is_validation
+        # limits are those of training
+        read.append(
+            MixtureSource(dataset=source.dataset, weight=source.weight) if is_held_out else source
+        )
+        sources.append(rows)
+    if too_small is not None and not sources:
+        raise too_small
+    return mix_sources(config, read, sources)
+
+
+def build_source(
+    source: MixtureSource,
+    *,
+    tokenizer: Tokenizer | None,
+    sample_length: int,
+    cache_folder: Path,
+    holdout: Holdout | None,
+    open_stream: OpenStream | None = None,
+) -> IndexedDataset:
+    """Build the dataset of one source."""
+    if open_stream is not None and source.dataset.is_streamed:
+        return open_stream(source.dataset)
+    split = {} if holdout is None else {"holdout": replace(holdout, is_part=True)}
+    rows: IndexedDataset = source.dataset.load_builder()(
+        source.dataset,
+        tokenizer=tokenizer,
+        sample_length=sample_length,
+        cache_folder=cache_folder,
+        **split,
+    )
+    if len(rows) == 0:
+        raise problem_error(
+            "data", "the data has no sequences", hint="use more data or a smaller seq_len"
+        )
+    return rows
+
+
+def mix_sources(
+    config: MixtureDatasetConfig, read: Sequence[MixtureSource], datasets: Sequence[IndexedDataset]
+) -> MixtureDataset:
+    """Mix the datasets of the sources that are read."""
+    sources = [
+        rows if source.max_rows is None else view_first_epoch(rows)
+        for rows, source in zip(datasets, read, strict=True)
+    ]
     taken = [
         min(get_epoch_size(rows), source.max_rows or get_epoch_size(rows))
-        for rows, source in zip(sources, config.sources, strict=True)
+        for rows, source in zip(sources, read, strict=True)
     ]
-    counts = compute_samples_per_source(taken, config.sources)
-    log_source_shares(config, taken, counts)
+    counts = compute_samples_per_source(taken, read)
+    log_source_shares(read, taken, counts, repeat=config.repeat)
     limits = [
         min(
             (
@@ -190,26 +248,27 @@ def build_mixture_dataset(
             ),
             default=None,
         )
-        for rows, size, source in zip(sources, taken, config.sources, strict=True)
+        for rows, size, source in zip(sources, taken, read, strict=True)
     ]
-    weights = [source.weight for source in config.sources]
+    weights = [source.weight for source in read]
     return MixtureDataset(sources, taken, MixtureCounts(counts, weights, limits))
 
 
 def log_source_shares(
-    config: MixtureDatasetConfig, taken: Sequence[int], counts: Sequence[int]
+    sources: Sequence[MixtureSource], taken: Sequence[int], counts: Sequence[int], *, repeat: bool
 ) -> None:
     """Log the number of sequences of each source in an epoch.
 
     Args:
-        config: Config of the mixture.
+        sources: Sources of the mixture.
         taken: Number of sequences that each source has.
         counts: Number of sequences of each source in an epoch.
+        repeat: Whether the mixture has further epochs.
 
     Raises:
         ProblemsFound: A data problem if a source has no sequence in an epoch.
     """
-    for number, (source, size, count) in enumerate(zip(config.sources, taken, counts, strict=True)):
+    for number, (source, size, count) in enumerate(zip(sources, taken, counts, strict=True)):
         if count == 0:
             message = (
                 f"weight {source.weight:g} gives this source none of the "
@@ -232,8 +291,8 @@ def log_source_shares(
                 size,
             ),
         )
-        if config.repeat and source.epochs is not None:
+        if repeat and source.epochs is not None:
             log.info(
-                "source %d, '%s', is left out once it has been read %g times",
+                "source %d, '%s', is not used after it has been read %g times",
                 *(number, source.dataset.name, source.epochs),
             )

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.bin_packing import PACKERS, Bins
-from titanrun.components.data.token_file import TokenStream
-from titanrun.components.data.token_index import TokenIndex
+from titanrun.components.data.file_change_guard import UnchangedData
+from titanrun.components.data.token_file import TokenStream, TokenSummary
 from titanrun.components.data.token_records import (
     ID_FACTOR,
     IN_LOSS,
@@ -23,6 +24,25 @@ from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 
 log = logging.getLogger(__name__)
+
+
+class EncodedDocuments(Protocol):
+    """Documents as tokens encoded as in token_records.py."""
+
+    @property
+    def tokens(self) -> TokenStream:
+        """Encoded tokens of all documents."""
+
+    @property
+    def summary(self) -> TokenSummary:
+        """Hash and highest encoded token."""
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+
+    def get_unchanged_file(self) -> UnchangedData:
+        """Return their files, to check that they stay as they are now."""
 
 
 class PackedDataset:
@@ -39,7 +59,7 @@ class PackedDataset:
 
     def __init__(
         self,
-        index: TokenIndex,
+        index: EncodedDocuments,
         starts: NDArray[np.int64],
         lengths: Sequence[int],
         bins: Bins,
@@ -52,7 +72,7 @@ class PackedDataset:
         self._sample_length = sample_length
         # other sequences of the same tokens are other data for a resumed run
         self.fingerprint = f"{index.summary.compute_fingerprint(sample_length)} {packing_key}"
-        self.max_token_id = decode_max_token_id(index.record.max_token_id, index.tokens)
+        self.max_token_id = decode_max_token_id(index.summary.max_token_id, index.tokens)
         self._has_weights = has_token_weights(index.tokens)
         self.num_dropped = self.num_truncated = 0
 
@@ -64,25 +84,47 @@ class PackedDataset:
 
         Shape [3 or 4, seq_len + 1], as in `IndexedDataset`.
         """
-        row = np.zeros((4 if self._has_weights else 3, self._sample_length), dtype=np.int64)
-        end = 0
-        for number in self._bins[index]:
-            start, length = int(self._starts[number]), self._lengths[number]
-            tokens = self._tokens[start : start + length]
-            coded = strip_weights(tokens)
-            row[:3, end : end + length] = coded // ID_FACTOR, coded & IN_LOSS, np.arange(length)
-            if self._has_weights:
-                row[3, end : end + length] = tokens % WEIGHT_FACTOR
-            # in a piece of a split document, the tokens before it in the sequence are of another
-            # document
-            row[1, end] = 0
-            end += length
-        row[2, end:] = np.arange(self._sample_length - end)
-        return row
+        return build_packed_sequence(
+            self._tokens,
+            [(int(self._starts[number]), self._lengths[number]) for number in self._bins[index]],
+            sample_length=self._sample_length,
+            has_weights=self._has_weights,
+        )
 
     def check(self) -> None:
         """Raise a data problem if the index has changed since it was opened."""
         self._file.check()
+
+
+def build_packed_sequence(
+    tokens: TokenStream,
+    spans: Sequence[tuple[int, int]],
+    *,
+    sample_length: int,
+    has_weights: bool,
+) -> NDArray[np.int64]:
+    """Return ids, loss mask, positions and possibly weights of a sequence, padded with id 0.
+
+    Args:
+        tokens: Encoded tokens.
+        spans: Start and length of each document, or piece of one, in the sequence.
+        sample_length: Length of the sequence.
+        has_weights: Whether the tokens have weights.
+    """
+    row = np.zeros((4 if has_weights else 3, sample_length), dtype=np.int64)
+    end = 0
+    for start, length in spans:
+        part = tokens[start : start + length]
+        coded = strip_weights(part)
+        row[:3, end : end + length] = coded // ID_FACTOR, coded & IN_LOSS, np.arange(length)
+        if has_weights:
+            row[3, end : end + length] = part % WEIGHT_FACTOR
+        # in a piece of a split document, the tokens before it in the sequence are of another
+        # document
+        row[1, end] = 0
+        end += length
+    row[2, end:] = np.arange(sample_length - end)
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +141,7 @@ class PackingOptions:
     document_noun: str = "document"
 
 
-def build_packed_dataset(index: TokenIndex, options: PackingOptions) -> PackedDataset:
+def build_packed_dataset(index: EncodedDocuments, options: PackingOptions) -> PackedDataset:
     """Build the sequences of an index of encoded documents and log how full they are.
 
     Raises:
@@ -116,15 +158,20 @@ def build_packed_dataset(index: TokenIndex, options: PackingOptions) -> PackedDa
     listed = lengths.tolist()
     members = PACKERS[options.method](listed, sample_length=options.sample_length)
     log.info(
-        "%s in %s of %d tokens, %.0f%% non-padding",
+        "%s in %s of %s tokens, %.0f%% non-padding",
         *(
             pluralize(
                 len(listed),
-                options.document_noun if len(listed) == index.record.documents else "piece",
+                "piece"
+                if options.too_long == "split" and len(listed) != index.num_documents
+                else options.document_noun,
             ),
             pluralize(len(members), "sequence"),
         ),
-        *(options.sample_length, 100 * sum(listed) / max(1, len(members) * options.sample_length)),
+        *(
+            f"{options.sample_length:,}",
+            100 * sum(listed) / max(1, len(members) * options.sample_length),
+        ),
     )
     dataset = PackedDataset(
         index,
@@ -180,10 +227,7 @@ def select_fitting_documents(
     too_long = np.flatnonzero(lengths > options.sample_length)
     if not len(too_long):
         return np.arange(len(lengths))
-    longest = (
-        f"{pluralize(len(too_long), options.document_noun)} of {len(lengths)} longer than a "
-        f"sequence of {options.sample_length} tokens, the longest {lengths.max()}"
-    )
+    longest = describe_long_documents(lengths, options)
     if options.too_long == "refuse":
         raise problem_error(
             "data",
@@ -191,17 +235,41 @@ def select_fitting_documents(
             path=("too_long",),
             hint="set seq_len higher, or too_long to drop or cut",
         )
-    out = too_long
-    if options.too_long == "cut":
-        truncated = (
-            (number, strip_weights(tokens[start : start + options.sample_length]))
-            for number, start in zip(too_long, starts[too_long].tolist(), strict=True)
-        )
-        out = np.array(
-            [number for number, codes in truncated if not (codes & IN_LOSS).any()], dtype=np.int64
-        )
+    out = find_unusable_documents(tokens, starts, lengths, options)
     log.warning("%s: %d dropped, %d truncated", longest, len(out), len(too_long) - len(out))
     kept = np.setdiff1d(np.arange(len(lengths)), out)
     if not len(kept):
         raise problem_error("data", longest, path=("too_long",), hint="set seq_len higher")
     return kept
+
+
+def describe_long_documents(lengths: NDArray[np.int64], options: PackingOptions) -> str:
+    """Return how many documents are longer than a sequence, for messages."""
+    return (
+        f"{pluralize(int((lengths > options.sample_length).sum()), options.document_noun)} of "
+        f"{len(lengths):,} longer than a sequence of {options.sample_length:,} tokens, "
+        f"the longest {lengths.max():,}"
+    )
+
+
+def find_unusable_documents(
+    tokens: TokenStream,
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    options: PackingOptions,
+) -> NDArray[np.int64]:
+    """Return the indices of the documents to drop.
+
+    They are longer than a sequence and, if such documents are truncated, have no token in the loss
+    before the cut.
+    """
+    too_long = np.flatnonzero(lengths > options.sample_length)
+    if options.too_long != "cut":
+        return too_long
+    truncated = (
+        (number, strip_weights(tokens[start : start + options.sample_length]))
+        for number, start in zip(too_long, starts[too_long].tolist(), strict=True)
+    )
+    return np.array(
+        [number for number, codes in truncated if not (codes & IN_LOSS).any()], dtype=np.int64
+    )

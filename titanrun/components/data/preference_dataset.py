@@ -2,25 +2,33 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from titanrun.components.data.chat_dataset import SUFFIXES, load_dataset_chat_template
-from titanrun.components.data.config import PreferenceDatasetConfig
+from titanrun.components.data.chat_dataset import (
+    SUFFIXES,
+    check_chat_tokenizer,
+    load_dataset_end_tokens,
+)
+from titanrun.components.data.document_split import DocumentFilter, Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.packed_sequences import PackedDataset
-from titanrun.components.data.spec.data_files import resolve_data_files
+from titanrun.components.data.record_source import iter_source_records, open_source_index
+from titanrun.components.data.replies_config import (
+    PreferenceDatasetConfig,
+    TinyPairsDatasetConfig,
+)
 from titanrun.components.data.token_index import (
     DocumentCounts,
     IndexSpec,
     TokenIndex,
-    open_files_index,
 )
 from titanrun.components.data.token_records import ID_FACTOR, find_document_boundaries
 from titanrun.components.data.token_writer import TokenWriter
+from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat_template
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.pluralize import pluralize
@@ -36,30 +44,39 @@ log = logging.getLogger(__name__)
 
 
 def build_preference_dataset(
-    config: PreferenceDatasetConfig, *, tokenizer: Tokenizer, sample_length: int, cache_folder: Path
+    config: PreferenceDatasetConfig,
+    *,
+    tokenizer: Tokenizer,
+    sample_length: int,
+    cache_folder: Path,
+    holdout: Holdout | None = None,
 ) -> IndexedDataset:
     """Build the dataset with one pair per sequence, the preferred conversation first.
 
     Raises:
         ProblemsFound: A data problem with a path relative to the dataset's config.
     """
-    if not isinstance(tokenizer, ChatTokenizer):
-        message = "the tokenizer does not return token offsets, which conversations need"
-        raise problem_error("data", message, hint="set tokenizer: {name: huggingface, path: ...}")
     index = open_preference_index(
         config,
-        resolve_data_files(config.path, SUFFIXES),
-        tokenizer=tokenizer,
+        tokenizer=check_chat_tokenizer(tokenizer),
         cache_folder=cache_folder,
+        holdout=holdout,
     )
+    return pack_pairs(config, index, sample_length)
+
+
+def pack_pairs(
+    config: PreferenceDatasetConfig, index: TokenIndex, sample_length: int
+) -> PackedDataset:
+    """Build the sequences of one pair each, and log those that are too long."""
     starts, lengths = find_document_boundaries(index.tokens)
     together = lengths[0::2] + lengths[1::2]
     kept = np.flatnonzero(together <= sample_length)
     left_out = len(together) - len(kept)
     if left_out:
         message = (
-            f"{pluralize(left_out, 'pair')} of {len(together)} longer than a sequence of "
-            f"{sample_length} tokens, the longest {together.max()}"
+            f"{pluralize(left_out, 'pair')} of {len(together):,} longer than a sequence of "
+            f"{sample_length:,} tokens, the longest {together.max():,}"
         )
         if config.too_long == "refuse" or not len(kept):
             raise problem_error("data", message, path=("too_long",), hint="set seq_len higher")
@@ -67,9 +84,9 @@ def build_preference_dataset(
     members = [[2 * int(number), 2 * int(number) + 1] for number in kept]
     filled = 100 * int(together[kept].sum()) / (len(members) * sample_length)
     log.info(
-        "%s, one per sequence of %d tokens, %.0f%% non-padding",
+        "%s, one per sequence of %s tokens, %.0f%% non-padding",
         pluralize(len(members), "pair"),
-        sample_length,
+        f"{sample_length:,}",
         filled,
     )
     return PackedDataset(
@@ -82,25 +99,60 @@ def build_preference_dataset(
     )
 
 
+def build_tiny_pairs_dataset(
+    config: TinyPairsDatasetConfig,
+    *,
+    tokenizer: Tokenizer,
+    sample_length: int,
+    cache_folder: Path,
+    holdout: Holdout | None = None,
+) -> IndexedDataset:
+    """Build the dataset of the pairs that ship with titanrun."""
+    return build_preference_dataset(
+        PreferenceDatasetConfig(path=config.path),
+        tokenizer=tokenizer,
+        sample_length=sample_length,
+        cache_folder=cache_folder,
+        holdout=holdout,
+    )
+
+
 def open_preference_index(
     config: PreferenceDatasetConfig,
-    files: list[Path],
     *,
     tokenizer: ChatTokenizer,
     cache_folder: Path,
+    holdout: Holdout | None = None,
 ) -> TokenIndex:
     """Return the index of the pairs, built if it does not exist.
 
     It holds two consecutive conversations per pair, the preferred one first.
     """
-    template = load_dataset_chat_template(config, tokenizer)
+    template = load_chat_template(tokenizer)
+    end_tokens = load_dataset_end_tokens(config, template, tokenizer)
+    settings = serialize_preference_settings(config, template, end_tokens)
+
+    def write(
+        paths: Sequence[Path], writer: TokenWriter, scratch: Path, chosen: DocumentFilter | None
+    ) -> DocumentCounts:
+        pairs = preference_writer.PreferencePairWriter(
+            config, template, tokenizer, end_tokens, chosen
+        )
+        documents = int(pairs.write(iter_source_records(config, paths, scratch=scratch), writer))
+        return DocumentCounts(documents, other_side=chosen.num_other_side if chosen else 0)
+
+    bound = tokenizer.vocab_size * ID_FACTOR
+    contents = IndexSpec(
+        tokenizer.fingerprint, settings, bound, write, holdout, document_noun="pair"
+    )
+    return open_source_index(config, contents, suffixes=SUFFIXES, cache_folder=cache_folder)
+
+
+def serialize_preference_settings(
+    config: PreferenceDatasetConfig, template: ChatTemplate, end_tokens: Collection[str]
+) -> str:
+    """Return everything in a dataset that the tokens of its pairs depend on."""
     columns = [config.prompt_column, config.chosen_column, config.rejected_column]
+    learned = [sorted(end_tokens)] if end_tokens else []
     # 2: the prompt occurs once if both conversations begin with it. 3: tools and tool calls
-    settings = json.dumps(["preference", 3, columns, template.digest])
-
-    def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> DocumentCounts:
-        pairs = preference_writer.PreferencePairWriter(config, template, tokenizer)
-        return DocumentCounts(documents=int(pairs.write(paths, writer, scratch)))
-
-    contents = IndexSpec(tokenizer.fingerprint, settings, tokenizer.vocab_size * ID_FACTOR, write)
-    return open_files_index(files, source=config.path, spec=contents, cache_folder=cache_folder)
+    return json.dumps(["preference", 3, columns, template.digest, *learned])

@@ -7,9 +7,8 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import pyarrow as pa
 
 from titanrun.components.data.jsonl_reader import (
@@ -28,7 +27,14 @@ from titanrun.components.data.spec.json_lines import (
     parse_json_text,
     parse_jsonl_line,
 )
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import ProblemsFound, problem_error
+
+if TYPE_CHECKING:
+    import datasets
+else:
+    # a stream reads the same formats without the library, which takes a second to import
+    datasets = LazyModule("datasets")
 
 Record = dict[str, Any]
 LocatedRecord = tuple[str, Record]
@@ -243,7 +249,7 @@ def unreadable_file_error(file: Path, kind: str, error: Exception) -> ProblemsFo
     )
 
 
-def open_parquet_stream(file: Path, scratch: Path, **options: Any) -> datasets.IterableDataset:
+def open_parquet_stream(file: Path, scratch: Path, **options: Any) -> "datasets.IterableDataset":
     """Open one parquet file as a stream of rows."""
     return datasets.Dataset.from_parquet(
         to_library_path(file), cache_dir=str(scratch), streaming=True, **options

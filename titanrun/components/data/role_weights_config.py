@@ -22,7 +22,8 @@ class RoleWeights(Config):
 
     def get_weights(self) -> dict[str, float]:
         """Return the roles in the loss with their weights."""
-        return {role: weight for role, weight in self.model_dump().items() if weight is not None}
+        weights = {role: getattr(self, role) for role in type(self).model_fields}
+        return {role: weight for role, weight in weights.items() if weight is not None}
 
 
 def check_role_weights(train_on: str, role_weights: RoleWeights, turn_weights: str | None) -> None:

@@ -1,5 +1,6 @@
 """Chunks of long documents that are tokenized one by one, to bound memory."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ per character."""
 CONTEXT_LENGTH = 256
 """Characters on each side of a split that are encoded, together and separately, to see whether the
 split changes the tokens."""
+
+# in a longer run of spaces, tokens depend on its length, which the context does not show
+SINGLE_SPACE = re.compile(r"(?<=\S) (?=\S)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,8 @@ def iter_chunks(
 ) -> Iterator[TextChunk]:
     """Yield a document, given as consecutive strings, in chunks of about `length` characters.
 
-    It is split only between two strings or two lines, and only if the tokens around the split stay
-    the same. A chunk grows longer until such a position is found.
+    It is split only between two strings, two lines or two words of a long line, and only if the
+    tokens around the split stay the same. A chunk grows longer until such a position is found.
     """
     pending: list[str] = []
     size, is_first = 0, True
@@ -45,9 +49,22 @@ def split_long_strings(document: Iterable[str], length: int) -> Iterator[str]:
     """Yield the strings of a document, those longer than `length` line by line."""
     for text in document:
         if len(text) > length:
-            yield from text.splitlines(keepends=True)
+            for line in text.splitlines(keepends=True):
+                yield from split_long_line(line, length)
         else:
             yield text
+
+
+def split_long_line(line: str, length: int) -> Iterator[str]:
+    """Yield a line in pieces of about `length` characters, split before single spaces."""
+    start = 0
+    while len(line) - start > length:
+        found = SINGLE_SPACE.search(line, start + length)
+        if found is None:
+            break
+        yield line[start : found.start()]
+        start = found.start()
+    yield line[start:]
 
 
 def is_safe_split(before: str, after: str, tokenizer: Tokenizer) -> bool:

@@ -220,8 +220,8 @@ class TokenBatch:
         ]
         if wrong:
             raise ValueError(
-                f"a sample has {wrong[0]} tokens, but a sequence of {seq_len} takes samples of "
-                f"2 to {seq_len + 1}"
+                f"a sample has {wrong[0]:,} tokens, but a sequence of {seq_len:,} takes samples of "
+                f"2 to {seq_len + 1:,}"
             )
         rows = pack_next_fit(
             [len(sample.tokens) - 1 for sample in samples], seq_len, allows_packing=allows_packing

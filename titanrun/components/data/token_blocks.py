@@ -84,7 +84,7 @@ class VerifiedTokens:
                     f"{number * self._block_tokens} on",
                     path=("path",),
                     hint="start the same command again: it tokenizes the files again and resumes "
-                    "from its last checkpoint",
+                    "from its last checkpoint; titanrun data build --repair RECIPE tokenizes now",
                 )
             self._is_checked[number] = True
 
@@ -106,6 +106,14 @@ def iter_block_digests(tokens: NDArray[np.integer]) -> Iterator[bytes]:
         if number % HEARTBEAT_BLOCKS == 0:
             send_heartbeat()
         yield compute_digest(tokens[start : start + length])
+
+
+def find_damaged_block(tokens: NDArray[np.integer], digests: bytes) -> int | None:
+    """Return the index of the first block with another digest, which reads all ids, or None."""
+    for number, digest in enumerate(iter_block_digests(tokens)):
+        if digest != digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]:
+            return number
+    return None
 
 
 def write_block_digests(

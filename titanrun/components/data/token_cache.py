@@ -25,7 +25,8 @@ LOCK_POLL_SECONDS = 0.2
 class IndexRecord:
     """Source and content of an index, stored next to it as JSON.
 
-    `left_out` documents passed no filter. `skipped` records could not be read.
+    `left_out` documents passed no filter. `skipped` records could not be read. `other_side`
+    documents are held out or, if the index has the held-out ones, trained on.
     """
 
     format: int
@@ -41,6 +42,7 @@ class IndexRecord:
     size: int
     digest: str
     max_token_id: int
+    other_side: int = 0
 
 
 def compute_index_key(settings: str, tokenizer: str, content_hashes: Sequence[str]) -> str:

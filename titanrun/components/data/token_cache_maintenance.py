@@ -1,21 +1,25 @@
 """Verification and cleanup of a folder of token indexes."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.spec.data_files import describe_file
-from titanrun.components.data.token_blocks import hash_blocks, read_block_digests
+from titanrun.components.data.token_blocks import find_damaged_block, read_block_digests
 from titanrun.components.data.token_cache import (
     IndexRecord,
     find_index_record,
     get_index_blocks_path,
     get_index_record_path,
     get_index_tokens_path,
+    write_index_record,
 )
 from titanrun.components.data.token_file import open_token_memmap, summarize_tokens
-from titanrun.config.problems import ProblemsFound
+from titanrun.components.data.token_writer import BLOCK_BYTES
+from titanrun.config.problems import ProblemsFound, problem_error
 
+OTHER_TOKENS = "its tokens are other ones than when it was written"
 SECONDS_A_DAY = 24 * 3600
 STALE_SECONDS = 3600
 """Age in seconds from which a temporary file must be from a process that died."""
@@ -62,7 +66,7 @@ def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None
     path = get_index_tokens_path(folder, key)
     try:
         if path.stat().st_size != record.size:
-            return f"{path.stat().st_size} bytes instead of {record.size}"
+            return f"{path.stat().st_size:,} bytes instead of {record.size:,}"
         tokens = open_token_memmap(path)
         blocks = read_block_digests(
             get_index_blocks_path(folder, key), tokens, index_digest=record.digest
@@ -72,8 +76,48 @@ def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None
         return "its tokens are gone"
     except ProblemsFound as found:
         return found.problems[0].message
-    is_as_written = digest == record.digest and (blocks is None or hash_blocks(tokens) == blocks)
-    return None if is_as_written else "its tokens are other ones than when it was written"
+    damaged = None if blocks is None else find_damaged_block(tokens, blocks)
+    if damaged is not None:
+        block_tokens = BLOCK_BYTES // tokens.itemsize
+        return f"{OTHER_TOKENS}, from token {damaged * block_tokens:,} on (block {damaged})"
+    return None if digest == record.digest else OTHER_TOKENS
+
+
+def discard_damaged_indexes(folder: Path) -> dict[str, IndexRecord]:
+    """Remove the records of damaged indexes, so that they are built again; return them by name."""
+    found = {
+        key: record
+        for key, record in list_token_indexes(folder)
+        if find_index_damage(folder, key, record) is not None
+    }
+    for key in found:
+        get_index_record_path(folder, key).unlink(missing_ok=True)
+    return found
+
+
+def finish_repair(folder: Path, discarded: Mapping[str, IndexRecord]) -> list[dict[str, Any]]:
+    """Return the indexes that were built again, and restore the records of all others.
+
+    Raises:
+        ProblemsFound: A data problem if one has other tokens than before the damage.
+    """
+    repaired = []
+    for key, before in discarded.items():
+        path = get_index_record_path(folder, key)
+        now = find_index_record(path)
+        if now is None:
+            # of another recipe: `data verify` goes on to name it
+            write_index_record(path, before)
+        elif now.digest != before.digest:
+            raise problem_error(
+                "data",
+                f"'{now.source}' has other tokens than before the damage",
+                path=("training", "dataset"),
+                hint="the tokenizer has changed: a run that read these tokens cannot go on",
+            )
+        else:
+            repaired.append({"name": key, **summarize_index_record(now)})
+    return repaired
 
 
 def find_changed_files(record: IndexRecord) -> list[str]:
@@ -144,4 +188,4 @@ def find_prune_reason(
     if wrong := find_index_damage(folder, key, record):
         return wrong
     files = find_changed_files(record)
-    return f"made of '{files[0]}', which is gone or has changed" if files else None
+    return f"made of '{files[0]}', which is missing or has changed" if files else None

@@ -31,10 +31,13 @@ class TokenCollator:
     Args:
         vocab_size: Number of ids that the model has embeddings for. None disables the check.
         pin_memory: Whether to put batches into page-locked memory.
+        appends_padding: Whether samples are one token shorter than a sequence with its last label,
+            so that all of their tokens are inputs.
     """
 
     vocab_size: int | None = None
     pin_memory: bool = False
+    appends_padding: bool = False
 
     def collate_train(self, samples: NDArray[np.int64], local_batch_size: int) -> list[TokenBatch]:
         """Build consecutive batches.
@@ -44,13 +47,19 @@ class TokenCollator:
         """
         if self.vocab_size is not None:
             check_token_ids(select_token_ids(samples), self.vocab_size)
-        return self._pin_if_enabled(TokenBatch.from_sequences(samples)).split(local_batch_size)
+        batch = TokenBatch.from_sequences(self._pad_if_enabled(samples))
+        return self._pin_if_enabled(batch).split(local_batch_size)
 
     def collate_validation(self, samples: NDArray[np.int64], *, num_counted: int) -> TokenBatch:
         """Build one batch in which only labels of the first `num_counted` samples count."""
-        batch = TokenBatch.from_sequences(samples)
+        batch = TokenBatch.from_sequences(self._pad_if_enabled(samples))
         batch.loss_mask[num_counted:] = False
         return self._pin_if_enabled(batch)
+
+    def _pad_if_enabled(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        if not self.appends_padding:
+            return samples
+        return np.pad(samples, [(0, 0)] * (samples.ndim - 1) + [(0, 1)])
 
     def _pin_if_enabled(self, batch: TokenBatch) -> TokenBatch:
         return batch.pin_memory() if self.pin_memory else batch

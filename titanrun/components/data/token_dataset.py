@@ -1,15 +1,17 @@
-"""Sequences from a .npy file of token ids that was written by other software."""
+"""Sequences from token ids that were written by other software."""
 
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.chunked_sequences import build_token_chunks
+from titanrun.components.data.chunked_sequences import build_document_chunks, build_token_chunks
 from titanrun.components.data.config import TokensDatasetConfig
 from titanrun.components.data.file_change_guard import UnchangedFile, find_file_state
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.packed_sequences import PackingOptions, build_packed_dataset
 from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
+from titanrun.components.data.tokenized_documents import open_tokenized_documents
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
@@ -45,7 +47,7 @@ def build_token_dataset(
     tokenizer: Tokenizer | None = None,
     cache_folder: Path | None = None,
 ) -> IndexedDataset:
-    """Build the dataset of the rows of a 2-D array, or of the windows of a 1-D one.
+    """Build the dataset of the rows of a 2-D array, of the windows of a 1-D one, or of documents.
 
     Tokenizer and cache are not used.
 
@@ -53,6 +55,8 @@ def build_token_dataset(
         ProblemsFound: A data problem if the file does not fit, with a path relative to the
             dataset's config.
     """
+    if config.layout != "npy":
+        return build_document_dataset(config, sample_length=sample_length)
     path = Path(config.path)
     state = find_file_state(path)
     tokens = open_token_memmap(path)
@@ -65,6 +69,31 @@ def build_token_dataset(
             tokens, sample_length=sample_length, summary=summary, source=config.path, file=file
         )
     return TokenArrayDataset(tokens, summary=summary, file=file)
+
+
+def build_document_dataset(config: TokensDatasetConfig, *, sample_length: int) -> IndexedDataset:
+    """Build the dataset of the documents in files of datatrove or Megatron."""
+    documents = open_tokenized_documents(config.path, config.layout)
+    if config.packing == "windows":
+        return build_token_chunks(
+            documents.ids,
+            sample_length=sample_length,
+            summary=documents.id_summary,
+            source=config.path,
+            file=documents.get_unchanged_file(),
+        )
+    if config.packing == "documents":
+        return build_document_chunks(
+            documents.tokens,
+            sample_length=sample_length,
+            summary=documents.summary,
+            max_token_id=documents.max_token_id,
+            source=config.path,
+            file=documents.get_unchanged_file(),
+        )
+    return build_packed_dataset(
+        documents, PackingOptions(config.packing, config.too_long, sample_length)
+    )
 
 
 def check_sample_length(found_length: int, sample_length: int, source: str) -> None:

@@ -6,15 +6,19 @@ Text is tokenized once. The record tells the sources of the index.
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from titanrun.components.data.config import DocumentsConfig, TextDatasetConfig
-from titanrun.components.data.encode_documents import write_documents
+from titanrun.components.data.config import DocumentsConfig
+from titanrun.components.data.document_split import (
+    DocumentFilter,
+    Holdout,
+    check_split_sizes,
+    format_split,
+    split_documents,
+)
 from titanrun.components.data.file_change_guard import UnchangedFile, find_file_state
 from titanrun.components.data.spec.data_files import SourceFile, describe_files, is_file_unchanged
 from titanrun.components.data.token_blocks import (
@@ -38,9 +42,7 @@ from titanrun.components.data.token_cache import (
     write_index_record,
 )
 from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
-from titanrun.components.data.token_records import ID_FACTOR
 from titanrun.components.data.token_writer import TokenWriter, fsync_folder
-from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.base import dump_config
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -48,8 +50,6 @@ from titanrun.distributed.heartbeat import send_heartbeat
 
 log = logging.getLogger(__name__)
 
-READER = "titanrun.components.data.document_reader"
-"""Module imported only to build an index, since it takes more than a second to import."""
 DOCUMENT_SETTING_FIELDS = (
     "column",
     "format",
@@ -63,11 +63,15 @@ DOCUMENT_SETTING_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class DocumentCounts:
-    """Numbers of documents in an index, filtered documents, and unreadable records."""
+    """Numbers of documents in an index, of documents left out, and of unreadable records.
+
+    `left_out` documents passed no filter. `other_side` ones are held out, or the ones to train on.
+    """
 
     documents: int
     left_out: int = 0
     skipped: int = 0
+    other_side: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,33 @@ class IndexSpec:
         tokenizer_fingerprint: Fingerprint of the tokenizer.
         settings: Everything else that the tokens depend on, besides the files.
         vocab_bound: Upper bound of the tokens, exclusive.
-        write_tokens: Writes the tokens of files, with a scratch folder, and returns the counts.
+        write_tokens: Writes the tokens of the documents of files that pass a filter, with a scratch
+            folder, and returns the counts.
+        holdout: Side of the split of the documents, None for all of them.
+        document_noun: Name of a document in messages.
     """
 
     tokenizer_fingerprint: str
     settings: str
     vocab_bound: int
-    write_tokens: Callable[[Sequence[Path], TokenWriter, Path], DocumentCounts]
+    write_tokens: Callable[
+        [Sequence[Path], TokenWriter, Path, DocumentFilter | None], DocumentCounts
+    ]
+    holdout: Holdout | None = None
+    document_noun: str = "document"
+
+    @property
+    def all_settings(self) -> str:
+        """The settings, with the side of the split."""
+        if self.holdout is None:
+            return self.settings
+        return json.dumps([self.settings, self.holdout.describe()])
+
+    def write(self, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> DocumentCounts:
+        """Write the tokens of the documents of this side, and return the counts."""
+        return split_documents(
+            self.holdout, lambda chosen: self.write_tokens(files, writer, scratch, chosen)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +127,11 @@ class TokenIndex:
         """Summary of the ids as of the build of the index."""
         return TokenSummary(self.record.digest, self.record.max_token_id)
 
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+        return self.record.documents
+
     def get_unchanged_file(self) -> UnchangedFile:
         """Return the file of the ids, to check that it stays as it is now."""
         return UnchangedFile(
@@ -113,38 +142,6 @@ class TokenIndex:
         )
 
 
-def open_column_index(
-    files: Sequence[Path], *, source: str, column: str, tokenizer: Tokenizer, cache_folder: Path
-) -> TokenIndex:
-    """Return the index of the documents in one column of `files`; see `open_files_index`."""
-    config = TextDatasetConfig(path=source, column=column)
-    return open_document_index(
-        config, files, source=source, tokenizer=tokenizer, cache_folder=cache_folder
-    )
-
-
-def open_document_index(
-    config: DocumentsConfig,
-    files: Sequence[Path],
-    *,
-    source: str,
-    tokenizer: Tokenizer,
-    cache_folder: Path,
-) -> TokenIndex:
-    """Return the index of the documents that a dataset reads from `files`.
-
-    Tokens are encoded as in token_records.py if the dataset separates documents.
-    """
-    bound = tokenizer.vocab_size * (ID_FACTOR if config.restarts_positions else 1)
-    contents = IndexSpec(
-        tokenizer.fingerprint,
-        serialize_document_settings(config),
-        bound,
-        partial(write_file_documents, config, tokenizer),
-    )
-    return open_files_index(files, source=source, spec=contents, cache_folder=cache_folder)
-
-
 def serialize_document_settings(config: DocumentsConfig) -> str:
     """Return everything in a dataset that the tokens of its documents depend on."""
     read = {
@@ -153,38 +150,6 @@ def serialize_document_settings(config: DocumentsConfig) -> str:
         if name in DOCUMENT_SETTING_FIELDS
     }
     return json.dumps(["documents", read, config.restarts_positions])
-
-
-def open_revision_index(
-    config: DocumentsConfig,
-    records: Callable[[Path], Iterable[tuple[str, Any]]],
-    *,
-    source: str,
-    source_key: Sequence[str],
-    tokenizer: Tokenizer,
-    cache_folder: Path,
-) -> TokenIndex:
-    """Return the index of the documents in records that never change.
-
-    Args:
-        config: Config of the dataset.
-        records: Returns the records, given a scratch folder. Called only to build the index.
-        source: Name for messages.
-        source_key: Identity of the records.
-        tokenizer: Tokenizer of the documents.
-        cache_folder: Folder of the indexes.
-    """
-
-    def write(paths: Sequence[Path], writer: TokenWriter, scratch: Path) -> DocumentCounts:
-        return write_reader_documents(
-            config, tokenizer, writer, lambda reader: reader.iter_record_documents(records(scratch))
-        )
-
-    bound = tokenizer.vocab_size * (ID_FACTOR if config.restarts_positions else 1)
-    contents = IndexSpec(tokenizer.fingerprint, serialize_document_settings(config), bound, write)
-    return open_or_build_index(
-        (), source_key, source=source, spec=contents, cache_folder=cache_folder
-    )
 
 
 def open_files_index(
@@ -220,7 +185,7 @@ def open_or_build_index(
 ) -> TokenIndex:
     """Return the index with these `content_hashes`, of which `source_files` are files."""
     cache_folder.mkdir(parents=True, exist_ok=True)
-    key = compute_index_key(spec.settings, spec.tokenizer_fingerprint, content_hashes)
+    key = compute_index_key(spec.all_settings, spec.tokenizer_fingerprint, content_hashes)
     index = find_token_index(cache_folder, key)
     if index is None:
         with lock_index(cache_folder, key, on_wait=send_heartbeat):
@@ -233,10 +198,22 @@ def open_or_build_index(
     assert index is not None, "its digests were written with it"
     skipped = index.record.skipped
     if skipped:
-        log.warning("'%s': %d records could not be read and are skipped", source, skipped)
+        log.warning("'%s': %s could not be read and skipped", source, pluralize(skipped, "record"))
+    report_split(index.record, spec, source)
     # time of the last use, for the cleanup of the folder
     get_index_record_path(cache_folder, key).touch()
     return index
+
+
+def report_split(record: IndexRecord, spec: IndexSpec, source: str) -> None:
+    """Check the sizes of both sides of a split, and log how many documents training leaves out."""
+    if spec.holdout is None:
+        return
+    noun, sizes = spec.document_noun, (record.documents, record.other_side)
+    check_split_sizes(spec.holdout, *sizes, noun=noun, source=source)
+    if not spec.holdout.is_validation:
+        prefix = f"'{source}': " if spec.holdout.is_part else ""
+        log.info("%s%s", prefix, format_split(*sizes, noun))
 
 
 def find_token_index(folder: Path, key: str) -> TokenIndex | None:
@@ -286,9 +263,9 @@ def build_token_index(
     try:
         with temporary.open("wb") as file:
             writer = TokenWriter(file, vocab_size=spec.vocab_bound)
-            written = spec.write_tokens([Path(file.path) for file in source_files], writer, scratch)
+            written = spec.write([Path(file.path) for file in source_files], writer, scratch)
             writer.finish()
-        check_has_documents(written, source)
+        check_has_documents(written, spec, source)
         check_files_unchanged(source_files)
         tokens = open_token_memmap(temporary)
         summary = summarize_tokens(tokens, source=source)
@@ -307,7 +284,7 @@ def build_token_index(
         format=FORMAT,
         source=source,
         tokenizer=spec.tokenizer_fingerprint,
-        settings=spec.settings,
+        settings=spec.all_settings,
         files=tuple(source_files),
         **asdict(written),
         tokens=writer.count,
@@ -319,43 +296,18 @@ def build_token_index(
     write_index_record(get_index_record_path(cache_folder, key), record)
 
 
-def write_file_documents(
-    config: DocumentsConfig,
-    tokenizer: Tokenizer,
-    files: Sequence[Path],
-    writer: TokenWriter,
-    scratch: Path,
-) -> DocumentCounts:
-    """Write the documents of files."""
-    return write_reader_documents(
-        config, tokenizer, writer, lambda reader: reader.iter_documents(files, scratch=scratch)
-    )
-
-
-def write_reader_documents(
-    config: DocumentsConfig,
-    tokenizer: Tokenizer,
-    writer: TokenWriter,
-    iter_documents: Callable[[Any], Iterable[Iterable[str]]],
-) -> DocumentCounts:
-    """Write the documents that `iter_documents` gets from a reader with the config's settings."""
-    module = import_module(READER)
-    bad = module.BadRecordPolicy(config)
-    reader = module.DocumentReader(config, on_bad_record=bad)
-    documents = write_documents(iter_documents(reader), tokenizer, writer, config=config)
-    bad.check(reader.num_read + reader.num_filtered)
-    return DocumentCounts(documents, reader.num_filtered, bad.num_skipped)
-
-
-def check_has_documents(counts: DocumentCounts, source: str) -> None:
-    """Raise a data problem if there are no documents."""
+def check_has_documents(counts: DocumentCounts, spec: IndexSpec, source: str) -> None:
+    """Raise a problem if there are no documents, or none on one side of a split."""
+    if spec.holdout is not None and counts.documents + counts.other_side:
+        noun, sizes = spec.document_noun, (counts.documents, counts.other_side)
+        check_split_sizes(spec.holdout, *sizes, noun=noun, source=source)
     if counts.documents == 0 and counts.left_out:
         message = (
             f"the filters let none of the {pluralize(counts.left_out, 'document')} of "
             f"'{source}' through"
         )
         raise problem_error(
-            "data", message, path=("filters",), hint="compare them with what the columns hold"
+            "data", message, path=("filters",), hint="compare them with the values of the columns"
         )
     if counts.documents == 0:
         raise problem_error(

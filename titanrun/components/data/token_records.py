@@ -5,6 +5,8 @@ index of 8 bytes per token, the lower half of each is the loss weight of the tok
 fp32 number.
 """
 
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,15 @@ label."""
 WEIGHT_FACTOR = 2**32
 """Factor of an encoded token with a weight below it."""
 BLOCK_TOKENS = 2**24
+
+
+@runtime_checkable
+class LocatedDocuments(TokenStream, Protocol):
+    """Encoded tokens with known documents."""
+
+    @property
+    def document_starts(self) -> NDArray[np.int64]:
+        """Start of each document, in tokens."""
 
 
 def has_token_weights(tokens: TokenStream) -> bool:
@@ -34,16 +45,28 @@ def decode_max_token_id(max_record: int, tokens: TokenStream) -> int:
 
 
 def attach_weights(codes: NDArray[np.int64], weights: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """Add nonnegative weights to encoded tokens."""
+    """Add weights, or other fp32 values, to encoded tokens."""
     return codes.astype(np.uint64) * np.uint64(WEIGHT_FACTOR) + weights.view(np.uint32).astype(
         np.uint64
     )
 
 
+def read_document_values(tokens: TokenStream) -> NDArray[np.float32]:
+    """Return the value of each document of an index with weights, that of its first token."""
+    found = []
+    for at in range(0, len(tokens), BLOCK_TOKENS):
+        block = np.asarray(tokens[at : at + BLOCK_TOKENS])
+        first = block[(strip_weights(block) & STARTS_DOCUMENT) > 0]
+        found.append((first % WEIGHT_FACTOR).astype(np.uint32).view(np.float32))
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
+
+
 def find_document_boundaries(
     tokens: TokenStream,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return start and length of each document of an index."""
+    """Return start and length of each document of an index, which are read unless known."""
+    if isinstance(tokens, LocatedDocuments):
+        return tokens.document_starts, np.diff(tokens.document_starts, append=len(tokens))
     found = [
         at + np.flatnonzero(strip_weights(tokens[at : at + BLOCK_TOKENS]) & STARTS_DOCUMENT)
         for at in range(0, len(tokens), BLOCK_TOKENS)

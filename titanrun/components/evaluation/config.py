@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.record_source_config import RecordSourceFields
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import bookkeeping, component, performance
 from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, Text
@@ -24,7 +25,8 @@ class LossTaskConfig(TaskConfig):
     name: Literal["loss"] = bookkeeping("loss")
     builds: ClassVar = "titanrun.components.evaluation.loss_task:evaluate_loss_task"
     dataset: OrAuto[DatasetConfig] | None = component("auto")
-    """Dataset. `auto` is validation.dataset."""
+    """Dataset. `auto` is validation.dataset. If null, the documents that validation.holdout holds
+    out."""
     seq_len: OrAuto[PositiveInt] = bookkeeping("auto", unit="tokens", examples=[2048])
     """Sequence length. `auto` is validation.seq_len."""
 
@@ -38,19 +40,21 @@ class ExactMatchTaskConfig(TaskConfig):
     name: Literal["exact_match"] = bookkeeping("exact_match")
     builds: ClassVar = "titanrun.components.evaluation.exact_match:evaluate_exact_match"
     dataset: OrAuto[DatasetConfig] | None = component("auto")
-    """Conversations. `auto` is validation.dataset."""
+    """Conversations. `auto` is validation.dataset. If null, those that validation.holdout holds
+    out."""
     max_new_tokens: PositiveInt = bookkeeping(128, unit="tokens")
     """Maximum number of tokens of an answer."""
 
 
-class MultipleChoiceTaskConfig(TaskConfig):
-    """Questions with several answers, of which the model chooses the most likely one."""
+class MultipleChoiceTaskConfig(RecordSourceFields, TaskConfig):
+    """Questions with several answers, of which the model chooses the most likely one.
+
+    They are in a jsonl file, one {"question": ..., "choices": [...], "answer": 0} per line, or in
+    columns of these names on the Hub. answer counts from 0.
+    """
 
     name: Literal["multiple_choice"] = bookkeeping("multiple_choice")
     builds: ClassVar = "titanrun.components.evaluation.multiple_choice:evaluate_multiple_choice"
-    path: Text = bookkeeping(examples=["data/questions.jsonl"])
-    """A jsonl file with one {"question": ..., "choices": [...], "answer": 0} per line. answer
-    counts from 0."""
 
 
 class LmEvalTaskConfig(TaskConfig):
@@ -75,6 +79,7 @@ class EvaluationConfig(Config):
     """Tasks of `titanrun eval` and of runs of kind eval."""
 
     tasks: tuple[TaskConfig, ...] = component(())
-    """Tasks. If empty, loss on validation.dataset, and for conversations also exact_match."""
+    """Tasks. If empty, loss on validation.dataset or the documents of validation.holdout, and for
+    conversations also exact_match."""
     batch_size: PositiveInt = performance(16, unit="sequences")
     """Sequences per forward pass."""

@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
+from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.document_split import Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
@@ -35,6 +37,11 @@ class EvalModel(Protocol):
     batch_size: int
     cache_folder: Path
 
+    @property
+    def held_out(self) -> tuple[DatasetConfig, Holdout] | None:
+        """Training dataset with the side of its documents that training holds out."""
+        ...
+
     def compute_loss_sum(self, batch: TokenBatch) -> Tensor:
         """Return the cross entropy of the labels in the loss, summed in fp32."""
         ...
@@ -52,7 +59,7 @@ class EvalModel(Protocol):
         ...
 
     def open_dataset(self, dataset: object, *, seq_len: int) -> IndexedDataset:
-        """Open a dataset with sequences of seq_len + 1 ids.
+        """Open a dataset with sequences of seq_len + 1 ids, of `held_out` if it is None.
 
         Raises:
             ProblemsFound: If it holds ids that the model does not have.

@@ -2,19 +2,23 @@
 
 from itertools import islice
 
-from titanrun.components.data.chat_dataset import iter_conversations, load_dataset_chat_template
-from titanrun.components.data.config import ConversationsConfig
+from titanrun.components.data.chat_config import ConversationsConfig
+from titanrun.components.data.chat_dataset import iter_conversations
 from titanrun.components.data.spec.chat_content import Message, join_parts
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
-from titanrun.components.tokenizers.chat_template import ChatTemplate
+from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat_template
+from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer
 from titanrun.config.problems import problem_error
 
 
 def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel) -> TaskMetrics:
     """Return the share of equal replies, ignoring outer white space, and their number."""
-    dataset, tokenizer = config.dataset, eval_model.tokenizer
+    dataset, holdout = config.dataset, None
+    if dataset is None and eval_model.held_out is not None:
+        dataset, holdout = eval_model.held_out
+    tokenizer = eval_model.tokenizer
     if not isinstance(dataset, ConversationsConfig):
         message = "task exact_match needs a conversation dataset"
         raise problem_error(
@@ -25,8 +29,10 @@ def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel)
             "data", "exact_match needs a tokenizer with a chat template", path=("dataset",)
         )
     chat = dataset.to_chat_config()
-    template = load_dataset_chat_template(chat, tokenizer)
-    conversations = islice(iter_conversations(chat, scratch=eval_model.cache_folder), config.limit)
+    template = load_chat_template(tokenizer)
+    conversations = islice(
+        iter_conversations(chat, scratch=eval_model.cache_folder, holdout=holdout), config.limit
+    )
     asked = [
         pair
         for conversation in conversations
@@ -67,20 +73,3 @@ def extract_reply_prompts(
         (template.render(before, add_generation_prompt=True), reply)
         for before, reply in (found[-1:] if is_last_only else found)
     ]
-
-
-def find_end_ids(template: ChatTemplate, tokenizer: ChatTokenizer) -> frozenset[int]:
-    """Return the tokens that end a reply.
-
-    These are the tokenizer's end-of-text token, and the token that the template writes right after
-    a reply.
-    """
-    found = set() if tokenizer.eos_id is None else {tokenizer.eos_id}
-    reply = "xyzzy"
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": reply}]
-    after = template.render(messages).rpartition(reply)[2]
-    ids = tokenizer.encode(after, add_bos=False, add_eos=False)
-    # a special token decodes to no text: any other token may also occur within a reply
-    if ids and not tokenizer.decode(ids[:1]):
-        found.add(ids[0])
-    return frozenset(found)

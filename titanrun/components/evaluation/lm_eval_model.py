@@ -82,8 +82,8 @@ class LmEvalModel(LM):  # type: ignore[misc]  # lm_eval has no types
         if max_context < 1:
             raise problem_error(
                 "data",
-                f"answers of {most} tokens leave no space for a prompt in sequences of "
-                f"{self._eval_model.max_seq_len}",
+                f"answers of {most:,} tokens leave no space for a prompt in sequences of "
+                f"{self._eval_model.max_seq_len:,}",
                 path=("task",),
             )
         ids = self._tokenizer.encode(prompt, add_bos=True, add_eos=False)[-max_context:]
@@ -113,8 +113,8 @@ class LmEvalModel(LM):  # type: ignore[misc]  # lm_eval has no types
         max_context = self._eval_model.max_seq_len - len(rest)
         if not rest or max_context < 1:
             message = (
-                f"a continuation has {len(rest)} tokens, but sequences have "
-                f"{self._eval_model.max_seq_len}, and one token must come before it"
+                f"a continuation has {len(rest):,} tokens, but sequences have "
+                f"{self._eval_model.max_seq_len:,}, and one token must come before it"
             )
             raise problem_error("data", message, path=("task",))
         return context[-max_context:], rest

@@ -1,16 +1,28 @@
 """Multiple-choice questions, answered by the likelihood of each choice."""
 
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from titanrun.components.data.record_source import find_hub_source
 from titanrun.components.evaluation.config import MultipleChoiceTaskConfig
 from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
 from titanrun.components.evaluation.spec.choice_questions import (
     QUESTION_FORMAT_HINT,
     TASK_PATH_FIELD,
+    ChoiceQuestion,
+    build_choice_question,
     load_choice_questions,
 )
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
+
+if TYPE_CHECKING:
+    from titanrun.components.data import hub_records
+else:
+    # imported on first use: the import takes more than a second
+    hub_records = LazyModule("titanrun.components.data.hub_records")
 
 
 def evaluate_multiple_choice(
@@ -23,7 +35,7 @@ def evaluate_multiple_choice(
     """
     if eval_model.tokenizer is None:
         raise problem_error("data", "multiple_choice needs a tokenizer", path=TASK_PATH_FIELD)
-    questions = load_choice_questions(Path(config.path))[: config.limit]
+    questions = load_questions(config)
     pairs = [
         encode_question_and_choice(question.question, choice, eval_model.tokenizer)
         for question in questions
@@ -32,8 +44,8 @@ def evaluate_multiple_choice(
     too_long = max((len(context) + len(rest) for context, rest in pairs), default=0)
     if too_long > eval_model.max_seq_len:
         message = (
-            f"a question with an answer has {too_long} tokens, "
-            f"but the model's max_seq_len is {eval_model.max_seq_len}"
+            f"a question with an answer has {too_long:,} tokens, "
+            f"but the model's max_seq_len is {eval_model.max_seq_len:,}"
         )
         raise problem_error("data", message, path=TASK_PATH_FIELD, hint="shorten it, or remove it")
     scores = []
@@ -55,6 +67,15 @@ def evaluate_multiple_choice(
         "accuracy_per_byte": right_by_byte / count,
         "questions": count,
     }
+
+
+def load_questions(config: MultipleChoiceTaskConfig) -> list[ChoiceQuestion]:
+    """Return the questions of the file or of the Hub, the first `limit` ones."""
+    hub = find_hub_source(config)
+    if hub is None:
+        return load_choice_questions(Path(config.path or ""))[: config.limit]
+    records = islice(hub_records.iter_hub_records(hub), config.limit)
+    return [build_choice_question(record, place) for place, record in records]
 
 
 def encode_question_and_choice(

@@ -26,6 +26,18 @@ class LossConfig(ComponentConfig):
     """Whether the loss multiplies each token by its weight in the batch."""
     needs_reference: ClassVar = False
     """Whether the loss compares the model with its weights before the run."""
+    head: ClassVar[Literal["lm", "scalar"]] = "lm"
+    """Head of the model that the loss reads."""
+    compares: ClassVar[Literal["pairs", "labels"] | None] = None
+    """What the loss learns from: pairs of replies, replies with labels, or None for tokens."""
+
+    @property
+    def nll_tokens(self) -> Literal["all", "replies"] | None:
+        """Tokens of preferred conversations in a cross entropy beside the loss of pairs.
+
+        None if there is none.
+        """
+        return None
 
     @property
     def num_loss_chunks(self) -> int | None:
@@ -59,33 +71,18 @@ class CrossEntropyConfig(LossConfig):
     (https://arxiv.org/abs/2204.02311)."""
 
 
-class DpoConfig(LossConfig):
-    """Direct preference optimization of pairs of replies.
-
-    The model learns to prefer one reply of a pair while it stays near its weights before the run.
-    """
-
-    name: Literal["dpo"] = numerics("dpo")
-    builds: ClassVar = "titanrun.components.losses.dpo:DPOLoss"
-    supports_loss_parallel: ClassVar = True
-    needs_reference: ClassVar = True
-    beta: PositiveFloat = numerics(0.1)
-    """Penalty for deviation from the reference (https://arxiv.org/abs/2305.18290)."""
-    label_smoothing: Fraction = numerics(0.0, examples=[0.1])
-    """Share of the pairs assumed to have swapped labels (conservative DPO)."""
-
-
 class ChunkedCrossEntropyConfig(CrossEntropyConfig):
     """Cross entropy that never holds all logits.
 
-    The logits of a chunk of each sequence are computed, used, and computed again for the gradients.
+    The head computes the logits of a chunk of tokens, their loss, and the gradients of both its
+    inputs, and frees them. With tensor parallelism, and in converted heads, the logits are computed
+    again for the gradients.
     """
 
     name: Literal["chunked_cross_entropy"] = numerics("chunked_cross_entropy")  # type: ignore[assignment]
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropyLoss"
     num_chunks: PositiveInt = performance(8, resume=True)
-    """Number of chunks of each sequence. The memory of logits is divided by it, and the head's
-    product is computed once more."""
+    """Number of chunks. The memory of logits is divided by it."""
 
     @property
     def num_loss_chunks(self) -> int:

@@ -57,6 +57,8 @@ class WarmupScheduleConfig(StandardLRSchedulerConfig):
     warmup_steps: OrAuto[NonNegativeInt] | None = numerics("auto", unit="steps", examples=[200])
     """Steps of linear warmup. The first step already uses lr / warmup_steps. `auto` is min(200,
     steps // 10). If null, derived from epochs."""
+    warmup_ratio: Fraction | None = numerics(None, examples=[0.03])
+    """Share of the training steps for the warmup, rounded up, in place of warmup_steps."""
 
 
 class DecayScheduleConfig(WarmupScheduleConfig):

@@ -58,7 +58,7 @@ class AsyncTracker:
         try:
             self._lines.put_nowait((step, dict(values)))
         except queue.Full:
-            raise TimeoutError(f"it is {self._lines.maxsize} lines behind") from None
+            raise TimeoutError(f"it is {self._lines.maxsize:,} lines behind") from None
 
     def set_end_state(self, state: EndState) -> None:
         """Pass the final state of the run to the tracker if it has `set_end_state`."""
@@ -70,7 +70,7 @@ class AsyncTracker:
         try:
             self._lines.put(END, timeout=self._timeout_seconds)
         except queue.Full:
-            raise TimeoutError(f"it is {self._lines.maxsize} lines behind") from None
+            raise TimeoutError(f"it is {self._lines.maxsize:,} lines behind") from None
         self._thread.join(self._timeout_seconds)
         if self._thread.is_alive():
             raise TimeoutError(f"it did not end within {self._timeout_seconds:.0f} s")

@@ -32,7 +32,9 @@ ACROSS_RANKS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.
 _active: list["StepMetrics"] = []
 
 
-def record_metric(name: str, value: float | Tensor, reduce: Reduction) -> None:
+def record_metric(
+    name: str, value: float | Tensor, reduce: Reduction, *, weight: Tensor | None = None
+) -> None:
     """Record a value under `<component>/<name>` in the open StepMetrics, if there is one.
 
     A layer whose forward pass is recomputed for the backward pass records once: the second forward
@@ -42,9 +44,11 @@ def record_metric(name: str, value: float | Tensor, reduce: Reduction) -> None:
         name: Name of the metric, such as `moe/dropped_tokens`, always with the same `reduce`.
         value: Number, or tensor of one element on any device. It is not waited for.
         reduce: Reduction of the values of all calls since the last logged line, and of all ranks.
+        weight: Weight of the value in a mean, such as the number of pairs of a batch. None means 1.
+            If the weights of all calls are 0, the metric is left out.
     """
     if _active and not is_recomputing():
-        _active[-1].add(name, value, reduce)
+        _active[-1].add(name, value, reduce, weight=weight)
 
 
 @dataclass(slots=True)
@@ -71,6 +75,7 @@ class StepMetrics:
         self._reductions: dict[str, Reduction] = {}
         self._sums: dict[str, MetricSum] = {}
         self._counts: dict[str, int] = {}
+        self._weights: dict[str, MetricSum] = {}
 
     @contextmanager
     def open(self) -> Iterator["StepMetrics"]:
@@ -81,7 +86,14 @@ class StepMetrics:
         finally:
             _active.pop()
 
-    def add(self, name: str, value: float | Tensor, reduce: Reduction) -> None:
+    def add(
+        self,
+        name: str,
+        value: float | Tensor,
+        reduce: Reduction,
+        *,
+        weight: Tensor | None = None,
+    ) -> None:
         """Add a value; see `record_metric`.
 
         Raises:
@@ -98,6 +110,11 @@ class StepMetrics:
         if total is None:
             op = "sum" if reduce == "mean" else reduce
             total = self._sums[name] = MetricSum(op, NEUTRAL[op])
+        if weight is not None:
+            assert reduce == "mean", "only means have weights"
+            value = value * weight
+            weights = self._weights.setdefault(name, MetricSum("sum", 0.0))
+            self._add_tensor(name, weights, weight.detach())
         if isinstance(value, Tensor):
             # outside inference mode, a tensor created in it could not be added to
             with (
@@ -110,7 +127,7 @@ class StepMetrics:
 
     def reset(self) -> None:
         """Discard everything recorded since the last flush."""
-        self._sums, self._counts = {}, {}
+        self._sums, self._counts, self._weights = {}, {}, {}
 
     def flush(self, group: ProcessGroup | None = None) -> dict[str, float]:
         """Reduce everything recorded since the last flush, by name; wait for the device once.
@@ -121,7 +138,13 @@ class StepMetrics:
         """
         means = sorted(name for name in self._sums if self._reductions[name] == "mean")
         rows = [(name, total) for name, total in sorted(self._sums.items())]
-        rows += [(f"count of {name}", MetricSum("sum", self._counts[name])) for name in means]
+        rows += [
+            (
+                f"count of {name}",
+                self._weights.get(name) or MetricSum("sum", self._counts[name]),
+            )
+            for name in means
+        ]
         rows.sort(key=lambda row: row[1].op)
         values = [
             self._reduce([total for _, total in same], group)
@@ -136,7 +159,11 @@ class StepMetrics:
             )
         )
         for name in means:
-            flat[name] /= flat.pop(f"count of {name}")
+            count = flat.pop(f"count of {name}")
+            if count:
+                flat[name] /= count
+            else:
+                del flat[name]
         self.reset()
         return flat
 

@@ -65,6 +65,9 @@ class StandardOptimizerConfig(OptimizerConfig):
     )
     """Parameters with separate settings, by name. Parameters that no group matches use the
     optimizer's."""
+    lora_plus_ratio: PositiveFloat = numerics(1.0, examples=[16.0])
+    """Learning rate of the matrices B of adapters, in multiples of that of A (LoRA+,
+    https://arxiv.org/abs/2402.12354)."""
 
     def find_param_group_problems(self, names: Sequence[str]) -> list[Problem]:
         """Return problems of groups that match the same parameter, and of unmatched patterns."""

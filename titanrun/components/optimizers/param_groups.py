@@ -5,9 +5,15 @@ from typing import Any
 
 from torch import nn
 
+from titanrun.components.checkpoints.adapter_weights import (
+    EXPERT_LORA_SUFFIXES,
+    LORA_B_SUFFIX,
+    MAGNITUDE_SUFFIX,
+)
 from titanrun.components.optimizers.config import StandardOptimizerConfig
 from titanrun.components.optimizers.param_group_config import matches_any_pattern
 
+FASTER_SUFFIXES = (LORA_B_SUFFIX, EXPERT_LORA_SUFFIXES[1], MAGNITUDE_SUFFIX)
 NamedParameter = tuple[str, nn.Parameter]
 ParamGroupDict = dict[str, Any]
 NO_DECAY_KINDS: dict[str, Callable[[str, nn.Parameter], bool]] = {
@@ -25,8 +31,8 @@ def build_param_groups(
     """Build the parameter groups of a torch optimizer.
 
     First come the parameters that no group of the recipe matches, then the recipe's groups in
-    order. Each is split by weight decay, and none is empty; a pipeline stage lacks the groups whose
-    layers it lacks.
+    order. Each is split by weight decay, and for LoRA+ by learning rate, and none is empty; a
+    pipeline stage lacks the groups whose layers it lacks.
     """
     left = list(parameters)
     claimed = [
@@ -40,7 +46,23 @@ def build_param_groups(
         groups += split_by_weight_decay(
             config, found, {name: value for name, value in own.items() if value is not None}
         )
-    return groups
+    if config.lora_plus_ratio == 1:
+        return groups
+    return [
+        part for group in groups for part in split_by_adapter_part(group, config.lora_plus_ratio)
+    ]
+
+
+def split_by_adapter_part(group: ParamGroupDict, ratio: float) -> list[ParamGroupDict]:
+    """Split a group into adapters' B and magnitudes, with a higher learning rate, and others.
+
+    See https://arxiv.org/abs/2402.12354.
+    """
+    faster = [named for named in group["params"] if named[0].endswith(FASTER_SUFFIXES)]
+    names = {name for name, _ in faster}
+    others = [named for named in group["params"] if named[0] not in names]
+    parts = {**group, "params": others}, {**group, "params": faster, "lr": ratio * group["lr"]}
+    return [part for part in parts if part["params"]]
 
 
 def split_by_weight_decay(

@@ -13,6 +13,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, _KinetoProfile
 
 from titanrun.components.profiling.config import ProfilingConfig
+from titanrun.config.pluralize import pluralize
 from titanrun.distributed.device import synchronize_device
 
 # names of a device's kernels in a trace
@@ -137,8 +138,8 @@ class ProfilerTraceWriter:
             log.warning("cannot write the trace %s, training continues: %s", path, error)
             return
         log.info(
-            "profiler trace of the %d steps up to %d written to %s",
-            self.config.profiler_active,
+            "profiler trace of %s up to step %d written to %s",
+            pluralize(self.config.profiler_active, "step"),
             step,
             path,
         )

@@ -5,22 +5,29 @@ It renders conversations in the format that a chat model was trained on.
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from titanrun.components.data.spec.chat_content import REASONING_KEYS, Message, join_parts
+from titanrun.components.tokenizers.spec.named_templates import (
+    TEMPLATE_TOKENS,
+    get_template_path,
+)
 from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_chat_template_text,
     open_tokenizer_folder,
 )
+from titanrun.components.tokenizers.template_budget import TemplateBudget
+from titanrun.components.tokenizers.template_sandbox import BoundedEnvironment
+from titanrun.components.tokenizers.tokenizer_protocol import TemplateSource
 from titanrun.config.problems import ProblemsFound, problem_error
 
 Span = tuple[int, int]
@@ -37,7 +44,11 @@ TEMPLATE_ERRORS = (
     ArithmeticError,
     RecursionError,
     MemoryError,
+    # of the code that jinja2 generates: too many nested loops
+    SyntaxError,
 )
+MAX_TEMPLATE_CHARACTERS = 2**20
+TEMPLATE_PATH = ("tokenizer", "chat_template")
 
 
 class GenerationBlock(Extension):
@@ -59,7 +70,8 @@ class GenerationBlock(Extension):
 class ChatTemplate:
     """Compiled template for many conversations.
 
-    It is sandboxed, and has no access to the date, so that data stays the same.
+    It is sandboxed, and has no access to the date, so that data stays the same. Its time and memory
+    are bounded (template_budget.py).
 
     Args:
         text: Text of the template.
@@ -68,23 +80,11 @@ class ChatTemplate:
     """
 
     def __init__(self, text: str, special_tokens: dict[str, str], *, source: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
-        )
-        environment.filters["tojson"] = format_json
-        environment.globals["raise_exception"] = raise_template_error
-        self._special, self._source = special_tokens, source
+        self._text, self._special, self._source = text, special_tokens, source
         self._tools: Sequence[Message] | None = None
         self.digest = hashlib.sha256(json.dumps([text, special_tokens]).encode()).hexdigest()
-        try:
-            self._template = environment.from_string(text)
-        except TEMPLATE_ERRORS as error:
-            raise problem_error(
-                "data",
-                f"the chat template of '{source}' cannot be read: {error}",
-                path=("template",),
-                hint="write it again",
-            ) from None
+        self._compiled = threading.local()
+        self._compile()
 
     def __str__(self) -> str:
         return f"the chat template of '{self._source}'"
@@ -96,6 +96,25 @@ class ChatTemplate:
         bound = copy(self)
         bound._tools = tools
         return bound
+
+    def _compile(self) -> tuple[Template, TemplateBudget]:
+        """Return the compiled template and its budget; each thread has its own."""
+        found: tuple[Template, TemplateBudget] | None = getattr(self._compiled, "found", None)
+        if found is None:
+            try:
+                check_template_length(self._text)
+                environment = build_environment()
+                found = environment.from_string(self._text), environment.budget
+            except TEMPLATE_ERRORS as error:
+                raise problem_error(
+                    "data",
+                    f"the chat template of '{self._source}' cannot be read: {error}",
+                    path=TEMPLATE_PATH,
+                    is_absolute=True,
+                    hint="write it again",
+                ) from None
+            self._compiled.found = found
+        return found
 
     @cached_property
     def reads_parts(self) -> bool:
@@ -148,8 +167,10 @@ class ChatTemplate:
         ]
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        program, budget = self._compile()
+        budget.start((messages, self._tools))
         try:
-            return self._template.render(
+            return program.render(
                 messages=list(messages),
                 tools=self._tools,
                 documents=None,
@@ -161,64 +182,10 @@ class ChatTemplate:
             raise problem_error(
                 "data",
                 message,
-                path=("template",),
+                path=TEMPLATE_PATH,
+                is_absolute=True,
                 hint="change the messages, or use a template that supports them",
             ) from None
-
-
-def compute_reply_spans(
-    template: ChatTemplate, messages: list[Message], text: str, location: str
-) -> list[Span]:
-    """Return the spans of the replies in a text whose template has no marks.
-
-    A span is from the opening of the assistant's turn to its end, without line ends after it.
-
-    Raises:
-        ProblemsFound: A data problem if the template renders a turn differently when others follow.
-    """
-    spans = []
-    for number, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = template.render(messages[:number], add_generation_prompt=True) if number else ""
-        through = template.render(messages[: number + 1])
-        if not (through.startswith(before) and text.startswith(through)):
-            problem = (
-                f"the chat template does not render message {number + 1} of {location} after its "
-                "generation prompt, or renders it differently when others follow"
-            )
-            raise problem_error(
-                "data",
-                problem,
-                path=("template",),
-                hint="put {% generation %} and {% endgeneration %} around assistant text",
-            )
-        spans.append((len(before), len(through.rstrip("\n"))))
-    return spans
-
-
-def compute_turn_span(
-    template: ChatTemplate, messages: Sequence[Message], number: int, text: str, location: str
-) -> Span:
-    """Return the span of a message in a text, including the template text around it.
-
-    Raises:
-        ProblemsFound: A data problem if the template renders it differently when others follow.
-    """
-    before = template.render(messages[:number]) if number else ""
-    through = template.render(messages[: number + 1])
-    if not (through.startswith(before) and text.startswith(through)):
-        problem = (
-            f"the chat template renders message {number + 1} of {location} differently "
-            "when others follow, so it can have no weight"
-        )
-        raise problem_error(
-            "data",
-            problem,
-            path=("template",),
-            hint="remove the role from role_weights, or use another template",
-        )
-    return len(before), len(through)
 
 
 def check_template_renders_messages(
@@ -242,6 +209,7 @@ def check_template_renders_messages(
             f"{problem.message}; {location} has messages from: {roles}",
             path=problem.path,
             hint=problem.hint,
+            is_absolute=problem.is_absolute,
         ) from None
     for number, message in enumerate(messages):
         calls, content = message.get("tool_calls"), join_parts(message["content"])
@@ -264,7 +232,8 @@ def check_template_renders_messages(
             raise problem_error(
                 "data",
                 text_problem,
-                path=("template",),
+                path=TEMPLATE_PATH,
+                is_absolute=True,
                 hint=f"use a template that supports {unsupported}, or remove such messages",
             )
 
@@ -303,29 +272,35 @@ def format_json(
     )
 
 
-def load_chat_template(file: str | None, folder: Path) -> ChatTemplate:
-    """Return the template in a file with the special tokens of a folder, or the folder's own.
+def load_chat_template(source: TemplateSource) -> ChatTemplate:
+    """Return the template of a tokenizer or its config: the one that it names, or its folder's.
 
     Raises:
         ProblemsFound: A data problem if the template cannot be read.
     """
-    if file is None:
-        return load_folder_chat_template(folder)
-    text = read_template_file(file)
-    return ChatTemplate(text, open_tokenizer_folder(folder).special_tokens, source=file)
+    written = source.chat_template
+    if written is None:
+        return load_folder_chat_template(source.folder)
+    special_tokens = open_tokenizer_folder(source.folder).special_tokens
+    return ChatTemplate(read_chat_template(written), special_tokens, source=written)
 
 
-def read_template_file(file: str) -> str:
-    """Return the text of a template file. Raise a data problem if it cannot be read."""
+def read_chat_template(written: str) -> str:
+    """Return the text of the template that a recipe names.
+
+    Raises:
+        ProblemsFound: A data problem at the tokenizer's chat_template if it cannot be read.
+    """
+    path = get_template_path(written) if written in TEMPLATE_TOKENS else Path(written)
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"'{file}' cannot be read: {error}"
         raise problem_error(
             "data",
-            message,
-            path=("template",),
-            hint="name a file with a Jinja template, or remove template",
+            f"'{written}' cannot be read: {error}",
+            path=TEMPLATE_PATH,
+            hint="name a file with a Jinja template, or remove chat_template",
+            is_absolute=True,
         ) from None
 
 
@@ -354,6 +329,23 @@ def apply_chat_template(
     return load_folder_chat_template(folder).render(
         messages, add_generation_prompt=add_generation_prompt
     )
+
+
+def build_environment() -> BoundedEnvironment:
+    """Build the environment that compiles a template, with what transformers gives to templates."""
+    environment = BoundedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
+    )
+    environment.filters["tojson"] = format_json
+    environment.globals["raise_exception"] = raise_template_error
+    environment.close_filters()
+    return environment
+
+
+def check_template_length(text: str) -> None:
+    """Raise ValueError if a template is too long to be compiled in a reasonable time."""
+    if len(text) > MAX_TEMPLATE_CHARACTERS:
+        raise ValueError(f"it has more than {MAX_TEMPLATE_CHARACTERS:,} characters")
 
 
 def raise_template_error(message: str) -> None:

@@ -1,11 +1,19 @@
 """The tokenizer slot and its choices."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
+from pydantic import model_validator
+
+from titanrun.components.tokenizers.spec.named_templates import (
+    TEMPLATE_TOKENS,
+    is_template_file,
+)
 from titanrun.config.base import ComponentConfig
+from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import numerics
-from titanrun.config.types import Text
+from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.types import OrAuto, Text
 
 
 class TokenizerConfig(ComponentConfig):
@@ -13,6 +21,24 @@ class TokenizerConfig(ComponentConfig):
 
     slot: ClassVar = "tokenizer"
     is_slot: ClassVar = True
+    default_name: ClassVar = "huggingface"
+    chat_template: Text | None = numerics(None, examples=["chatml", "mine.jinja"])
+    """Chat template of conversations: a file with a Jinja template, or the name of one that ships
+    with titanrun, such as chatml, llama3 or qwen3. If null, the one in the tokenizer's folder.
+    Checkpoints and exports hold it."""
+    stop_tokens: tuple[Text, ...] = numerics((), examples=[["<|im_end|>"]])
+    """Tokens at which generation stops, beside eos_token, those of generation_config.json in the
+    tokenizer's folder, and the one with which the chat template ends a reply."""
+
+    @model_validator(mode="after")
+    def _check_template_name(self) -> Self:
+        name = self.chat_template
+        if name is None or is_template_file(name) or name in TEMPLATE_TOKENS:
+            return self
+        known = format_word_list(sorted(TEMPLATE_TOKENS))
+        nearest = find_closest(name, TEMPLATE_TOKENS)
+        hint = f"did you mean '{nearest}'?" if nearest else f"known names: {known}; or a file"
+        raise conflict_error(f"no chat template has the name '{name}'", "chat_template", hint=hint)
 
     @property
     def folder(self) -> Path:
@@ -52,8 +78,9 @@ class HuggingFaceTokenizerConfig(TokenizerConfig):
 
     name: Literal["huggingface"] = numerics("huggingface")
     builds: ClassVar = "titanrun.components.tokenizers.huggingface:build_huggingface_tokenizer"
-    path: Text = numerics(examples=["assets/Llama-3.1-8B"])
-    """Folder with tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json."""
+    path: OrAuto[Text] = numerics("auto", examples=["assets/Llama-3.1-8B"])
+    """Folder with tokenizer.json, or vocab.json and merges.txt, and tokenizer_config.json. auto:
+    the folder of the model, hf_assets_path."""
 
     @property
     def folder(self) -> Path:

@@ -10,6 +10,7 @@ from titanrun.components.tokenizers.config import (
     CharactersTokenizerConfig,
     HuggingFaceTokenizerConfig,
     TinyTokenizerConfig,
+    TokenizerConfig,
 )
 from titanrun.components.tokenizers.spec.tokenizer_files import (
     TOKENIZER_JSON,
@@ -32,9 +33,15 @@ class HuggingFaceTokenizer:
     Other tokens that the template puts before or after every text are added along with BOS and EOS.
     """
 
-    def __init__(self, folder: TokenizerFolder) -> None:
+    def __init__(
+        self,
+        folder: TokenizerFolder,
+        *,
+        chat_template: str | None = None,
+        stop_tokens: Sequence[str] = (),
+    ) -> None:
         self._library = load_library_tokenizer(folder)
-        self.folder = folder.path
+        self.folder, self.chat_template, self.stop_tokens = folder.path, chat_template, stop_tokens
         special_tokens = folder.special_tokens
         self.bos_id = self._find_token_id(special_tokens.get("bos_token"))
         self.eos_id = self._find_token_id(special_tokens.get("eos_token"))
@@ -77,6 +84,10 @@ class HuggingFaceTokenizer:
         """Return the text of ids, without special tokens."""
         return str(self._library.decode(list(ids), skip_special_tokens=True))
 
+    def get_token_text(self, token: int) -> str:
+        """Return the text of a token as it stands in the vocabulary, also of a special one."""
+        return str(self._library.id_to_token(token))
+
     def _find_token_id(self, text: str | None) -> int | None:
         return None if text is None else self._library.token_to_id(text)
 
@@ -98,12 +109,12 @@ class HuggingFaceTokenizer:
 
 def build_tiny_tokenizer(config: TinyTokenizerConfig) -> HuggingFaceTokenizer:
     """Build the tokenizer that ships with titanrun."""
-    return HuggingFaceTokenizer(open_tokenizer_folder(config.folder))
+    return open_tokenizer(config)
 
 
 def build_characters_tokenizer(config: CharactersTokenizerConfig) -> HuggingFaceTokenizer:
     """Build the tokenizer that ships with titanrun, with a token for each character."""
-    return HuggingFaceTokenizer(open_tokenizer_folder(config.folder))
+    return open_tokenizer(config)
 
 
 def build_huggingface_tokenizer(config: HuggingFaceTokenizerConfig) -> HuggingFaceTokenizer:
@@ -112,7 +123,16 @@ def build_huggingface_tokenizer(config: HuggingFaceTokenizerConfig) -> HuggingFa
     Raises:
         ProblemsFound: A data problem at `path` if the folder has none.
     """
-    return HuggingFaceTokenizer(open_tokenizer_folder(config.folder))
+    return open_tokenizer(config)
+
+
+def open_tokenizer(config: TokenizerConfig) -> HuggingFaceTokenizer:
+    """Return the tokenizer of a config with a folder."""
+    return HuggingFaceTokenizer(
+        open_tokenizer_folder(config.folder),
+        chat_template=config.chat_template,
+        stop_tokens=config.stop_tokens,
+    )
 
 
 def load_library_tokenizer(folder: TokenizerFolder) -> LibraryTokenizer:

@@ -35,11 +35,32 @@ class Tokenizer(Protocol):
         ...
 
 
-@runtime_checkable
-class ChatTokenizer(Tokenizer, Protocol):
-    """Tokenizer for conversations: `folder` may hold a chat template."""
+class TemplateSource(Protocol):
+    """What determines a chat template and the ends of replies: a tokenizer, or its config.
 
-    folder: Path
+    `chat_template` is a file, the name of a template that ships with titanrun, or None for the one
+    in `folder`. Generation stops at `stop_tokens`, too.
+    """
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the tokenizer's files."""
+        ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """Template that the recipe names."""
+        ...
+
+    @property
+    def stop_tokens(self) -> Sequence[str]:
+        """Further tokens at which generation stops."""
+        ...
+
+
+@runtime_checkable
+class ChatTokenizer(Tokenizer, TemplateSource, Protocol):
+    """Tokenizer for conversations."""
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[IdsWithOffsets]:
         """Return ids and character offsets of several texts, without begin and end tokens."""

@@ -50,6 +50,14 @@ class ParallelDims:
         """Number of ranks that read different sequences."""
         return self.dp_replicate * self.dp_shard
 
+    def get_dp_rank(self, rank: int) -> int:
+        """Return the data-parallel rank: the part of each global batch that a rank reads."""
+        return rank // (self.cp * self.tp) % self.dp_size
+
+    def get_pp_rank(self, rank: int) -> int:
+        """Return the pipeline rank."""
+        return rank * self.pp // self.world_size
+
     @property
     def loss_size(self) -> int:
         """Number of ranks whose losses cover different tokens."""

@@ -92,12 +92,12 @@ class ReferenceModel:
         length, longest = input_ids.size(1), self._handle.recipe.training.seq_len
         if length > longest:
             raise build_step_input_error(
-                f"input_ids has sequences of {length} tokens, longer than {longest}",
+                f"input_ids has sequences of {length:,} tokens, longer than {longest:,}",
                 hint="see training.seq_len",
             )
         if not 1 <= max_req_tokens <= length:
             raise build_step_input_error(
-                f"max_req_tokens is {max_req_tokens}, but sequences have {length} tokens",
+                f"max_req_tokens is {max_req_tokens:,}, but sequences have {length:,} tokens",
                 hint="set it to the start of responses",
             )
         batch = TokenBatch(

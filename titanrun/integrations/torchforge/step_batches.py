@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from titanrun.components.data.token_batch import TokenBatch
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 
 UserLoss = Callable[..., Tensor]
@@ -40,11 +41,12 @@ def select_for_rank(name: str, per_rank: Sequence[Any], *, dp_rank: int, dp_size
     """Return this rank's entry of a list with one entry per data-parallel rank."""
     if isinstance(per_rank, Mapping | Tensor) or not isinstance(per_rank, Sequence):
         raise build_step_input_error(
-            f"{name} must be a list with one entry for each of the {dp_size} data-parallel ranks"
+            f"{name} must be a list with one entry per data-parallel rank ({dp_size})"
         )
     if len(per_rank) != dp_size:
         raise build_step_input_error(
-            f"{name} has {len(per_rank)} entries, but there are {dp_size} data-parallel ranks"
+            f"{name} has {pluralize(len(per_rank), 'entry', 'entries')} "
+            f"for {pluralize(dp_size, 'data-parallel rank')}"
         )
     return per_rank[dp_rank]
 
@@ -126,7 +128,7 @@ def check_batch_shape(tokens_BT: Tensor, shape: StepShape) -> None:
     rows, length = tokens_BT.shape
     if not 0 < rows <= shape.batch_size:
         message = (
-            f"inputs['tokens'] has {rows} sequences, "
+            f"inputs['tokens'] has {rows:,} sequences, "
             f"but a step takes at most {shape.batch_size} per rank"
         )
         raise build_step_input_error(
@@ -134,13 +136,13 @@ def check_batch_shape(tokens_BT: Tensor, shape: StepShape) -> None:
         )
     if rows % shape.local_batch_size and rows > shape.local_batch_size:
         message = (
-            f"inputs['tokens'] has {rows} sequences, "
+            f"inputs['tokens'] has {rows:,} sequences, "
             f"not divisible by local_batch_size {shape.local_batch_size}"
         )
         raise build_step_input_error(message, hint="see training.local_batch_size")
     if length > shape.seq_len:
         raise build_step_input_error(
-            f"inputs['tokens'] has sequences of {length} tokens, longer than {shape.seq_len}",
+            f"inputs['tokens'] has sequences of {length:,} tokens, longer than {shape.seq_len:,}",
             hint="see training.seq_len",
         )
 

@@ -40,7 +40,7 @@ from titanrun.worker.build.build_checkpoints import (
 )
 from titanrun.worker.build.build_step_hooks import apply_train_timeout, build_checkpoint_schedule
 from titanrun.worker.build.epochs_to_steps import get_num_steps
-from titanrun.worker.training_template import find_training_template
+from titanrun.worker.training_template import find_training_end_ids
 from titanrun.worker.weights.huggingface_export import collect_huggingface_files, export_huggingface
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,11 @@ class TitanTrainer:
             log.info("%s", handle.job.resolved_text.rstrip())
         if run.checkpoint.enable and run.checkpoint.last_save_in_hf and run.tokenizer != "auto":
             # check the files of the last save before the first step
-            collect_huggingface_files(run.tokenizer, run.model, find_training_template(run))
+            collect_huggingface_files(
+                run.tokenizer,
+                run.model,
+                find_training_end_ids(run),
+            )
         checkpoints = build_checkpoint_manager(
             run, handle.job, engine=handle.engine, dataloader=NoDataPosition(), state=state
         )
@@ -271,7 +275,7 @@ class TitanTrainer:
             tokenizer=run.tokenizer,
             dtype_name=run.checkpoint.export_dtype,
             is_writer=job.rank_info.is_main_rank,
-            template=find_training_template(run),
+            end_ids=find_training_end_ids(run),
         )
 
     def push_weights(self, policy_version: int) -> None:

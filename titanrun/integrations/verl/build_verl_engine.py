@@ -1,17 +1,36 @@
 """Builders of verl engines, from a titanrun recipe or from verl's four configs."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_yaml
-from titanrun.integrations.verl.verl_batches import DocumentRule
+from titanrun.distributed.rank_env import get_environment_variables
+from titanrun.integrations.verl.rank_position import (
+    RankPosition,
+    compute_rank_position,
+    count_ranks,
+)
+from titanrun.integrations.verl.verl_batches import DocumentRule, EntropyOptions
+from titanrun.integrations.verl.verl_checkpoints import build_checkpoint_contents
+from titanrun.integrations.verl.verl_config_fields import (
+    CHECKPOINT_FIELDS,
+    ENGINE_FIELDS,
+    OPTIMIZER_FIELDS,
+    ReadFieldFn,
+    VerlConfig,
+    build_field_reader,
+    check_config_fields,
+    check_model_config,
+)
 from titanrun.integrations.verl.verl_engine import VerlEngine
 from titanrun.recipe.resolving.recipe_from_hf import get_model_family
-from titanrun.recipe.resolving.resolve_loaded import RecipeSource
-from titanrun.worker.open_engine import EngineHandle, open_engine
+from titanrun.recipe.resolving.resolve import Resolved
+from titanrun.recipe.resolving.resolve_loaded import RecipeSource, resolve_source
+from titanrun.worker.open_engine import open_engine
 
 # default of verl's torchtitan engine for max_seq_len
 DEFAULT_MAX_SEQ_LEN = 2048
@@ -25,7 +44,6 @@ DEGREE_FIELDS = {
     "expert_parallel_size": "expert_parallel_degree",
     "expert_tensor_parallel_size": "expert_tensor_parallel_degree",
 }
-VerlConfig = Any
 
 
 def open_verl_engine(
@@ -41,8 +59,16 @@ def open_verl_engine(
 
     For the other arguments see `VerlEngine`.
     """
+
+    def find_position() -> RankPosition:
+        resolved = resolve_source(
+            recipe, overrides, environment=get_environment_variables(), ranks=count_ranks()
+        )
+        return compute_rank_position(resolved.run)
+
     return VerlEngine(
         build_handle=lambda: open_engine(recipe, overrides),
+        find_position=find_position,
         document_rule=document_rule,
         param_offload=param_offload,
         optimizer_offload=optimizer_offload,
@@ -62,54 +88,85 @@ def build_verl_engine(
     """Return the engine that verl's configs describe, to be built by `initialize`.
 
     Configs are objects or mappings with the fields of verl 0.9.1. Absent fields have verl's
-    defaults.
+    defaults. The optimizer config is read by `initialize`, since verl fills it in until then.
 
     Args:
         model_config: its `path` is the Hugging Face folder of sizes and weights.
         engine_config: config of torchtitan's strategy.
         optimizer_config: None if there are no updates.
-        checkpoint_config: not used, as in verl's torchtitan engine.
-        overrides: overrides of the resulting recipe.
+        checkpoint_config: what checkpoints hold. None: everything.
+        overrides: overrides of the resulting recipe, after those of the engine config.
         document_rule: see `VerlEngine`.
 
     Raises:
-        ProblemsFound: no model family can read the folder. Other problems are found by
-            `initialize`.
+        ProblemsFound: a field is not supported, or no model family can read the folder. Other
+            problems are found by `initialize`.
     """
-    engine, optimizer = build_field_reader(engine_config), build_field_reader(optimizer_config)
+    check_config_fields(engine_config, ENGINE_FIELDS)
+    check_config_fields(optimizer_config, OPTIMIZER_FIELDS)
+    check_config_fields(checkpoint_config, CHECKPOINT_FIELDS)
+    engine = build_field_reader(engine_config)
+    resolve = partial(
+        resolve_verl_recipe,
+        get_model_folder(model_config),
+        engine,
+        build_field_reader(optimizer_config),
+        [*engine("overrides", ()), *overrides],
+    )
+    return VerlEngine(
+        build_handle=lambda: open_engine(resolve()),
+        find_position=lambda: compute_rank_position(resolve().run),
+        document_rule=document_rule,
+        param_offload=engine("param_offload", False),
+        optimizer_offload=engine("optimizer_offload", False),
+        forward_only=engine("forward_only", False),
+        entropy=build_entropy_options(engine),
+        contents=build_checkpoint_contents(
+            build_field_reader(checkpoint_config)("save_contents", None),
+            build_field_reader(checkpoint_config)("load_contents", None),
+        ),
+    )
+
+
+def get_model_folder(model_config: VerlConfig) -> Path:
+    """Return the folder of a model config.
+
+    Raises:
+        ProblemsFound: it has none, no model family can read it, or the config asks for more.
+    """
+    check_model_config(model_config)
     path = build_field_reader(model_config)("path", None)
     if path is None:
         raise problem_error(
             "usage", "the model config has no path", hint="set path to a Hugging Face folder"
         )
-    data = build_verl_recipe(Path(path), engine, optimizer)
-
-    def build_handle() -> EngineHandle:
-        with tempfile.TemporaryDirectory() as name:
-            file = Path(name) / "verl.yaml"
-            file.write_text(to_yaml(data), encoding="utf-8")
-            return open_engine(str(file), overrides)
-
-    return VerlEngine(
-        build_handle=build_handle,
-        document_rule=document_rule,
-        param_offload=engine("param_offload", False),
-        optimizer_offload=engine("optimizer_offload", False),
-        forward_only=engine("forward_only", False),
-    )
+    get_model_family(Path(path))
+    return Path(path)
 
 
-ReadFieldFn = Callable[[str, Any], Any]
+def resolve_verl_recipe(
+    folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn, overrides: Sequence[str]
+) -> Resolved:
+    """Resolve the recipe that verl's configs describe as they are now.
 
-
-def build_field_reader(config: VerlConfig) -> ReadFieldFn:
-    """Return a function that reads a field of a config, or a default if it is absent.
-
-    The config may be None.
+    Raises:
+        ProblemsFound: the recipe has problems.
     """
-    if isinstance(config, Mapping):
-        return config.get
-    return lambda name, default: getattr(config, name, default)
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "verl.yaml"
+        file.write_text(to_yaml(build_verl_recipe(folder, engine, optimizer)), encoding="utf-8")
+        return resolve_source(
+            str(file), overrides, environment=get_environment_variables(), ranks=count_ranks()
+        )
+
+
+def build_entropy_options(engine: ReadFieldFn) -> EntropyOptions:
+    """Return how verl's engine config asks for the entropy to be computed."""
+    is_chunked = engine("entropy_from_logits_with_chunking", False)
+    return EntropyOptions(
+        chunk_tokens=engine("entropy_from_logits_chunk_size", 2048) if is_chunked else None,
+        should_recompute=engine("entropy_checkpointing", False),
+    )
 
 
 def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn) -> dict[str, Any]:
@@ -124,7 +181,7 @@ def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn)
             "attention": {
                 "mask": "block_causal",
                 "documents": "positions",
-                "backend": engine("attn_type", "flex"),
+                "backend": get_attention_backend(engine),
             },
         },
         "tokenizer": {"name": "huggingface", "path": assets},
@@ -132,7 +189,7 @@ def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn)
             "dataset": {"name": "text", "path": assets, "packing": "documents"},
             "seq_len": engine("max_seq_len", None) or DEFAULT_MAX_SEQ_LEN,
             "steps": get_total_training_steps(optimizer),
-            "max_norm": optimizer("clip_grad", 1.0),
+            "max_norm": get_clip_grad(optimizer),
             "enable_cpu_offload": engine("offload_policy", False) or engine("forward_only", False),
             "mixed_precision_param": engine("dtype", "bfloat16"),
         },
@@ -147,6 +204,28 @@ def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn)
         "checkpoint": {"initial_load_in_hf": True},
         "debug": {"seed": engine("seed", 42), "deterministic": engine("full_determinism", False)},
     }
+
+
+def get_attention_backend(engine: ReadFieldFn) -> str:
+    """Return the attention back end.
+
+    Raises:
+        ProblemsFound: it is flex_flash.
+    """
+    backend = str(engine("attn_type", "flex"))
+    if backend == "flex_flash":
+        raise problem_error(
+            "usage",
+            "flex_flash needs FlexAttention with FlashAttention kernels, which are not used here",
+            hint="set attn_type to flex",
+        )
+    return backend
+
+
+def get_clip_grad(optimizer: ReadFieldFn) -> float:
+    """Return the largest gradient norm: grad_clip, its former name, wins as in verl."""
+    former = optimizer("grad_clip", None)
+    return float(optimizer("clip_grad", 1.0) if former is None else former)
 
 
 def get_total_training_steps(optimizer: ReadFieldFn) -> int:

@@ -1,19 +1,15 @@
-"""Context managers for training and evaluation modes of an engine, and without adapters."""
+"""Context managers for training and evaluation modes of an engine."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal
 
 from torch import nn
 
-from titanrun.components.checkpoints.adapter_weights import EXPERT_LORA_SUFFIXES, LORA_B_SUFFIX
-
 
 class EngineMode:
     """Context manager that loads offloaded state and sets the model's mode.
 
-    On exit the state is offloaded again.
+    On exit the state is offloaded again, and the mode is that of the enclosing block.
 
     Args:
         engine: titanrun.integrations.verl.verl_engine.VerlEngine.
@@ -35,7 +31,7 @@ class EngineMode:
 
     def __enter__(self) -> None:
         engine = self.engine.handle.engine
-        self.engine.mode = self.mode
+        self.outer_mode, self.engine.mode = self.engine.mode, self.mode
         self._move(str(engine.device))
         self.mode_context = engine.train_mode() if self.mode == "train" else engine.eval_mode()
         self.mode_context.__enter__()
@@ -52,7 +48,7 @@ class EngineMode:
         elif self.should_zero_grad or kind is not None:
             self.engine.optimizer_zero_grad()
         self._move("cpu")
-        self.engine.mode = None
+        self.engine.mode = self.outer_mode
 
     def _move(self, device: str) -> None:
         engine = self.engine
@@ -70,24 +66,3 @@ def reshard_parameters(model: nn.Module) -> None:
         reshard: Any = getattr(module, "reshard", None)
         if reshard is not None:
             reshard()
-
-
-@contextmanager
-def zero_adapters(model: nn.Module) -> Iterator[None]:
-    """Disable adapters within the block by zeroing their second matrix.
-
-    On exit it is restored bit by bit.
-    """
-    second = [
-        weight
-        for name, weight in model.named_parameters()
-        if name.endswith((LORA_B_SUFFIX, EXPERT_LORA_SUFFIXES[1]))
-    ]
-    kept = [weight.detach().clone() for weight in second]
-    for weight in second:
-        weight.detach().zero_()
-    try:
-        yield
-    finally:
-        for weight, before in zip(second, kept, strict=True):
-            weight.detach().copy_(before)

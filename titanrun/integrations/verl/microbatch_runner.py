@@ -72,7 +72,9 @@ class MicrobatchRunner:
     def _compute_loss(self, logits_NTV: Tensor, batch: Any) -> Tensor:
         number = int(batch.extra[MICROBATCH_KEY][0, 0])
         part = self.microbatches[number]
-        found = compute_token_outputs(logits_NTV, batch, part, self.batch_layout)
+        found = compute_token_outputs(
+            logits_NTV, batch, part, self.batch_layout, self.engine.entropy
+        )
         self.outputs[number] = {
             name: [value.detach() for value in values] for name, values in found.items()
         }
@@ -97,7 +99,9 @@ class MicrobatchRunner:
         metrics: dict[str, Any] = {}
         for number in sorted(self.metrics):
             for name, value in self.metrics[number].items():
-                metrics.setdefault(name, []).append(value)
+                # verl's Metric collects its own values, and knows how to reduce them
+                is_metric = hasattr(value, "init_list")
+                metrics.setdefault(name, value.init_list() if is_metric else []).append(value)
         return {
             "model_output": model_output,
             "loss": [self.losses[number] for number in sorted(self.losses)],

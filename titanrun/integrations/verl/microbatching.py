@@ -31,7 +31,7 @@ def split_into_microbatches(
         size = get_batch_setting(data, "micro_batch_size_per_gpu")
         if size is None or len(lengths) % size:
             raise build_batch_error(
-                f"{len(lengths)} sequences are not divisible by micro_batch_size_per_gpu ({size})"
+                f"{len(lengths):,} sequences are not divisible by micro_batch_size_per_gpu ({size})"
             )
         return [list(range(start, start + size)) for start in range(0, len(lengths), size)]
     limit = get_batch_setting(data, "max_token_len_per_gpu")
@@ -43,7 +43,7 @@ def split_into_microbatches(
     limit *= tp_size
     if max(lengths) > limit:
         raise build_batch_error(
-            f"a sequence of {max(lengths)} tokens is longer than max_token_len_per_gpu ({limit})"
+            f"a sequence of {max(lengths):,} tokens exceeds max_token_len_per_gpu ({limit:,})"
         )
     count = all_reduce_max(min(min_microbatches, len(lengths)))
     while True:

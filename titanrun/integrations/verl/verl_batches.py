@@ -108,8 +108,25 @@ def build_padded_batch(
     return replace(batch, positions=torch.where(own_NT, pad(positions), batch.positions))
 
 
+@dataclass(frozen=True, slots=True)
+class EntropyOptions:
+    """How the entropy is computed, which changes memory and nothing else.
+
+    Args:
+        chunk_tokens: tokens whose distributions are in memory at once. None: all.
+        should_recompute: whether the backward pass computes the distributions again.
+    """
+
+    chunk_tokens: int | None = None
+    should_recompute: bool = False
+
+
 def compute_token_outputs(
-    logits_NTV: Tensor, batch: TokenBatch, data: VerlBatch, batch_layout: VerlBatchLayout
+    logits_NTV: Tensor,
+    batch: TokenBatch,
+    data: VerlBatch,
+    batch_layout: VerlBatchLayout,
+    entropy: EntropyOptions = EntropyOptions(),
 ) -> dict[str, list[Tensor]]:
     """Compute next-token log-probabilities, and the entropy if `calculate_entropy` is set.
 
@@ -130,7 +147,12 @@ def compute_token_outputs(
     found = {"log_probs": batch_layout.split_by_sequence(logprobs_NT, lengths)}
     if get_batch_setting(data, "calculate_entropy", False):
         found["entropy"] = batch_layout.split_by_sequence(
-            compute_token_entropy(scaled_NTV), lengths
+            compute_token_entropy(
+                scaled_NTV,
+                chunk_tokens=entropy.chunk_tokens,
+                should_recompute=entropy.should_recompute,
+            ),
+            lengths,
         )
     return found
 

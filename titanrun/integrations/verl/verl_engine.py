@@ -10,73 +10,32 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from titanrun.config.problems import problem_error
-from titanrun.distributed.parallel_meshes import ParallelMeshes
-from titanrun.integrations.verl.engine_modes import EngineMode, zero_adapters
+from titanrun.integrations.verl.engine_handle_protocol import EngineHandleProtocol
+from titanrun.integrations.verl.engine_modes import EngineMode
 from titanrun.integrations.verl.microbatch_runner import LossFunction, MicrobatchRunner
 from titanrun.integrations.verl.microbatching import split_into_microbatches
-from titanrun.integrations.verl.verl_batches import (
-    DocumentRule,
-)
+from titanrun.integrations.verl.rank_position import RankPosition
+from titanrun.integrations.verl.verl_batches import DocumentRule, EntropyOptions
+from titanrun.integrations.verl.verl_checkpoints import CheckpointContents
 from titanrun.integrations.verl.verl_sequences import (
     VerlBatch,
-    get_sequences,
+    count_loss_tokens,
     move_batch,
     select_sequences,
     set_batch_settings,
 )
-from titanrun.training.engine import Engine
+from titanrun.training.preference_inputs import disable_adapters
 
 log = logging.getLogger(__name__)
 GLOBAL_STEP_PATTERN = re.compile(r"global_step_(\d+)")
 TIED_HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-
-
-class EngineHandleProtocol(Protocol):
-    """Engine with its meshes, checkpoints and weight names.
-
-    Implemented by titanrun.worker.open_engine.EngineHandle.
-    """
-
-    engine: Engine
-    meshes: ParallelMeshes | None
-
-    @property
-    def dp_rank(self) -> int:
-        """Data-parallel rank."""
-
-    @property
-    def dp_size(self) -> int:
-        """Number of data-parallel ranks."""
-
-    @property
-    def is_output_rank(self) -> bool:
-        """Whether this rank provides the outputs of its sequences."""
-
-    @property
-    def recipe(self) -> Any:
-        """Recipe of the engine."""
-
-    def state_dict_stream(
-        self, *, names: Any, dtype: torch.dtype | None = None
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the full weights by name."""
-
-    def save(self, folder: Path | str, *, step: int, keep: int = 0) -> Any:
-        """Save a checkpoint."""
-
-    def load(self, folder: Path | str, *, step: int | None = None) -> int:
-        """Load a checkpoint and return its step."""
-
-    def close(self) -> None:
-        """Release all resources."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,22 +49,31 @@ class VerlEngine:
         optimizer_offload: keep optimizer state in host memory outside of `train_mode`.
         forward_only: make no updates.
         document_rule: which `position_ids` start a document.
+        entropy: how the entropy is computed.
+        contents: what checkpoints hold, and what of them is loaded.
+        find_position: returns this rank's place before `initialize`.
     """
 
     build_handle: Callable[[], EngineHandleProtocol]
+    find_position: Callable[[], RankPosition] = lambda: RankPosition(0, 1, is_output_rank=True)
     param_offload: bool = False
     optimizer_offload: bool = False
     forward_only: bool = False
     document_rule: DocumentRule = "difference"
+    entropy: EntropyOptions = field(default_factory=EntropyOptions)
+    contents: CheckpointContents = field(default_factory=CheckpointContents)
     mode: str | None = None
     _handle: EngineHandleProtocol | None = field(default=None)
 
     def initialize(self) -> None:
         """Build the model with weights and optimizer, and offload to host memory if configured.
 
+        A second call builds them anew, from the start.
+
         Raises:
             ProblemsFound: the recipe cannot be built, or uses context parallelism.
         """
+        self.close()
         self._handle = self.build_handle()
         parallelism = self._handle.recipe.parallelism
         if parallelism.context_parallel_degree > 1:
@@ -155,19 +123,19 @@ class VerlEngine:
 
     def disable_adapter(self) -> AbstractContextManager[None]:
         """Return a context in which adapters have no effect."""
-        return zero_adapters(self.handle.engine.model)
+        return disable_adapters(self.handle.engine.model)
 
     def is_mp_src_rank_with_outputs(self) -> bool:
         """Return whether this rank provides the outputs of its sequences."""
-        return self.handle.is_output_rank
+        return self._get_position().is_output_rank
 
     def get_data_parallel_rank(self) -> int:
         """Return the data-parallel rank."""
-        return self.handle.dp_rank
+        return self._get_position().dp_rank
 
     def get_data_parallel_size(self) -> int:
         """Return the number of data-parallel ranks."""
-        return self.handle.dp_size
+        return self._get_position().dp_size
 
     def get_data_parallel_group(self) -> dist.ProcessGroup | None:
         """Return the data-parallel group.
@@ -221,7 +189,7 @@ class VerlEngine:
         """
         if loss_function is None and not forward_only:
             raise ValueError("gradients need a loss_function")
-        tokens = sum(int(mask.sum()) for mask in get_sequences(data, "loss_mask"))
+        tokens = count_loss_tokens(data)
         set_batch_settings(
             data,
             batch_num_tokens=self._all_reduce(tokens, "all_reduce_sum_"),
@@ -286,7 +254,7 @@ class VerlEngine:
         max_ckpt_to_keep: int | None = None,
         **further: Any,
     ) -> None:
-        """Save everything as `step-N`, with the global step N, in the parent of `local_path`.
+        """Save `step-N`, with the global step N, in the parent of `local_path`.
 
         `local_path` may be an address of an object store. `max_ckpt_to_keep` checkpoints are kept.
 
@@ -297,7 +265,10 @@ class VerlEngine:
         check_no_hdfs_path(hdfs_path)
         with self._state_on_device():
             self.handle.save(
-                get_parent_path(local_path), step=global_step, keep=max_ckpt_to_keep or 0
+                get_parent_path(local_path),
+                step=global_step,
+                keep=max_ckpt_to_keep or 0,
+                model_only=self.contents.saves_model_only,
             )
 
     def load_checkpoint(
@@ -316,7 +287,9 @@ class VerlEngine:
         named = GLOBAL_STEP_PATTERN.search(local_path)
         with self._state_on_device():
             self.handle.load(
-                get_parent_path(local_path), step=None if named is None else int(named[1])
+                get_parent_path(local_path),
+                step=None if named is None else int(named[1]),
+                scope="model" if self.contents.loads_model_only else "all",
             )
 
     def get_per_tensor_param(self, **further: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
@@ -331,6 +304,11 @@ class VerlEngine:
         """Release all resources."""
         if self._handle is not None:
             self._handle.close()
+            self._handle = None
+
+    def _get_position(self) -> "EngineHandleProtocol | RankPosition":
+        """Return what knows this rank's place: the engine, or before `initialize` the degrees."""
+        return self.find_position() if self._handle is None else self._handle
 
     def _iter_exported_weights(self) -> Iterator[tuple[str, Tensor]]:
         with self._state_on_device():

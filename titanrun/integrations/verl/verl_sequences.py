@@ -56,6 +56,20 @@ def get_sequences(data: VerlBatch, key: str = "input_ids") -> list[Tensor]:
     return [row[mask.bool()] for row, mask in zip(value, data["attention_mask"], strict=True)]
 
 
+def count_loss_tokens(data: VerlBatch) -> int:
+    """Count the tokens of a batch's loss_mask.
+
+    With PPO it is as wide as the responses, not as the sequences, and 0 in their padding.
+
+    Raises:
+        ProblemsFound: the batch has no loss_mask.
+    """
+    mask: Tensor | None = data.get("loss_mask", None)
+    if mask is None:
+        raise problem_error("usage", "the batch has no loss_mask")
+    return int((mask.values() if mask.is_nested else mask).sum())
+
+
 def is_jagged(data: VerlBatch) -> bool:
     """Return whether sequences are concatenated without padding."""
     return bool(data["input_ids"].is_nested)
@@ -83,17 +97,18 @@ def build_jagged_tensor(values: Sequence[Tensor]) -> Tensor:
 
 def select_sequences(data: VerlBatch, indices: Sequence[int]) -> VerlBatch:
     """Return the batch of some sequences, with all settings of the whole batch."""
-    count, tensors, others = len(data["input_ids"]), {}, {}
+    count, rows, others = len(data["input_ids"]), {}, {}
     for key in data.keys():  # noqa: SIM118 (iterating a TensorDict yields rows)
         value = data.get(key)
         if isinstance(value, Tensor) and value.ndim > 0 and value.size(0) == count:
-            tensors[key] = select_tensor_rows(value, indices)
+            rows[key] = select_tensor_rows(value, indices)
+        elif type(value).__name__ == "NonTensorStack":
+            # one value per sequence that is no tensor, such as the uid of its prompt
+            rows[key] = value[list(indices)]
         else:
             others[key] = get_batch_setting(data, key)
     selected = (
-        type(data)(tensors)
-        if isinstance(data, dict)
-        else type(data)(tensors, batch_size=[len(indices)])
+        type(data)(rows) if isinstance(data, dict) else type(data)(rows, batch_size=[len(indices)])
     )
     set_batch_settings(selected, **others)
     return selected

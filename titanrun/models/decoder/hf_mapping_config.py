@@ -20,6 +20,7 @@ SHARED_FIELDS = (
     "head_dim",
     "norm_eps",
     "tie_word_embeddings",
+    "head",
 )
 DENSE_THEN_EXPERTS = "dense layers, then experts in all others"
 LATENT_FIELDS = (

@@ -22,6 +22,7 @@ from titanrun.models.flux.config import (
 )
 from titanrun.models.shared.attention import FullAttention
 from titanrun.models.shared.config import unwrap_auto
+from titanrun.models.shared.rope import apply_rotary_emb_complex
 from titanrun.models.shared.weight_init import normal_, xavier_uniform_
 
 NORM_EPS = 1e-6
@@ -261,15 +262,12 @@ def compute_joint_attention(
 ) -> Tensor:
     """Return the attention [B, N, D] of each token to all tokens, earlier and later."""
     out_BANH: Tensor = attention(
-        apply_rotary_emb(q_BANH, rope_NP), apply_rotary_emb(k_BANH, rope_NP), v_BANH, None
+        apply_rotary_emb_complex(q_BANH, rope_NP),
+        apply_rotary_emb_complex(k_BANH, rope_NP),
+        v_BANH,
+        None,
     )
     return out_BANH.transpose(1, 2).flatten(2)
-
-
-def apply_rotary_emb(x_BANH: Tensor, rope_NP: Tensor) -> Tensor:
-    """Rotate neighboring elements of each head by RoPE, in fp32."""
-    pairs_BANP = torch.view_as_complex(x_BANH.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs_BANP * rope_NP).flatten(-2).to(x_BANH.dtype)
 
 
 def get_image_positions(rows: int, columns: int) -> Tensor:

@@ -124,6 +124,8 @@ class Llama4Config(GroupedQueryConfig):
         """
         return read_llama4_sizes(config_json)
 
+    supports_scalar_head: ClassVar = False
+
     @classmethod
     def fill_derived_sizes(cls, sizes: Sizes) -> Sizes:
         """Fill undecided widths of heads, dense layers and experts, and the output std."""

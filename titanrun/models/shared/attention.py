@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from titanrun.distributed.device import is_accelerator
+from titanrun.distributed.torch_versions import adapt_varlen_kernel
 from titanrun.models.shared.attention_masks import CausalMask
 from titanrun.models.shared.config import AttentionConfig
 
@@ -207,7 +208,7 @@ class VarlenAttention(SdpaAttention):
         ends_X = F.pad(ends_X, (0, 1), value=documents_BT.numel()).to(torch.int32)
         # the kernel needs the longest length as a number, so the host waits once per forward pass
         return (
-            import_module("torch.nn.attention.varlen").varlen_attn,
+            adapt_varlen_kernel(import_module("torch.nn.attention.varlen").varlen_attn),
             ends_X,
             int(ends_X.diff().max()),
         )

@@ -44,6 +44,9 @@ class DecoderSizes(Protocol):
     def init(self) -> DecoderInitConfig:
         """Standard deviations of the initial weights."""
 
+    def output_dim(self) -> int:
+        """Return the number of outputs per token."""
+
 
 class Decoder(nn.Module):
     """Decoder from token ids to logits. A family provides the layers and the RoPE cache.
@@ -75,7 +78,7 @@ class Decoder(nn.Module):
         self.tok_embeddings = nn.Embedding(vocab_size, dim)
         self.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(layers)})
         self.norm = norm_factory(dim, eps=unwrap_auto(config.norm_eps))
-        self.output = output = nn.Linear(dim, vocab_size, bias=False)
+        self.output = output = nn.Linear(dim, config.output_dim(), bias=False)
         self.register_buffer(
             "rope_table", self.build_rope_cache(output.weight.device), persistent=False
         )

@@ -2,8 +2,11 @@
 
 from copy import deepcopy
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
+from pydantic import model_validator
+
+from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import numerics
 from titanrun.config.problems import DataPath, Problem
 from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt
@@ -38,11 +41,28 @@ class DecoderConfig(ModelConfig):
     """Epsilon of every RMSNorm."""
     tie_word_embeddings: OrAuto[bool] = numerics("auto")
     """Whether the output head shares the embedding's matrix."""
+    head: Literal["lm", "scalar"] = numerics("lm")
+    """Output of each token. lm: logits of the next token. scalar: one number, the score of the text
+    up to there, for reward models. A scalar head is not part of pretrained weights."""
+    supports_scalar_head: ClassVar[bool] = True
+    """Whether transformers has a class of the family with a scalar head."""
+
+    @model_validator(mode="after")
+    def check_head_is_own(self) -> Self:
+        """Check that a scalar head is not tied to the embedding."""
+        if self.head == "scalar" and self.tie_word_embeddings is True:
+            message = "a scalar head cannot share the embedding's matrix"
+            raise conflict_error(
+                message, "tie_word_embeddings", "head", hint="remove tie_word_embeddings"
+            )
+        return self
 
     @classmethod
     def fill_derived_sizes(cls, sizes: Sizes) -> Sizes:
-        """Fill the std of the output head if it is undecided."""
+        """Fill the std of the output head if it is undecided, and separate a scalar head."""
         sizes = deepcopy(sizes)
+        if sizes["head"] == "scalar":
+            sizes["tie_word_embeddings"] = False
         if sizes["init"]["output_std"] == AUTO and sizes["dim"] != AUTO:
             sizes["init"]["output_std"] = sizes["dim"] ** -0.5
         return sizes
@@ -97,7 +117,7 @@ class DecoderConfig(ModelConfig):
             shapes.update({f"layers.{index}.{name}": shape for name, shape in layer_shapes.items()})
         shapes["norm.weight"] = (dim,)
         if not unwrap_auto(self.tie_word_embeddings):
-            shapes["output.weight"] = (vocab_size, dim)
+            shapes["output.weight"] = (self.output_dim(), dim)
         return shapes
 
     def buffer_shapes(self) -> Shapes:
@@ -152,6 +172,10 @@ class DecoderConfig(ModelConfig):
         """Return the hidden width of a dense layer."""
         section: Any = getattr(self, "feed_forward", None)
         return int(unwrap_auto(section.hidden_dim))
+
+    def output_dim(self) -> int:
+        """Return the number of outputs per token: 1 of a scalar head, else logits."""
+        return 1 if self.head == "scalar" else super().output_dim()
 
     def model_dim(self) -> int:
         """Return the width of the residual stream."""

@@ -62,7 +62,7 @@ class StackedExperts(nn.Module):
         self, x_SI: Tensor, name: str, counts_E: Tensor, *, grouped_mm: GroupedMM | None
     ) -> Tensor:
         """Multiply by the matrices `name`, with `grouped_mm` if it is given."""
-        # this rank's part; under autocast the stream has a smaller dtype than the weights
+        # this rank's part; the stream may have a smaller dtype than the weights
         weight_EOI = to_local(
             getattr(self, name), grad_placements=self.gradient_placements.get(name)
         ).to(x_SI.dtype)

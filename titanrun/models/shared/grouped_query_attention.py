@@ -100,6 +100,8 @@ class GroupedQueryAttention(nn.Module):
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
         if self.rotary_fn is not None:
             q_BTNH, k_BTKH = self.rotary_fn(q_BTNH, rope), self.rotary_fn(k_BTKH, rope)
+        # a norm may return fp32, but kernels need one dtype
+        q_BTNH, k_BTKH = q_BTNH.type_as(v_BTKH), k_BTKH.type_as(v_BTKH)
         sinks_N = None if self.sinks is None else to_local(self.sinks)
         out_BNTH = self.backend(
             q_BTNH.transpose(1, 2), k_BTKH.transpose(1, 2), v_BTKH.transpose(1, 2), mask, sinks_N

@@ -122,9 +122,15 @@ def export_decoder_config(
     """Return the config.json keys of every decoder, for transformers 4 and 5.
 
     `dtype_name` is the dtype of the weights in the same folder. Ids of special tokens belong to the
-    tokenizer and are null here, since transformers' defaults would be wrong.
+    tokenizer and are null here, since transformers' defaults would be wrong. A model with a scalar
+    head belongs to the class for sequence classification.
     """
+    labels: dict[str, Any] = {}
+    if config.head == "scalar":
+        architecture = architecture.replace("ForCausalLM", "ForSequenceClassification")
+        labels = {"num_labels": 1, "id2label": {"0": "reward"}, "label2id": {"reward": 0}}
     return {
+        **labels,
         "architectures": [architecture],
         "model_type": model_type,
         "vocab_size": config.vocab_size,

@@ -19,6 +19,8 @@ MODEL_NAMES = {
     "norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
+SCALAR_HEAD_NAMES = {"output.weight": "score.weight"}
+"""Head of a class for sequence classification with one label."""
 
 
 ATTENTION_NAMES = {
@@ -74,6 +76,7 @@ def export_decoder_weights(
     Raises:
         ProblemsFound: if names or shapes are not those of the model.
     """
+    layer_names = {**layer_names, **get_head_names(config)}
     shapes = get_exported_shapes(config, layer_names)
     given = drop_tied_head(
         state, is_tied=unwrap_auto(config.tie_word_embeddings), head="output.weight"
@@ -101,8 +104,9 @@ def import_decoder_weights(
 ) -> dict[str, Tensor]:
     """Return the weights of a transformers model under titanrun's names.
 
-    A tied head gets the embedding's matrix, and buffers without a name in `layer_names` are zero.
-    `transform(name, weight)` converts the weight of transformers to titanrun's `name`.
+    A tied head gets the embedding's matrix, and buffers without a name in `layer_names` are zero. A
+    scalar head may be missing: then it has no weight in the result. `transform(name, weight)`
+    converts the weight of transformers to titanrun's `name`.
 
     Raises:
         ProblemsFound: if names or shapes are not those of the model.
@@ -111,10 +115,15 @@ def import_decoder_weights(
         state, is_tied=unwrap_auto(config.tie_word_embeddings), head="lm_head.weight"
     )
     given = {name: tensor for name, tensor in given.items() if not name.endswith(FREQUENCIES)}
+    layer_names = {**layer_names, **get_head_names(config)}
     sources = {
         name: get_source_shapes(name, shape, layer_names)
         for name, shape in get_exported_shapes(config, layer_names).items()
     }
+    if config.head == "scalar":
+        given.pop("lm_head.weight", None)
+        if SCALAR_HEAD_NAMES["output.weight"] not in given:
+            del sources["output.weight"]
     check_state_dict(
         {theirs: shape for shapes in sources.values() for theirs, shape in shapes.items()}, given
     )
@@ -131,6 +140,11 @@ def import_decoder_weights(
     return weights | {
         name: torch.zeros(shape, dtype=torch.float32) for name, shape in buffers.items()
     }
+
+
+def get_head_names(config: DecoderConfig) -> Mapping[str, str]:
+    """Return the names of a head that language models do not have."""
+    return SCALAR_HEAD_NAMES if config.head == "scalar" else {}
 
 
 def get_exported_shapes(config: DecoderConfig, layer_names: Mapping[str, str]) -> Shapes:
@@ -161,6 +175,8 @@ def to_huggingface_name(name: str, layer_names: Mapping[str, str]) -> str:
 
     `layer_names` are the family's names within a layer.
     """
+    if name in SCALAR_HEAD_NAMES and name in layer_names:
+        return layer_names[name]
     if name in MODEL_NAMES:
         return MODEL_NAMES[name]
     return f"model.layers.{name.split('.', 2)[1]}.{layer_names[strip_layer_prefix(name)]}"

@@ -75,6 +75,8 @@ class LatentAttention(nn.Module):
             self.compute_queries(x_BTD, rope),
             *self.compute_keys_and_values(x_BTD, rope),
         )
+        # a norm may return fp32, but kernels need one dtype
+        q_BTNH, k_BTNH = q_BTNH.type_as(v_BTNV), k_BTNH.type_as(v_BTNV)
         out_BNTV = self.backend(
             q_BTNH.transpose(1, 2), k_BTNH.transpose(1, 2), v_BTNV.transpose(1, 2), mask
         )

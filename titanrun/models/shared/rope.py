@@ -114,22 +114,32 @@ def select_rope_positions(table_SP: Tensor, seq_len: int, positions_BT: Tensor |
     The latter is for separate positions in each sequence.
     """
     assert seq_len <= table_SP.size(0), (
-        f"sequence of {seq_len} tokens, but the RoPE cache has {table_SP.size(0)} positions"
+        f"sequence of {seq_len:,} tokens, but the RoPE cache has {table_SP.size(0):,} positions"
     )
     rows = table_SP[:seq_len].unsqueeze(0) if positions_BT is None else table_SP[positions_BT]
     return rows.unsqueeze(2)
 
 
 def apply_rotary_emb_complex(x_BTNH: Tensor, rows_BT1P: Tensor) -> Tensor:
-    """Rotate neighboring pairs (x_2p, x_2p+1) by complex rows of the cache.
+    """Rotate neighboring pairs (x_2p, x_2p+1) by complex rows that can be broadcast to them.
 
-    It computes in fp32 and returns x's dtype.
+    It computes in fp32 and returns x's dtype. The products are those of real numbers: torch's
+    compiler has no code for complex ones. The rows stay complex until here, because FSDP would cast
+    real ones.
     """
     assert rows_BT1P.dtype == torch.complex64, (
         "the RoPE cache was cast: call init_weights after changing a model's dtype"
     )
-    x_BTNP = torch.view_as_complex(x_BTNH.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(x_BTNP * rows_BT1P).flatten(-2).type_as(x_BTNH)
+    real_BTNP, imag_BTNP = x_BTNH.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cos_BT1P, sin_BT1P = torch.view_as_real(rows_BT1P).unbind(-1)
+    rotated_BTNP2 = torch.stack(
+        [
+            real_BTNP * cos_BT1P - imag_BTNP * sin_BT1P,
+            real_BTNP * sin_BT1P + imag_BTNP * cos_BT1P,
+        ],
+        dim=-1,
+    )
+    return rotated_BTNP2.flatten(-2).type_as(x_BTNH)
 
 
 def build_cos_sin_rope_cache(

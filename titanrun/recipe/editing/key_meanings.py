@@ -41,12 +41,10 @@ def describe_accumulation(value: Any, data: Any) -> str:
     )
 
 
-def describe_warmup_ratio(value: Any, data: Any) -> str:
-    """Return the number of warmup steps that stands for a part of the run."""
-    steps = find_value(data, ("training", "steps"))
-    known = isinstance(steps, int) and isinstance(value, int | float)
-    number = f": {round(steps * value)}" if known else ", a number of steps"
-    return f"write lr_scheduler.warmup_steps{number}, or auto for a tenth of the run"
+def describe_warmup_ratio(value: Any, _: Any) -> str:
+    """Return the setting that is a share of the run."""
+    number = f": {to_flow_yaml(value)}" if isinstance(value, int | float) else ""
+    return f"write lr_scheduler.warmup_ratio{number}, a share of the steps"
 
 
 def describe_lowest_rate(value: Any, data: Any) -> str:

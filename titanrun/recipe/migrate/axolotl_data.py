@@ -3,11 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.validation.config import MAX_SHARE, MIN_COUNT
 from titanrun.recipe.migrate.axolotl_model import is_native_family
-from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
+from titanrun.recipe.migrate.key_mapping import (
+    OTHER_RECORDS,
+    ConvertedValue,
+    SourceKey,
+    SourceValues,
+)
 
 FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet", ".txt", ".gz", ".zst")
 DATASET_TARGET = "training.dataset"
+PAIR_LOSSES = ("dpo", "ipo", "orpo", "simpo")
+"""Kinds of `rl` that are losses of pairs, by the same names here."""
 LOCAL_DATA_HINT = "data are local files: save {} of the Hub there, as jsonl or parquet"
 ALPACA = (
     "without axolotl's Alpaca prompt text: the model's chat template formats instruction and input"
@@ -18,13 +26,28 @@ UNKNOWN_FORMAT = (
 )
 TEMPLATE = (
     "the template in the model's folder is used: if it differs from axolotl's, save axolotl's as a "
-    "file and name it in training.dataset.template"
+    "file and name it in tokenizer.chat_template"
 )
+
+# chat templates that write the same text
+SAME_TEMPLATES = {
+    "alpaca": "alpaca",
+    "chatml": "chatml",
+    "deepseek_v3": "deepseek_v3",
+    "gemma3": "gemma3",
+    "llama3": "llama3",
+    "qwen_25": "qwen2_5",
+}
+OTHER_TEMPLATES = {
+    "phi_3": ("phi3", "without a begin token, and with an end token after the last turn"),
+    "mistral_v7_tekken": ("mistral", "without axolotl's default system text"),
+    "qwen3": ("qwen3", "with a block of thoughts, also an empty one, in every reply"),
+}
 
 
 def is_preference_data(values: SourceValues) -> bool:
     """Return whether the data are pairs of replies."""
-    return values.get("rl") == "dpo"
+    return values.get("rl") in PAIR_LOSSES
 
 
 def locate_axolotl_data(values: SourceValues) -> tuple[str, str]:
@@ -90,6 +113,22 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
             how=how,
         )
     return ConvertedValue({**chat, **named}, refused=UNKNOWN_FORMAT)
+
+
+def convert_val_set_size(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Hold out a share or a number of the records; 0 holds none out."""
+    if not value:
+        return ConvertedValue({})
+    if is_holdout_size(value):
+        return ConvertedValue({"validation.holdout": value}, how=OTHER_RECORDS)
+    return ConvertedValue({}, refused="hold out a share up to 0.5, or 2 records or more")
+
+
+def is_holdout_size(value: Any) -> bool:
+    """Return whether a value is a share or a number that validation.holdout accepts."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value <= MAX_SHARE or (value >= MIN_COUNT and value == value // 1)
 
 
 def uses_sharegpt_keys(values: SourceValues) -> bool:
@@ -239,7 +278,12 @@ def convert_excess_length(_: SourceKey, value: Any, values: SourceValues) -> Con
 
 
 def convert_chat_template(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
-    """Use the tokenizer's own template; name another one in training.dataset.template."""
+    """Name the template of the same format; else use the one in the model's folder."""
+    if isinstance(value, str) and value in SAME_TEMPLATES:
+        return ConvertedValue({"tokenizer.chat_template": SAME_TEMPLATES[value]})
+    if isinstance(value, str) and value in OTHER_TEMPLATES:
+        name, how = OTHER_TEMPLATES[value]
+        return ConvertedValue({"tokenizer.chat_template": name}, how=how)
     return ConvertedValue(
         {}, how="" if value in (None, "tokenizer_default", "jinja") else f"left out: {TEMPLATE}"
     )
@@ -250,7 +294,7 @@ def convert_chat_template_file(_: SourceKey, value: Any, __: SourceValues) -> Co
     if not value:
         return ConvertedValue({})
     if isinstance(value, str) and "{" not in value:
-        return ConvertedValue({f"{DATASET_TARGET}.template": value})
+        return ConvertedValue({"tokenizer.chat_template": value})
     return ConvertedValue(
-        {}, refused="write the template to a file, and name it in training.dataset.template"
+        {}, refused="write the template to a file, and name it in tokenizer.chat_template"
     )

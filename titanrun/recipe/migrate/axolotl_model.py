@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
+from titanrun.recipe.migrate.key_mapping import (
+    NO_DORA_DROPOUT,
+    ConvertedValue,
+    SourceKey,
+    SourceValues,
+)
 from titanrun.recipe.resolving.recipe_from_hf import get_model_family, is_huggingface_folder
 
 NATIVE_MODULE_NAMES = {
@@ -133,6 +138,8 @@ def make_axolotl_adapter_conversion(field: str, otherwise: Any = None) -> Any:
         """Set a field of the converter lora or qlora."""
         name = get_axolotl_adapter(values)
         meant = otherwise if value is None else value
+        if name and field == "dropout" and meant and values.get("peft_use_dora"):
+            return ConvertedValue({}, refused=NO_DORA_DROPOUT)
         return (
             ConvertedValue({f"converters[{name}].{field}": meant})
             if name and meant is not None

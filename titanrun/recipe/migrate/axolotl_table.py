@@ -7,13 +7,19 @@ from titanrun.recipe.migrate import axolotl_data as data
 from titanrun.recipe.migrate import axolotl_model as model
 from titanrun.recipe.migrate import axolotl_unsupported as rest
 from titanrun.recipe.migrate import axolotl_values as to
-from titanrun.recipe.migrate.key_mapping import SourceKey, ignore_key, move_key, reject_key
+from titanrun.recipe.migrate.axolotl_losses import LOSS_KEYS
+from titanrun.recipe.migrate.key_mapping import (
+    OTHER_RECORDS,
+    SourceKey,
+    ignore_key,
+    move_key,
+    reject_key,
+)
 
 RUN_DIRECTORY = (
     "the run directory itself: an unfinished run in it resumes, another run in it is an error"
 )
-TEMPLATE_FROM_FOLDER = "the chat template is that of the model's folder"
-HELD_OUT = "titanrun holds out no training data: name held-out data in validation.dataset"
+HELD_OUT = "name held-out files in validation.dataset"
 THINKING = "the key of thinking must be the one of the chat template: rename it in the files"
 TRAINED_TURNS = "all conversations train on the same turns: training.dataset.train_on"
 SHARDS = "data are sharded over ranks automatically"
@@ -24,6 +30,12 @@ def reject_key_if_set(path: str, why: str) -> SourceKey:
     return reject_key(path, None, why, convert=to.reject_axolotl_if_enabled)
 
 
+ADAPTER_FIELDS = {
+    "lora_r": "rank",
+    "lora_alpha": "alpha",
+    "peft_use_rslora": "rank_stabilized",
+    "peft_use_dora": "magnitude",
+}
 MODEL = (
     move_key("base_model", None, "model.name", convert=model.convert_axolotl_model),
     move_key("output_dir", "./model-out", "dump_folder", how=RUN_DIRECTORY),
@@ -34,17 +46,14 @@ MODEL = (
     ignore_key(
         "load_in_4bit", False, "the converter qlora sets it", convert=model.convert_quantized_base
     ),
-    move_key(
-        "lora_r",
-        None,
-        "converters[lora].rank",
-        convert=model.make_axolotl_adapter_conversion("rank"),
-    ),
-    move_key(
-        "lora_alpha",
-        None,
-        "converters[lora].alpha",
-        convert=model.make_axolotl_adapter_conversion("alpha"),
+    *(
+        move_key(
+            key,
+            None,
+            f"converters[lora].{field}",
+            convert=model.make_axolotl_adapter_conversion(field),
+        )
+        for key, field in ADAPTER_FIELDS.items()
     ),
     move_key(
         "lora_dropout",
@@ -109,20 +118,23 @@ DATA = (
     reject_key("datasets.roles_to_train", None, "", convert=data.convert_trained_roles),
     reject_key("datasets.train_on_eos", None, "", convert=data.convert_train_on_eos),
     reject_key("datasets.train_on_eot", None, "", convert=data.convert_train_on_eos),
-    ignore_key(
-        "datasets.chat_template", None, TEMPLATE_FROM_FOLDER, convert=data.convert_chat_template
+    move_key(
+        "datasets.chat_template",
+        None,
+        "tokenizer.chat_template",
+        convert=data.convert_chat_template,
     ),
     move_key(
         "datasets.chat_template_jinja",
         None,
-        "training.dataset.template",
+        "tokenizer.chat_template",
         convert=data.convert_chat_template_file,
     ),
-    ignore_key("chat_template", None, TEMPLATE_FROM_FOLDER, convert=data.convert_chat_template),
+    move_key("chat_template", None, "tokenizer.chat_template", convert=data.convert_chat_template),
     move_key(
         "chat_template_jinja",
         None,
-        "training.dataset.template",
+        "tokenizer.chat_template",
         convert=data.convert_chat_template_file,
     ),
     ignore_key("datasets.split", None, "the files contain one split"),
@@ -205,7 +217,13 @@ DATA = (
         "training.dataloader.prefetch_factor",
         convert=to.convert_prefetch_factor,
     ),
-    reject_key_if_set("val_set_size", HELD_OUT),
+    move_key(
+        "val_set_size",
+        None,
+        "validation.holdout",
+        how=OTHER_RECORDS,
+        convert=data.convert_val_set_size,
+    ),
     reject_key_if_set("test_datasets", HELD_OUT),
 )
 OPTIMIZER = (
@@ -214,6 +232,7 @@ OPTIMIZER = (
     ),
     move_key("learning_rate", None, "optimizer.lr"),
     move_key("weight_decay", 0.0, "optimizer.weight_decay"),
+    move_key("loraplus_lr_ratio", None, "optimizer.lora_plus_ratio"),
     move_key("adam_beta1", None, "optimizer.beta1", convert=to.make_adam_conversion("beta1", 0.9)),
     move_key(
         "adam_beta2", None, "optimizer.beta2", convert=to.make_adam_conversion("beta2", 0.999)
@@ -221,7 +240,7 @@ OPTIMIZER = (
     move_key("adam_epsilon", None, "optimizer.eps", convert=to.make_adam_conversion("eps", 1e-8)),
     move_key("lr_scheduler", "cosine", "lr_scheduler.name", convert=to.convert_axolotl_schedule),
     move_key("warmup_steps", None, "lr_scheduler.warmup_steps", convert=to.convert_axolotl_warmup),
-    move_key("warmup_ratio", None, "lr_scheduler.warmup_steps", convert=to.convert_warmup_ratio),
+    move_key("warmup_ratio", None, "lr_scheduler.warmup_ratio", convert=to.convert_warmup_ratio),
     move_key("cosine_min_lr_ratio", None, "lr_scheduler.min_lr_factor", convert=to.convert_min_lr),
     move_key("max_grad_norm", None, "training.max_norm", convert=to.convert_axolotl_max_grad_norm),
     move_key("micro_batch_size", 1, "training.local_batch_size"),
@@ -233,16 +252,6 @@ OPTIMIZER = (
     ),
     move_key("num_epochs", 1.0, "training.epochs", convert=to.convert_axolotl_epochs),
     move_key("max_steps", None, "training.steps", convert=to.convert_step_interval),
-    move_key("rl", None, "loss.name", convert=to.convert_axolotl_loss),
-    move_key("rl_beta", None, "loss.beta", convert=to.make_dpo_conversion("beta")),
-    move_key("dpo_beta", None, "loss.beta", convert=to.make_dpo_conversion("beta")),
-    move_key(
-        "dpo_label_smoothing",
-        None,
-        "loss.label_smoothing",
-        convert=to.make_dpo_conversion("label_smoothing"),
-    ),
-    reject_key("dpo_loss_type", None, "", convert=to.convert_dpo_loss_type),
 )
 MACHINE = (
     move_key("bf16", "auto", "training.dtype", convert=to.convert_dtypes),
@@ -355,7 +364,15 @@ REST = (
     ),
 )
 
-AXOLOTL_KEYS: tuple[SourceKey, ...] = (*MODEL, *DATA, *OPTIMIZER, *MACHINE, *CHECKPOINT, *REST)
+AXOLOTL_KEYS: tuple[SourceKey, ...] = (
+    *MODEL,
+    *DATA,
+    *OPTIMIZER,
+    *LOSS_KEYS,
+    *MACHINE,
+    *CHECKPOINT,
+    *REST,
+)
 # keys whose axolotl default applies if the file omits them; it may differ from titanrun's
 KEYS_WITH_DEFAULTS = (
     "sequence_len",

@@ -87,16 +87,16 @@ REFUSED = {
     "titanrun's reinforcement learning has its own section rl": (
         "trl vllm ebft reward_model process_reward_model center_rewards_coefficient num_labels"
     ),
-    "dpo is the only preference loss": (
-        "dpo_use_weighting dpo_loss_weights dpo_norm_loss rpo_alpha orpo_alpha simpo_gamma "
-        "cpo_alpha kto_desirable_weight kto_undesirable_weight precompute_ref_log_probs "
+    "losses of preferences do not have it": (
+        "dpo_use_weighting dpo_loss_weights dpo_norm_loss rpo_alpha "
+        "kto_desirable_weight kto_undesirable_weight precompute_ref_log_probs "
         "dpo_generate_during_eval"
     ),
-    "adapters are lora and qlora as in their papers": (
+    "adapters are lora and qlora, without these variants": (
         "lora_fan_in_fan_out lora_target_parameters lora_modules_to_save lora_rank_pattern "
-        "lora_alpha_pattern peft_layers_to_transform peft_layers_pattern peft peft_use_dora "
-        "peft_use_rslora peft_layer_replication peft_init_lora_weights "
-        "peft_trainable_token_indices peft_ensure_weight_tying loraplus_lr_ratio "
+        "lora_alpha_pattern peft_layers_to_transform peft_layers_pattern peft "
+        "peft_layer_replication peft_init_lora_weights "
+        "peft_trainable_token_indices peft_ensure_weight_tying "
         "loraplus_lr_embedding relora relora_prune_ratio relora_prune_method relora_cpu_offload "
         "gptq bnb_config_kwargs"
     ),

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from titanrun.recipe.migrate.axolotl_data import is_preference_data
-from titanrun.recipe.migrate.axolotl_model import get_axolotl_adapter, is_native_family
+from titanrun.recipe.migrate.axolotl_model import get_axolotl_adapter
 from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
 
 FORMATS = "the states have torchao's formats and are not paged to the host"
@@ -26,7 +25,7 @@ FP32_BASE = (
     "adapters are in fp32, and so is the base, which is multiplied in bf16; axolotl keeps the base "
     "in bf16"
 )
-RANKS = "over all ranks; axolotl's value is per rank: multiply it by the number of ranks"
+RANKS = "over all ranks; there it is per rank: multiply it by the number of ranks"
 
 
 def get_axolotl_optimizer(values: SourceValues) -> str:
@@ -103,7 +102,7 @@ def round_to_at_least_two(steps: float) -> int:
 
 
 def convert_warmup_ratio(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Multiply by max_steps; refuse it with epochs, whose steps depend on the data."""
+    """Multiply by max_steps; without it keep the share, rounded up instead of down."""
     if value is None or values.get("warmup_steps") is not None:
         return ConvertedValue({})
     if isinstance(values.get("max_steps"), int):
@@ -113,8 +112,7 @@ def convert_warmup_ratio(_: SourceKey, value: Any, values: SourceValues) -> Conv
             else {}
         )
     return ConvertedValue(
-        {},
-        refused="the steps of an epoch depend on the data: write lr_scheduler.warmup_steps",
+        {"lr_scheduler.warmup_ratio": value}, how="rounded up to whole steps, not down"
     )
 
 
@@ -209,44 +207,6 @@ def convert_fsdp_config(_: SourceKey, value: Any, __: SourceValues) -> Converted
     )
 
 
-def convert_axolotl_loss(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Map dpo; other kinds have no counterpart among the losses."""
-    if value in (None, ""):
-        return ConvertedValue({})
-    if value != "dpo":
-        return ConvertedValue(
-            {},
-            refused="of these only dpo is a loss; titanrun's reinforcement learning has its own "
-            "section rl",
-        )
-    return ConvertedValue(
-        {
-            "loss.name": "dpo",
-            **({"model.attention.mask": "block_causal"} if is_native_family(values) else {}),
-        }
-    )
-
-
-def make_dpo_conversion(field: str) -> Any:
-    """Return a conversion to a field of the loss dpo."""
-
-    def convert(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-        """Set a field of the loss dpo."""
-        return ConvertedValue(
-            {f"loss.{field}": value} if is_preference_data(values) and value is not None else {}
-        )
-
-    return convert
-
-
-def convert_dpo_loss_type(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
-    """Accept sigmoid only."""
-    kinds = [value] if isinstance(value, str) else value
-    return ConvertedValue(
-        {}, refused="" if kinds in (None, ["sigmoid"]) else "dpo supports the paper's sigmoid only"
-    )
-
-
 def make_tracker_conversion(name: str, field: str) -> Any:
     """Return a conversion to a field of a tracker, which adds that tracker."""
 
@@ -276,7 +236,7 @@ def convert_axolotl_tensorboard(_: SourceKey, value: Any, __: SourceValues) -> C
 
 
 def convert_step_interval(key: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
-    """Keep a whole number of steps; refuse a fraction of the run."""
+    """Keep a whole number; refuse a fraction, as of the run's steps."""
     if value is None:
         return ConvertedValue({})
     if isinstance(value, float) and value < 1:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-TORCHFT = (
-    "torchft is not supported: a group that fails removes its sequences from the batch, but in "
-    "titanrun a step has the same sequences at every start; launch.max_restarts restarts failed "
-    "workers from the last checkpoint"
+OTHER_RECORDS = "other records are held out: a hash of each record decides, not a random split"
+SEMI_SYNC = (
+    "LocalSGD and DiLoCo are not built: the replica groups of fault_tolerance agree on every step"
 )
+NO_DORA_DROPOUT = "adapters with magnitudes (DoRA) have no dropout"
 KeyOutcome = Literal["mapped", "changed", "unread", "refused"]
 SourceValues = Mapping[str, Any]
 """Every key of the program's configuration with its value, written or default."""
@@ -94,13 +94,16 @@ def reject_key(path: str, default: Any, why: str, **options: Any) -> SourceKey:
     return SourceKey(path, default, None, "refused", why, **options)
 
 
-def reject_torchft_key(path: str, default: Any, **options: Any) -> SourceKey:
-    """Return a key of torchft's replica groups, without which its default has no meaning."""
+def reject_semi_sync_key(path: str, default: Any, **options: Any) -> SourceKey:
+    """Return a key of LocalSGD and DiLoCo, without which its default has no meaning."""
     return reject_key(
         path,
         default,
-        TORCHFT,
-        needs=(when_enabled("fault_tolerance.enable"),),
+        SEMI_SYNC,
+        needs=(
+            when_enabled("fault_tolerance.enable"),
+            when_any("fault_tolerance.semi_sync_method", "local_sgd", "diloco"),
+        ),
         convert=reject_unless_default,
         **options,
     )

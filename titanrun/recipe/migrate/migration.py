@@ -110,6 +110,8 @@ def update_outcome(
         kept = {target: value for target, value in item.targets.items() if target not in about}
         if problem.code == "not-built":
             return replace(item, outcome="refused", targets=kept, words=problem.message)
+        if problem.code == "no-effect" and kept:
+            return replace(item, targets=kept)
         if problem.code == "no-effect" and item.entry is None:
             return None
         if problem.code == "no-effect":

@@ -1,9 +1,11 @@
 """Report of the outcome of every key, as text for people."""
 
 from collections.abc import Iterable, Iterator
+from textwrap import wrap
 
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.encoding import escape_to_one_line
+from titanrun.config.pluralize import pluralize
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.recipe.migrate.migration import Migration
 from titanrun.recipe.migrate.migration_plan import SAME, ItemOutcome, MigrationItem
@@ -11,17 +13,29 @@ from titanrun.recipe.migrate.source_tool import SourceTool
 
 INDENT = "  "
 HEADINGS = {
-    "refused": "refused, because this version of titanrun does not support it:",
+    "refused": "refused:",
     "changed": "changed in meaning:",
     "unread": "left out, because it has no effect:",
     "mapped": "mapped:",
 }
 
 
-def format_migration_report(migration: Migration, file: str, *, is_quiet: bool = False) -> str:
+def format_migration_report(
+    migration: Migration,
+    file: str,
+    *,
+    is_quiet: bool = False,
+    columns: int | None = None,
+    use_color: bool = False,
+) -> str:
     """Return the report: counts, keys by outcome, defaults written, remaining problems.
 
-    A quiet one lists only what is refused and the problems.
+    Args:
+        migration: The migrated configuration.
+        file: Its name.
+        is_quiet: Whether to list only what is refused and the problems.
+        columns: Width of the terminal, to which lines are wrapped.
+        use_color: Whether to color the problems.
     """
     lines = [] if is_quiet else [*iter_report_lines(migration, file)]
     if is_quiet:
@@ -29,12 +43,28 @@ def format_migration_report(migration: Migration, file: str, *, is_quiet: bool =
             [item for item in migration.items if item.outcome == "refused"]
         )
         lines = [f"{file}: {line}" for line in iter_lines_by_reason(refused, migration.tool)]
-    text = "".join(f"{escape_to_one_line(line)}\n" for line in lines)
+    text = "".join(f"{wrap_report_line(escape_to_one_line(line), columns)}\n" for line in lines)
     if migration.problems:
         text += "\nproblems that `titanrun validate` finds in the recipe:\n" * (
             not is_quiet
-        ) + render_problems_as_text(migration.problems)
+        ) + render_problems_as_text(migration.problems, use_color=use_color, columns=columns)
     return text
+
+
+def wrap_report_line(line: str, columns: int | None) -> str:
+    """Wrap a line between words, with its continuation lines indented by four more."""
+    if columns is None or len(line) <= columns:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return "\n".join(
+        wrap(
+            line,
+            columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def iter_report_lines(migration: Migration, file: str) -> Iterator[str]:
@@ -73,17 +103,22 @@ def is_reported(item: MigrationItem) -> bool:
 
 
 def format_outcome_counts(items: Iterable[MigrationItem], file: str) -> str:
-    """Return the number of keys by outcome."""
-    fates = [item.outcome for item in items if item.entry]
+    """Return the number of keys by outcome, and of defaults that get lines of their own."""
+    reported = list(items)
+    fates = [item.outcome for item in reported if item.entry]
     words: dict[ItemOutcome, str] = {
         "mapped": "mapped",
         "changed": "changed in meaning",
         "unread": "left out",
         "refused": "refused",
     }
-    return f"{file}: {len(fates)} keys: " + ", ".join(
-        f"{fates.count(fate)} {word}" for fate, word in words.items()
+    counts = ", ".join(f"{fates.count(fate)} {word}" for fate, word in words.items())
+    defaults = [item.outcome for item in reported if not item.entry and is_reported(item)]
+    further = "".join(
+        f"; {pluralize(defaults.count(fate), 'default')} {words[fate]}"
+        for fate in dict.fromkeys(defaults)
     )
+    return f"{file}: {len(fates)} keys: {counts}{further}"
 
 
 def sort_items_by_line(items: list[MigrationItem]) -> list[MigrationItem]:

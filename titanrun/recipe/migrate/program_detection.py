@@ -4,11 +4,14 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.config.read_source import read_source
 from titanrun.config.tree import to_plain_data
 from titanrun.recipe.migrate.axolotl import AXOLOTL
+from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
 from titanrun.recipe.migrate.source_tool import SourceTool
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.migrate.torchtune import TORCHTUNE
 
-PROGRAMS: dict[str, SourceTool] = {tool.name: tool for tool in (TORCHTITAN, TORCHTUNE, AXOLOTL)}
+PROGRAMS: dict[str, SourceTool] = {
+    tool.name: tool for tool in (TORCHTITAN, TORCHTUNE, AXOLOTL, LLAMAFACTORY)
+}
 
 
 def detect_program(data: object) -> str:
@@ -22,6 +25,8 @@ def detect_program(data: object) -> str:
         return TORCHTITAN.name
     if "base_model" in data:
         return AXOLOTL.name
+    if "model_name_or_path" in data and ("stage" in data or "finetuning_type" in data):
+        return LLAMAFACTORY.name
     return (
         TORCHTUNE.name
         if any(isinstance(section, dict) and "_component_" in section for section in data.values())

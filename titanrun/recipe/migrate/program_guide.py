@@ -54,6 +54,20 @@ are in fp32 and multiplied in bf16. Datasets of the Hub must be saved as files, 
 `training.dataset.path` points. For keys that the file omits, axolotl's defaults apply:
 `sequence_len: 512`, one epoch, a cosine whose first step has rate 0, seed 42.""",
     },
+    "llamafactory": {
+        "version": "0.9",
+        "example": "llama3_lora_sft.yaml",
+        "sign": "it has `model_name_or_path` with `stage` or `finetuning_type`",
+        "about": """\
+Supported are the stages `sft`, `dpo` (sigmoid, hinge, ipo, orpo and simpo), `kto`, `rm` and `pt`,
+with all weights, LoRA and QLoRA. The first dataset is looked up in dataset_info.json of
+`dataset_dir`, seen from the current directory; where that is not found, its path and layout are a
+guess that the report marks. The chat template is named where titanrun has the same one, else it is
+that of the folder. Weights that are trained are kept in fp32 and multiplied in bf16, as
+LLaMA-Factory does. For keys that the file omits, its defaults apply: a cutoff of 2,048 tokens, a
+learning rate of 5e-5 that decays linearly, 8 sequences per device, three epochs, adapters of rank 8
+with twice that as alpha on all linear modules, and recomputation of layers.""",
+    },
 }
 
 

@@ -235,11 +235,11 @@ def convert_tokens_to_sequences(key: str, node: Node, length: Any) -> DumpEntry:
             written,
             node,
             TOKEN_COUNT_KEYS[key],
-            refused=f"{tokens} tokens are not a whole number of sequences of {length} tokens",
+            refused=f"{tokens:,} tokens are not a whole number of sequences of {length:,} tokens",
         )
     counted = Node(tokens // length, node.origin, node.key)
     how = (
-        f"{tokens} tokens are {tokens // length} sequences of {length} tokens, "
+        f"{tokens:,} tokens are {tokens // length:,} sequences of {length:,} tokens, "
         "no longer packed across sequences"
     )
     return build_dump_entry(written, counted, TOKEN_COUNT_KEYS[key], how=how, original=tokens)

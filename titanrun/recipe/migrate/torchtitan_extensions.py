@@ -9,7 +9,7 @@ from titanrun.recipe.migrate.key_mapping import (
     ignore_key,
     move_key,
     reject_key,
-    reject_torchft_key,
+    reject_semi_sync_key,
 )
 
 FLUX = "flux"
@@ -29,12 +29,14 @@ AUTOENCODER = "torchtitan/experiments/flux/assets/autoencoder/ae.safetensors"
 SAMPLER = "torchtitan's sampling script reads it; a training run does not"
 
 EXTENSIONS: tuple[SourceKey, ...] = (
-    reject_torchft_key("fault_tolerance.sync_steps", 5, extension="llama3_ft"),
-    reject_torchft_key("fault_tolerance.should_quantize", False, extension="llama3_ft"),
-    reject_torchft_key("fault_tolerance.fragment_sync_delay", 0, extension="llama3_ft"),
-    reject_torchft_key("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
-    reject_torchft_key("fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"),
-    reject_torchft_key("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
+    reject_semi_sync_key("fault_tolerance.sync_steps", 5, extension="llama3_ft"),
+    reject_semi_sync_key("fault_tolerance.should_quantize", False, extension="llama3_ft"),
+    reject_semi_sync_key("fault_tolerance.fragment_sync_delay", 0, extension="llama3_ft"),
+    reject_semi_sync_key("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
+    reject_semi_sync_key(
+        "fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"
+    ),
+    reject_semi_sync_key("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
     move_key(
         "training.classifier_free_guidance_prob",
         0.0,
@@ -111,7 +113,8 @@ EXTENSIONS: tuple[SourceKey, ...] = (
         "hf_transformers.model",
         "",
         "model.path",
-        convert=to.convert_empty_to_null,
+        how="a folder with config.json and weights: `titanrun download REPO -o FOLDER` fetches it",
+        convert=to.convert_hf_model,
         extension="transformers_modeling_backend",
     ),
     reject_key(
@@ -155,7 +158,9 @@ EXPERIMENTS: dict[str, str] = {
         "mapped to the model family: the parallelism section sets the placement that a solver "
         "finds there"
     ),
-    "llama3_ft (torchft)": "mapped to llama3; `fault_tolerance` is refused",
+    "llama3_ft (torchft)": (
+        "mapped to llama3 with `fault_tolerance`; LocalSGD and DiLoCo are refused"
+    ),
     "transformers_modeling_backend": (
         "mapped to `model: {name: transformers, path: ...}`, available once that component is built"
     ),

@@ -5,16 +5,16 @@ torchtitan` all read this table. Whether this version has a target is not writte
 up in the schema when a recipe is migrated.
 """
 
-from titanrun.recipe.migrate import torchtitan_flux
+from titanrun.recipe.migrate import torchtitan_flux, torchtitan_streams
 from titanrun.recipe.migrate import torchtitan_values as to
 from titanrun.recipe.migrate.key_mapping import (
-    TORCHFT,
+    SEMI_SYNC,
     SourceKey,
     ignore_key,
     keep_key,
     move_key,
     reject_key,
-    reject_torchft_key,
+    reject_unless_default,
     when_above_one,
     when_above_zero,
     when_any,
@@ -31,7 +31,7 @@ TENSORBOARD, CHECKPOINTS, COMPILE = (
     when_enabled("checkpoint.enable"),
     when_enabled("compile.enable"),
 )
-VALIDATION = when_enabled("validation.enable")
+VALIDATION, GROUPS = when_enabled("validation.enable"), when_enabled("fault_tolerance.enable")
 TENSOR, PIPELINE = (
     when_above_one("parallelism.tensor_parallel_degree"),
     when_above_one("parallelism.pipeline_parallel_degree"),
@@ -59,6 +59,11 @@ TRACE_FOLDER = "without a subfolder for each start: a run directory contains one
 BATCHES = (
     "always the same batches, and the mean over their tokens; torchtitan continued in the stream "
     "and averaged batches"
+)
+AGREEING_GROUPS = (
+    "one titanrun train starts the groups and their lighthouse on this machine; they agree before "
+    "each step, whose sequences are dealt to those that take part, so that none is lost; tokens, "
+    "not groups, weigh alike"
 )
 PIPELINED = (
     "gradients are divided by the number of tokens, as without a pipeline; torchtitan 0.2.2 omits "
@@ -142,10 +147,10 @@ TRAINING = (
         "training.dataset",
         "c4_test",
         "training.dataset.name",
-        convert=torchtitan_flux.convert_torchtitan_dataset,
+        convert=torchtitan_streams.convert_streamed_dataset,
     ),
     move_key("training.dataset_path", None, "training.dataset.path"),
-    keep_key("training.local_batch_size", 8),
+    keep_key("training.local_batch_size", 8, convert=to.convert_local_batch_size),
     keep_key("training.global_batch_size", -1, convert=to.convert_negative_to_auto),
     keep_key("training.seq_len", 2048, convert=torchtitan_flux.convert_seq_len),
     keep_key("training.max_norm", 1.0),
@@ -156,7 +161,7 @@ TRAINING = (
     keep_key("training.mixed_precision_reduce", "float32"),
     keep_key("training.gc_freq", 50),
     keep_key("training.gc_debug", False),
-    keep_key("training.dataloader.num_workers", 0),
+    keep_key("training.dataloader.num_workers", 0, convert=torchtitan_streams.convert_num_workers),
     keep_key(
         "training.dataloader.persistent_workers",
         False,
@@ -206,7 +211,14 @@ PARALLELISM = (
 )
 CHECKPOINT = (
     keep_key("checkpoint.enable", False),
-    reject_torchft_key("checkpoint.enable_ft_dataloader_checkpoints", True),
+    reject_key(
+        "checkpoint.enable_ft_dataloader_checkpoints",
+        True,
+        "a group that returns takes over the position in the data, so that no sequence is trained "
+        "twice",
+        needs=(GROUPS,),
+        convert=reject_unless_default,
+    ),
     keep_key("checkpoint.folder", "checkpoint", needs=(CHECKPOINTS,)),
     keep_key("checkpoint.interval", 500, needs=(CHECKPOINTS,)),
     keep_key("checkpoint.initial_load_path", None, needs=(CHECKPOINTS,)),
@@ -286,20 +298,42 @@ MEMORY_ESTIMATION = (
     ignore_key("memory_estimation.disable_fake_mode", False, ESTIMATION),
 )
 FAULT_TOLERANCE = (
-    reject_key("fault_tolerance.enable", False, TORCHFT),
-    reject_torchft_key("fault_tolerance.process_group", "gloo"),
-    reject_torchft_key("fault_tolerance.process_group_timeout_ms", 10000),
-    reject_torchft_key("fault_tolerance.replica_id", 0),
-    reject_torchft_key("fault_tolerance.group_size", 0),
-    reject_torchft_key("fault_tolerance.min_replica_size", 1),
-    reject_torchft_key("fault_tolerance.semi_sync_method", None),
+    keep_key("fault_tolerance.enable", False, how=AGREEING_GROUPS, convert=to.convert_switch),
+    reject_key(
+        "fault_tolerance.process_group",
+        "gloo",
+        "groups communicate over gloo only",
+        needs=(GROUPS,),
+        convert=reject_unless_default,
+    ),
+    keep_key("fault_tolerance.process_group_timeout_ms", 10000, needs=(GROUPS,)),
+    ignore_key(
+        "fault_tolerance.replica_id",
+        0,
+        "one titanrun train starts all groups and numbers them",
+        needs=(GROUPS,),
+    ),
+    keep_key(
+        "fault_tolerance.group_size",
+        0,
+        convert=to.convert_group_size,
+        needs=(GROUPS,),
+    ),
+    keep_key("fault_tolerance.min_replica_size", 1, needs=(GROUPS,)),
+    reject_key(
+        "fault_tolerance.semi_sync_method",
+        None,
+        SEMI_SYNC,
+        needs=(GROUPS,),
+        convert=reject_unless_default,
+    ),
 )
 EXPERIMENTAL = (
     reject_key("experimental.custom_import", "", CODE, convert=to.reject_unless_empty),
     reject_key("experimental.custom_args_module", "", CODE, convert=to.convert_custom_module),
 )
 VALIDATE = (
-    keep_key("validation.enable", False, how=BATCHES, convert=to.convert_switch),
+    keep_key("validation.enable", False, how=BATCHES, convert=to.convert_validation_switch),
     move_key(
         "validation.dataset",
         "c4_validation",
@@ -314,7 +348,12 @@ VALIDATE = (
     ),
     keep_key("validation.freq", 10, how="the last step is validated too", needs=(VALIDATION,)),
     keep_key("validation.steps", -1, convert=to.convert_minus_one_to_null, needs=(VALIDATION,)),
-    keep_key("validation.dataloader.num_workers", 0, needs=(VALIDATION,)),
+    keep_key(
+        "validation.dataloader.num_workers",
+        0,
+        convert=torchtitan_streams.convert_num_workers,
+        needs=(VALIDATION,),
+    ),
     keep_key(
         "validation.dataloader.persistent_workers",
         False,

@@ -25,10 +25,12 @@ WHEN_DECAYING = KeyCondition(
     "with a decay: lr_scheduler.decay_ratio is not 0",
 )
 AUTO_FILTER = "auto_filter_small_kn"
+HF_DEBUG_SIZES = "hidden_size 256, 2 layers and 16 heads"
 FLAVORS = {"flux-debug": "debugmodel", "flux-dev": "dev", "flux-schnell": "schnell"}
 NEW_MODULES = {"lm_head": "output"}
 OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
-REPLICATED = "llama3, without the replica groups of torchft"
+REPLICATED = "llama3, with the replica groups of fault_tolerance"
+DEFAULT_GROUPS = "left out: without a number there are 2 groups"
 COMPILED = (
     "the same model; parallelism comes from the parallelism section, not from compiler passes"
 )
@@ -74,6 +76,11 @@ def convert_zero_to_one(key: SourceKey, value: Any, _: SourceValues) -> Converte
     return convert_to_target(key, "1" if value == "0" else value)
 
 
+def convert_group_size(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
+    """Leave out 0, with which torchtitan deals no data."""
+    return convert_to_target(key, value) if value else ConvertedValue({}, how=DEFAULT_GROUPS)
+
+
 def convert_empty_to_null(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
     """Write an empty text, or 0, as null."""
     return convert_to_target(key, value or None)
@@ -103,9 +110,39 @@ def convert_to_lower_case(key: SourceKey, value: Any, _: SourceValues) -> Conver
     return convert_to_target(key, value.lower() if isinstance(value, str) else value)
 
 
-def convert_flavor(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
-    """Write flux-debug, flux-dev and flux-schnell without the family prefix."""
-    return convert_to_target(key, FLAVORS.get(str(value), value))
+def convert_flavor(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Write flux-debug, flux-dev and flux-schnell without the family prefix.
+
+    With hf_transformers.model drop it: that folder's config.json has the sizes.
+    """
+    if not values.get("hf_transformers.model"):
+        return convert_to_target(key, FLAVORS.get(str(value), value))
+    smaller = f"; torchtitan reduces them to {HF_DEBUG_SIZES}" if value == "debugmodel" else ""
+    return ConvertedValue({}, how=f"left out: config.json in model.path has all sizes{smaller}")
+
+
+def convert_hf_model(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
+    """Write it as a folder; torchtitan fetches config.json from the Hub, titanrun reads files."""
+    return convert_to_target(key, value, how=key.how) if value else ConvertedValue({})
+
+
+def convert_local_batch_size(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Raise it to one microbatch per pipeline stage, without which 1F1B raises an error."""
+    degree = values.get("parallelism.pipeline_parallel_degree")
+    size = values.get("parallelism.pipeline_parallel_microbatch_size")
+    schedule = str(values.get("parallelism.pipeline_parallel_schedule")).lower()
+    numbers = [number for number in (value, degree, size) if isinstance(number, int)]
+    if len(numbers) < 3 or schedule != "1f1b" or numbers[1] <= 1:
+        return convert_to_target(key, value)
+    needed = numbers[1] * numbers[2]
+    if numbers[0] >= needed:
+        return convert_to_target(key, value)
+    return convert_to_target(
+        key,
+        needed,
+        how=f"raised from {value}: schedule 1F1B needs {numbers[1]} microbatches, one per stage, "
+        "and PyTorch raises an error with fewer",
+    )
 
 
 def convert_family(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
@@ -180,6 +217,11 @@ def convert_word_list(key: SourceKey, value: Any, _: SourceValues) -> ConvertedV
 def convert_switch(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
     """Keep the switch; its meaning differs only while it is on."""
     return convert_to_target(key, value, how=key.how if value else "")
+
+
+def convert_validation_switch(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
+    """Enable validation; it is off unless a recipe has held-out data."""
+    return convert_to_target(key, value, how=key.how) if value else ConvertedValue({})
 
 
 def convert_degree(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:

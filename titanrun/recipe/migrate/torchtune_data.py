@@ -1,8 +1,10 @@
 """Conversion of torchtune's datasets."""
 
+import re
 from typing import Any
 
 from titanrun.recipe.migrate.key_mapping import (
+    OTHER_RECORDS,
     ConvertedValue,
     KeyCondition,
     SourceKey,
@@ -250,8 +252,15 @@ def convert_max_seq_len(_: SourceKey, value: Any, values: SourceValues) -> Conve
 
 
 def convert_split(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
-    """Accept train, which the files contain; refuse another split or a part of one."""
-    return ConvertedValue(
-        {},
-        refused="" if value in (None, "train") else "keep only these records in the files",
-    )
+    """Accept train, which the files contain, and hold out what a first part of it leaves over.
+
+    Another split or another part of one is refused.
+    """
+    if value in (None, "train"):
+        return ConvertedValue({})
+    part = re.fullmatch(r"train\[:([0-9]+)%\]", str(value))
+    if part is not None and 50 <= int(part[1]) < 100:
+        return ConvertedValue(
+            {"validation.holdout": round(1 - int(part[1]) / 100, 2)}, how=OTHER_RECORDS
+        )
+    return ConvertedValue({}, refused="keep only these records in the files")

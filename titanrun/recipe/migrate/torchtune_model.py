@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
+from titanrun.recipe.migrate.key_mapping import (
+    NO_DORA_DROPOUT,
+    ConvertedValue,
+    SourceKey,
+    SourceValues,
+)
 
 SAME_FLAVORS = {
     "llama3_8b": ("8B", True),
@@ -101,11 +106,11 @@ def make_torchtune_adapter_conversion(field: str, otherwise: Any) -> Any:
         """Set a field of the converter lora or qlora."""
         name = get_torchtune_adapter(values)
         meant = otherwise if value is None else value
-        return (
-            ConvertedValue({f"converters[{name}].{field}": meant})
-            if name
-            else ConvertedValue({}, how="left out: the model has no adapters")
-        )
+        if not name:
+            return ConvertedValue({}, how="left out: the model has no adapters")
+        if field == "dropout" and meant and values.get("model.use_dora"):
+            return ConvertedValue({}, refused=NO_DORA_DROPOUT)
+        return ConvertedValue({} if meant is None else {f"converters[{name}].{field}": meant})
 
     return convert
 

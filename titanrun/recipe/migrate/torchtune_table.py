@@ -21,7 +21,7 @@ RUN_DIRECTORY = (
 TOKENIZER_FROM_FOLDER = (
     "tokenizer and chat template are those in the model's folder, model.hf_assets_path"
 )
-PROMPTS = "chat templates replace it: name a template file in training.dataset.template"
+PROMPTS = "chat templates replace it: name one in tokenizer.chat_template"
 CODE = "a recipe cannot contain code: filter the files"
 WEIGHTS = "config.json in the folder defines it"
 KNOWN = "the name of the model determines it"
@@ -92,7 +92,13 @@ DATA = (
     ignore_key("dataset.split_across_pack", True, "dataset.packed determines it"),
     reject_key("dataset.new_system_prompt", None, PROMPTS, convert=run.reject_torchtune_if_enabled),
     reject_key("dataset.filter_fn", None, CODE, convert=run.reject_torchtune_if_enabled),
-    reject_key("dataset.split", "train", CODE, convert=data.convert_split),
+    move_key(
+        "dataset.split",
+        "train",
+        "validation.holdout",
+        how="what train[:95%] leaves over is held out",
+        convert=data.convert_split,
+    ),
     ignore_key("dataset.subset", None, "the files contain one subset"),
     ignore_key("dataset.name", None, "the files contain one subset"),
     ignore_key("dataset.data_dir", None, "path names the files"),
@@ -142,11 +148,11 @@ MODEL = (
     move_key(
         "model.quantize_base", False, "converters[qlora]", convert=model.convert_quantize_base
     ),
-    reject_key(
+    move_key(
         "model.use_dora",
-        False,
-        "adapters have no magnitude vectors",
-        convert=run.reject_torchtune_if_enabled,
+        None,
+        "converters[lora].magnitude",
+        convert=model.make_torchtune_adapter_conversion("magnitude", None),
     ),
     map_size_key("model.vocab_size", "model.vocab_size"),
     map_size_key("model.num_layers", "model.n_layers"),

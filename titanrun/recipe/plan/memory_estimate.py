@@ -11,7 +11,7 @@ hidden width.
 
 from titanrun.recipe.plan.activations import compute_layer_activations, count_live_microbatches
 from titanrun.recipe.plan.devices import Device
-from titanrun.recipe.plan.model_copies import estimate_model_copies
+from titanrun.recipe.plan.model_copies import count_copied_elements, estimate_model_copies
 from titanrun.recipe.plan.plan_layout import ZERO_SIZE, MemoryItem, ModuleSize, PlanLayout
 
 # relative error of the estimated activations, compared with autograd in tests/recipe/plan
@@ -50,6 +50,8 @@ def estimate_stage_memory(
     ]
     if layout.parallel_dims.fsdp_size > 1:
         items.append(estimate_gathered_weights(layout, parts))
+    elif layout.compute_bytes < layout.storage_bytes:
+        items.append(estimate_working_copies(layout, parts))
     items.append(estimate_activations(layout, rank, parts))
     if parts[-1] is layout.head:
         items.append(estimate_logits(layout))
@@ -112,6 +114,18 @@ def estimate_gathered_weights(layout: PlanLayout, parts: list[ModuleSize]) -> Me
         elements * layout.compute_bytes,
         f"{what}: {elements:,} x {layout.compute_bytes} bytes",
     )
+
+
+def estimate_working_copies(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the bytes of the copies that a rank with whole weights computes with.
+
+    The gradients of one part are counted too: they are in the compute dtype until they are added
+    to those of the fp32 weights.
+    """
+    elements, each = count_copied_elements(layout, parts), layout.compute_bytes
+    largest = max(part.local_trainable for part in parts)
+    text = f"({elements:,} + gradients of the largest part: {largest:,}) x {each} bytes"
+    return MemoryItem("working copies", (elements + largest) * each, text)
 
 
 def estimate_activations(layout: PlanLayout, rank: int, parts: list[ModuleSize]) -> MemoryItem:

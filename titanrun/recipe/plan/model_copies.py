@@ -26,12 +26,23 @@ def estimate_frozen_reference(layout: PlanLayout, parts: list[ModuleSize]) -> Me
     no backward pass follows that frees it.
     """
     kept, each = sum(part.local for part in parts), layout.storage_bytes
-    text, gathered = f"{kept:,} x {each} bytes", 0
+    text, further, what = f"{kept:,} x {each} bytes", 0, "gathered"
     if layout.parallel_dims.fsdp_size > 1:
-        gathered = sum(part.gathered for part in parts if stays_gathered(layout, part))
-    if gathered:
-        text += f" + {gathered:,} gathered x {layout.compute_bytes} bytes"
-    return MemoryItem("frozen reference", kept * each + gathered * layout.compute_bytes, text)
+        further = sum(part.gathered for part in parts if stays_gathered(layout, part))
+    elif layout.compute_bytes < layout.storage_bytes:
+        further, what = count_copied_elements(layout, parts), "working copies"
+    if further:
+        text += f" + {further:,} {what} x {layout.compute_bytes} bytes"
+    return MemoryItem("frozen reference", kept * each + further * layout.compute_bytes, text)
+
+
+def count_copied_elements(layout: PlanLayout, parts: list[ModuleSize]) -> int:
+    """Count the elements that a rank with whole weights copies in the compute dtype.
+
+    An output head in fp32 has no copy.
+    """
+    keeps_head = any(converter.name == "fp32_lm_head" for converter in layout.run.converters)
+    return sum(part.copied for part in parts if not (keeps_head and part is layout.head))
 
 
 def stays_gathered(layout: PlanLayout, part: ModuleSize) -> bool:
@@ -60,7 +71,10 @@ def estimate_generator(layout: PlanLayout, config: RlConfig, device: Device) -> 
     The KV cache of the native generator is not counted: it is freed before the training step.
     """
     generator = config.generator
-    each = layout.storage_bytes if config.batch_invariant else layout.compute_bytes
+    each = layout.compute_bytes
+    if config.batch_invariant and layout.compute_bytes < layout.storage_bytes:
+        # as the trainer: fp32 weights, and copies of them
+        each += layout.storage_bytes
     parts = [layout.embedding, *layout.layers, layout.head]
     whole = sum(part.total for part in parts)
     items = []

@@ -31,7 +31,9 @@ class ModuleSize:
     """Elements of one part of the model: the embedding, a layer, or norm and output head.
 
     Sizes are measured on the ranks: the whole part, the elements that one rank keeps, and those
-    gathered for computation. `*_trainable` are the trained elements of the first two.
+    gathered for computation. `*_trainable` are the trained elements of the first two. `copied` are
+    the kept elements that are not quantized: a rank that gathers nothing copies them in the compute
+    dtype.
     """
 
     total: int
@@ -39,6 +41,7 @@ class ModuleSize:
     gathered: int
     total_trainable: int
     local_trainable: int
+    copied: int = 0
 
     def __add__(self, other: "ModuleSize") -> "ModuleSize":
         return ModuleSize(

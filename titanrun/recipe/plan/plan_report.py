@@ -140,7 +140,7 @@ def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
     active = (
         ""
         if data["active_parameters"] == data["parameters"]
-        else f", {format_si_number(data['active_parameters'])} active per token"
+        else f", {data['active_parameters']:,} active per token"
     )
     sequences = pluralize(batch["rows"], "sequence")
     fast, slow = data["seconds_per_step"]
@@ -150,7 +150,7 @@ def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
         format_plan_line(
             "batch",
             f"{sequences} x {pluralize(layout.run.training.seq_len, 'token')} = "
-            f"{format_si_number(batch['tokens'])} tokens per step",
+            f"{batch['tokens']:,} tokens per step",
         ),
         format_plan_line(
             "",
@@ -160,12 +160,12 @@ def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
         format_plan_line("length", format_plan_length(length)),
         format_plan_line(
             "model",
-            f"{format_model_name(layout)}, {format_si_number(data['parameters'])} "
-            f"parameters{active}; {format_si_number(data['flops_per_token'])} FLOPs per token",
+            f"{format_model_name(layout)}, {data['parameters']:,} "
+            f"parameters{active}; {format_flops(data['flops_per_token'])} per token",
         ),
         format_plan_line(
             "step",
-            f"{format_si_number(data['flops_per_step'])} FLOPs: {fast:,.2g} to "
+            f"{format_flops(data['flops_per_step'])}: {fast:,.2g} to "
             f"{slow:,.2g} s at {USUAL_MFU[1]:.0%} to {USUAL_MFU[0]:.0%} MFU",
         ),
         *(
@@ -226,7 +226,7 @@ def format_plan_length(length: dict[str, Any]) -> str:
     """Format steps and tokens. With a length in epochs the steps depend on the data."""
     if length["steps"] is None:
         return f"{pluralize(length['epochs'], 'epoch')}; the number of steps depends on the data"
-    return f"{pluralize(length['steps'], 'step')} = {format_si_number(length['tokens'])} tokens"
+    return f"{pluralize(length['steps'], 'step')} = {length['tokens']:,} tokens"
 
 
 def format_checkpoint_lines(data: dict[str, Any]) -> list[str]:
@@ -247,17 +247,16 @@ def format_aligned_gib(count: float) -> str:
     return f"{count / GIB:10,.2f} GiB"
 
 
-def format_si_number(count: float) -> str:
-    """Format a number with an SI suffix, such as 8030261248 as `8.03 B`."""
-    for size, unit in (
+def format_flops(count: float) -> str:
+    """Format floating-point operations with an SI prefix: 57.9e9 as `57.9 GFLOPs`."""
+    for size, prefix in (
         (1e21, "Z"),
         (1e18, "E"),
         (1e15, "P"),
         (1e12, "T"),
-        (1e9, "B"),
+        (1e9, "G"),
         (1e6, "M"),
-        (1e3, "k"),
     ):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:,.0f}"
+            return f"{count / size:.3g} {prefix}FLOPs"
+    return f"{count:,.0f} FLOPs"

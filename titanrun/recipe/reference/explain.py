@@ -1,7 +1,7 @@
 """One reference entry as plain text: a path, component, problem code or rule."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from textwrap import indent
 
 from titanrun.config import registry
@@ -16,14 +16,18 @@ from titanrun.config.field_docs import get_class_summary
 from titanrun.config.path_syntax import PathSyntaxError, parse_path
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_flow_yaml
-from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.suggest import find_closest
 from titanrun.config.tree import format_path
 from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
 from titanrun.recipe import builtins
 from titanrun.recipe.comparing.resume_policy import format_resume_policy
-from titanrun.recipe.editing.key_synonyms import SYNONYMS
 from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
+from titanrun.recipe.reference.reference_search import (
+    format_search_result,
+    list_words,
+    search_reference,
+)
 from titanrun.recipe.reference.schema_topics import (
     FieldLocation,
     find_field_locations,
@@ -34,13 +38,18 @@ from titanrun.recipe.reference.schema_topics import (
 from titanrun.recipe.rules.registry import RULES, get_active_rules
 
 INDENT = "  "
+RECIPE_EXAMPLE_HEAD = "in a recipe  "
 
 
-def explain_word(word: str) -> str:
-    """Return all meanings of `word`.
+def explain_word(word: str, *, columns: int | None = None) -> str:
+    """Return all meanings of `word`, else the entries of the reference that mention it.
+
+    Args:
+        word: A path, component, problem code or rule, or a word to search for.
+        columns: Width to which the lines of a search result are shortened.
 
     Raises:
-        ProblemsFound: With a suggestion if it has none.
+        ProblemsFound: With a suggestion if nothing mentions the word.
     """
     builtins.register_builtins()
     builtins.load_rules()
@@ -51,6 +60,8 @@ def explain_word(word: str) -> str:
         explain_rule,
     )
     found = [text for explain in explainers for text in explain(word)]
+    if not found and (entries := search_reference(word)):
+        return format_search_result(word, entries, columns)
     if not found:
         raise problem_error(
             "usage", f"nothing to explain is named '{word}'", hint=format_suggestion(word)
@@ -66,17 +77,36 @@ def explain_path(word: str) -> list[str]:
         keys = tuple(step for step in parse_path(word) if isinstance(step, str))
     except PathSyntaxError:
         return []
-    titles = [
-        (
-            f"{format_path(keys)}  (of {spot.component})" if spot.component else format_path(keys),
-            spot,
-        )
-        for spot in find_field_locations(keys)
-    ]
     return [
-        format_titled_block(title, [*iter_field_lines(spot), *iter_holder_lines(spot)])
-        for title, spot in titles
+        format_titled_block(format_path_title(keys, spots), lines)
+        for lines, spots in group_equal_fields(find_field_locations(keys))
     ]
+
+
+def group_equal_fields(
+    spots: Iterable[FieldLocation],
+) -> list[tuple[list[str], list[FieldLocation]]]:
+    """Return the lines that explain fields, each with the fields that have these lines.
+
+    The example of a recipe is that of the first field: it names the component.
+    """
+    groups: dict[tuple[str, ...], tuple[list[str], list[FieldLocation]]] = {}
+    for spot in spots:
+        lines = [*iter_field_lines(spot), *iter_holder_lines(spot)]
+        facts = tuple(line for line in lines if not line.startswith(RECIPE_EXAMPLE_HEAD))
+        groups.setdefault(facts, (lines, []))[1].append(spot)
+    return list(groups.values())
+
+
+def format_path_title(keys: tuple[str, ...], spots: list[FieldLocation]) -> str:
+    """Return a path with the components that have it: `model.dim  (of model: llama3, qwen3)`."""
+    components = [spot.component for spot in spots if spot.component]
+    if not components:
+        return format_path(keys)
+    slot = components[0].partition(":")[0]
+    names = [component.removeprefix(f"{slot}:") for component in components]
+    of = components[0] if len(names) == 1 else f"{slot}: {', '.join(names)}"
+    return f"{format_path(keys)}  (of {of})"
 
 
 def explain_component(word: str) -> list[str]:
@@ -154,7 +184,7 @@ def iter_field_lines(spot: FieldLocation) -> Iterator[str]:
         yield f"resume       {format_resume_policy(spot.path, field.metadata)}"
         if field.metadata.not_built:
             yield f"not built    {field.metadata.not_built}: only the default is accepted"
-    yield f"in a recipe  {to_flow_yaml(spot.recipe_example)[1:-1]}"
+    yield f"{RECIPE_EXAMPLE_HEAD}{to_flow_yaml(spot.recipe_example)[1:-1]}"
     yield f"as override  {shlex.quote(f'{format_path(spot.path)}={to_flow_yaml(spot.example)}')}"
 
 
@@ -198,39 +228,23 @@ def iter_section_lines(config: type[Config]) -> Iterator[str]:
     if not fields:
         yield "no fields"
     for field in fields:
-        default = (
-            f"; {'default ' * (not field.is_required)}{field.default_text}"
-            if field.default_text
-            else ""
-        )
-        yield f"{field.name}: {format_type_and_range(field)}{default}"
+        shown = field.default_text
+        # some fields have an option of this name
+        shown = '"default"' if shown == "default" else shown
+        words = f"default {shown}" if shown and not field.is_required else shown
+        yield "; ".join(filter(None, [f"{field.name}: {format_type_and_range(field)}", words]))
         yield f"{INDENT * 2}{field.text}"
 
 
 def format_suggestion(word: str) -> str:
-    """Return a suggestion for an unknown word.
-
-    It lists paths that end in this word, components of this name, or the most similar word.
-    """
-    ending = [
-        path
-        for path in list_explainable_paths()
-        if path.rpartition(".")[2] in (word, *SYNONYMS.get(word, ()))
-    ]
-    named = [
-        topic.title
-        for topic in get_topics()
-        if topic.component and topic.title.partition(":")[2] == word
-    ]
-    if ending or named:
-        words = format_word_list([f"{found!r}" for found in [*named, *ending]], max_words=6)
-        return f"did you mean {words}?"
+    """Return a suggestion for an unknown word: the path that it ends, or the most similar word."""
     known = [
         *list_explainable_paths(),
         *(topic.title for topic in get_topics() if topic.component),
         *PROBLEM_CODES,
         *RUN_END_CODES,
         *(entry.id for entry in get_active_rules()),
+        *list_words(),
     ]
     head, _, last = word.rpartition(".")
     moved = (

@@ -79,8 +79,8 @@ PROBLEM_CODES: dict[ProblemCode, CodeDocumentation] = {
     "missing-key": CodeDocumentation(
         "a field without a default was not written",
         "write it; titanrun explain PATH shows which values it accepts",
-        "tokenizer: {name: huggingface}",
-        "tokenizer: {name: huggingface, path: assets/Llama-3.1-8B}",
+        "training: {dataset: {name: tokens}}",
+        "training: {dataset: {name: tokens, path: tokens.npy}}",
     ),
     "wrong-type": CodeDocumentation(
         (
@@ -118,6 +118,10 @@ PROBLEM_CODES: dict[ProblemCode, CodeDocumentation] = {
         "checkpoint: {enable: false, last_save_in_hf: true}",
         "checkpoint: {enable: true, last_save_in_hf: true}",
     ),
+    "slow": CodeDocumentation(
+        "the setting works, but is usually slower than what it replaces",
+        "follow the help, or drop the setting",
+    ),
     "not-built": CodeDocumentation(
         (
             "the recipe language has the field, but this version of titanrun does not implement "
@@ -151,10 +155,7 @@ PROBLEM_CODES: dict[ProblemCode, CodeDocumentation] = {
     ),
     "interpolation": CodeDocumentation(
         "a ${...} refers to nothing, to a section, or to an environment variable that is not set",
-        (
-            "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ stands for the "
-            "characters ${"
-        ),
+        ("write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ is the text ${"),
         "description: ${training.stepz} steps",
         "description: ${training.steps} steps",
     ),

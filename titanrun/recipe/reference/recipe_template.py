@@ -1,12 +1,16 @@
 """Commented starter recipe.
 
-It trains as it is, and lists every other available setting commented out at its default.
+It trains as it is. A full one lists every other available setting commented out at its default.
 """
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any, Literal
+
+from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config
@@ -17,13 +21,14 @@ from titanrun.config.problems import problem_error
 from titanrun.config.serialize import format_toml_value, to_flow_yaml
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.type_introspection import get_literal_values, is_slot, unwrap_annotation
+from titanrun.config.types import AUTO
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.flavors import load_flavor_names
 from titanrun.recipe import builtins
 from titanrun.recipe.recipe import Recipe
 
 TemplateFormat = Literal["yaml", "toml"]
-WIDTH = 77
+WIDTH = 76
 DEFAULT_SMALLEST_FLAVOR = "debugmodel"
 HEAD = """\
 {editor_line}
@@ -32,6 +37,13 @@ HEAD = """\
 # titanrun explain training.steps documents a setting,
 # titanrun validate {file} reports problems.
 """
+FULL_HINT = "# titanrun init --full writes all settings.\n"
+# settings of a short recipe that a first run does not need, but that a second one often changes
+SHORT_SETTINGS = {
+    ("model", "hf_assets_path"),
+    ("lr_scheduler", "warmup_steps"),
+    ("training", "global_batch_size"),
+}
 # a first run of a small model on the corpus that ships, done in a minute on a CPU
 FIRST_RUN: Mapping[str, Mapping[str, Any]] = {
     "optimizer": {"name": "adamw", "lr": 1e-3},
@@ -63,6 +75,7 @@ FIRST_RUN_BY_MODALITY: Mapping[str, Mapping[str, Any]] = {
         "validation": {"enable": True, "freq": 50, "steps": 8},
     },
 }
+PARAMETER_UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 # smallest flavor of families whose debugmodel is too large for a laptop
 SMALLEST_FLAVORS = {"flux": "tiny"}
 
@@ -72,7 +85,7 @@ class TemplateStyle:
     """How a file format writes the parts of a template.
 
     With `puts_settings_first`, top-level settings come before sections, because whatever follows a
-    section's head belongs to the section.
+    section's head belongs to the section. `is_full` selects all settings with their whole texts.
     """
 
     editor_line: str
@@ -80,6 +93,21 @@ class TemplateStyle:
     format_section: Callable[[str], str]
     indent: str
     puts_settings_first: bool = False
+    is_full: bool = True
+
+    def shows(self, section: str, name: str, values: Mapping[str, Any]) -> bool:
+        """Return whether the template has a setting of a section, or of the top level ("")."""
+        return self.is_full or name in values or (section, name) in SHORT_SETTINGS
+
+    def format_comment(self, text: str, choices: str = "") -> list[str]:
+        """Return comment lines; in a short recipe one line at most."""
+        if self.is_full:
+            return format_comment(text + choices)
+        sentence = text.split(". ")[0].split(": ")[0].removesuffix(".")
+        while len(sentence) >= WIDTH:
+            sentence = max(sentence.rpartition(", ")[0], sentence.rpartition(" (")[0], key=len)
+        line = f"{sentence}.{choices}"
+        return [f"# {line if len(line) <= WIDTH else f'{sentence}.'}"] if sentence else []
 
 
 TEMPLATE_STYLES = {
@@ -100,7 +128,12 @@ TEMPLATE_STYLES = {
 
 
 def build_recipe_template(
-    model: str | None, *, file: str, schema: str, file_format: TemplateFormat = "yaml"
+    model: str | None,
+    *,
+    file: str,
+    schema: str,
+    file_format: TemplateFormat = "yaml",
+    is_full: bool = False,
 ) -> str:
     """Return the text of a starter recipe.
 
@@ -109,6 +142,7 @@ def build_recipe_template(
         file: File name that the comments mention.
         schema: JSON Schema that the editor line names.
         file_format: yaml or toml.
+        is_full: Whether to write every setting; else those of a first run, with one line each.
 
     Raises:
         ProblemsFound: If the family or flavor is unknown.
@@ -123,7 +157,9 @@ def build_recipe_template(
         **first_run,
     }
     head = HEAD.format(editor_line=style.editor_line.format(schema), file=file)
-    return head + "".join(f"{line}\n" for line in iter_recipe_lines(values, style))
+    head += "" if is_full else FULL_HINT
+    lines = iter_recipe_lines(values, replace(style, is_full=is_full))
+    return head + "".join(f"{line}\n" for line in lines)
 
 
 def select_model(written: str | None) -> tuple[str, str | None]:
@@ -139,7 +175,7 @@ def select_model(written: str | None) -> tuple[str, str | None]:
         )
     known = format_flavor_names(family)
     if flavor and flavor not in known:
-        meant = find_closest(flavor, known)
+        meant = find_nearest_size(flavor, known) or find_closest(flavor, known)
         hint = (
             f"did you mean '{meant}'?"
             if meant
@@ -148,6 +184,22 @@ def select_model(written: str | None) -> tuple[str, str | None]:
         raise problem_error("unknown-name", f"{family} has no flavor '{flavor}'", hint=hint)
     smallest = SMALLEST_FLAVORS.get(family, DEFAULT_SMALLEST_FLAVOR)
     return family, flavor or (smallest if smallest in known else next(iter(known), None))
+
+
+def find_nearest_size(flavor: str, known: list[str]) -> str | None:
+    """Return the flavor with the nearest number of parameters, None unless sizes are its names."""
+    size = read_size(flavor)
+    sizes = {name: found for name in known if (found := read_size(name)) is not None}
+    if size is None or not sizes:
+        return None
+    return min(sizes, key=lambda name: abs(math.log(sizes[name] / size)))
+
+
+def read_size(flavor: str) -> float | None:
+    """Return the number of parameters that a name such as 8B or 0.6B states."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([MBT])", flavor.upper())
+    size = float(found[1]) * PARAMETER_UNITS[found[2]] if found else 0
+    return size or None
 
 
 def format_flavor_names(family: str) -> list[str]:
@@ -162,30 +214,39 @@ def iter_recipe_lines(values: Mapping[str, Any], style: TemplateStyle) -> Iterat
     after_section = False
     fields = list(Recipe.model_fields.items())
     if style.puts_settings_first:
-        fields.sort(
-            key=lambda item: find_shown_config(item[1].annotation, values.get(item[0])) is not None
-        )
+        fields.sort(key=lambda item: find_section(item[0], item[1], values) is not None)
     for name, field in fields:
         setting = find_field_metadata(field)
         if setting is not None and setting.not_built:
             continue
-        held = find_shown_config(field.annotation, values.get(name))
+        held = find_section(name, field, values)
         if held is not None and name not in values and field.default is None:
             # a section of another kind of run: writing its defaults would enable it
             continue
         text = get_field_docs(Recipe).get(name) or (get_class_summary(held) if held else "")
         if held is None:
-            yield from [""] * after_section
-            yield from iter_setting_lines(name, field, values, text, style)
-            after_section = False
-        elif inside := list(iter_config_lines(held, values.get(name) or {}, style)):
+            if style.shows("", name, values):
+                yield from [""] * after_section
+                yield from iter_setting_lines(name, field, values, text, style)
+                after_section = False
+        elif inside := list(iter_config_lines(name, held, values.get(name) or {}, style)):
             yield from [
                 "",
-                *format_comment(text),
+                *(format_comment(text) if style.is_full else ()),
                 ("" if name in values else "#") + style.format_section(name),
             ]
             yield from (f"{style.indent}{line}" for line in inside)
             after_section = True
+
+
+def find_section(name: str, field: FieldInfo, values: Mapping[str, Any]) -> type[Config] | None:
+    """Return the section or component of a field of the recipe, None for a setting.
+
+    A slot that is `auto` is a setting: it has no component by default.
+    """
+    if name not in values and field.default == AUTO:
+        return None
+    return find_shown_config(field.annotation, values.get(name))
 
 
 def find_shown_config(annotation: Any, value: Any) -> type[Config] | None:
@@ -204,11 +265,14 @@ def find_shown_config(annotation: Any, value: Any) -> type[Config] | None:
 
 
 def iter_config_lines(
-    config: type[Config], values: Mapping[str, Any], style: TemplateStyle
+    section: str, config: type[Config], values: Mapping[str, Any], style: TemplateStyle
 ) -> Iterator[str]:
     """Yield the settings of one section, except unavailable and deeper ones."""
     texts = get_field_docs(config)
-    for name, field in config.model_fields.items():
+    # a component's name first: the others are its settings
+    for name, field in sorted(config.model_fields.items(), key=lambda item: item[0] != "name"):
+        if not style.shows(section, name, values):
+            continue
         setting = find_field_metadata(field)
         inner = unwrap_annotation(field.annotation)
         if (setting and setting.not_built) or (
@@ -231,7 +295,7 @@ def iter_setting_lines(
     family: type[ModelConfig] | None = None,
 ) -> Iterator[str]:
     """Yield the comment and the line of one setting."""
-    yield from format_comment(text + format_choice_hint(name, field, family))
+    yield from style.format_comment(text, format_choice_hint(name, field, family))
     if name in values:
         yield style.format_pair(name, values[name])
     else:

@@ -21,6 +21,16 @@ else:
 SHIPPED = "shipped"
 PACKAGE = Path(__file__).parents[2]
 HEADER_KEYS = ("purpose", "model", "method", "devices", "memory")
+# tasks by a word of the method, the first that fits, in the order in which they are listed
+TASKS = {
+    "fine-tuning": ("SFT", "continued"),
+    "preferences and rewards": ("DPO", "KTO", "ORPO", "reward"),
+    "reinforcement learning": ("RL",),
+    "pretraining": ("pretraining",),
+    "images": ("pictures",),
+}
+# the last stage is the task of a recipe with several
+LAST_STAGES = ("reinforcement learning", "preferences and rewards")
 WORD = re.compile(r"[\w.+-]+")
 HEADER = re.compile(r"#\s*([a-z]+):\s*(.+)")
 
@@ -32,6 +42,13 @@ class ShippedRecipe:
     name: str
     path: Path
     header: dict[str, str]
+
+    @property
+    def task(self) -> str:
+        """What the recipe is for, a key of TASKS."""
+        words = WORD.findall(self.header.get("method", ""))
+        order = (*LAST_STAGES, *TASKS)
+        return next((task for task in order if set(TASKS[task]) & set(words)), "pretraining")
 
     def matches(self, wanted: Mapping[str, str]) -> bool:
         """Return whether each wanted text is in the header.
@@ -55,7 +72,7 @@ def get_extends_roots() -> dict[str, Path]:
 def list_shipped_recipes() -> list[ShippedRecipe]:
     """Return all shipped recipes by name, those of a subfolder prefixed with its name.
 
-    The fragments in parts/ are not included.
+    The fragments in parts/ and the sweep files in sweeps/ are not included.
     """
     names = {
         path: path.relative_to(get_shipped_folder()).as_posix()
@@ -65,7 +82,7 @@ def list_shipped_recipes() -> list[ShippedRecipe]:
     kept = sorted(
         (name.count("/"), name, path)
         for path, name in names.items()
-        if not name.startswith("parts/")
+        if not name.startswith(("parts/", "sweeps/"))
     )
     return [ShippedRecipe(name, path, read_recipe_header(path)) for _, name, path in kept]
 

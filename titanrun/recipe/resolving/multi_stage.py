@@ -60,7 +60,7 @@ def select_stage(tree: Node, file: str) -> Node:
     stages = get_stages(tree)
     if not stages:
         if wanted is not None:
-            raise problem_error("usage", f"{path} has no stages", hint=f"leave out #{wanted}")
+            raise problem_error("usage", f"{path} has no stages", hint=f"omit #{wanted}")
         return tree
     if wanted is None:
         node = get_mapping_entries(tree)[STAGES]

@@ -14,13 +14,13 @@ from titanrun.config.base import dump_config
 from titanrun.config.checksum import get_checksum_state
 from titanrun.config.problems import DataPath, Origin, SourceText
 from titanrun.config.tree import Node, find_node, format_path, iter_nodes
+from titanrun.config.version import VERSION
 from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.rundir.run_files import RESOLVED, SOURCES, read_json_or_empty
 
 UNWRITTEN_SOURCES = ("default", "decided")
 """Kinds of sources of values that nobody wrote."""
 REPORTED_PACKAGES = (
-    "titanrun",
     "torch",
     "torchao",
     "pydantic",
@@ -183,7 +183,7 @@ def collect_source_texts(tree: Node) -> dict[str, SourceText]:
 
 def get_reported_versions() -> dict[str, str]:
     """Return the installed versions of the packages that affect a run."""
-    found = {}
+    found = {"titanrun": VERSION}
     for package in REPORTED_PACKAGES:
         try:
             found[package] = version(package)

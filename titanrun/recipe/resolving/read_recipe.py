@@ -44,6 +44,7 @@ from titanrun.recipe.resolving.run_length import (
     STEPS,
     WARMUP,
     keep_nearest_length,
+    keep_nearest_warmup,
     shorten_warmup,
 )
 from titanrun.recipe.resolving.schema_queries import SchemaQueries
@@ -56,6 +57,10 @@ else:
 
 EARLY_LISTS = ("plugins", STAGES)
 """Lists of the top level that are needed before the rest of the schema is known."""
+
+
+class SweepFileError(ProblemsFound):
+    """The file is a sweep, not a recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +142,8 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
     composed = findings.run_step(lambda: add_to_default_lists(stage))
     parsed = select_stage_overrides(findings.parse_arguments(overrides), whole, file)
     findings.problems = add_stage_id_hints(findings.problems, whole)
-    overridden = keep_nearest_length(
-        findings.run_step(lambda: apply_recipe_overrides(composed, parsed))
+    overridden = keep_nearest_warmup(
+        keep_nearest_length(findings.run_step(lambda: apply_recipe_overrides(composed, parsed)))
     )
     overridden, cut = shorten_warmup(overridden)
     load_listed_plugins(overridden)
@@ -256,17 +261,17 @@ def check_is_recipe(tree: Node, file: str) -> None:
     """
     assert isinstance(tree.value, dict)
     path = split_stage(file)[0]
-    message = hint = ""
+    first = next(iter(tree.value.values()), tree)
+    origin = first.key or first.origin
     if "recipe" in tree.value and not {"model", "training"} & set(tree.value):
         message, hint = "this is a sweep, not a recipe", f"titanrun sweep {path}"
-    elif program := (
+        raise SweepFileError([Problem("file", message, (), origin, hint=hint)])
+    program = (
         "" if "version" in tree.value else program_detection.detect_program(to_plain_data(tree))
-    ):
+    )
+    if program:
         message = f"this is a configuration of {program}, not a recipe"
-        hint = f"titanrun migrate {path}"
-    if message:
-        first = next(iter(tree.value.values()))
-        raise problem_error("file", message, origin=first.key or first.origin, hint=hint)
+        raise problem_error("file", message, origin=origin, hint=f"titanrun migrate {path}")
 
 
 def apply_renames(tree: Node) -> RenameResult:

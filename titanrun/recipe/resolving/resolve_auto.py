@@ -6,26 +6,28 @@ It is pure: the same recipe is the same run everywhere.
 from pathlib import PurePath
 from typing import Any
 
-from titanrun.components.data.config import (
-    DatasetConfig,
-    TinyChatDatasetConfig,
-    TinyDatasetConfig,
-    TinyImagesConfig,
-)
-from titanrun.config.base import dump_config
+from titanrun.components.data.chat_config import TinyChatDatasetConfig
+from titanrun.components.data.config import DatasetConfig, TinyDatasetConfig, TinyImagesConfig
+from titanrun.components.data.replies_config import TinyPairsConfig
+from titanrun.components.data.stream_config import StreamFields
+from titanrun.components.lr_schedulers.config import LRSchedulerConfig, WarmupScheduleConfig
+from titanrun.config.base import dump_config, iter_nested_configs
+from titanrun.config.problems import problem_error
 from titanrun.config.types import AUTO
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.models.shared.spec.flavors import resolve_model_sizes
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.run_length import resolve_run_length
+from titanrun.recipe.resolving.run_length import compute_warmup_steps, resolve_run_length
 from titanrun.recipe.rundir.run_files import RUNS
 from titanrun.rl.config import RlConfig
 from titanrun.rl.prompts.config import SyntheticPromptsConfig
 
-BUNDLED_DATASETS = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig)
+BUNDLED_DATASETS = (TinyDatasetConfig, TinyChatDatasetConfig, TinyImagesConfig, TinyPairsConfig)
 # hidden, since it is in the folder of runs but is not a run
 SHARED_CACHE = f"{RUNS}/.data"
 MAX_WARMUP_STEPS = 200
+MAX_AUTO_LANES = 64
+STREAM_WORKERS = 2
 WARMUP_DIVISOR = 10
 
 
@@ -44,6 +46,12 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     resolve_attention_documents(recipe, data["model"])
     data["tokenizer"] = resolve_tokenizer(recipe, data["tokenizer"])
     data["training"] |= resolve_batch_sizes(recipe, ranks)
+    if recipe.training.lanes == AUTO:
+        data["training"]["lanes"] = find_num_lanes(
+            recipe, global_batch_size=data["training"]["global_batch_size"]
+        )
+    resolve_streams(recipe, data)
+    resolve_num_workers(recipe, data)
     data["training"] |= resolve_run_length(
         recipe, global_batch_size=data["training"]["global_batch_size"]
     )
@@ -81,15 +89,32 @@ def resolve_attention_documents(recipe: Recipe, model: dict[str, Any]) -> None:
 def resolve_tokenizer(recipe: Recipe, written: Any) -> Any:
     """Return the tokenizer; if it is not written and the data is text, the model's own.
 
-    The tiny corpus uses the tiny tokenizer.
+    The tiny corpus uses the tiny tokenizer. A folder that is not written is the model's.
+
+    Raises:
+        ProblemsFound: If the model has no folder.
     """
     if written != AUTO:
-        return written
+        return resolve_tokenizer_path(recipe, written)
     if not recipe.training.dataset.needs_tokenizer:
         return None
     if recipe.model.hf_assets_path is not None:
         return {"name": "huggingface", "path": recipe.model.hf_assets_path}
     return {"name": "tiny"} if isinstance(recipe.training.dataset, BUNDLED_DATASETS) else None
+
+
+def resolve_tokenizer_path(recipe: Recipe, written: Any) -> Any:
+    """Return a written tokenizer with its folder."""
+    if not isinstance(written, dict) or written.get("path") != AUTO:
+        return written
+    if recipe.model.hf_assets_path is None:
+        raise problem_error(
+            "conflict",
+            "the tokenizer has no folder: neither tokenizer.path nor model.hf_assets_path is set",
+            path=("tokenizer",),
+            hint="set one of them, or tokenizer.name: tiny for a trial",
+        )
+    return {**written, "path": recipe.model.hf_assets_path}
 
 
 def resolve_batch_sizes(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
@@ -104,15 +129,47 @@ def resolve_batch_sizes(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
     return {"global_batch_size": recipe.training.local_batch_size * readers}
 
 
+def find_num_lanes(recipe: Recipe, *, global_batch_size: int) -> int | None:
+    """Return the lanes of streamed data, the same for any number of ranks, None without streams."""
+    if not recipe.training.dataset.is_streamed:
+        return None
+    return max(count for count in range(1, MAX_AUTO_LANES + 1) if global_batch_size % count == 0)
+
+
+def resolve_num_workers(recipe: Recipe, data: dict[str, Any]) -> None:
+    """Set the processes that read training and validation data in the recipe's plain data."""
+    streams = recipe.training.dataset.is_streamed
+    for section, count in (("training", STREAM_WORKERS if streams else 0), ("validation", 0)):
+        loader = data[section]["dataloader"]
+        if loader["num_workers"] == AUTO:
+            loader["num_workers"] = count
+
+
+def resolve_streams(recipe: Recipe, data: dict[str, Any]) -> None:
+    """Set in the recipe's plain data which datasets are streamed, and their windows.
+
+    The window of others is null.
+    """
+    for path, config in iter_nested_configs(recipe):
+        if isinstance(config, StreamFields):
+            section: Any = data
+            for name in path:
+                section = section[name]
+            section["streaming"] = config.is_streamed
+            if config.window == AUTO:
+                section["window"] = config.resolve_window()
+
+
 def resolve_schedule(recipe: Recipe, *, steps: int | None) -> dict[str, Any]:
     """Return the warmup and horizon that are not written; both are null while the steps are.
 
-    The warmup is a tenth of the run, at most 200 steps. The horizon is the run.
+    The warmup is its written share of the run, else a tenth, at most 200 steps. The horizon is the
+    run.
     """
     if steps is None and recipe.training.epochs is None:  # a mistake that a rule reports
         return {}
     followed = (
-        compute_schedule_steps(steps)
+        compute_schedule_steps(steps, recipe.lr_scheduler)
         if steps is not None
         else {"warmup_steps": None, "total_steps": None}
     )
@@ -123,9 +180,14 @@ def resolve_schedule(recipe: Recipe, *, steps: int | None) -> dict[str, Any]:
     }
 
 
-def compute_schedule_steps(steps: int) -> dict[str, int]:
+def compute_schedule_steps(steps: int, schedule: LRSchedulerConfig) -> dict[str, int]:
     """Return the schedule fields derived from the length of the run."""
-    return {"warmup_steps": min(MAX_WARMUP_STEPS, steps // WARMUP_DIVISOR), "total_steps": steps}
+    share = schedule.warmup_ratio if isinstance(schedule, WarmupScheduleConfig) else None
+    warmup = min(MAX_WARMUP_STEPS, steps // WARMUP_DIVISOR)
+    return {
+        "warmup_steps": warmup if share is None else compute_warmup_steps(share, steps),
+        "total_steps": steps,
+    }
 
 
 def fill_steps(run: Recipe, steps: int) -> Recipe:
@@ -136,7 +198,7 @@ def fill_steps(run: Recipe, steps: int) -> Recipe:
     schedule = dict(run.lr_scheduler)
     schedule |= {
         name: value
-        for name, value in compute_schedule_steps(steps).items()
+        for name, value in compute_schedule_steps(steps, run.lr_scheduler).items()
         if name in schedule and schedule[name] is None
     }
     # not through plain data, which fails validation if the worker has filled in a secret
@@ -164,17 +226,19 @@ def resolve_validation(recipe: Recipe) -> dict[str, Any]:
     """Return the validation fields that are not written.
 
     Sequence length and batch size are as in training. The dataset is the held-out split if training
-    uses a dataset that ships with titanrun.
+    uses a dataset that ships with titanrun and holds nothing out itself.
     """
     validation, training = recipe.validation, recipe.training
     decided: dict[str, Any] = {}
+    if validation.enable == AUTO:
+        decided["enable"] = validation.holdout is not None
     if validation.local_batch_size == AUTO:
         decided["local_batch_size"] = training.local_batch_size
     if validation.seq_len == AUTO:
         decided["seq_len"] = training.seq_len
     if validation.dataset == AUTO:
         decided["dataset"] = None
-        if isinstance(training.dataset, BUNDLED_DATASETS):
+        if isinstance(training.dataset, BUNDLED_DATASETS) and validation.holdout is None:
             held_out = {"split": "held_out", "shuffle": False, "repeat": False}
             decided["dataset"] = dump_config(training.dataset) | held_out
     return decided

@@ -9,6 +9,7 @@ number of sequences is only known from the data. Then `steps` and the values der
 null until the worker has opened the data.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from titanrun.recipe.recipe import Recipe
 DEFAULT_STEPS = 10_000
 STEPS = ("training", "steps")
 WARMUP = ("lr_scheduler", "warmup_steps")
+WARMUP_RATIO = ("lr_scheduler", "warmup_ratio")
 LENGTH_FIELDS = ("steps", "tokens", "epochs")
 # fields derived from training.steps unless written
 FIELDS_FROM_STEPS: tuple[tuple[str, str], ...] = (
@@ -55,6 +57,22 @@ def keep_nearest_length(tree: Node) -> Node:
     )
 
 
+def keep_nearest_warmup(tree: Node) -> Node:
+    """Return the tree with only the warmup nearest the user: warmup_steps or warmup_ratio.
+
+    Two at the same distance are kept, so that the rule one-warmup reports them.
+    """
+    written = [
+        (path, node)
+        for path in (WARMUP, WARMUP_RATIO)
+        if (node := find_node(tree, path)) is not None and node.value not in (None, AUTO)
+    ]
+    nearest = min((get_extends_distance(node.origin) for _, node in written), default=0)
+    return remove_paths(
+        tree, {path for path, node in written if get_extends_distance(node.origin) > nearest}
+    )
+
+
 def shorten_warmup(tree: Node) -> tuple[Node, list[Problem]]:
     """Return the tree with a warmup that fits into the steps of an override, and a warning.
 
@@ -77,12 +95,12 @@ def shorten_warmup(tree: Node) -> tuple[Node, list[Problem]]:
     cut = replace(section, value={**section.value, WARMUP[1]: replace(warmup, value=AUTO)})
     warning = Problem(
         "conflict",
-        f"a warmup of {warmup.value} steps exceeds the {steps.value} that are asked for: "
+        f"a warmup of {warmup.value:,} steps exceeds the {steps.value:,} of the command line: "
         "warmup_steps is auto instead",
         STEPS,
         steps.origin,
         "warning",
-        hint="give lr_scheduler.warmup_steps as well for another warmup",
+        hint="give lr_scheduler.warmup_steps too for another warmup",
         rule="warmup-within-run",
         related=(RelatedLocation(warmup.origin, "the warmup", WARMUP),),
     )
@@ -118,6 +136,11 @@ def get_extends_distance(origin: Origin) -> int:
     while place is not None:
         count, place = count + 1, place.source.included_from
     return count
+
+
+def compute_warmup_steps(share: float, steps: int) -> int:
+    """Return the steps of a warmup that is a share of a run, rounded up as in transformers."""
+    return math.ceil(steps * share)
 
 
 def compute_tokens_per_step(recipe: Recipe, *, global_batch_size: int) -> int:

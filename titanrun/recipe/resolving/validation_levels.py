@@ -14,7 +14,7 @@ from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, PartialReadError
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import StageRequiredError, select_stage, split_stage
-from titanrun.recipe.resolving.read_recipe import compose_recipe, read_tree
+from titanrun.recipe.resolving.read_recipe import SweepFileError, compose_recipe, read_tree
 from titanrun.recipe.resolving.resolve import (
     Resolved,
     attach_origin,
@@ -32,6 +32,9 @@ from titanrun.recipe.rules.tensor_parallel import (
 ValidationLevel = Literal["syntax", "schema", "rules", "environment", "build"]
 VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
 
+# sizes that a refused --nproc is compared with
+MAX_TRIED_RANKS = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
@@ -45,6 +48,8 @@ class ValidationResult:
     """Stages of a recipe of which one must be named; nothing was validated then."""
     stage_runs: tuple[Resolved, ...] = ()
     """Runs of the stages, if several were merged."""
+    is_sweep: bool = False
+    """Whether the file is a sweep; it was not validated then."""
 
 
 def validate_file(
@@ -76,6 +81,8 @@ def validate_file(
         )
     except StageRequiredError as staged:
         return ValidationResult((), tree=staged.tree, stages=staged.stage_ids)
+    except SweepFileError as sweep:
+        return ValidationResult(tuple(sweep.problems), sweep.exit_code, is_sweep=True)
     except ProblemsFound as found:
         tree = found.root if isinstance(found, PartialReadError) else None
         return ValidationResult(tuple(sort_problems(found.problems)), found.exit_code, tree)
@@ -148,12 +155,14 @@ def check_tensor_parallel_split(recipe: Recipe, count: int) -> None:
         raise problem_error(
             "usage",
             f"model '{recipe.model.name}' cannot be split over processes",
-            hint="leave out --nproc",
+            hint="omit --nproc",
         )
     obstacle = find_split_obstacle(recipe, count)
     if obstacle is not None:
         fitting = [
-            str(size) for size in range(1, count) if find_split_obstacle(recipe, size) is None
+            str(size)
+            for size in range(1, min(count, MAX_TRIED_RANKS))
+            if find_split_obstacle(recipe, size) is None
         ]
         raise problem_error(
             "usage",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from titanrun.components.converters.config import AdapterConfig, QloraConfig
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.compile import ENABLE, compiles_model
 from titanrun.recipe.rules.converters import iter_converters
 from titanrun.recipe.rules.parallel_dims import get_parallelism_path
@@ -81,6 +81,25 @@ def adapter_dropout_is_whole(run: Recipe) -> Iterator[RuleViolation]:
                 "tensor_parallel_degree: 1"
             )
             yield RuleViolation(message, places, hint=hint, code="not-built")
+
+
+@rule("adapter-magnitudes-are-of-linear-modules")
+def adapter_magnitudes_are_of_linear_modules(run: Recipe) -> Iterator[RuleViolation]:
+    """Require adapters of experts without magnitudes.
+
+    The norms of rows are not trained for the stacked matrices of experts, nor does peft support it.
+    Remove experts from target_modules, or set magnitude to false.
+    """
+    for path, converter in iter_converters(run):
+        if not isinstance(converter, AdapterConfig) or not converter.magnitude:
+            continue
+        if has_expert_adapters(run, converter):
+            yield RuleViolation(
+                "adapters of stacked experts with magnitude are not built in this version",
+                ((*path, "magnitude"), (*path, "target_modules")),
+                hint="remove experts from target_modules, or set magnitude: false",
+                code="not-built",
+            )
 
 
 def has_expert_adapters(run: Recipe, converter: AdapterConfig) -> bool:
@@ -171,3 +190,21 @@ def quantized_weights_stay_whole(run: Recipe) -> Iterator[RuleViolation]:
                 hint="use lora, or set compile.enable: false",
                 code="not-built",
             )
+
+
+@rule("lora-plus-needs-adapters")
+def lora_plus_needs_adapters(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about lora_plus_ratio without adapters.
+
+    It is the learning rate of the matrices B of adapters, which only the converters lora and qlora
+    add. Add one of them, or remove it.
+    """
+    ratio = getattr(run.optimizer, "lora_plus_ratio", 1.0)
+    if ratio != 1 and find_lora_converter(run) is None:
+        yield RuleViolation(
+            "optimizer.lora_plus_ratio has no effect: the recipe has no adapters",
+            (("optimizer", "lora_plus_ratio"), ("converters",)),
+            hint="add the converter lora, or remove lora_plus_ratio",
+            code="no-effect",
+            severity="warning",
+        )

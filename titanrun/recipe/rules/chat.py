@@ -7,11 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from titanrun.components.data.config import (
+from titanrun.components.data.chat_config import (
     ChatDatasetConfig,
     ConversationsConfig,
-    PreferenceDatasetConfig,
 )
+from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.chat_formats import (
     CHAT_FORMATS,
     Conversation,
@@ -24,19 +24,17 @@ from titanrun.components.data.spec.file_columns import (
     iter_valid_json_records,
     iter_valid_jsonl_records,
 )
-from titanrun.components.data.spec.preference_formats import parse_preference_pair
+from titanrun.components.data.spec.preference_formats import parse_replies
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
-from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
-from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
-ConversationDataset: TypeAlias = ChatDatasetConfig | PreferenceDatasetConfig
+ConversationDataset: TypeAlias = ChatDatasetConfig | RepliesConfig
 # layouts that read each column
 IN_LISTS, IN_TWO_COLUMNS = ("messages", "sharegpt"), ("prompt_completion",)
 LAYOUTS_BY_FIELD = {
@@ -112,48 +110,15 @@ def columns_fit_layout(run: Recipe) -> Iterator[RuleViolation]:
                 )
 
 
-@rule("chat-has-template", level="environment")
-def chat_has_template(run: Recipe) -> Iterator[RuleViolation]:
-    """Require a chat template for conversations and preference pairs.
-
-    A chat template turns them into text: the one of the tokenizer, or a file that the dataset's
-    template names.
-    """
-    for place, dataset in get_all_datasets(run):
-        template = getattr(dataset, "template", None)
-        has_conversations = isinstance(dataset, ConversationsConfig | PreferenceDatasetConfig)
-        if (
-            not has_conversations
-            or template is not None
-            or not isinstance(run.tokenizer, TokenizerConfig)
-        ):
-            continue
-        try:
-            load_chat_template_text(run.tokenizer.folder)
-        except ProblemsFound as error:
-            for problem in error.problems:
-                alternative = (
-                    f", or set {format_path((*place, 'template'))} to a file"
-                    if hasattr(dataset, "template")
-                    else ""
-                )
-                yield RuleViolation(
-                    problem.message,
-                    (place, ("tokenizer",)),
-                    hint=f"{problem.hint}{alternative}",
-                    code="data",
-                )
-
-
 @rule("first-conversation-fits", level="environment")
 def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
     """Require the first record of the first file to match the layout.
 
-    It must be a conversation, or a pair of them, in the layout that the recipe names and with the
-    columns it names.
+    It must be a conversation, a pair of them or one with a label, in the layout that the recipe
+    names and with the columns it names.
     """
     for place, dataset in get_all_datasets(run):
-        if not isinstance(dataset, ConversationDataset):
+        if not isinstance(dataset, ConversationDataset) or dataset.path is None:
             continue
         try:
             file = resolve_data_files(dataset.path, tuple(RECORD_READERS))[0]
@@ -191,7 +156,7 @@ def turn_weights_are_there(run: Recipe) -> Iterator[RuleViolation]:
     """
     for place, dataset in get_all_datasets(run):
         key = getattr(dataset, "turn_weights", None)
-        if not isinstance(dataset, ChatDatasetConfig) or key is None:
+        if not isinstance(dataset, ChatDatasetConfig) or key is None or dataset.path is None:
             continue
         try:
             files = resolve_data_files(dataset.path, tuple(RECORD_READERS))
@@ -242,9 +207,10 @@ def template_has_words(run: Recipe) -> Iterator[RuleViolation]:
             continue
         is_prompt_only = isinstance(find_task(run, place), ExactMatchTaskConfig)
         for problem in find_template_problems(
-            dataset, run.tokenizer.folder, is_learned=not is_prompt_only
+            dataset, run.tokenizer, is_learned=not is_prompt_only
         ):
-            places = ((*place, *problem.path), place, ("tokenizer",))
+            nested = problem.path if problem.is_absolute else (*place, *problem.path)
+            places = (nested, place, ("tokenizer",))
             yield RuleViolation(
                 problem.message, places, hint=problem.hint, code="data", section=place
             )
@@ -258,18 +224,15 @@ def parse_conversations(
     Raises:
         ProblemsFound: With code `data` if the record does not match the layout.
     """
-    if isinstance(dataset, PreferenceDatasetConfig):
-        return parse_preference_pair(dataset, record, place)
+    if isinstance(dataset, RepliesConfig):
+        return parse_replies(dataset, record, place)
     return [CHAT_FORMATS[dataset.layout](record, dataset.get_columns(), place)]
 
 
 def get_conversation_columns(dataset: ConversationDataset) -> Sequence[tuple[str, str]]:
     """Return the columns that every record must have, each with the field that names it."""
-    if isinstance(dataset, PreferenceDatasetConfig):
-        return (dataset.chosen_column, "chosen_column"), (
-            dataset.rejected_column,
-            "rejected_column",
-        )
+    if isinstance(dataset, RepliesConfig):
+        return dataset.get_reply_columns()
     named = dataset.get_columns()
     if dataset.layout == "alpaca":
         return ("instruction", "layout"), ("output", "layout")
@@ -284,25 +247,27 @@ def find_task(run: Recipe, place: DataPath) -> object:
 
 
 def find_template_problems(
-    dataset: ConversationDataset, folder: Path, *, is_learned: bool
+    dataset: ConversationDataset, tokenizer: TokenizerConfig, *, is_learned: bool
 ) -> Sequence[Problem]:
     """Return the problems a run would report first for the checked conversations.
 
     Return nothing if another rule reports that they cannot be read.
     """
+    if dataset.path is None:
+        return ()  # only the run reads the Hub
     # jinja is imported only if there are conversations
     templates, learned = map(
         import_module,
         ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.loss_mask"),
     )
     try:
-        template = templates.load_chat_template(dataset.template, folder)
+        template = templates.load_chat_template(tokenizer)
         file = resolve_data_files(dataset.path, tuple(RECORD_READERS))[0]
     except ProblemsFound as found:
         return [
             problem
             for problem in found.problems
-            if problem.path == ("template",) and Path(dataset.template or "").is_file()
+            if problem.is_absolute and tokenizer.chat_template is not None
         ]
     for number, record in enumerate(
         islice(RECORD_READERS[get_data_suffix(file)](file), NUM_RECORDS_CHECKED), start=1
@@ -316,7 +281,7 @@ def find_template_problems(
             for conversation in conversations:
                 bound, messages = template.with_tools(conversation.tools), conversation.messages
                 templates.check_template_renders_messages(bound, messages, place)
-                if isinstance(dataset, PreferenceDatasetConfig):
+                if isinstance(dataset, RepliesConfig):
                     learned.mask_all_but_last_reply(bound, messages, place)
                 elif is_learned:
                     learned.build_loss_mask(dataset, bound, messages, place)

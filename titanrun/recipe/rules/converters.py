@@ -47,6 +47,28 @@ def converter_stands_once(run: Recipe) -> Iterator[RuleViolation]:
         seen.setdefault(converter.name, path)
 
 
+@rule("low-precision-needs-compile")
+def low_precision_needs_compile(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn if the layers of float8, MXFP8 or NVFP4 products are not compiled.
+
+    Numbers are rounded and scaled before each product. Compiled, these casts are part of the
+    kernels before it. Uncompiled they are separate passes over memory, and training is usually
+    slower than in bf16. Enable compile, with the model among its components.
+    """
+    if run.device == "cpu" or compiles_model(run):
+        return
+    for path, converter in iter_converters(run):
+        rounds = converter.number_format is not None and not getattr(converter, "emulate", False)
+        if rounds:
+            yield RuleViolation(
+                f"{converter.name} without a compiled model is usually slower than bfloat16",
+                (path, ENABLE, COMPONENTS),
+                hint='set compile.enable: true, with "model" among compile.components',
+                code="slow",
+                severity="warning",
+            )
+
+
 @rule("converters-share-format")
 def converters_share_format(run: Recipe) -> Iterator[RuleViolation]:
     """Require a single number format for all low-precision converters.
@@ -303,7 +325,7 @@ def tokens_fill_blocks(run: Recipe, ranks: int | None) -> Iterator[RuleViolation
         if not converter.is_for_experts and not emulates_float8 and tokens % converter.alignment:
             multiple = converter.alignment * run.parallelism.context_parallel_degree
             yield RuleViolation(
-                f"{tokens} tokens per forward pass are not divisible by the "
+                f"{tokens:,} tokens per forward pass are not divisible by the "
                 f"{converter.name} block size {converter.alignment}",
                 (path, SEQ_LEN, LOCAL_BATCH, get_parallelism_path("context_parallel_degree")),
                 hint=f"make training.seq_len a multiple of {multiple}",

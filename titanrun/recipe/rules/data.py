@@ -33,16 +33,18 @@ def text_needs_tokenizer(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("validation-needs-dataset")
 def validation_needs_dataset(run: Recipe) -> Iterator[RuleViolation]:
-    """Require validation.dataset if validation is enabled.
+    """Require validation.dataset or validation.holdout if validation is enabled.
 
     Validation needs held-out data; only the tiny corpus includes some.
     """
-    if run.validation.enable and run.validation.dataset is None:
+    config = run.validation
+    if config.enable and config.dataset is None and config.holdout is None:
         paths = (("validation", "enable"), ("validation", "dataset"))
         yield RuleViolation(
-            "validation is enabled, but validation.dataset is not set",
+            "validation is enabled, but there is no held-out data",
             paths,
-            hint="set validation.dataset",
+            hint="set validation.dataset, or validation.holdout: 0.05 to hold out 5% of the "
+            "training documents",
         )
 
 
@@ -123,7 +125,8 @@ def tokenizer_fits_vocabulary(run: Recipe) -> Iterator[RuleViolation]:
         return
     if entries > int(run.model.vocab_size):
         yield RuleViolation(
-            f"the tokenizer has {entries} entries, but model.vocab_size is {run.model.vocab_size}",
+            f"the tokenizer has {entries:,} entries, "
+            f"but model.vocab_size is {run.model.vocab_size:,}",
             (("tokenizer",), ("model", "vocab_size")),
             hint=f"set model.vocab_size to at least {entries}, or use the model's tokenizer",
         )

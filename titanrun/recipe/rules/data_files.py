@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.config import (
-    ChatDatasetConfig,
     DocumentsConfig,
     FilesConfig,
-    HubConfig,
     MixtureDatasetConfig,
-    PreferenceDatasetConfig,
 )
+from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.data.spec.file_columns import (
     check_columns,
@@ -58,13 +57,13 @@ def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
     again.
     """
     for place, dataset in get_all_datasets(run):
-        if not isinstance(dataset, FilesConfig | ChatDatasetConfig | PreferenceDatasetConfig):
+        if not isinstance(dataset, FilesConfig | ChatDatasetConfig | RepliesConfig):
             continue
         # such a run may not read the line, or goes on without it
         may_pass = isinstance(dataset, FilesConfig) and (
             dataset.bad_records == "skip" or dataset.max_documents is not None
         )
-        if may_pass or not matches_existing_path(dataset.path):
+        if may_pass or dataset.path is None or not matches_existing_path(dataset.path):
             continue
         try:
             for file in resolve_data_files(
@@ -144,19 +143,3 @@ def mixture_orders_sequences(run: Recipe) -> Iterator[RuleViolation]:
                     severity="warning",
                     applies_only_if_written=True,
                 )
-
-
-@rule("stream-needs-an-end")
-def stream_needs_an_end(run: Recipe) -> Iterator[RuleViolation]:
-    """Require max_documents for streamed datasets.
-
-    Streamed data is tokenized before the first step, so that a run can resume anywhere in it.
-    max_documents limits how much is read.
-    """
-    for place, dataset in get_all_datasets(run):
-        if isinstance(dataset, HubConfig) and dataset.streaming and dataset.max_documents is None:
-            message = f"dataset '{dataset.name}' is streamed, but max_documents is not set"
-            hint = "set max_documents, or streaming: false to fetch the whole split first"
-            yield RuleViolation(
-                message, ((*place, "max_documents"), (*place, "streaming"), place), hint=hint
-            )

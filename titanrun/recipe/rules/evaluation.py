@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from titanrun.components.data.config import ConversationsConfig
+from titanrun.components.data.chat_config import ConversationsConfig
 from titanrun.components.evaluation.config import (
     ExactMatchTaskConfig,
     LossTaskConfig,
@@ -20,24 +20,26 @@ from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
 def tasks_have_data(run: Recipe) -> Iterator[RuleViolation]:
     """Require every evaluation task to have a dataset.
 
-    A task needs its own dataset or validation.dataset. The task exact_match needs conversations,
-    because it compares their replies.
+    A task needs its own dataset, validation.dataset or validation.holdout. The task exact_match
+    needs conversations, because it compares their replies.
     """
+    held_out = None if run.validation.holdout is None else run.training.dataset
     for index, task in enumerate(run.evaluation.tasks):
         path = ("evaluation", "tasks", index)
-        if isinstance(task, LossTaskConfig | ExactMatchTaskConfig) and task.dataset is None:
+        dataset = getattr(task, "dataset", None) or held_out
+        if isinstance(task, LossTaskConfig | ExactMatchTaskConfig) and dataset is None:
             paths = ((*path, "dataset"), path, ("validation", "dataset"))
             yield RuleViolation(
                 f"task {task.name} has no dataset",
                 paths,
-                hint="set dataset in the task, or validation.dataset",
+                hint="set dataset in the task, validation.dataset or validation.holdout",
             )
         elif isinstance(task, ExactMatchTaskConfig) and not isinstance(
-            task.dataset, ConversationsConfig
+            dataset, ConversationsConfig
         ):
-            name = task.dataset.name  # type: ignore[union-attr]
+            assert dataset is not None
             message = (
-                f"task exact_match needs a conversation dataset, but dataset '{name}' has "
+                f"task exact_match needs a conversation dataset, but dataset '{dataset.name}' has "
                 "no conversations"
             )
             yield RuleViolation(
@@ -47,16 +49,17 @@ def tasks_have_data(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("eval-has-tasks")
 def eval_has_tasks(run: Recipe) -> Iterator[RuleViolation]:
-    """Require evaluation.tasks or validation.dataset if kind is eval.
+    """Require evaluation.tasks, validation.dataset or validation.holdout if kind is eval.
 
-    A run of kind eval evaluates the tasks, or the loss on validation.dataset. Set one of the two.
+    A run of kind eval evaluates the tasks, or the loss on held-out data. Set one of them.
     """
-    if run.kind == "eval" and not run.evaluation.tasks and run.validation.dataset is None:
+    has_held_out = run.validation.dataset is not None or run.validation.holdout is not None
+    if run.kind == "eval" and not run.evaluation.tasks and not has_held_out:
         paths = (("kind",), ("evaluation", "tasks"), ("validation", "dataset"))
         yield RuleViolation(
             "kind eval has nothing to evaluate",
             paths,
-            hint="set evaluation.tasks or validation.dataset",
+            hint="set evaluation.tasks, validation.dataset or validation.holdout",
         )
 
 
@@ -68,7 +71,9 @@ def questions_can_be_read(run: Recipe) -> Iterator[RuleViolation]:
     from 0.
     """
     for index, task in enumerate(run.evaluation.tasks if run.kind == "eval" else ()):
-        if not isinstance(task, MultipleChoiceTaskConfig) or not Path(task.path).exists():
+        if not isinstance(task, MultipleChoiceTaskConfig) or task.path is None:
+            continue  # only the run reads the Hub
+        if not Path(task.path).exists():
             continue  # paths-exist reports missing files
         try:
             load_choice_questions(Path(task.path))

@@ -12,6 +12,7 @@ from titanrun.training.config import MIN_TEMPERATURE
 
 GENERATOR: DataPath = ("rl", "generator")
 SAMPLING: DataPath = ("rl", "sampling")
+FLEET: DataPath = ("rl", "fleet", "processes")
 # vllm.sampling_params raises temperatures between 0 and this to it
 VLLM_MIN_TEMPERATURE = 0.01
 # largest difference of log-probabilities that rounding in low precision was seen to make, doubled
@@ -172,3 +173,40 @@ def iter_rounding_differences(
         reason = "sums in bfloat16 depend on the batch"
         path = ("training", "mixed_precision_param")
         yield reason, path, "training.mixed_precision_param: float32"
+
+
+@rule("fleet-reads-shared-weights")
+def fleet_reads_shared_weights(run: Recipe) -> Iterator[RuleViolation]:
+    """Require weights that other processes can open with rl.fleet.processes.
+
+    Weights that are copied within the training process do not reach them: use rl.sync.transport
+    shared_memory, or file or dcp.
+    """
+    rl = run.rl
+    if rl is not None and rl.fleet.processes and rl.sync.transport == "in_process":
+        yield RuleViolation(
+            "the processes of the fleet cannot read weights of the transport in_process",
+            (("rl", "sync", "transport"), FLEET),
+            hint="use rl.sync.transport: shared_memory",
+        )
+
+
+@rule("fleet-has-generators-of-its-own")
+def fleet_has_generators_of_its_own(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a whole generator in each process with rl.fleet.processes.
+
+    vLLM runs in processes that the trainer's ranks start, and a generator that tensor-parallel
+    ranks share runs in these ranks. Use native without tensor_parallel, or processes: 0.
+    """
+    rl = run.rl
+    if rl is None or not rl.fleet.processes:
+        return
+    hint = "use rl.generator: native, or rl.fleet.processes: 0"
+    if isinstance(rl.generator, VllmConfig):
+        yield RuleViolation("a fleet does not start vLLM", (GENERATOR, FLEET), hint=hint)
+    elif getattr(rl.generator, "tensor_parallel", False):
+        yield RuleViolation(
+            "a generator of a fleet is not split over ranks",
+            ((*GENERATOR, "tensor_parallel"), FLEET),
+            hint=hint,
+        )

@@ -109,8 +109,8 @@ def sequences_hold_images(run: Recipe) -> Iterator[RuleViolation]:
         if wanted != written and not follows:
             text = wanted - (size // pixels) ** 2
             message = (
-                f"an image of {size} pixels and {text} text tokens need {wanted} tokens, "
-                f"but {section}.seq_len is {written}"
+                f"an image of {size} pixels and {text:,} text tokens need {wanted:,} tokens, "
+                f"but {section}.seq_len is {written:,}"
             )
             yield RuleViolation(
                 message, ((section, "seq_len"), place), hint=f"set {section}.seq_len: {wanted}"
@@ -138,7 +138,7 @@ def images_divide_over_cp(run: Recipe) -> Iterator[RuleViolation]:
     )
     text = run.model.image_seq_len(0)
     if text % unit:
-        message = f"{text} text tokens are not divisible by {divisor}"
+        message = f"{text:,} text tokens are not divisible by {divisor}"
         yield RuleViolation(
             message,
             (TEXT_LENGTH, CONTEXT, BALANCER),
@@ -152,7 +152,7 @@ def images_divide_over_cp(run: Recipe) -> Iterator[RuleViolation]:
         if size % pixels == 0 and tokens % unit:
             place: DataPath = (section, "dataset", "image_size")
             message = (
-                f"an image of {size} pixels has {tokens} tokens, which are not divisible "
+                f"an image of {size} pixels has {tokens:,} tokens, which are not divisible "
                 f"by {divisor}"
             )
             yield RuleViolation(

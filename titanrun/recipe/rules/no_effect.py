@@ -5,8 +5,10 @@ A field declares with `read_when` what must hold for it to be read. One check se
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from typing import Any
 
-from titanrun.config.base import Config
+from titanrun.components.data.stream_config import StreamFields
+from titanrun.config.base import Config, iter_nested_configs
 from titanrun.config.fields import ReadWhen, get_read_conditions
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import format_path
@@ -19,8 +21,12 @@ VALIDATION_DATASET: DataPath = ("validation", "dataset")
 DOCUMENTATION = {
     "settings-need-validation": "While validation.enable is false, nothing else in the section is "
     "read, except by a run of kind eval that evaluates its dataset. Enable it, or remove the rest.",
+    "settings-need-holdout": "While validation.holdout is null, no documents are held out, and "
+    "holdout_by has no effect. Set it, or remove holdout_by.",
     "settings-need-checkpoints": "While checkpoint.enable is false, nothing is saved or loaded: "
     "where, how often and how many has no effect. Enable it, or remove these settings.",
+    "columns-fit-pairs": "With from_pairs records have the columns of both replies of a pair, "
+    "without it those of a reply and its label. Remove the others, or change from_pairs.",
     "validation-reads-in-order": "Validation reads the same sequences in the same order each time: "
     "shuffling its data has no effect. Remove it.",
     "products-follow-bf16-weights": "training.mixed_precision_param is the dtype that float32 "
@@ -36,20 +42,33 @@ DOCUMENTATION = {
     "first step are not read.",
     "settings-need-saving": "While checkpoint.load_only is true, nothing is saved: how often and "
     "how many has no effect. Remove one of the two.",
-    "settings-need-initial-load": "What is loaded from another run is read only if "
+    "settings-need-initial-load": "Settings for loading weights have an effect only if "
     "checkpoint.initial_load_path names one.",
     "settings-need-profiling": "While neither profiling.enable_profiling nor "
     "profiling.enable_memory_snapshot is true, the rest of the section is not read. Each folder "
     "belongs to one of the two. Enable it, or remove the rest.",
-    "settings-need-compile": "While compile.enable is false, nothing is compiled, whatever the "
-    "back end. Enable it, or remove the rest.",
+    "settings-need-compile": "While compile.enable is false, nothing is compiled, and the back "
+    "end has no effect. Enable it, or remove the rest.",
     "settings-need-flight-recorder": "With comm.trace_buf_size 0 the flight recorder is off and "
     "writes no files. Raise it, or remove the names of the files.",
     "settings-need-loader-processes": "With num_workers 0 each rank prepares its sequences itself: "
     "no process can persist or prefetch. Set num_workers, or remove the setting.",
+    "retries-need-remote-files": "Only requests to remote files of a stream are repeated: web "
+    "addresses, object stores and the Hub. Remove retry_timeout.",
+    "fleet-settings-need-processes": "With rl.fleet.processes 0 the training processes generate "
+    "themselves, and nothing else of rl.fleet is read. Set it, or remove the rest.",
+    "limits-need-bad-files": "max_bad_files bounds how many damaged files of a stream are skipped. "
+    "Set bad_files: skip, or remove the limit.",
+    "settings-need-replica-groups": "While fault_tolerance.enable is false, the run has one group, "
+    "and nothing else in the section is read. Enable it, or remove the rest.",
+    "settings-need-a-stream": "Lanes and windows are how a stream is read. Data that is tokenized "
+    "before the first step has neither. Set streaming: true, or remove the setting.",
     "pinning-needs-a-copy": "Page-locked memory speeds up the copy of token ids to an accelerator. "
     "On the CPU nothing is copied, and inputs made from images are on the device already. Remove "
     "pin_memory.",
+    "settings-need-a-managed-job": "Only a managed job of SkyPilot is started again.",
+    "settings-need-documents": "A .npy array has no documents, so nothing is packed. Set "
+    "layout, or remove the setting.",
     "settings-need-nodes": "One machine needs no rendezvous: its settings are read only with "
     "launch.nnodes above 1. Remove them, or set nnodes.",
     "balance-needs-experts": "debug.moe_force_load_balance distributes tokens evenly over experts, "
@@ -64,8 +83,8 @@ DOCUMENTATION = {
     "schedules. Raise the degree, or remove the setting.",
     "parts-decide-stages": "module_fqns_per_model_part names the modules of each stage: other "
     "settings that split the layers are not read. Remove one of the two.",
-    "file-decides-schedule": "pipeline_parallel_schedule_csv orders the pipeline, whatever "
-    "pipeline_parallel_schedule names. Remove one of the two.",
+    "file-decides-schedule": "pipeline_parallel_schedule_csv defines the schedule, and "
+    "pipeline_parallel_schedule has no effect. Remove one of the two.",
     "overlap-needs-dualpipe": "Only the schedule DualPipeV overlaps two forward or backward "
     "passes, and only experts give it communication to overlap: otherwise "
     "pipeline_parallel_expert_parallel_overlap is not read. Remove it.",
@@ -97,6 +116,29 @@ def is_data_parallel(run: Recipe, ranks: int | None, path: DataPath) -> bool:
     return dims is None or dims.loss_size != 1
 
 
+def get_value(run: Recipe, path: DataPath) -> object:
+    """Return the value at a path of a recipe."""
+    value: Any = run
+    for name in path:
+        value = value[name] if isinstance(name, int) else getattr(value, name)
+    return value
+
+
+def streams_remote_files(run: Recipe, ranks: int | None, path: DataPath) -> bool:
+    """Return whether the section at `path` reads remote files while the run trains."""
+    sections: list[Any] = [run.training.dataset]
+    if path[0] == "validation" and run.validation.holdout is None:
+        sections = [run.validation.dataset]
+    if path[0] == "validation":
+        sections += [one.dataset for one in run.validation.further]
+    return any(
+        isinstance(config, StreamFields) and config.is_streamed and config.has_remote_files
+        for section in sections
+        if isinstance(section, Config)
+        for _, config in iter_nested_configs(section)
+    )
+
+
 # what a declaration names in `fact`, for conditions that follow from several settings
 FACTS: dict[str, Fact] = {
     "casts_weights": lambda run, ranks, path: (
@@ -114,6 +156,11 @@ FACTS: dict[str, Fact] = {
         and run.parallelism.pipeline_parallel_schedule_csv is None
     ),
     "shards_weights": shards_weights,
+    "is_null": lambda run, ranks, path: get_value(run, path) is None,
+    "streams_data": lambda run, ranks, path: (
+        run.training.dataset.is_streamed or run.training.lanes is None
+    ),
+    "streams_remote_files": streams_remote_files,
     "takes_tokens": lambda run, ranks, path: run.model.modality == "tokens",
 }
 

@@ -27,9 +27,9 @@ class RuleViolation:
     message: str
     paths: tuple[DataPath, ...]
     hint: str | None = None
-    code: Literal["conflict", "no-effect", "not-built", "data", "file", "usage", "unknown-name"] = (
-        "conflict"
-    )
+    code: Literal[
+        "conflict", "no-effect", "slow", "not-built", "data", "file", "usage", "unknown-name"
+    ] = "conflict"
     severity: Literal["error", "warning"] = "error"
     shows_rule_id: bool = True
     applies_only_if_written: bool = False

@@ -192,7 +192,7 @@ def answers_fit_sequences(run: Recipe) -> Iterator[RuleViolation]:
     if max_new_tokens >= (longest or seq_len):
         message = (
             f"max_new_tokens {max_new_tokens} leaves no space for a prompt in a "
-            f"conversation of {longest or seq_len} tokens"
+            f"conversation of {longest or seq_len:,} tokens"
         )
         yield RuleViolation(
             message,
@@ -205,7 +205,8 @@ def answers_fit_sequences(run: Recipe) -> Iterator[RuleViolation]:
         )
     known = unwrap_auto(run.model.max_seq_len)
     if (longest or seq_len) > known:
-        message = f"conversations of {longest or seq_len} tokens exceed model.max_seq_len {known}"
+        length = f"{longest or seq_len:,} tokens"
+        message = f"conversations of {length} exceed model.max_seq_len {known:,}"
         yield RuleViolation(
             message,
             ((*ROLLOUT, "max_tokens"), ("model", "max_seq_len")),
@@ -359,7 +360,12 @@ def rl_can_train_it(run: Recipe) -> Iterator[RuleViolation]:
         applies_only_if_written=True,
     )
     refused: list[tuple[bool, DataPath, str, str]] = [
-        (run.validation.enable, ("validation", "enable"), "validation.enable", "use rl.validation"),
+        (
+            run.validation.enable is True,
+            ("validation", "enable"),
+            "validation.enable",
+            "use rl.validation",
+        ),
         (
             "text generation" in run.model.unsupported_features,
             ("model", "name"),

@@ -13,7 +13,11 @@ from titanrun.config.pluralize import pluralize
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.run_length import FIELDS_FROM_STEPS, LENGTH_FIELDS
+from titanrun.recipe.resolving.run_length import (
+    FIELDS_FROM_STEPS,
+    LENGTH_FIELDS,
+    compute_warmup_steps,
+)
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
 
@@ -64,6 +68,31 @@ def epochs_need_repeat(run: Recipe) -> Iterator[RuleViolation]:
             f"{run.training.epochs} epochs need to repeat the data, but repeat is false",
             (("training", "dataset", "repeat"), ("training", "epochs")),
             hint="remove repeat, or use epochs: 1",
+        )
+
+
+@rule("one-warmup")
+def schedule_has_one_warmup(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a single warmup: lr_scheduler.warmup_steps or lr_scheduler.warmup_ratio.
+
+    Keep one of them. Of two in different files, or in a file and on the command line, the one
+    nearest the command line counts.
+    """
+    schedule, steps = run.lr_scheduler, run.training.steps
+    if (
+        not isinstance(schedule, WarmupScheduleConfig)
+        or schedule.warmup_ratio is None
+        or not isinstance(steps, int)
+        or not isinstance(schedule.warmup_steps, int)
+    ):
+        return
+    meant = compute_warmup_steps(schedule.warmup_ratio, steps)
+    if schedule.warmup_steps != meant:
+        yield RuleViolation(
+            f"warmup_steps is {schedule.warmup_steps}, but warmup_ratio "
+            f"{schedule.warmup_ratio:g} of {pluralize(steps, 'step')} is {meant}",
+            (("lr_scheduler", "warmup_ratio"), ("lr_scheduler", "warmup_steps")),
+            hint="keep one of them",
         )
 
 

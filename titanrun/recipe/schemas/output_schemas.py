@@ -63,7 +63,7 @@ def build_problem_schema() -> Schema:
         ),
         "rule": make_nullable(TEXT, "Rule that found it; see titanrun explain RULE."),
         "severity": {"enum": ["error", "warning"]},
-        "message": add_description(TEXT, "What is wrong, with the value."),
+        "message": add_description(TEXT, "The problem, with the value."),
         "file": make_nullable(
             TEXT, "Name as given; <override N> for the N-th override on the command line."
         ),
@@ -73,7 +73,7 @@ def build_problem_schema() -> Schema:
         "path": add_description(TEXT, "Path in the recipe, for example converters[0].lr."),
         "got": make_nullable(TEXT, "The value, truncated to 60 characters."),
         "expected": make_nullable(TEXT),
-        "suggestion": make_nullable(TEXT, "Word that was probably meant."),
+        "suggestion": make_nullable(TEXT, "The word that was probably intended."),
         "help": make_nullable(TEXT, "What to do."),
         "related": add_description(
             {"type": "array", "items": build_object_schema({**place, "message": TEXT})},

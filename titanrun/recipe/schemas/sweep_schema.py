@@ -4,7 +4,7 @@ from typing import Any
 
 from titanrun.recipe.schemas.output_schemas import add_description, build_object_schema
 from titanrun.recipe.schemas.recipe_schema import DIALECT, SchemaBuilder
-from titanrun.sweep.config import SweepConfig
+from titanrun.sweep.config import SearchConfig, SweepConfig
 
 Schema = dict[str, Any]
 
@@ -28,12 +28,16 @@ def build_sweep_schema() -> Schema:
         ),
         "list": add_description(points, "Explicit points, each a mapping of paths to values."),
         "random": add_description(
-            random_schema(), "Randomly drawn points, the same ones for the same seed."
+            random_schema(), "Randomly sampled points, the same ones for the same seed."
+        ),
+        "search": add_description(
+            build_search_schema(linker),
+            "Points that Optuna samples in sequence, based on the results of earlier trials.",
         ),
     }
     root |= {
         "required": ["version", "recipe"],
-        "anyOf": [{"required": [name]} for name in ("grid", "zip", "list", "random")],
+        "anyOf": [{"required": [name]} for name in ("grid", "zip", "list", "random", "search")],
     }
     return {
         "$schema": DIALECT,
@@ -43,8 +47,31 @@ def build_sweep_schema() -> Schema:
     }
 
 
+def build_search_schema(linker: SchemaBuilder) -> Schema:
+    """Return the schema of a search: its settings, distributions and first points."""
+    schema = linker.build_config_schema(SearchConfig)
+    first: Schema = {"type": "array", "items": {"type": "object", "minProperties": 1}}
+    schema["properties"] |= {
+        "values": build_path_mapping_schema(build_draw_schema()),
+        "first": add_description(first, "Points that are tried first."),
+    }
+    return {**schema, "required": ["count", "values"]}
+
+
 def random_schema() -> Schema:
     """Return the schema of random draws: their count, seed and distributions."""
+    return build_object_schema(
+        {
+            "count": {"type": "integer", "minimum": 1},
+            "seed": {"type": "integer", "minimum": 0},
+            "values": build_path_mapping_schema(build_draw_schema()),
+        },
+        optional=("seed",),
+    )
+
+
+def build_draw_schema() -> Schema:
+    """Return the schema of one distribution."""
     bounds: Schema = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
     draws = {
         "uniform": add_description(bounds, "A number between two bounds, uniformly distributed."),
@@ -56,19 +83,11 @@ def random_schema() -> Schema:
         ),
         "choice": add_description({"type": "array", "minItems": 1}, "One of these values."),
     }
-    draw: Schema = {
+    return {
         **build_object_schema(draws, optional=tuple(draws)),
         "minProperties": 1,
         "maxProperties": 1,
     }
-    return build_object_schema(
-        {
-            "count": {"type": "integer", "minimum": 1},
-            "seed": {"type": "integer", "minimum": 0},
-            "values": build_path_mapping_schema(draw),
-        },
-        optional=("seed",),
-    )
 
 
 def build_path_mapping_schema(value: Schema) -> Schema:

@@ -66,6 +66,9 @@ SUM_METRICS = {
         "ratio_mean",
         "clipped_share",
         "reference_gap",
+        "pg_loss",
+        "advantage_mean",
+        "advantage_square",
     )
 }
 
@@ -76,11 +79,18 @@ def clamp_log_ratio(log_ratio_BT: Tensor, bound: float) -> Tensor:
 
 
 def average_over_tokens(recorded: Mapping[str, float], *, num_tokens: int) -> dict[str, float]:
-    """Divide the recorded sums by the step's valid tokens. Other metrics stay."""
-    return {
+    """Divide the recorded sums by the step's valid tokens. Other metrics stay.
+
+    The standard deviation of the advantages follows from the sums of all ranks.
+    """
+    averaged = {
         name: value / max(1, num_tokens) if name in SUM_METRICS else value
         for name, value in recorded.items()
     }
+    square = averaged.pop("rl/advantage_square", None)
+    if square is not None:
+        averaged["rl/advantage_std"] = max(0.0, square - averaged["rl/advantage_mean"] ** 2) ** 0.5
+    return averaged
 
 
 class PolicyLoss:
@@ -113,6 +123,7 @@ class PolicyLoss:
         behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
         difference_BT = logprobs_BT - behind_BT
         term_BT = self.token_loss(logprobs_BT, difference_BT, batch)
+        self.record_advantages(term_BT, batch, valid_BT)
         if self.config.kl.coef:
             reference_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0)
             penalty_BT = KL_ESTIMATORS[self.config.kl.estimator](logprobs_BT - reference_BT)
@@ -136,8 +147,23 @@ class PolicyLoss:
         """
         return values_BT.detach().masked_fill(~valid_BT, 0.0).sum()
 
+    def record_advantages(self, term_BT: Tensor, batch: TokenBatch, valid_BT: Tensor) -> None:
+        """Record metrics of the policy term and of the advantages of the trained tokens."""
+        record_metric(
+            "rl/pg_loss", self.masked_sum(term_BT * batch.extra["weight"], valid_BT), "sum"
+        )
+        if "advantages" in batch.extra:
+            advantages_BT = batch.extra["advantages"].double()
+            record_metric("rl/advantage_mean", self.masked_sum(advantages_BT, valid_BT), "sum")
+            record_metric(
+                "rl/advantage_square", self.masked_sum(advantages_BT.square(), valid_BT), "sum"
+            )
+
     def record_divergence(self, difference_BT: Tensor, valid_BT: Tensor) -> None:
         """Record metrics of the difference between policy and generator."""
+        signed_BT = difference_BT.detach().masked_fill(~valid_BT, 0.0)
+        record_metric("rl/logprob_delta_high", signed_BT.max(), "max")
+        record_metric("rl/logprob_delta_low", (-signed_BT).max(), "max")
         apart_BT = difference_BT.detach().abs().masked_fill(~valid_BT, 0.0)
         record_metric("rl/logprob_diff_max", apart_BT.max(), "max")
         record_metric("rl/logprob_diff_mean", self.masked_sum(apart_BT, valid_BT), "sum")

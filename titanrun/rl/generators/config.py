@@ -79,5 +79,5 @@ class VllmConfig(GeneratorConfig):
     """Whether to run without compilation and CUDA graphs. Only for model huggingface.
 
     If false, vLLM compiles its model and records CUDA graphs, which takes minutes at the start."""
-    timeout_seconds: PositiveFloat = performance(1800.0, unit="s")
+    timeout_seconds: PositiveFloat = performance(1800.0, unit="seconds")
     """Longest duration of a start, a weight update, or generation for `batch_size` prompts."""

@@ -1,13 +1,13 @@
 """Protocol of RL generators, and the resources they are built from."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.rl.generators.batch_invariant import BatchInvariantForward
 from titanrun.rl.generators.config import SamplingConfig
 from titanrun.rl.rollout_types import Completion, GenerateRequest
@@ -42,7 +42,7 @@ class GeneratorResources:
         sampling: how tokens are chosen.
         end_ids: end tokens.
         encode: converts text to ids, including the end token of a completion.
-        autocast: context of forward passes.
+        build_working_weights: builds the weights that the model's passes compute with.
         process_config: settings of a generator in a separate process.
         batch_invariant_forward: computes each next token from all tokens before it, as a trainer
             does. None: use a KV cache.
@@ -52,7 +52,7 @@ class GeneratorResources:
     sampling: SamplingConfig
     end_ids: frozenset[int]
     encode: Callable[[str], list[int]]
-    autocast: Callable[[], AbstractContextManager[object]]
+    build_working_weights: Callable[[nn.Module], WorkingWeights]
     process_config: GeneratorProcessConfig
     batch_invariant_forward: BatchInvariantForward | None = None
 

@@ -31,6 +31,7 @@ class NativeGenerator:
 
     def __init__(self, config: NativeConfig, *, resources: GeneratorResources) -> None:
         self.model = resources.build_model(config.tensor_parallel).eval()
+        self.weights = resources.build_working_weights(self.model)
         self.batch_size = config.batch_size
         self.resources = resources
         self.version = -1
@@ -51,7 +52,7 @@ class NativeGenerator:
             config.temperature if temperature is None else temperature, config.top_k, config.top_p
         )
         for start in range(0, len(requests), self.batch_size):
-            with self.resources.autocast():
+            with self.weights.swap_in():
                 found += self._generate_batch(
                     requests[start : start + self.batch_size], sampling=sampling
                 )

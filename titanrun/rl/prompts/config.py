@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 
 from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.record_source_config import RecordSourceFields
 from titanrun.components.data.validators_config import CommitHash
 from titanrun.config.fields import numerics, performance
 from titanrun.config.types import PositiveInt, Text
@@ -93,13 +94,13 @@ class PromptRecordsConfig(PromptDatasetConfig):
     The answer is the first match, or its group if the pattern has one. Null: the whole column."""
 
 
-class QuestionsConfig(PromptRecordsConfig):
-    """Prompts and answers from a JSONL file, one object per line."""
+class QuestionsConfig(RecordSourceFields, PromptRecordsConfig):
+    """Prompts and answers from a JSONL file, one object per line, or from a dataset on the Hub."""
 
     name: Literal["questions"] = numerics("questions")
     builds: ClassVar = "titanrun.rl.prompts.prompt_dataset:build_prompt_dataset"
-    path: Text = numerics(examples=["data/questions.jsonl"])
-    """File, folder of such files, or glob."""
+    max_questions: PositiveInt | None = numerics(None, unit="questions", examples=[1000])
+    """Number of prompts to read, from the first on. Null: all."""
 
 
 class HubQuestionsConfig(PromptRecordsConfig):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.record_source import find_hub_source, find_source_files
 from titanrun.components.data.spec.compression import open_decompressed_text
-from titanrun.components.data.spec.data_files import resolve_data_files
+from titanrun.components.data.spec.hub_source import HubSource
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.json_text import parse_json
 from titanrun.config.lazy_module import LazyModule
@@ -89,8 +90,8 @@ class PromptDataset:
         end = len(prompt_ids) + len(answer_ids)
         if end > self._sample_length:
             message = (
-                f"prompt and answer number {index} have {end} tokens, "
-                f"but seq_len is {self._sample_length - 1}"
+                f"prompt and answer number {index} have {end:,} tokens, "
+                f"but seq_len is {self._sample_length - 1:,}"
             )
             raise problem_error("data", message, hint="raise training.seq_len")
         item = np.zeros((3, self._sample_length), dtype=np.int64)
@@ -112,13 +113,14 @@ def build_prompt_dataset(
         ProblemsFound: there are no prompts, or a file cannot be read.
     """
     if isinstance(config, HubQuestionsConfig):
-        questions = read_hub_prompts(config)
-    else:
-        questions = (
-            read_jsonl_prompts(config)
-            if isinstance(config, QuestionsConfig)
-            else generate_synthetic(config)
+        hub = HubSource(
+            config.repo, config.subset, config.split, config.revision, streaming=config.streaming
         )
+        questions = read_hub_prompts(config, hub)
+    elif isinstance(config, QuestionsConfig):
+        questions = read_record_prompts(config)
+    else:
+        questions = generate_synthetic(config)
     return PromptDataset(questions, tokenizer, sample_length=sample_length)
 
 
@@ -201,10 +203,18 @@ DRAW_FNS: dict[str, Callable[..., tuple[str, str]]] = {
 }
 
 
+def read_record_prompts(config: QuestionsConfig) -> list[tuple[str, str]]:
+    """Read prompt and answer of each line of the files, or of each record on the Hub."""
+    hub = find_hub_source(config)
+    if hub is not None:
+        return read_hub_prompts(config, hub)
+    return read_jsonl_prompts(config)[: config.max_questions]
+
+
 def read_jsonl_prompts(config: QuestionsConfig) -> list[tuple[str, str]]:
     """Read prompt and answer of each line of the files."""
     found = []
-    for file in resolve_data_files(config.path, (".jsonl",)):
+    for file in find_source_files(config, (".jsonl",)):
         try:
             with open_decompressed_text(file) as lines:
                 written = [
@@ -224,9 +234,11 @@ def read_jsonl_prompts(config: QuestionsConfig) -> list[tuple[str, str]]:
     return found
 
 
-def read_hub_prompts(config: HubQuestionsConfig) -> list[tuple[str, str]]:
+def read_hub_prompts(
+    config: HubQuestionsConfig | QuestionsConfig, hub: HubSource
+) -> list[tuple[str, str]]:
     """Read prompt and answer of each record of a split."""
-    records = islice(hub_records.iter_hub_records(config), config.max_questions)
+    records = islice(hub_records.iter_hub_records(hub), config.max_questions)
     return [parse_prompt_record(record, config, place) for place, record in records]
 
 

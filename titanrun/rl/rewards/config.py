@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Len
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.fields import bookkeeping, numerics
+from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import (
     Argument,
     NonNegativeFloat,
@@ -24,6 +24,8 @@ class RewardConfig(ComponentConfig):
 
     slot: ClassVar = "reward"
     is_slot: ClassVar = True
+    uses_device: ClassVar[bool] = False
+    """Whether the reward computes on the device of the policy, which it gets as a keyword."""
     weight: NonNegativeFloat = numerics(1.0)
     """Weight of this reward. The weights of a recipe are scaled to sum to 1."""
 
@@ -92,6 +94,22 @@ class EnvironmentRewardConfig(RewardConfig):
 
     name: Literal["environment"] = numerics("environment")
     builds: ClassVar = "titanrun.rl.rewards.text_rewards:EnvironmentReward"
+
+
+class ModelRewardConfig(RewardConfig):
+    """Score of a reward model, trained by titanrun with the loss reward.
+
+    It reads the prompt as the user's message and completions as replies, in the chat template of
+    its own run.
+    """
+
+    name: Literal["model"] = numerics("model")
+    builds: ClassVar = "titanrun.worker.model_reward:ModelReward"
+    uses_device: ClassVar = True
+    path: Text = numerics(examples=["runs/rm"])
+    """Run directory or checkpoint of the reward model, whose latest checkpoint is used."""
+    batch_size: PositiveInt = performance(16, resume=True)
+    """Conversations that are scored at a time."""
 
 
 class CommandConfig(RewardConfig):

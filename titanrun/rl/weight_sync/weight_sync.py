@@ -42,6 +42,18 @@ def publish_weights(
 VERSIONS_PER_ROLLBACK = 10**9
 
 
+def choose_transport_key(transport: WeightTransport, version: int, num_rollbacks: int) -> int:
+    """Return the transport's key of a version, which is not below any other.
+
+    Transports keep the highest keys: versions after a rollback must be above those before it, which
+    another process may have left.
+    """
+    newest = max(transport.list_versions(), default=0)
+    while (key := num_rollbacks * VERSIONS_PER_ROLLBACK + version) < newest:
+        num_rollbacks += 1
+    return key
+
+
 @dataclass(slots=True)
 class WeightSync:
     """Transfer of the engine's weights to the generator.
@@ -70,11 +82,9 @@ class WeightSync:
         self._send_weights(engine)
 
     def _send_weights(self, engine: Engine) -> None:
-        version, newest = engine.policy_version, max(self.transport.list_versions(), default=0)
-        # transports keep the highest keys: versions after a rollback must be above those before it,
-        # which another process may have left
-        while (key := self.num_rollbacks * VERSIONS_PER_ROLLBACK + version) < newest:
-            self.num_rollbacks += 1
+        version = engine.policy_version
+        key = choose_transport_key(self.transport, version, self.num_rollbacks)
+        self.num_rollbacks = key // VERSIONS_PER_ROLLBACK
         with torch.no_grad():
             self.transport.publish(
                 key,

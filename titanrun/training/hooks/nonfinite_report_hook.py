@@ -1,7 +1,7 @@
 """Hook that reports which sequences, modules and parameters made a step non-finite."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -25,4 +25,5 @@ class NonFiniteReportHook(TrainHook):
     ) -> None:
         """Recompute the outputs of the step and report non-finite values. Collective."""
         report = collect_nonfinite_report(loop.engine, inp.batches, loop.guard.last_values)
-        self.write(report, inp)
+        updates = 0 if loop.engine.uses_update_scalars else loop.guard.num_later_updates
+        self.write(replace(report, num_later_updates=updates), inp)

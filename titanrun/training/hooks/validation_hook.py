@@ -1,11 +1,11 @@
 """Hook that computes the loss on validation data."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from titanrun.components.validation.validator import ValidatorGroup
+from titanrun.training.preference_inputs import PrepareBatchesFn
 from titanrun.training.train_hook import DueEvent, TrainHook
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ class ValidationHook(TrainHook):
 
     Args:
         validator: validates all datasets, and knows when they are due.
-        prepare: adds the extra inputs of the loss to a batch.
+        prepare: adds the extra inputs of the loss to batches.
     """
 
     validator: ValidatorGroup
-    prepare: Callable[[Any], Any] = lambda batch: batch
+    prepare: PrepareBatchesFn = list
 
     def is_due(self, loop: "TrainLoop", event: DueEvent, is_last: bool) -> bool:
         """Return whether validation is due."""
@@ -34,7 +34,7 @@ class ValidationHook(TrainHook):
         """Return the validation losses, or nothing if a stop was requested."""
         with loop.throughput.pause(), loop.engine.eval_mode():
             return self.validator.validate(
-                lambda batch: loop.engine.evaluate_loss(self.prepare(batch)),
+                lambda batch: loop.engine.evaluate_loss(self.prepare([batch])),
                 should_stop=partial(should_stop, loop),
             )
 

@@ -3,14 +3,13 @@
 Shapes: B sequences, C tokens of a chunk, V vocabulary.
 """
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from titanrun.components.data.token_batch import Batch, TokenBatch
-from titanrun.distributed.chunked_loss import ChunkedLMHead
+from titanrun.distributed.chunked_loss import ChunkedLMHead, LossCapture
 from titanrun.training.runners.forward_backward import FullModelForwardBackward, Loss
 
 
@@ -27,23 +26,30 @@ class ChunkedLossForwardBackward(FullModelForwardBackward):
         self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None
     ) -> Tensor:
         """Add the gradients of the chunked loss sum and return the sum."""
-        loss_sum = self._compute_loss_sum(batch, loss)
-        (loss_sum / divisor).backward()
-        return loss_sum.detach()
+        with self.weights.swap_in():
+            if loss is not None:
+                return self._backward(loss(self._forward(batch), batch), divisor)
+            capture = self._build_capture(batch, divisor)
+            with self.head.capture_loss(capture):
+                loss_sum = self._forward(batch)
+            return self._backward(loss_sum, None if capture.has_divided_gradients else divisor)
 
     @torch.no_grad()
     def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
         """Compute the chunked loss sum without gradients."""
-        return self._compute_loss_sum(batch, loss)
+        with self.weights.swap_in():
+            if loss is not None:
+                return loss(self._forward(batch), batch)
+            with self.head.capture_loss(self._build_capture(batch, None)):
+                return self._forward(batch)
 
-    def _compute_loss_sum(self, batch: Batch, loss: Loss | None) -> Tensor:
-        """Compute the loss sum. A loss passed as an argument gets the logits of whole sequences."""
-        if loss is not None:
-            return loss(self._forward(batch), batch)
-        with self._capture_loss(batch):
-            return self._forward(batch)
+    def _backward(self, loss_sum: Tensor, divisor: Tensor | None) -> Tensor:
+        """Add the gradients of the divided sum, and return the sum."""
+        (loss_sum if divisor is None else loss_sum / divisor).backward()
+        return loss_sum.detach()
 
-    def _capture_loss(self, batch: Batch) -> AbstractContextManager[None]:
+    def _build_capture(self, batch: Batch, divisor: Tensor | None) -> LossCapture:
+        """Build the loss for the head. The divisor is for gradients."""
         assert isinstance(batch, TokenBatch), (
             "a rule checks that the loss fits the modality of the model"
         )
@@ -51,4 +57,7 @@ class ChunkedLossForwardBackward(FullModelForwardBackward):
         def compute_chunk_loss(logits_BCV: Tensor, start: int, end: int) -> Tensor:
             return self.loss(logits_BCV, batch.slice_tokens(start, end))
 
-        return self.head.capture_loss(compute_chunk_loss)
+        valid_BT = batch.label_mask()
+        weights_BT = valid_BT.float() if batch.weights is None else batch.weights * valid_BT
+        labels_BT = batch.labels.masked_fill(~valid_BT, 0)
+        return LossCapture(compute_chunk_loss, labels_BT, weights_BT, divisor)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.components.data.token_batch import Batch
-from titanrun.distributed.precision import Precision
+from titanrun.distributed.working_weights import WorkingWeights
 
 # each loss supports one kind of batch, and a rule checks that the model and the data fit it
 Loss = Callable[[Tensor, Any], Tensor]
@@ -45,32 +45,39 @@ class ForwardBackward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FullModelForwardBackward:
-    """Passes on a rank that has all layers."""
+    """Passes on a rank that has all layers.
+
+    Args:
+        model: the model.
+        loss: the training loss.
+        weights: the weights that passes compute with.
+    """
 
     accepts_microbatches: ClassVar[bool] = False
     model: nn.Module
     loss: Loss
-    precision: Precision
-    device: torch.device
+    weights: WorkingWeights
 
     def forward_backward(
         self, batch: Batch, divisor: Tensor, *, loss: Loss | None = None
     ) -> Tensor:
         """Add the gradients of the loss sum, divided by `divisor`, and return the undivided sum."""
-        loss_sum = (loss or self.loss)(self._forward(batch), batch)
-        (loss_sum / divisor).backward()
+        with self.weights.swap_in():
+            loss_sum = (loss or self.loss)(self._forward(batch), batch)
+            (loss_sum / divisor).backward()
         return loss_sum.detach()
 
     @torch.no_grad()
     def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
         """Compute the loss sum without gradients."""
-        return (loss or self.loss)(self._forward(batch), batch)
+        with self.weights.swap_in():
+            return (loss or self.loss)(self._forward(batch), batch)
 
     @torch.no_grad()
     def compute_outputs(self, batch: Batch, output_fn: OutputFn) -> dict[str, Tensor]:
         """Apply `output_fn` to the output [B, T, V], without gradients."""
-        return output_fn(self._forward(batch), batch)
+        with self.weights.swap_in():
+            return output_fn(self._forward(batch), batch)
 
     def _forward(self, batch: Batch) -> Tensor:
-        with self.precision.autocast(self.device):
-            return batch.forward_model(self.model)
+        return batch.forward_model(self.model)

@@ -39,6 +39,13 @@ class MTPForwardBackward(FullModelForwardBackward):
         assert isinstance(batch, TokenBatch), (
             "a rule checks that the loss fits the modality of the model"
         )
+        with self.weights.swap_in():
+            total = self._compute_total_loss(batch)
+            (total / divisor).backward()
+        return total.detach()
+
+    def _compute_total_loss(self, batch: TokenBatch) -> Tensor:
+        """Compute the weighted loss sum and record the loss of each predicted token."""
         parts = [batch, *(select_mtp_labels(batch, places) for places in range(1, self.depth + 1))]
         logits = self._compute_all_logits(batch).chunk(len(parts))
         sums = [self.loss(logits_BTV, part) for logits_BTV, part in zip(logits, parts, strict=True)]
@@ -48,17 +55,14 @@ class MTPForwardBackward(FullModelForwardBackward):
                 loss_sum.detach() / part.num_valid_tokens().clamp(min=1),
                 "mean",
             )
-        total = sums[0] + self.loss_weight / self.depth * torch.stack(sums[1:]).sum()
-        (total / divisor).backward()
-        return total.detach()
+        return sums[0] + self.loss_weight / self.depth * torch.stack(sums[1:]).sum()
 
     def _compute_all_logits(self, batch: TokenBatch) -> Tensor:
         """Compute logits [(1 + K) B, T, V]: next-token logits first, then those of each depth."""
-        with self.precision.autocast(self.device):
-            logits: Tensor = self.model(
-                batch.tokens,
-                batch.positions,
-                **build_document_kwargs(batch),
-                mtp_tokens_KBT=stack_mtp_tokens(batch, self.depth),
-            )
-            return logits
+        logits: Tensor = self.model(
+            batch.tokens,
+            batch.positions,
+            **build_document_kwargs(batch),
+            mtp_tokens_KBT=stack_mtp_tokens(batch, self.depth),
+        )
+        return logits

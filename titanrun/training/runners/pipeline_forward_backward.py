@@ -15,6 +15,7 @@ from titanrun.components.data.token_batch import TokenBatch, build_document_kwar
 from titanrun.config.suggest import format_word_list
 from titanrun.distributed.dtensor import full_tensor
 from titanrun.distributed.pipeline import Pipeline, StageInputs
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.training.runners.forward_backward import Loss, OutputFn
 
 BatchOrMicrobatches = TokenBatch | Sequence[TokenBatch]
@@ -31,6 +32,7 @@ class PipelineForwardBackward:
     accepts_microbatches: ClassVar[bool] = True
     pipeline: Pipeline
     loss: Loss
+    weights: WorkingWeights
 
     def forward_backward(
         self, batch: BatchOrMicrobatches, divisor: Tensor, *, loss: Loss | None = None
@@ -43,9 +45,10 @@ class PipelineForwardBackward:
             sums.append(loss_sum.detach().clone())
             return loss_sum / divisor
 
-        self.pipeline.forward_backward(
-            [build_stage_inputs(part) for part in parts], compute_microbatch_loss
-        )
+        with self.weights.swap_in():
+            self.pipeline.forward_backward(
+                [build_stage_inputs(part) for part in parts], compute_microbatch_loss
+            )
         return self._sum_losses(sums)
 
     @torch.no_grad()
@@ -53,11 +56,11 @@ class PipelineForwardBackward:
         """Compute the loss sum without gradients."""
         parts, measured = self._to_microbatches(batch), loss or self.loss
         inputs = [build_stage_inputs(part) for part in parts]
-        return self._sum_losses(
-            self.pipeline.forward(
+        with self.weights.swap_in():
+            sums = self.pipeline.forward(
                 inputs, lambda logits_MTV, number: measured(logits_MTV, parts[number])
             )
-        )
+        return self._sum_losses(sums)
 
     @torch.no_grad()
     def compute_outputs(self, batch: BatchOrMicrobatches, output_fn: OutputFn) -> dict[str, Tensor]:
@@ -67,9 +70,10 @@ class PipelineForwardBackward:
         """
         parts = self._to_microbatches(batch)
         inputs = [build_stage_inputs(part) for part in parts]
-        found = self.pipeline.forward(
-            inputs, lambda logits_MTV, number: output_fn(logits_MTV, parts[number])
-        )
+        with self.weights.swap_in():
+            found = self.pipeline.forward(
+                inputs, lambda logits_MTV, number: output_fn(logits_MTV, parts[number])
+            )
         return self._broadcast_from_last_stage(
             {name: torch.cat([part[name] for part in found]) for name in found[0]} if found else {}
         )

@@ -35,11 +35,27 @@ def convert_model(
 def log_conversions(
     recipe: Recipe, model: nn.Module, conversions: Sequence[ConversionReport]
 ) -> None:
-    """Log the effect of each converter, and the module tree if the recipe enables it."""
+    """Log the effect of each converter, and the module tree if the recipe enables it.
+
+    Log how many parameters are trained, too, if some are frozen.
+    """
     for converter, conversion in zip(recipe.converters, conversions, strict=True):
         log.info("%s: %s", converter.name, conversion.summary)
+    if share := format_trainable_share(model):
+        log.info("%s", share)
     if recipe.model.print_after_conversion:
         log.info("%s", model)
+
+
+def format_trainable_share(model: nn.Module) -> str:
+    """Format how many parameters of a whole model are trained, empty if all are.
+
+    Example: `trainable: 2,293,760 of 598,343,680 parameters (0.38%)`.
+    """
+    total = sum(parameter.numel() for parameter in model.parameters())
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    share = f"{trained:,} of {total:,} parameters ({trained / max(total, 1):.2%})"
+    return "" if trained == total else f"trainable: {share}"
 
 
 def check_conversions(

@@ -30,6 +30,7 @@ from titanrun.training.engine import Engine
 from titanrun.training.train_state import TrainState
 from titanrun.worker.build.epochs_to_steps import get_num_steps
 from titanrun.worker.weights.initial_weights import get_initial_checkpoint, load_initial_weights
+from titanrun.worker.weights.saved_tokenizer import collect_assets
 from titanrun.worker.worker_job import WorkerJob
 
 
@@ -55,6 +56,7 @@ def build_checkpoint_manager(
         store.ranks.broadcast_from_main(lambda: check_can_be_folder(store.folder))
     run_id = store.ranks.broadcast_from_main(lambda: read_run_id(run_dir))
     text = clear_load_step(job.resolved_text)
+    is_main = job.rank_info.is_main_rank
     return CheckpointManager(
         config=config,
         store=store,
@@ -66,6 +68,7 @@ def build_checkpoint_manager(
         async_saver=build_async_save(config, store, job.rank_info) if in_background else None,
         trainer_state=rl_state,
         run_id=run_id,
+        assets=collect_assets(recipe) if is_saving_enabled(config) and is_main else {},
         check_owner=RunIdentity(run_id, text).check_owner,
     )
 

@@ -1,26 +1,40 @@
 """Builders of a run's data: tokenizer, datasets, data loader, collator and validators."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from titanrun.components.data.config import DatasetConfig
 from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.components.data.dataloader_config import DataLoaderConfig
+from titanrun.components.data.dealt_dataloader import DealtDataLoader
 from titanrun.components.data.document_ids import DocumentIdFn, get_document_id_fn
+from titanrun.components.data.document_split import HOLDOUT, HOLDOUT_BY, Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.source_faults import RetryPolicy
 from titanrun.components.data.token_collator import Collator, TokenCollator
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.components.validation.validator import Validator, ValidatorGroup
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.nested_problems import nest_problems
-from titanrun.config.problems import DataPath, problem_error
+from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.config import AttentionConfig, unwrap_auto
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from titanrun.components.data import stream_head
+else:
+    # imported only for streams: it imports the readers of all file formats
+    stream_head = LazyModule("titanrun.components.data.stream_head")
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +56,8 @@ def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
         known = unwrap_auto(recipe.model.vocab_size)
         if tokenizer.vocab_size > known:
             message = (
-                f"the tokenizer has {tokenizer.vocab_size} entries, but model.vocab_size is {known}"
+                f"the tokenizer has {tokenizer.vocab_size:,} entries, "
+                f"but model.vocab_size is {known:,}"
             )
             raise problem_error(
                 "conflict", message, hint=f"set model.vocab_size to {tokenizer.vocab_size} or more"
@@ -63,7 +78,7 @@ def build_document_id_fn(recipe: Recipe, tokenizer: Tokenizer | None) -> Documen
 
 @dataclass(frozen=True, slots=True)
 class DataParallelRank:
-    """Data-parallel rank and size."""
+    """Data-parallel rank and size, in the replica group of this rank if there are several."""
 
     dp_rank: int = 0
     dp_size: int = 1
@@ -81,10 +96,17 @@ def build_dataloader(
         tokenizer=tokenizer,
         seq_len=training.seq_len,
         run_dir=run_dir,
+        holdout=get_holdout(recipe),
     )
     assert training.global_batch_size != "auto"
+    piece_size = training.local_batch_size * data_parallel_rank.dp_size
+    loader = (
+        partial(DealtDataLoader, piece_size=piece_size)
+        if recipe.fault_tolerance.enable
+        else DistributedDataLoader
+    )
     with nest_problems(path):
-        return DistributedDataLoader(
+        return loader(
             rows,
             seed=recipe.debug.seed,
             shuffle=training.dataset.shuffle,
@@ -100,7 +122,9 @@ def build_dataloader(
 def build_collator(recipe: Recipe, device: torch.device) -> Collator:
     """Build the collator of token ids, or of the model family for other modalities."""
     if recipe.model.modality == "tokens":
-        return TokenCollator(unwrap_auto(recipe.model.vocab_size))
+        return TokenCollator(
+            unwrap_auto(recipe.model.vocab_size), appends_padding=recipe.loss.head == "scalar"
+        )
     precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
     build = load_family_module(type(recipe.model), "collator").build_family_collator
     collator: Collator = build(recipe.model, device=device, dtype=precision.compute_dtype)
@@ -130,39 +154,81 @@ def build_validator(
     config = recipe.validation
     if not config.enable:
         return None
-    assert config.dataset is not None and config.dataset != "auto" and config.seq_len != "auto"
-    sets: list[tuple[str, DataPath, DatasetConfig]] = [
-        ("validation/loss", ("validation", "dataset"), config.dataset)
-    ]
-    for number, held_out in enumerate(config.further):
-        sets.append(
-            (
-                f"validation/{held_out.id}/loss",
-                ("validation", "further", number, "dataset"),
-                held_out.dataset,
-            )
-        )
+    assert config.seq_len != "auto"
     found = {}
-    for metric, path, dataset in sets:
+    for one in list_held_out_sets(recipe):
         rows = build_dataset(
-            dataset, path, recipe, tokenizer=tokenizer, seq_len=config.seq_len, run_dir=run_dir
+            one.dataset,
+            one.path,
+            recipe,
+            tokenizer=tokenizer,
+            seq_len=config.seq_len,
+            run_dir=run_dir,
+            holdout=one.holdout,
+            max_rows=count_validation_rows(recipe),
         )
         if len(rows) == 0:
             raise problem_error(
                 "data",
                 "the held-out data has no sequences",
-                path=path,
+                path=one.path,
                 hint="use more data or a smaller validation.seq_len",
             )
-        found[metric] = Validator(
+        found[one.metric] = Validator(
             config,
             dataset=rows,
             collator=collator,
             dp_rank=data_parallel_rank.dp_rank,
             dp_size=data_parallel_rank.dp_size,
-            recipe_path=path,
+            recipe_path=one.path,
         )
     return ValidatorGroup(found)
+
+
+def count_validation_rows(recipe: Recipe) -> int | None:
+    """Return the number of sequences that validation reads of each set, None for all."""
+    config = recipe.validation
+    assert config.local_batch_size != "auto"
+    return None if config.steps is None else config.steps * config.local_batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutSet:
+    """Data that is validated: the metric of its loss, and where its dataset is in the recipe."""
+
+    metric: str
+    path: DataPath
+    dataset: DatasetConfig
+    holdout: Holdout | None = None
+
+
+def list_held_out_sets(recipe: Recipe) -> list[HeldOutSet]:
+    """Return the sets of a recipe that validates, that of `validation.dataset` first.
+
+    Without one, it is the documents that training holds out.
+    """
+    config, holdout = recipe.validation, get_holdout(recipe, is_validation=True)
+    if holdout is not None:
+        dataset = recipe.training.dataset
+        first = HeldOutSet("validation/loss", ("training", "dataset"), dataset, holdout)
+    else:
+        assert config.dataset is not None and config.dataset != "auto"
+        first = HeldOutSet("validation/loss", ("validation", "dataset"), config.dataset)
+    further = [
+        HeldOutSet(
+            f"validation/{one.id}/loss", ("validation", "further", number, "dataset"), one.dataset
+        )
+        for number, one in enumerate(config.further)
+    ]
+    return [first, *further]
+
+
+def get_holdout(recipe: Recipe, *, is_validation: bool = False) -> Holdout | None:
+    """Return one side of the split of the training documents, None if none are held out."""
+    config = recipe.validation
+    if config.holdout is None:
+        return None
+    return Holdout(config.holdout, config.holdout_by, is_validation=is_validation)
 
 
 def build_dataset(
@@ -173,23 +239,35 @@ def build_dataset(
     tokenizer: Tokenizer | None,
     seq_len: int,
     run_dir: Path,
+    holdout: Holdout | None = None,
+    max_rows: int | None = None,
 ) -> IndexedDataset:
-    """Build one dataset.
+    """Build one dataset, or one side of the split of its documents.
+
+    Of a stream, at least `max_rows` sequences are tokenized, or all if it is None.
 
     Raises:
         ProblemsFound: the dataset contains ids for which the model has no embedding.
     """
-    with nest_problems(path):
-        rows: IndexedDataset = config.load_builder()(
+    with move_holdout_problems(), nest_problems(path):
+        # a dataset of a plug-in need not know the keyword
+        split = {} if holdout is None else {"holdout": holdout}
+        build = config.load_builder()
+        if config.is_streamed:
+            retries = RetryPolicy(recipe.validation.dataloader.retry_timeout_seconds)
+            build = partial(stream_head.build_stream_head, rows=max_rows, retries=retries)
+        rows: IndexedDataset = build(
             config,
             tokenizer=tokenizer,
-            sample_length=seq_len + 1,
+            # a scalar head reads the last token of a conversation, which must be an input
+            sample_length=seq_len if recipe.loss.head == "scalar" else seq_len + 1,
             cache_folder=get_cache_folder(recipe, run_dir),
+            **split,
         )
         known = unwrap_auto(recipe.model.vocab_size)
         if known is not None and rows.max_token_id >= known:
             message = (
-                f"the data contains token id {rows.max_token_id}, but model.vocab_size is {known}"
+                f"the data contains token id {rows.max_token_id}, but model.vocab_size is {known:,}"
             )
             raise problem_error(
                 "data",
@@ -197,6 +275,21 @@ def build_dataset(
                 hint=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenize again",
             )
     return rows
+
+
+@contextmanager
+def move_holdout_problems() -> Iterator[None]:
+    """Move problems with the split of a dataset's documents to the section validation."""
+    try:
+        yield
+    except ProblemsFound as error:
+        moved = [
+            replace(problem, path=("validation", problem.path[-1]))
+            if problem.path and problem.path[-1] in (HOLDOUT, HOLDOUT_BY)
+            else problem
+            for problem in error.problems
+        ]
+        raise ProblemsFound(moved) from error
 
 
 def get_cache_folder(recipe: Recipe, run_dir: Path) -> Path:

@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.components.data.document_ids import DocumentIdFn
+from titanrun.components.data.sample_loader import SampleLoader
 from titanrun.components.data.token_collator import Collator
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.components.validation.validator import ValidatorGroup
@@ -27,8 +27,13 @@ from titanrun.worker.build.build_data import (
     build_validator,
     enable_pin_memory,
 )
-from titanrun.worker.build.build_dpo_reference import build_dpo_reference, return_batch
 from titanrun.worker.build.build_engine import build_engine, set_determinism
+from titanrun.worker.build.build_loss_inputs import build_loss_inputs
+from titanrun.worker.build.build_stream_loader import (
+    build_stream_loader,
+    new_stream_group,
+    plan_training_streams,
+)
 from titanrun.worker.build.epochs_to_steps import (
     check_epochs_not_reduced,
     get_global_batch_size,
@@ -69,7 +74,7 @@ def build_data_source(
     load_initial_state(recipe, checkpoints)
     check_epochs_not_reduced(recipe, steps_done=state.step)
     log_run_start(recipe, job, device, meshes, num_samples=num_samples)
-    add_reference = build_dpo_reference(recipe, engine, checkpoints.rank_group, build)
+    prepare_batches = build_loss_inputs(recipe, engine, checkpoints.rank_group, build)
     return SourceParts(
         recipe=recipe,
         source=DataSource(
@@ -85,7 +90,7 @@ def build_data_source(
         dataloader=data.dataloader,
         tokenizer=data.tokenizer,
         collator=data.collator,
-        add_reference=None if add_reference is return_batch else add_reference,
+        prepare_batches=prepare_batches,
         validator=data.validator,
     )
 
@@ -94,7 +99,7 @@ def build_data_source(
 class TrainData:
     """Training and validation data of this rank, with collator and document ids."""
 
-    dataloader: DistributedDataLoader
+    dataloader: SampleLoader
     collator: Collator
     validator: ValidatorGroup | None
     document_id_fn: DocumentIdFn
@@ -115,9 +120,18 @@ def build_data(
     The main rank prepares files before the other ranks open them.
     """
     run_dir = job.resolved_path.parent
+    ranks = new_stream_group(recipe)
+    plans = plan_training_streams(recipe, ranks)
     with main_rank_first(job.store, job.rank_info, "data"):
         tokenizer = build_tokenizer(recipe)
-        dataloader = build_dataloader(recipe, tokenizer, run_dir, data_parallel_rank)
+        dataloader: SampleLoader
+        if plans:
+            assert tokenizer is not None, "a rule asks for one"
+            dataloader = build_stream_loader(
+                recipe, tokenizer, run_dir, data_parallel_rank, ranks, plans
+            )
+        else:
+            dataloader = build_dataloader(recipe, tokenizer, run_dir, data_parallel_rank)
         collator = build_collator(recipe, device)
         validation_collator = enable_pin_memory(collator, recipe.validation.dataloader, device)
         validator = build_validator(

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.components.tokenizers.end_of_turn import find_end_ids
+from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.problems import problem_error
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
@@ -45,8 +46,8 @@ def build_text_sampler(
         room = get_max_seq_len(recipe) - len(ids)
         if not ids or room < config.max_new_tokens:
             message = (
-                f"the prompt has {len(ids)} tokens, but only {max(room, 0)} of the "
-                f"{config.max_new_tokens} new tokens fit into seq_len {get_max_seq_len(recipe)}"
+                f"the prompt has {len(ids):,} tokens, but only {max(room, 0):,} of the "
+                f"{config.max_new_tokens} new tokens fit into seq_len {get_max_seq_len(recipe):,}"
             )
             raise problem_error(
                 "data",
@@ -55,7 +56,7 @@ def build_text_sampler(
                 hint="lower max_new_tokens or raise seq_len",
             )
         prompts.append(SamplePrompt(text, ids))
-    ends = frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
+    ends = find_sample_end_ids(recipe, tokenizer)
     file = run_dir / SAMPLES_FILE if is_main_rank else None
     return TextSampler(
         engine, prompts, config.freq, config.max_new_tokens, ends, tokenizer.decode, file
@@ -105,3 +106,10 @@ def render_sample_prompt(recipe: Recipe, text: str) -> str:
     return load_training_template(recipe).render(
         [{"role": "user", "content": text}], add_generation_prompt=True
     )
+
+
+def find_sample_end_ids(recipe: Recipe, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the ids at which a sample ends; in a chat also those that end a reply."""
+    if recipe.metrics.samples.chat and isinstance(tokenizer, ChatTokenizer):
+        return find_end_ids(load_training_template(recipe), tokenizer)
+    return frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})

@@ -32,12 +32,19 @@ METRICS_FILE = "metrics.jsonl"
 RANKS_FOLDER = "ranks"
 
 
-def build_metric_logger(recipe: Recipe, job: WorkerJob, *, first_step: int) -> MetricLogger:
+def build_metric_logger(
+    recipe: Recipe, job: WorkerJob, *, first_step: int, writes_run: bool = True
+) -> MetricLogger:
     """Build the logger of metrics. The caller must close it.
 
     The first rank logs to all outputs, the others to their log file and their rank's own outputs.
+    In a replica group the log file has a logger of its own, without `writes_run`.
     """
-    trackers: dict[str, Tracker] = {"log file": StepLogTracker()}
+    trackers: dict[str, Tracker] = {}
+    if not writes_run or job.rank_info.group is None:
+        trackers["log file"] = StepLogTracker()
+    if not writes_run:
+        return MetricLogger(trackers=trackers)
     rank, run_dir = job.rank_info.rank, job.resolved_path.parent
     if rank > 0:
         if not recipe.metrics.save_for_all_ranks:

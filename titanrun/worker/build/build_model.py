@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from titanrun.components.converters.lora import init_adapters
 from titanrun.components.data.document_ids import DocumentIdFn
 from titanrun.components.data.mtp_labels import attach_mtp_labels
+from titanrun.components.losses.config import ChunkedCrossEntropyConfig
 from titanrun.components.metrics.step_metrics import record_metric
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -17,15 +18,22 @@ from titanrun.distributed.chunked_loss import ChunkedLMHead
 from titanrun.distributed.determinism import WeightInitRng
 from titanrun.distributed.device import CPU, is_accelerator
 from titanrun.distributed.dtypes import set_default_dtype
+from titanrun.distributed.head_loss import (
+    HeadLossOptions,
+    LogitGradientFn,
+    compute_logit_gradients,
+)
 from titanrun.distributed.meta_device import allocate_model, init_on_meta_device
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.spec.pipeline_stages import plan_pipeline, should_overlap_passes
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings, has_tied_embeddings
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.shared.moe_load_balance import LoadBalancer, get_moe_layers
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import Engine
 from titanrun.training.optimizer_in_backward import OptimizerInBackward
+from titanrun.training.replicas.group_engine import GroupEngine
 from titanrun.training.runners.chunked_forward_backward import ChunkedLossForwardBackward
 from titanrun.training.runners.forward_backward import ForwardBackward, Loss
 from titanrun.training.runners.mtp_forward_backward import MTPForwardBackward
@@ -155,14 +163,16 @@ def build_engine_from_model(
     schedule = recipe.lr_scheduler.load_builder()(recipe.lr_scheduler)
     loss = build_loss(recipe)
     tied = build_tied_embeddings(recipe, model, parallelized, meshes)
+    weights = WorkingWeights(model, parallelized.precision)
     steps_early = getattr(recipe.optimizer, "early_step_in_backward", False)
-    return Engine(
+    engine_class = GroupEngine if recipe.fault_tolerance.enable else Engine
+    return engine_class(
         model,
         optimizer,
         schedule,
         loss,
         device=device,
-        precision=parallelized.precision,
+        working_weights=weights,
         max_norm=recipe.training.max_norm,
         meshes=meshes,
         sequence_sharding=parallelized.sequence_sharding,
@@ -172,7 +182,7 @@ def build_engine_from_model(
         tied_embeddings=tied,
         document_id_fn=wrap_with_mtp_labels(recipe, document_id_fn),
         runner=build_forward_backward(
-            recipe, model, parallelized, loss, device=device, meshes=meshes
+            recipe, model, parallelized, loss, weights, device=device, meshes=meshes
         ),
     )
 
@@ -182,6 +192,7 @@ def build_forward_backward(
     model: nn.Module,
     parallelized: ParallelizedModel,
     loss: Loss,
+    weights: WorkingWeights,
     *,
     device: torch.device,
     meshes: ParallelMeshes | None,
@@ -189,14 +200,13 @@ def build_forward_backward(
     """Build the forward-backward runner. Return None for plain passes that compute logits."""
     if parallelized.stages is not None:
         return build_pipeline_forward_backward(
-            recipe, parallelized, loss, device=device, meshes=meshes
+            recipe, parallelized, loss, weights, device=device, meshes=meshes
         )
     if recipe.loss.mtp_loss_weight is not None:
         return MTPForwardBackward(
             model,
             loss,
-            parallelized.precision,
-            device,
+            weights,
             recipe.model.mtp_depth(),
             recipe.loss.mtp_loss_weight,
         )
@@ -206,8 +216,20 @@ def build_forward_backward(
         model.get_submodule("output"),
         recipe.loss.num_loss_chunks,
         needs_full_logits=not is_loss_parallel(recipe),
+        cross_entropy=build_head_loss_options(recipe),
     )
-    return ChunkedLossForwardBackward(model, loss, parallelized.precision, device, head)
+    return ChunkedLossForwardBackward(model, loss, weights, head)
+
+
+def build_head_loss_options(recipe: Recipe) -> HeadLossOptions | None:
+    """Build the options of the loss that the head computes, None for losses of plug-ins."""
+    config = recipe.loss
+    if not isinstance(config, ChunkedCrossEntropyConfig):
+        return None
+    compute: LogitGradientFn = compute_logit_gradients
+    if recipe.compile.enable and "loss" in recipe.compile.components:
+        compute = torch.compile(compute, backend=recipe.compile.backend)
+    return HeadLossOptions(config.num_chunks, config.label_smoothing, config.z_loss, compute)
 
 
 def wrap_with_mtp_labels(recipe: Recipe, document_id_fn: DocumentIdFn) -> DocumentIdFn:
@@ -266,6 +288,7 @@ def build_pipeline_forward_backward(
     recipe: Recipe,
     parallelized: ParallelizedModel,
     loss: Loss,
+    weights: WorkingWeights,
     *,
     device: torch.device,
     meshes: ParallelMeshes | None,
@@ -279,13 +302,12 @@ def build_pipeline_forward_backward(
         plan_pipeline(recipe.parallelism, recipe.model.module_names()),
         group=group,
         device=device,
-        autocast=lambda: parallelized.precision.autocast(device),
         enable_overlap=build_pair_overlap(parallelized.stages)
         if should_overlap_passes(recipe.parallelism)
         else None,
     )
     # a rule checks that a pipeline processes token batches
-    return cast(ForwardBackward, pipeline_runner.PipelineForwardBackward(stages, loss))
+    return cast(ForwardBackward, pipeline_runner.PipelineForwardBackward(stages, loss, weights))
 
 
 def build_pair_overlap(stages: Mapping[int, nn.Module]) -> Callable[[Any], None]:

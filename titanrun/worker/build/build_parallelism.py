@@ -50,7 +50,7 @@ class ParallelizedModel:
     """Properties of a parallelized model that its passes need.
 
     Args:
-        precision: the precision to be applied by the passes.
+        precision: the precision to be applied by the passes. FSDP applies its own.
         stages: pipeline stages by index. None without a pipeline.
         sequence_sharding: split of sequences over context-parallel ranks. None if they are whole.
     """
@@ -93,7 +93,7 @@ def parallelize_model(
     if is_tied and stages is not None:
         retie_weights(model, stages)
     return ParallelizedModel(
-        precision.without_autocast if all(are_shared) else precision, stages, sequence_sharding
+        precision.as_stored if all(are_shared) else precision, stages, sequence_sharding
     )
 
 

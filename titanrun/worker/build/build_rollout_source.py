@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,18 +21,23 @@ from titanrun.rl.config import RlConfig
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
 from titanrun.rl.reference_model import ReferenceModel
 from titanrun.rl.rollout_recorder import RolloutRecorder
-from titanrun.rl.rollout_runner import RolloutRunner
-from titanrun.rl.rollout_source import RolloutLayout, RolloutSource
+from titanrun.rl.rollout_source import (
+    AnyRolloutRunner,
+    AnyWeightSync,
+    RolloutLayout,
+    RolloutSource,
+)
 from titanrun.rl.rollout_validation import RolloutValidator
+from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay
 from titanrun.rl.state import RlState
-from titanrun.rl.weight_sync.weight_sync import WeightSync
 from titanrun.training.engine import Engine
+from titanrun.training.preference_inputs import PrepareBatchesFn, disable_adapters
 from titanrun.training.runners.forward_backward import Loss
 from titanrun.training.train_state import TrainState
 from titanrun.worker.build.build_checkpoints import build_checkpoint_manager, load_initial_state
 from titanrun.worker.build.build_data import build_dataset, build_document_id_fn, build_tokenizer
-from titanrun.worker.build.build_dpo_reference import disable_adapters
 from titanrun.worker.build.build_engine import build_engine, set_determinism
+from titanrun.worker.build.build_fleet import build_fleet
 from titanrun.worker.build.build_rollouts import build_rollouts_and_weight_sync
 from titanrun.worker.build.epochs_to_steps import check_epochs_not_reduced, resolve_epochs
 from titanrun.worker.build.run_start_log import log_run_start
@@ -78,13 +84,15 @@ def build_rollout_source(
             weight_sync=weight_sync,
             state=rl_state,
             max_prompts=get_max_prompts(recipe, num_prompts),
+            recorder=build_schedule_recorder(config, job),
+            replay=build_schedule_replay(config),
         ),
         engine=engine,
         state=state,
         checkpoints=checkpoints,
         dataloader=dataloader,
         tokenizer=tokenizer,
-        add_reference=build_reference_fn(recipe, config, engine, device, meshes, tokenizer),
+        prepare_batches=build_reference_fn(recipe, config, engine, device, meshes, tokenizer),
         rollouts=build_rollout_parts(config, job, runner, prompts, rl_state),
     )
 
@@ -97,14 +105,29 @@ def open_rollouts(
     meshes: ParallelMeshes | None,
     tokenizer: Tokenizer,
     exit_stack: ExitStack,
-) -> tuple[RolloutRunner, WeightSync]:
+) -> tuple[AnyRolloutRunner, AnyWeightSync]:
     """Build generation and weight synchronization, which the exit stack closes."""
-    runner, weight_sync = build_rollouts_and_weight_sync(
-        recipe, config, job, device, meshes, tokenizer
+    runner, weight_sync = (
+        build_fleet(recipe, config, job)
+        if config.fleet.processes
+        else build_rollouts_and_weight_sync(recipe, config, job, device, meshes, tokenizer)
     )
     exit_stack.callback(runner.close)
     exit_stack.callback(weight_sync.transport.close)
     return runner, weight_sync
+
+
+def build_schedule_recorder(config: RlConfig, job: WorkerJob) -> ScheduleRecorder | None:
+    """Build the recorder of the completions of each step, or return None without one."""
+    if not config.schedule.record:
+        return None
+    return ScheduleRecorder(job.resolved_path.parent if job.rank_info.is_main_rank else None)
+
+
+def build_schedule_replay(config: RlConfig) -> ScheduleReplay | None:
+    """Build the replay of a recorded run, or return None without one."""
+    path = config.schedule.replay
+    return None if path is None else ScheduleReplay(Path(path))
 
 
 def get_max_prompts(recipe: Recipe, num_prompts: int) -> int | None:
@@ -120,7 +143,7 @@ def get_max_prompts(recipe: Recipe, num_prompts: int) -> int | None:
 def build_rollout_parts(
     config: RlConfig,
     job: WorkerJob,
-    runner: RolloutRunner,
+    runner: AnyRolloutRunner,
     prompts: "PromptData",
     rl_state: RlState,
 ) -> RolloutParts:
@@ -212,7 +235,7 @@ def build_reference_fn(
     device: torch.device,
     meshes: ParallelMeshes | None,
     tokenizer: Tokenizer,
-) -> partial[Any] | None:
+) -> PrepareBatchesFn | None:
     """Build the function that adds the reference's log-probabilities to batches.
 
     Return None if `rl.reference` is not set. The reference is the policy without its adapters, or

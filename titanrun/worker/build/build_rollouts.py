@@ -1,20 +1,22 @@
 """Builders of RL rollouts: generator, environment, rewards, weight synchronization."""
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from titanrun.components.tokenizers.chat_template import load_folder_chat_template
+from titanrun.components.tokenizers.chat_template import load_chat_template
+from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.nested_problems import nest_problems
+from titanrun.distributed.device import CPU
 from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.object_collectives import get_default_rank_group, new_file_io_group
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import get_precision
 from titanrun.distributed.quantized_weights import QuantizedWeight, cast_parameters_
+from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.chat_renderer import ChatRenderer, PlainRenderer, Renderer
@@ -57,9 +59,10 @@ def build_rollouts_and_weight_sync(
     runner = build_rollout_runner(
         recipe,
         config,
-        job,
+        job.resolved_path.parent / "logs",
         build_generator_resources(recipe, config, job, device, meshes, tokenizer),
         tokenizer,
+        device,
     )
     return runner, build_weight_sync(recipe, config, job, runner.generator)
 
@@ -67,18 +70,21 @@ def build_rollouts_and_weight_sync(
 def build_rollout_runner(
     recipe: Recipe,
     config: RlConfig,
-    job: WorkerJob,
+    logs: Path,
     resources: GeneratorResources,
     tokenizer: Tokenizer,
+    device: torch.device,
 ) -> RolloutRunner:
-    """Build the runner of conversations with generator, environment, rewards and renderer."""
-    logs = job.resolved_path.parent / "logs"
+    """Build the runner of conversations with generator, environment, rewards and renderer.
+
+    `logs` is the folder of the programs' logs.
+    """
     environment: Environment = config.environment.load_builder()(config.environment, logs=logs)
     generator: Generator = config.generator.load_builder()(config.generator, resources=resources)
     return RolloutRunner(
         generator=generator,
         environment=environment,
-        reward_function=build_reward_function(config, logs),
+        reward_function=build_reward_function(config, logs, device=device),
         renderer=build_renderer(config, tokenizer),
         samples_per_prompt=config.rollout.samples_per_prompt,
         max_tokens=config.rollout.max_tokens or recipe.training.seq_len,
@@ -103,18 +109,16 @@ def build_generator_resources(
     """Build the resources of a generator."""
     training = recipe.training
     precision = get_precision(training.dtype, training.mixed_precision_param)
-
-    def autocast() -> AbstractContextManager[object]:
-        return precision.autocast(device) if config.batch_invariant else nullcontext()
-
+    # a trainer's fp32 weights and their copies, or weights that are in the compute dtype already
+    generator_precision = precision if config.batch_invariant else precision.as_stored
     return GeneratorResources(
         build_model=lambda is_split: clone_policy_model(
             recipe, device, get_generator_dtype(recipe, config), meshes if is_split else None
         ),
         sampling=config.sampling,
-        end_ids=frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id}),
+        end_ids=find_completion_end_ids(config, tokenizer),
         encode=partial(tokenizer.encode, add_bos=False, add_eos=True),
-        autocast=autocast,
+        build_working_weights=lambda model: WorkingWeights(model, generator_precision),
         process_config=GeneratorProcessConfig(
             resolved_text=job.resolved_text,
             dtype_name=str(get_generator_dtype(recipe, config)).removeprefix("torch."),
@@ -165,23 +169,37 @@ def clone_policy_model(
     return model.eval().requires_grad_(False)
 
 
+def find_completion_end_ids(config: RlConfig, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the ids at which a completion ends; in a chat those that end a reply."""
+    if config.rollout.renderer == "chat" and isinstance(tokenizer, ChatTokenizer):
+        with nest_problems(("rl", "rollout", "renderer")):
+            return find_end_ids(load_chat_template(tokenizer), tokenizer)
+    return frozenset() if tokenizer.eos_id is None else frozenset({tokenizer.eos_id})
+
+
 def build_renderer(config: RlConfig, tokenizer: Tokenizer) -> Renderer:
     """Build the converter from conversations to tokens."""
     if config.rollout.renderer == "plain":
         return PlainRenderer(tokenizer)
     assert isinstance(tokenizer, ChatTokenizer)
     with nest_problems(("rl", "rollout", "renderer")):
-        template = load_folder_chat_template(tokenizer.folder)
+        template = load_chat_template(tokenizer)
     return ChatRenderer(tokenizer, partial(template.render, add_generation_prompt=True))
 
 
-def build_reward_function(config: RlConfig, logs: Path) -> RewardFunction:
-    """Build the rewards by name. Repeated names are numbered."""
+def build_reward_function(
+    config: RlConfig, logs: Path, *, device: torch.device = CPU
+) -> RewardFunction:
+    """Build the rewards by name, those with models on `device`. Repeated names are numbered."""
     rewards: dict[str, tuple[Reward, float]] = {}
     for reward in config.rewards:
         name = get_unique_name(str(reward.name), rewards)  # type: ignore[attr-defined]
         rewards[name] = (
-            reward.load_builder()(reward, log=logs / f"reward-{name.replace(' ', '-')}.log"),
+            reward.load_builder()(
+                reward,
+                log=logs / f"reward-{name.replace(' ', '-')}.log",
+                **({"device": device} if reward.uses_device else {}),
+            ),
             reward.weight,
         )
     return RewardFunction(rewards, config.rollout.truncation_reward, config.rollout.error_reward)
@@ -192,9 +210,17 @@ def build_weight_sync(
 ) -> WeightSync:
     """Build the weight synchronization from engine to generator."""
     transport = build_weight_transport(config, job.resolved_path.parent / WEIGHTS_FOLDER)
-    # the generator quantizes the matrices again: to the same codes if they arrive unrounded
-    names = get_parameter_names(recipe) - get_quantized_names(recipe)
-    return WeightSync(transport, generator, get_generator_dtype(recipe, config), names)
+    return WeightSync(
+        transport, generator, get_generator_dtype(recipe, config), get_sent_names(recipe)
+    )
+
+
+def get_sent_names(recipe: Recipe) -> frozenset[str]:
+    """Return the names of the tensors that are sent in the generator's dtype.
+
+    The generator quantizes the other matrices again: to the same codes if they arrive unrounded.
+    """
+    return get_parameter_names(recipe) - get_quantized_names(recipe)
 
 
 def get_parameter_names(recipe: Recipe) -> frozenset[str]:

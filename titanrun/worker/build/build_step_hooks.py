@@ -18,6 +18,7 @@ import torch
 
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.metrics.spec.console_stream import drain_console
+from titanrun.config.pluralize import pluralize
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.object_collectives import get_default_rank_group
 from titanrun.distributed.parallel_meshes import ParallelMeshes
@@ -34,10 +35,10 @@ from titanrun.training.gc_control import GarbageCollection
 from titanrun.training.hooks.checkpoint_schedule_hook import CheckpointScheduleHook
 from titanrun.training.hooks.expert_load_hook import ExpertLoadHook, number_moe_layers
 from titanrun.training.hooks.gc_hook import GcHook
+from titanrun.training.hooks.loss_inputs_hook import LossInputsHook
 from titanrun.training.hooks.loss_spike_hook import LossSpikeHook
 from titanrun.training.hooks.nonfinite_report_hook import NonFiniteReportHook
 from titanrun.training.hooks.profiler_hook import ProfilerHook
-from titanrun.training.hooks.reference_hook import ReferenceHook
 from titanrun.training.hooks.samples_hook import SamplesHook
 from titanrun.training.hooks.status_hook import StatusHook
 from titanrun.training.hooks.step_replay_hook import StepReplayHook
@@ -96,7 +97,7 @@ def build_step_hooks(
         # before the hooks that may wait for other ranks
         build_straggler_hook(parts),
         build_step_replay_hook(parts),
-        ReferenceHook(parts.add_reference) if parts.add_reference else None,
+        LossInputsHook(parts.prepare_batches) if parts.prepare_batches else None,
         LogprobCheckHook(recipe.rl) if rollouts and recipe.rl else None,
         build_expert_load_hook(parts, meshes),
         NonFiniteReportHook(partial(write_nonfinite_report, parts, job)),
@@ -164,7 +165,7 @@ def build_validation_hook(parts: SourceParts) -> TrainHook | None:
         return RolloutValidationHook(parts.rollouts.validator, parts.rollouts.runner)
     if parts.validator is None:
         return None
-    return ValidationHook(parts.validator, parts.add_reference or (lambda batch: batch))
+    return ValidationHook(parts.validator, parts.prepare_batches or list)
 
 
 def build_samples_hook(parts: SourceParts, job: WorkerJob) -> SamplesHook | None:
@@ -254,8 +255,11 @@ def write_nonfinite_report(
         "first_bad_module": report.first_nonfinite_module,
         "bad_gradients": [name for name, norm in norms.items() if isinstance(norm, str)],
         "gradient_norms": norms,
+        "weights": f"after {pluralize(report.num_later_updates, 'further update')}"
+        if report.num_later_updates
+        else "of the step",
     }
-    name = f"non-finite-step-{values.step}-rank-{job.rank_info.rank}.json"
+    name = f"non-finite-step-{values.step}-{job.rank_info.file_stem}.json"
     path = job.resolved_path.parent / "logs" / name
     try:
         path.parent.mkdir(exist_ok=True)
@@ -274,7 +278,7 @@ def end_hung_rank(job: WorkerJob, hang: Hang) -> NoReturn:
     The hung thread cannot do so itself. A rank that does not answer is named instead of this one.
     """
     run_dir, place = job.resolved_path.parent, job.rank_info
-    stacks = dump_stacks(run_dir / "logs" / f"stacks-rank-{place.rank}.txt")
+    stacks = dump_stacks(run_dir / "logs" / f"stacks-{place.file_stem}.txt")
     # the others hang because of it, and cannot know it without asking
     silent = [] if job.heartbeats is None else job.heartbeats.find_silent_ranks()
     message = f"error[hang]: {format_hang(hang, place.rank, silent)}; its stacks are in {stacks}"
@@ -295,7 +299,7 @@ def end_hung_rank(job: WorkerJob, hang: Hang) -> NoReturn:
             },
         )
     status = read_json_or_empty(run_dir / STATUS)
-    if place.is_main_rank and status:
+    if place.is_main_rank and place.group is None and status:
         write_indented_json(run_dir / STATUS, {**status, "state": "failed", "exit_code": EXIT_HANG})
     if place.world_size > 1:
         time.sleep(HANG_REPORT_SECONDS)

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from titanrun.components.metrics.step_metrics import StepMetrics
+from titanrun.config.lazy_module import LazyModule
 from titanrun.distributed.device import select_device
 from titanrun.distributed.heartbeat import on_heartbeat
 from titanrun.recipe.recipe import Recipe
@@ -25,9 +28,15 @@ from titanrun.worker.build.build_step_hooks import (
     build_watchdog,
 )
 from titanrun.worker.build.epochs_to_steps import get_num_steps
-from titanrun.worker.build.source_parts import SourceBuilder
+from titanrun.worker.build.source_parts import LoopParts, SourceBuilder, SourceParts
 from titanrun.worker.process_group_setup import init_distributed
 from titanrun.worker.worker_job import WorkerJob
+
+if TYPE_CHECKING:
+    from titanrun.worker.build import build_replica_groups
+else:
+    # imported only for replica groups: it imports torchft
+    build_replica_groups = LazyModule("titanrun.worker.build.build_replica_groups")
 
 
 @contextmanager
@@ -57,29 +66,46 @@ def build_train_loop(
     ):
         parts = source(recipe, job, device, meshes, stack)
         recipe, first_step = parts.recipe, parts.state.step
-        metrics = stack.enter_context(build_metric_logger(recipe, job, first_step=first_step))
+        loop = build_loop_parts(
+            parts, job, signals if meshes is None else SyncedSignals(signals, device)
+        )
+        metrics = stack.enter_context(loop.metrics)
         # ranks that are done wait for the files of the main rank
         stack.enter_context(closing(watchdog))
         after_step = stack.enter_context(
             maybe_enable_profiling(recipe, job, device, first_step=first_step)
         )
-        yield TrainLoop(
+        yield loop.build(
             engine=parts.engine,
-            source=parts.source,
             state=parts.state,
             config=build_loop_config(recipe, stop_after_step=job.rank_info.stop_after_step),
             metrics=metrics,
             step_metrics=StepMetrics(device),
             throughput=build_throughput(recipe, device, meshes),
-            signals=signals if meshes is None else SyncedSignals(signals, device),
             guard=build_nonfinite_guard(recipe, device),
             recovery=RecoveryBudget(recipe.guard),
             watchdog=watchdog,
-            checkpoints=parts.checkpoints if is_saving_enabled(recipe.checkpoint) else None,
             hooks=build_step_hooks(
                 parts, job, meshes, on_step=on_step, after_step=after_step, watchdog=watchdog
             ),
         )
+
+
+def build_loop_parts(
+    parts: SourceParts, job: WorkerJob, signals: SignalRequests | SyncedSignals
+) -> LoopParts:
+    """Build what differs between runs with and without replica groups."""
+    if parts.recipe.fault_tolerance.enable:
+        return build_replica_groups.build_group_loop_parts(parts, job, signals)
+    return LoopParts(
+        partial(
+            TrainLoop,
+            source=parts.source,
+            signals=signals,
+            checkpoints=parts.checkpoints if is_saving_enabled(parts.recipe.checkpoint) else None,
+        ),
+        build_metric_logger(parts.recipe, job, first_step=parts.state.step),
+    )
 
 
 @contextmanager

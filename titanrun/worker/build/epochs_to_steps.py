@@ -8,8 +8,10 @@ from titanrun.recipe.resolving.run_length import compute_tokens_per_step
 from titanrun.recipe.rules.schedule import schedule_covers_run, warmup_within_run
 
 
-def resolve_epochs(recipe: Recipe, *, num_samples: int) -> Recipe:
+def resolve_epochs(recipe: Recipe, *, num_samples: int | None) -> Recipe:
     """Return the recipe with the number of steps that its epochs amount to.
+
+    `num_samples` is the number of samples of an epoch, None for a stream, which has no epochs.
 
     Global batches continue from one epoch into the next, so every sample is used once per epoch.
     Samples at the very end that do not fill a global batch are dropped.
@@ -20,6 +22,7 @@ def resolve_epochs(recipe: Recipe, *, num_samples: int) -> Recipe:
     training = recipe.training
     if training.epochs is None:
         return recipe
+    assert num_samples is not None, "a rule refuses epochs of a stream"
     total, size = training.epochs * num_samples, get_samples_per_step(recipe)
     if total < size:
         noun, size_field = "sequence", "global_batch_size"
@@ -99,14 +102,15 @@ def get_num_steps(recipe: Recipe) -> int:
     return recipe.training.steps
 
 
-def format_training_length(recipe: Recipe, *, num_samples: int) -> str:
-    """Format the length in every unit.
+def format_training_length(recipe: Recipe, *, num_samples: int | None) -> str:
+    """Format the length in every unit, without epochs for a stream.
 
     Example: `80 steps of 16 sequences of 256 tokens: 327,680 tokens, 0.42 epochs of 3,020
     sequences`.
     """
     steps = get_num_steps(recipe)
     if recipe.rl is not None:
+        assert num_samples is not None
         prompts = get_samples_per_step(recipe)
         epochs = pluralize(steps * prompts / num_samples, "epoch")
         return (
@@ -119,6 +123,8 @@ def format_training_length(recipe: Recipe, *, num_samples: int) -> str:
         f"{pluralize(steps, 'step')} of {pluralize(size, 'sequence')} "
         f"of {pluralize(recipe.training.seq_len, 'token')}"
     )
+    if num_samples is None:
+        return f"{batch}: {pluralize(tokens, 'token')} of a stream in {recipe.training.lanes} lanes"
     left = (recipe.training.epochs or 0) * num_samples - steps * size
     rest = f", {pluralize(left, 'sequence')} at the end dropped" if left > 0 else ""
     epochs = pluralize(steps * size / num_samples, "epoch")

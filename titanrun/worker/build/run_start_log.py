@@ -4,18 +4,26 @@ import logging
 
 import torch
 
+from titanrun.config.pluralize import pluralize
 from titanrun.distributed.device import emulates_bfloat16, get_device_name
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision, get_precision
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.run_metadata import record_decisions
-from titanrun.worker.build.epochs_to_steps import format_training_length, get_num_steps
+from titanrun.recipe.rundir.value_sources import is_decided
+from titanrun.worker.build.epochs_to_steps import (
+    format_training_length,
+    get_global_batch_size,
+    get_num_steps,
+)
 from titanrun.worker.hardware_info import get_hardware_info
 from titanrun.worker.process_group_setup import collect_machine_decisions
 from titanrun.worker.worker_job import WorkerJob
 
 log = logging.getLogger(__name__)
+
+NOTHING_SAVED = "nothing is saved (checkpoint.enable: false)"
 
 
 def log_run_start(
@@ -24,11 +32,11 @@ def log_run_start(
     device: torch.device,
     meshes: ParallelMeshes | None,
     *,
-    num_samples: int,
+    num_samples: int | None,
 ) -> None:
     """Log a summary of the run on the main rank, and record machine-dependent decisions."""
     if job.rank_info.is_main_rank:
-        log_run_summary(recipe, job, device, num_samples=num_samples)
+        log_run_summary(recipe, job, device, meshes, num_samples=num_samples)
         record_decisions(
             job.resolved_path.parent,
             collect_machine_decisions(device, meshes) | {"steps": get_num_steps(recipe)},
@@ -37,7 +45,12 @@ def log_run_start(
 
 
 def log_run_summary(
-    recipe: Recipe, job: WorkerJob, device: torch.device, *, num_samples: int
+    recipe: Recipe,
+    job: WorkerJob,
+    device: torch.device,
+    meshes: ParallelMeshes | None,
+    *,
+    num_samples: int | None,
 ) -> None:
     """Log the model, the device and the length of the run, and warn of slow settings."""
     precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
@@ -58,6 +71,24 @@ def log_run_summary(
         recipe.training.dtype,
         get_device_name(device),
         format_training_length(recipe, num_samples=num_samples),
+    )
+    if not recipe.checkpoint.enable:
+        log.info("%s", NOTHING_SAVED)
+    ranks = 1 if meshes is None else meshes.parallel_dims.dp_size
+    if ranks > 1 and is_decided(job.resolved_path.parent, "training.global_batch_size"):
+        log.info("%s", format_global_batch(recipe, ranks))
+
+
+def format_global_batch(recipe: Recipe, ranks: int) -> str:
+    """Format a global batch that follows from the number of ranks, and how to keep that of one.
+
+    Example: `global batch: 16 sequences = 8 a rank x 2 ranks (training.global_batch_size: 8 keeps
+    what one rank has)`.
+    """
+    local = recipe.training.local_batch_size
+    return (
+        f"global batch: {pluralize(get_global_batch_size(recipe), 'sequence')} = {local} a rank "
+        f"x {ranks} ranks (training.global_batch_size: {local} keeps what one rank has)"
     )
 
 

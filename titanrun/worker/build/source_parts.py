@@ -7,16 +7,19 @@ from typing import Any, Protocol
 
 import torch
 
-from titanrun.components.data.dataloader import DistributedDataLoader
+from titanrun.components.data.sample_loader import SampleLoader
+from titanrun.components.metrics.metric_logger import MetricLogger
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.components.validation.validator import ValidatorGroup
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.rollout_recorder import RolloutRecorder
-from titanrun.rl.rollout_runner import RolloutRunner
+from titanrun.rl.rollout_source import AnyRolloutRunner
 from titanrun.rl.rollout_validation import RolloutValidator
 from titanrun.training.checkpoint_manager import CheckpointManager
 from titanrun.training.engine import Engine
+from titanrun.training.loop import TrainLoop
+from titanrun.training.preference_inputs import PrepareBatchesFn
 from titanrun.training.train_hook import StepSource
 from titanrun.training.train_state import TrainState
 from titanrun.worker.worker_job import WorkerJob
@@ -26,7 +29,7 @@ from titanrun.worker.worker_job import WorkerJob
 class RolloutParts:
     """Parts of an RL run from which hooks are built."""
 
-    runner: RolloutRunner
+    runner: AnyRolloutRunner
     recorder: RolloutRecorder
     validator: RolloutValidator | None
 
@@ -40,8 +43,8 @@ class SourceParts:
     Args:
         recipe: recipe with its length in steps.
         collator: collator whose encoders generate sample images.
-        add_reference: adds the outputs of a reference model to a batch. None if the loss does not
-            use a reference.
+        prepare_batches: adds to the batches of a step what the loss reads beside tokens, such as
+            the outputs of a reference model. None if it reads only tokens.
         validator: validation datasets of pretraining.
         rollouts: parts of an RL run. None for other kinds.
     """
@@ -51,12 +54,20 @@ class SourceParts:
     engine: Engine
     state: TrainState
     checkpoints: CheckpointManager
-    dataloader: DistributedDataLoader
+    dataloader: SampleLoader
     tokenizer: Tokenizer | None
     collator: Any = None
-    add_reference: Callable[[Any], Any] | None = None
+    prepare_batches: PrepareBatchesFn | None = None
     validator: ValidatorGroup | None = None
     rollouts: RolloutParts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """Builder of the training loop from its further arguments, and the logger of its metrics."""
+
+    build: Callable[..., TrainLoop]
+    metrics: MetricLogger
 
 
 class SourceBuilder(Protocol):

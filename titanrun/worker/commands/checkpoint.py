@@ -35,9 +35,12 @@ from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.checkpoint import find_export_replacement_problems
 from titanrun.recipe.rundir.checkpoint_lookup import to_absolute_path
 from titanrun.training.engine import MODEL_PREFIX
-from titanrun.worker.training_template import find_training_template
+from titanrun.worker.training_template import find_training_end_ids
 from titanrun.worker.weights import torchtitan_weights
+from titanrun.worker.weights.gguf_checkpoint import export_gguf
 from titanrun.worker.weights.huggingface_export import (
+    GENERATION_FILE,
+    build_config_json,
     collect_huggingface_files,
     get_weights_file_stem,
 )
@@ -48,6 +51,7 @@ from titanrun.worker.weights.quantize_export import (
     build_export_quantization,
     flatten_quantized_tensors,
 )
+from titanrun.worker.weights.saved_tokenizer import use_saved_tokenizer
 from titanrun.worker.weights.saved_weights import (
     build_meta_model,
     load_checkpoint_tensors,
@@ -87,10 +91,13 @@ def export_checkpoint_weights(job: CheckpointRequest) -> int:
     """Write the weights of a checkpoint in another format."""
     checkpoint, out = CheckpointReader(parse_storage_path(job["checkpoint"])), Path(job["out"])
     weights = load_verified_weights(checkpoint)
-    recipe = load_checkpoint_recipe(checkpoint)
-    if job["merge"]:
+    recipe = use_saved_tokenizer(load_checkpoint_recipe(checkpoint), checkpoint.folder)
+    if job["merge"] or (job["format"] == "gguf" and any(map(is_adapter, weights))):
         weights = merge_adapter_weights(weights, recipe, checkpoint)
     is_adapter_alone = job["format"] == "hf" and any(map(is_adapter, weights))
+    if job["format"] == "gguf":
+        export_gguf(out, weights, recipe, dtype=job["dtype"], with_modelfile=job["ollama"])
+        return 0
     if job["dtype"] is not None:
         dtype = get_dtype(job["dtype"])
         weights = {
@@ -138,8 +145,13 @@ def export_checkpoint_to_huggingface(
         raise ProblemsFound(problems)
     family = load_family_module(type(recipe.model), "huggingface")
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
-    config = family.to_huggingface_config(
-        recipe.model, dtypes.pop() if len(dtypes) == 1 else "float32"
+    assert recipe.tokenizer != "auto"
+    is_scored = getattr(recipe.model, "head", "lm") == "scalar"
+    config = build_config_json(
+        recipe.model,
+        dtypes.pop() if len(dtypes) == 1 else "float32",
+        recipe.tokenizer,
+        find_training_end_ids(recipe) if is_scored else (),
     )
     theirs: Mapping[str, Tensor] = family.to_huggingface(recipe.model, weights)
     metadata: Mapping[str, str] = {}
@@ -155,14 +167,7 @@ def export_checkpoint_to_huggingface(
             )
         )
         config = {**config, "quantization_config": quantization.to_transformers_config()}
-    assert recipe.tokenizer != "auto"
-    try:
-        files, texts = collect_huggingface_files(
-            recipe.tokenizer, recipe.model, find_training_template(recipe)
-        )
-    except ProblemsFound as error:
-        sys.stderr.write(f"exporting without the tokenizer: {error}\n")
-        files, texts = [], {}
+    files, texts = collect_recipe_files(recipe)
     write_hf_folder(
         out,
         theirs,
@@ -175,11 +180,35 @@ def export_checkpoint_to_huggingface(
     )
 
 
+def collect_recipe_files(recipe: Recipe) -> tuple[list[Path], dict[str, bytes]]:
+    """Return the files next to exported weights, with the template that the run trains with.
+
+    Without a readable tokenizer there are none, with a message.
+    """
+    assert recipe.tokenizer != "auto"
+    try:
+        return collect_huggingface_files(
+            recipe.tokenizer,
+            recipe.model,
+            find_training_end_ids(recipe),
+        )
+    except ProblemsFound as error:
+        sys.stderr.write(f"exporting without the tokenizer: {error}\n")
+        return [], {}
+
+
 def export_adapters(out: Path, weights: dict[str, Tensor], recipe: Recipe) -> None:
-    """Write a folder that peft can load on top of the run's base model."""
+    """Write a folder that peft can load on top of the run's base model.
+
+    It holds the tokenizer's files and the chat template that the adapters were trained with, but
+    no generation_config.json, which belongs to the base model.
+    """
     lora = find_lora_converter(recipe)
     assert lora is not None, "only a run with adapters saves adapters"
-    write_adapters(out, split_adapters(weights)[1], lora, recipe.model)
+    files, texts = collect_recipe_files(recipe)
+    contents = {**{file.name: file.read_bytes() for file in files}, **texts}
+    contents.pop(GENERATION_FILE, None)
+    write_adapters(out, split_adapters(weights)[1], lora, recipe.model, contents)
 
 
 def write_torch(out: Path, weights: dict[str, Tensor]) -> None:
@@ -267,7 +296,7 @@ def format_tensor_difference(one: Tensor, other: Tensor) -> str:
     """Format the largest difference and the number of different values."""
     differs = one != other
     largest = (one.double() - other.double()).abs().max().item()
-    return f"{int(differs.sum())} of {one.numel()} values differ, by {largest:.3g} at most"
+    return f"{int(differs.sum()):,} of {one.numel():,} values differ, by {largest:.3g} at most"
 
 
 if __name__ == "__main__":

@@ -6,25 +6,54 @@ It also verifies and prunes the cache of tokenized data.
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.data.chat_config import (
+    ChatDatasetConfig,
+    ConversationsConfig,
+)
 from titanrun.components.data.data_inspection import (
     DataSummary,
+    ReplyEnds,
     label_text_segments,
     summarize_dataset,
 )
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.sample_order import compute_epoch_order, get_epoch_size
-from titanrun.components.data.token_cache_maintenance import prune_token_cache, verify_token_cache
-from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.components.data.stream_preview import PREVIEW_SEQUENCES, StreamPreview
+from titanrun.components.data.token_cache_maintenance import (
+    discard_damaged_indexes,
+    finish_repair,
+    prune_token_cache,
+    verify_token_cache,
+)
+from titanrun.components.tokenizers.chat_template import load_chat_template
+from titanrun.components.tokenizers.end_of_turn import find_end_ids
+from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 from titanrun.config.tree import format_path
+from titanrun.distributed.object_collectives import RankGroup
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text
-from titanrun.recipe.rules.data import get_datasets_with_paths
-from titanrun.worker.build.build_data import build_dataset, build_tokenizer, get_cache_folder
+from titanrun.recipe.rules.data import get_all_datasets, get_datasets_with_paths
+from titanrun.worker.build.build_data import (
+    DataParallelRank,
+    build_dataset,
+    build_tokenizer,
+    count_validation_rows,
+    get_cache_folder,
+    get_holdout,
+    list_held_out_sets,
+)
+from titanrun.worker.build.build_stream_loader import (
+    DATASET_PATH,
+    build_stream_loader,
+    plan_training_streams,
+)
 from titanrun.worker.commands.dry_build import build_problem_to_dict
 
 DataRequest = dict[str, Any]
@@ -53,26 +82,35 @@ def main() -> int:
 def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
     """Tokenize all datasets that are not cached, and return section and size of each."""
     recipe = load_resolved_text(request["resolved"])
-    _, opened = open_datasets(recipe)
-    folder = str(get_cache_folder(recipe, Path()))
+    folder = get_cache_folder(recipe, Path())
+    discarded = discard_damaged_indexes(folder) if request["repair"] else {}
+    try:
+        _, opened = open_datasets(recipe, preview=0)
+    finally:
+        repaired = finish_repair(folder, discarded)
     return [
-        {"section": section, "rows": get_epoch_size(rows), "folder": folder}
+        {
+            "section": section,
+            "rows": None if isinstance(rows, StreamPreview) else get_epoch_size(rows),
+            "folder": str(folder),
+        }
         for section, rows in opened.items()
-    ]
+    ] + [{"repaired": entry} for entry in repaired]
 
 
 def show_samples(request: DataRequest) -> list[DataRequest]:
     """Return the first or the requested samples of a run, and a summary of all samples."""
     recipe = load_resolved_text(request["resolved"])
-    tokenizer, opened = open_datasets(recipe)
-    looks = {
-        section: summarize_dataset(rows, eos_id=None if tokenizer is None else tokenizer.eos_id)
-        for section, rows in opened.items()
-    }
+    preview = max(PREVIEW_SEQUENCES, request["count"], (request["row"] or 0) + 1)
+    tokenizer, opened = open_datasets(recipe, preview=preview)
+    reply_ends = build_reply_ends(recipe, tokenizer)
+    looks = summarize_datasets(opened, tokenizer, reply_ends)
     return [
         {
             "section": section,
-            "samples": decode_samples(recipe, section, rows, tokenizer, request)
+            "samples": decode_samples(
+                recipe, section, rows, tokenizer, request, reply_ends.get(section)
+            )
             if request["section"] in (None, section.partition(".")[0])
             else [],
             **build_data_summary(rows, looks[section], looks.get("training")),
@@ -85,10 +123,7 @@ def compute_data_stats(request: DataRequest) -> list[DataRequest]:
     """Return a summary of all samples, with lengths of documents and loss tokens per sample."""
     recipe = load_resolved_text(request["resolved"])
     tokenizer, opened = open_datasets(recipe)
-    looks = {
-        section: summarize_dataset(rows, eos_id=None if tokenizer is None else tokenizer.eos_id)
-        for section, rows in opened.items()
-    }
+    looks = summarize_datasets(opened, tokenizer, build_reply_ends(recipe, tokenizer))
     return [
         {
             "section": section,
@@ -100,8 +135,44 @@ def compute_data_stats(request: DataRequest) -> list[DataRequest]:
     ]
 
 
-def open_datasets(recipe: Recipe) -> tuple[Tokenizer | None, dict[str, IndexedDataset]]:
-    """Build the tokenizer, and the dataset of each section that reads data."""
+def summarize_datasets(
+    opened: Mapping[str, IndexedDataset],
+    tokenizer: Tokenizer | None,
+    reply_ends: Mapping[str, ReplyEnds],
+) -> dict[str, DataSummary]:
+    """Return a summary of each dataset."""
+    eos_id = None if tokenizer is None else tokenizer.eos_id
+    return {
+        section: summarize_dataset(rows, eos_id=eos_id, reply_ends=reply_ends.get(section))
+        for section, rows in opened.items()
+    }
+
+
+def build_reply_ends(recipe: Recipe, tokenizer: Tokenizer | None) -> dict[str, ReplyEnds]:
+    """Return the check of replies of each dataset with conversations."""
+    if not isinstance(tokenizer, ChatTokenizer):
+        return {}
+    found: dict[str, set[int]] = {}
+    sections = [place for place, _ in get_datasets_with_paths(recipe)]
+    for path, dataset in get_all_datasets(recipe):
+        section = next((place for place in sections if path[: len(place)] == place), None)
+        config = dataset.to_chat_config() if isinstance(dataset, ConversationsConfig) else dataset
+        if section is None or not isinstance(config, ChatDatasetConfig | RepliesConfig):
+            continue
+        template = load_chat_template(tokenizer)
+        found.setdefault(get_dataset_name(section), set()).update(find_end_ids(template, tokenizer))
+    if recipe.validation.holdout is not None and "training" in found:
+        found["validation"] = found["training"]
+    return {name: ReplyEnds(ids, tokenizer) for name, ids in found.items()}
+
+
+def open_datasets(
+    recipe: Recipe, *, preview: int = PREVIEW_SEQUENCES
+) -> tuple[Tokenizer | None, dict[str, IndexedDataset]]:
+    """Build the tokenizer, and the dataset of each section that reads data.
+
+    Of a stream, only the first `preview` sequences are read.
+    """
     if recipe.model.modality != "tokens":
         hint = "open the files directly: a run reads only their names and captions"
         raise problem_error(
@@ -111,16 +182,48 @@ def open_datasets(recipe: Recipe) -> tuple[Tokenizer | None, dict[str, IndexedDa
             hint=hint,
         )
     tokenizer = build_tokenizer(recipe)
-    lengths: dict[Any, Any] = {
-        "training": recipe.training.seq_len,
-        "validation": recipe.validation.seq_len,
-    }
-    return tokenizer, {
-        get_dataset_name(place): build_dataset(
-            config, place, recipe, tokenizer=tokenizer, seq_len=lengths[place[0]], run_dir=Path()
+    opened: dict[str, IndexedDataset] = {
+        "training": preview_stream(recipe, tokenizer, count=preview)
+        if recipe.training.dataset.is_streamed
+        else build_dataset(
+            recipe.training.dataset,
+            DATASET_PATH,
+            recipe,
+            tokenizer=tokenizer,
+            seq_len=recipe.training.seq_len,
+            run_dir=Path(),
+            holdout=get_holdout(recipe),
         )
-        for place, config in get_datasets_with_paths(recipe)
     }
+    for one in list_held_out_sets(recipe) if recipe.validation.enable else ():
+        assert recipe.validation.seq_len != "auto"
+        name = get_dataset_name(one.path) if one.holdout is None else "validation"
+        opened[name] = build_dataset(
+            one.dataset,
+            one.path,
+            recipe,
+            tokenizer=tokenizer,
+            seq_len=recipe.validation.seq_len,
+            run_dir=Path(),
+            holdout=one.holdout,
+            max_rows=count_validation_rows(recipe),
+        )
+    return tokenizer, opened
+
+
+def preview_stream(recipe: Recipe, tokenizer: Tokenizer | None, *, count: int) -> IndexedDataset:
+    """Return the first sequences of the training data, which is streamed."""
+    assert tokenizer is not None, "a rule asks for one"
+    loader = build_stream_loader(
+        recipe,
+        tokenizer,
+        None,
+        DataParallelRank(),
+        RankGroup(),
+        plan_training_streams(recipe, RankGroup()),
+    )
+    with closing(loader):
+        return StreamPreview(loader, count=count)
 
 
 def get_dataset_name(path: DataPath) -> str:
@@ -139,16 +242,27 @@ def decode_samples(
     rows: IndexedDataset,
     tokenizer: Tokenizer | None,
     request: DataRequest,
+    reply_ends: ReplyEnds | None,
 ) -> list[DataRequest]:
     """Return samples as text."""
     if request["row"] is not None:
         numbers = [request["row"]] if request["row"] < len(rows) else []
     else:
-        is_shuffled = section == "training" and recipe.training.dataset.shuffle
+        is_shuffled = (
+            section == "training"
+            and recipe.training.dataset.shuffle
+            and not isinstance(rows, StreamPreview)
+        )
         order = compute_epoch_order(rows, 0, seed=recipe.debug.seed if is_shuffled else None)
         numbers = order[: request["count"]].tolist()
+    has_labels = recipe.loss.compares == "labels"
     return [
-        {"row": number, "pieces": label_text_segments(rows[number], tokenizer)}
+        {
+            "row": number,
+            "pieces": label_text_segments(
+                rows[number], tokenizer, reply_ends, has_labels=has_labels
+            ),
+        }
         for number in numbers
     ]
 
@@ -164,6 +278,7 @@ def build_data_summary(
     )
     return {
         "rows": get_epoch_size(rows),
+        "is_stream": isinstance(rows, StreamPreview),
         "looked_at": data_summary.num_samples,
         "row_length": data_summary.num_tokens // max(1, data_summary.num_samples),
         "documents": len(data_summary.document_lengths),
@@ -174,6 +289,8 @@ def build_data_summary(
         "without_labels": data_summary.loss_tokens_per_sample.count(0),
         "duplicates": len(data_summary.document_digests) - len(set(data_summary.document_digests)),
         "in_training": shared,
+        "replies": data_summary.num_replies,
+        "without_end": data_summary.num_replies_without_end,
         "left_out": getattr(rows, "num_dropped", 0),
         "cut": getattr(rows, "num_truncated", 0),
     }

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.data.config import ConversationsConfig, DatasetConfig
+from titanrun.components.data.chat_config import ConversationsConfig
+from titanrun.components.data.config import DatasetConfig
 from titanrun.components.data.document_ids import DocumentIdFn
+from titanrun.components.data.document_split import Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.token_batch import TokenBatch, build_document_kwargs
 from titanrun.components.evaluation.config import ExactMatchTaskConfig, LossTaskConfig, TaskConfig
@@ -37,7 +39,12 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.training.decoding import generate
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.build.build_data import build_dataset, build_document_id_fn, build_tokenizer
+from titanrun.worker.build.build_data import (
+    build_dataset,
+    build_document_id_fn,
+    build_tokenizer,
+    get_holdout,
+)
 from titanrun.worker.weights.load_model import WeightSource, load_model
 from titanrun.worker.worker_failures import classify_failure
 
@@ -111,8 +118,8 @@ class LoadedEvalModel:
         longest = max(map(len, prompts)) + max_new_tokens
         if longest > self.max_seq_len:
             message = (
-                f"a prompt and its completion may have {longest} tokens, "
-                f"but the model supports at most {self.max_seq_len}"
+                f"a prompt and its completion may have {longest:,} tokens, "
+                f"but the model supports at most {self.max_seq_len:,}"
             )
             raise problem_error(
                 "data",
@@ -132,8 +139,18 @@ class LoadedEvalModel:
             for continuation in found
         ]
 
-    def open_dataset(self, dataset: DatasetConfig, *, seq_len: int) -> IndexedDataset:
-        """Build a dataset."""
+    @property
+    def held_out(self) -> tuple[DatasetConfig, Holdout] | None:
+        """Training dataset with the side of its documents that training holds out."""
+        holdout = get_holdout(self.recipe, is_validation=True)
+        return None if holdout is None else (self.recipe.training.dataset, holdout)
+
+    def open_dataset(self, dataset: DatasetConfig | None, *, seq_len: int) -> IndexedDataset:
+        """Build a dataset, or that of the held-out documents."""
+        holdout = None
+        if dataset is None:
+            assert self.held_out is not None, "the rule tasks-have-data checks this"
+            dataset, holdout = self.held_out
         return build_dataset(
             dataset,
             ("dataset",),
@@ -141,6 +158,7 @@ class LoadedEvalModel:
             tokenizer=self.tokenizer,
             seq_len=seq_len,
             run_dir=self.cache_folder,
+            holdout=holdout,
         )
 
     @property
@@ -199,7 +217,7 @@ def get_evaluation_tasks(recipe: Recipe) -> tuple[TaskConfig, ...]:
     if recipe.evaluation.tasks:
         return recipe.evaluation.tasks
     dataset = recipe.validation.dataset
-    if dataset is None:
+    if dataset is None and recipe.validation.holdout is None:
         hint = "set validation.dataset, or 'evaluation.tasks=[{name: loss, dataset: {...}}]'"
         raise problem_error(
             "usage",
@@ -211,7 +229,7 @@ def get_evaluation_tasks(recipe: Recipe) -> tuple[TaskConfig, ...]:
     loss = LossTaskConfig.model_validate({**data, "seq_len": recipe.validation.seq_len})
     return (
         (loss, ExactMatchTaskConfig.model_validate(data))
-        if isinstance(dataset, ConversationsConfig)
+        if isinstance(dataset or recipe.training.dataset, ConversationsConfig)
         else (loss,)
     )
 
@@ -235,7 +253,8 @@ def check_task(recipe: Recipe, task: TaskConfig, number: int, max_seq_len: int) 
     seq_len = getattr(task, "seq_len", None)
     if isinstance(seq_len, int) and seq_len > max_seq_len:
         message = (
-            f"sequences of {seq_len} tokens are too long: the model supports at most {max_seq_len}"
+            f"sequences of {seq_len:,} tokens are too long: "
+            f"the model supports at most {max_seq_len:,}"
         )
         raise problem_error(
             "usage", message, path=(*TASKS_PATH, number, "seq_len"), hint="use shorter sequences"
@@ -245,8 +264,11 @@ def check_task(recipe: Recipe, task: TaskConfig, number: int, max_seq_len: int) 
 def format_task_data(task: TaskConfig) -> str:
     """Return a short name of a task's data: a word or a path."""
     source = getattr(task, "dataset", task)
+    if source is None:
+        return "validation.holdout"
     named = (
         getattr(source, "path", None)
+        or getattr(source, "repo", None)
         or getattr(source, "split", None)
         or getattr(source, "task", None)
     )

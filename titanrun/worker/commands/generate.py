@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.end_of_turn import find_end_ids
+from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.lazy_module import LazyModule
@@ -25,9 +28,10 @@ from titanrun.training.decoding import Continuation, generate
 from titanrun.training.stop_texts import StopTexts
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.image_generation import generate_images, get_image_size
-from titanrun.worker.training_template import load_training_template
+from titanrun.worker.training_template import find_stop_token_ids, load_training_template
 from titanrun.worker.weights.load_model import load_end_token_ids
 from titanrun.worker.weights.load_model import load_model as loaded
+from titanrun.worker.weights.saved_tokenizer import use_saved_tokenizer
 from titanrun.worker.worker_failures import classify_failure
 
 if TYPE_CHECKING:
@@ -77,7 +81,7 @@ def generate_and_print(job: GenerateCommandRequest, *, should_print: bool = True
 
     With several processes, which generate the same, only one prints.
     """
-    recipe = parse_resolved_recipe(job["resolved"])
+    recipe = load_job_recipe(job)
     check_modality_options(recipe, job)
     if recipe.model.modality == "images":
         size = get_image_size(recipe, job["size"])
@@ -105,7 +109,7 @@ def generate_and_print(job: GenerateCommandRequest, *, should_print: bool = True
             prompts,
             max_new_tokens=job["max_new_tokens"],
             sampling=sampling,
-            eos_ids=frozenset() if job["ignore_eos"] else load_end_token_ids(tokenizer, job),
+            eos_ids=frozenset() if job["ignore_eos"] else find_stop_ids(tokenizer, recipe, job),
             should_stop=StopTexts(tokenizer, job["stop"]).is_reached,
         )
     for prompt, continuation in zip(job["prompt"], found, strict=True) if should_print else ():
@@ -160,6 +164,14 @@ def parse_resolved_recipe(resolved_text: str) -> Recipe:
         return load_resolved(file)
 
 
+def load_job_recipe(job: GenerateCommandRequest) -> Recipe:
+    """Return the recipe of the weights, with the tokenizer that the checkpoint holds."""
+    recipe = parse_resolved_recipe(job["resolved"])
+    if "checkpoint" not in job:
+        return recipe
+    return use_saved_tokenizer(recipe, parse_storage_path(job["checkpoint"]))
+
+
 def encode_prompt(
     text: str, tokenizer: Tokenizer, recipe: Recipe, job: GenerateCommandRequest
 ) -> list[int]:
@@ -182,6 +194,17 @@ def encode_prompt(
     return ids
 
 
+def find_stop_ids(
+    tokenizer: Tokenizer, recipe: Recipe, job: GenerateCommandRequest
+) -> frozenset[int]:
+    """Return the ids at which generation stops; in a chat also those that end a reply."""
+    assert isinstance(recipe.tokenizer, TokenizerConfig)
+    found = load_end_token_ids(tokenizer, job) | find_stop_token_ids(recipe.tokenizer)
+    if job["chat"] and isinstance(tokenizer, ChatTokenizer):
+        found |= find_end_ids(load_training_template(recipe), tokenizer)
+    return found
+
+
 def check_generation_length(recipe: Recipe, seq_len: int) -> None:
     """Check that the longest prompt with its continuation fits the model.
 
@@ -191,8 +214,8 @@ def check_generation_length(recipe: Recipe, seq_len: int) -> None:
     longest = unwrap_auto(recipe.model.max_seq_len)
     if seq_len > longest:
         message = (
-            f"the longest prompt and --max-new-tokens are {seq_len} tokens, "
-            f"but the model supports at most {longest}"
+            f"the longest prompt and --max-new-tokens are {seq_len:,} tokens, "
+            f"but the model supports at most {longest:,}"
         )
         raise problem_error("usage", message, hint="lower --max-new-tokens")
 

@@ -145,12 +145,13 @@ def measure_layers(model: nn.Module) -> dict[str, Any]:
 
 
 def count_parameter_elements(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
-    """Count parameter elements in five ways and add the parameters to `seen`.
+    """Count parameter elements in six ways and add the parameters to `seen`.
 
     The counts are: of the full parameters, of this rank's shards, of the parts that this rank
-    computes with, of the trainable full parameters, of this rank's trainable shards.
+    computes with, of the trainable full parameters, of this rank's trainable shards, and of this
+    rank's shards that are not quantized.
     """
-    total = [0, 0, 0, 0, 0]
+    total = [0, 0, 0, 0, 0, 0]
     for parameter in parameters:
         if id(parameter) not in seen:
             seen.add(id(parameter))
@@ -166,6 +167,7 @@ def count_parameter_elements(parameters: Iterable[nn.Parameter], seen: set[int])
                     count_compute_elements(parameter),
                     whole * is_trained,
                     kept * is_trained,
+                    kept * (not isinstance(parameter, QuantizedWeight)),
                 )
             ):
                 total[position] += count

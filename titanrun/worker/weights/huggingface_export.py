@@ -2,8 +2,10 @@
 
 import json
 import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +19,9 @@ from titanrun.components.checkpoints.huggingface import (
 )
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.converters.config import AdapterConfig
-from titanrun.components.tokenizers.chat_template import read_template_file
+from titanrun.components.tokenizers.chat_template import read_chat_template
 from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.spec.stop_tokens import list_eos_ids
 from titanrun.components.tokenizers.spec.tokenizer_files import (
     CHAT_TEMPLATE,
     TOKENIZER_CONFIG,
@@ -26,6 +29,7 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_special_token_ids,
     open_tokenizer_folder,
 )
+from titanrun.config.problems import problem_error
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.family import load_family_module
@@ -45,12 +49,12 @@ def export_huggingface(
     dtype_name: str,
     is_writer: bool,
     lora: AdapterConfig | None = None,
-    template: Path | None = None,
+    end_ids: Collection[int] = (),
 ) -> None:
     """Write a folder that transformers can load: config.json, weights, tokenizer files.
 
-    The tokenizer's files are left out if they are unknown. `template` is a chat template in place
-    of the tokenizer's own. Adapters are merged into the weights.
+    The tokenizer's files are left out if they are unknown. `end_ids` end a reply. Adapters are
+    merged into the weights.
     Collective: all ranks must call this, because each may hold a part of the weights. One rank is
     the writer.
     """
@@ -60,8 +64,8 @@ def export_huggingface(
     )
     if not is_writer:
         return
-    files, texts = collect_huggingface_files(tokenizer, model_config, template)
-    config = family.to_huggingface_config(model_config, dtype_name)
+    files, texts = collect_huggingface_files(tokenizer, model_config, end_ids)
+    config = build_config_json(model_config, dtype_name, tokenizer, end_ids)
     stem = get_weights_file_stem(family)
     write_hf_folder(folder, state, config, files, texts, stem=stem)
     log.info(
@@ -69,6 +73,40 @@ def export_huggingface(
         folder,
         "transformers" if stem == WEIGHT_FILE_STEMS[0] else "diffusers",
     )
+
+
+def build_config_json(
+    model_config: ModelConfig,
+    dtype_name: str,
+    tokenizer: TokenizerConfig | None,
+    end_ids: Collection[int] = (),
+) -> dict[str, Any]:
+    """Return the content of config.json for weights of a dtype.
+
+    A model with a scalar head gets a padding id: transformers takes the score of the last token
+    with another id.
+
+    Raises:
+        ProblemsFound: A data problem if a scalar head needs a padding id, but the tokenizer has no
+            token for it.
+    """
+    family = load_family_module(type(model_config), "huggingface")
+    config: dict[str, Any] = family.to_huggingface_config(model_config, dtype_name)
+    if getattr(model_config, "head", "lm") != "scalar":
+        return config
+    ids = {} if tokenizer is None else load_special_token_ids(tokenizer.folder)
+    ends = {*end_ids, ids.get("eos_token")}
+    # the last two never end a conversation either
+    candidates = [ids.get(role) for role in ("pad_token", "unk_token", "bos_token")]
+    found = next((each for each in candidates if each is not None and each not in ends), None)
+    if found is None:
+        raise problem_error(
+            "data",
+            "transformers needs a padding token to read the scores, and the tokenizer has none",
+            path=("tokenizer",),
+            hint="add a pad_token to tokenizer_config.json that is not the end-of-text token",
+        )
+    return {**config, "pad_token_id": found}
 
 
 def gather_huggingface_weights(
@@ -114,13 +152,16 @@ def get_weights_file_stem(family: ModuleType) -> str:
 
 
 def collect_huggingface_files(
-    tokenizer: TokenizerConfig | None, model_config: ModelConfig, template: Path | None = None
+    tokenizer: TokenizerConfig | None,
+    model_config: ModelConfig,
+    end_ids: Collection[int] = (),
 ) -> tuple[list[Path], dict[str, bytes]]:
     """Return the files next to the weights: the tokenizer's files, and generation_config.json.
 
     generation_config.json is that of the folder that the model came from, else a new one with the
-    ids of the tokenizer's special tokens, so that `generate` knows where a text ends. A model that
-    does not generate text has neither. A chat template replaces the tokenizer's own.
+    ids of the tokenizer's special tokens, so that `generate` knows where a text ends. `end_ids`,
+    which end a reply, are added to its `eos_token_id`. A model that does not generate text has
+    neither. A chat template that the tokenizer's config names replaces the one in its folder.
 
     Raises:
         ProblemsFound: A data problem if the tokenizer or the template cannot be read.
@@ -129,25 +170,35 @@ def collect_huggingface_files(
         return [], {}
     files = [] if tokenizer is None else open_tokenizer_folder(tokenizer.folder).all_files
     texts: dict[str, bytes] = {}
-    if tokenizer is not None and template is not None:
-        files, texts = replace_chat_template(files, template)
+    if tokenizer is not None and tokenizer.chat_template is not None:
+        files, texts = replace_chat_template(files, tokenizer.chat_template)
     given = Path(model_config.hf_assets_path or "") / GENERATION_FILE
     if model_config.hf_assets_path is not None and given.is_file():
-        return [*files, given], texts
-    ids = {} if tokenizer is None else load_special_token_ids(tokenizer.folder)
-    text = json.dumps(
-        {f"{role}_id": ids.get(role) for role in ("bos_token", "eos_token", "pad_token")}, indent=2
-    )
+        settings = load_json_object(given)
+        if set(end_ids) <= set(list_eos_ids(settings)):
+            return [*files, given], texts
+    else:
+        ids = {} if tokenizer is None else load_special_token_ids(tokenizer.folder)
+        roles = ("bos_token", "eos_token", "pad_token")
+        settings = {f"{role}_id": ids.get(role) for role in roles}
+    text = json.dumps(add_end_ids(settings, end_ids), indent=2)
     return files, {**texts, GENERATION_FILE: f"{text}\n".encode()}
 
 
-def replace_chat_template(files: list[Path], template: Path) -> tuple[list[Path], dict[str, bytes]]:
+def add_end_ids(settings: Mapping[str, Any], end_ids: Collection[int]) -> dict[str, Any]:
+    """Return the content of generation_config.json with further ids that end a text."""
+    known = list_eos_ids(settings)
+    further = sorted(set(end_ids) - set(known))
+    return {**settings, "eos_token_id": [*known, *further]} if further else dict(settings)
+
+
+def replace_chat_template(files: list[Path], template: str) -> tuple[list[Path], dict[str, bytes]]:
     """Return the files of a tokenizer without its chat template, and those that hold the new one.
 
     Raises:
         ProblemsFound: A data problem if the template cannot be read.
     """
-    texts = {CHAT_TEMPLATE: read_template_file(str(template)).encode()}
+    texts = {CHAT_TEMPLATE: read_chat_template(template).encode()}
     kept = [file for file in files if file.name not in (CHAT_TEMPLATE, "chat_template.json")]
     for file in kept:
         if file.name == TOKENIZER_CONFIG:

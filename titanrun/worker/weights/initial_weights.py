@@ -1,7 +1,7 @@
 """Initial weights of a model, and export of a trained model to a Hugging Face folder."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -26,6 +26,8 @@ from titanrun.components.checkpoints.spec.storage_path import (
     parse_storage_path,
 )
 from titanrun.components.checkpoints.spec.verification import find_damaged_files
+from titanrun.components.checkpoints.tensor_metadata import TensorMetadata
+from titanrun.components.converters.lora import reset_magnitudes
 from titanrun.config.problems import problem_error
 from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.distributed.object_collectives import RankGroup
@@ -41,6 +43,7 @@ from titanrun.training.snapshot_tensors import format_name_list
 log = logging.getLogger(__name__)
 
 INITIAL_LOAD_PATH = ("checkpoint", "initial_load_path")
+HEAD = f"{MODEL_PREFIX}output.weight"
 
 
 def load_initial_weights(
@@ -144,7 +147,11 @@ def load_huggingface(
         model_config, read_dequantized_weights(folder, is_quantized=is_quantized)
     )
     base, _ = split_adapters(engine.named_state_tensors(with_optimizer=False))
+    if model_config.output_dim() == 1:
+        # a scalar head may be missing in the folder
+        base = {name: base[name] for name in base if name.removeprefix(MODEL_PREFIX) in own}
     copy_weights_into(base, {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
+    reset_magnitudes(engine.model)
     log.info("loaded initial weights from %s", folder)
 
 
@@ -226,15 +233,17 @@ def load_checkpoint_weights(
 
     The optimizer state is not loaded.
     """
+    targets, saved = (
+        engine.named_state_tensors(with_optimizer=False),
+        checkpoint.load_tensor_metadata(),
+    )
+    fresh = find_fresh_head(targets, saved)
+    targets = {name: tensor for name, tensor in targets.items() if name not in fresh}
     tolerance = LoadTolerance(
         allows_extra=config.allow_extra,
         allows_cast=True,
         ignore_prefix=OPTIMIZER_PREFIX,
-        names_on_other_ranks=engine.gather_names_on_other_stages(),
-    )
-    targets, saved = (
-        engine.named_state_tensors(with_optimizer=False),
-        checkpoint.load_tensor_metadata(),
+        names_on_other_ranks=engine.gather_names_on_other_stages() | fresh,
     )
     base, adapters = split_adapters(targets)
     if not any(map(is_adapter, saved)):
@@ -254,7 +263,19 @@ def load_checkpoint_weights(
         {name: tensor for name, tensor in targets.items() if isinstance(tensor, QuantizedWeight)},
         plain,
     )
+    if targets is base:
+        reset_magnitudes(engine.model)
     log.info("loaded initial weights from %s", checkpoint.folder)
+
+
+def find_fresh_head(
+    targets: Mapping[str, Tensor], saved: Mapping[str, TensorMetadata]
+) -> frozenset[str]:
+    """Return the name of a scalar head if the checkpoint has the head of a language model."""
+    head = targets.get(HEAD)
+    if head is None or HEAD not in saved or len(head) != 1 or saved[HEAD].shape[0] == 1:
+        return frozenset()
+    return frozenset({HEAD})
 
 
 @torch.no_grad()

@@ -42,14 +42,16 @@ def load_model(
     *,
     seq_len: int,
     meshes: ParallelMeshes | None = None,
+    device: torch.device | None = None,
 ) -> torch.nn.Module:
     """Load the model for sequences of up to `seq_len` tokens, in evaluation mode.
 
-    The dtype is fp32 on a CPU and bf16 on an accelerator. With `meshes`, each tensor-parallel rank
-    has a part of every matrix. Activations and logits are whole on each rank, because prompts have
-    any lengths.
+    The dtype is fp32 on a CPU and bf16 on an accelerator. Without `device` it is that of the
+    recipe, or of `meshes`. With `meshes`, each tensor-parallel rank has a part of every matrix.
+    Activations and logits are whole on each rank, because prompts have any lengths.
     """
-    device = select_device(recipe.device) if meshes is None else meshes.device
+    if device is None:
+        device = select_device(recipe.device) if meshes is None else meshes.device
     with init_on_meta_device():
         model: torch.nn.Module = recipe.model.load_builder()(recipe.model, seq_len=seq_len)
         apply_replacements(recipe, model)

@@ -7,11 +7,10 @@ and lora_B [O, R], as in titanrun.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import safetensors.torch
@@ -21,13 +20,13 @@ from torch import Tensor
 from titanrun.components.checkpoints.adapter_weights import (
     LORA_A_SUFFIX,
     LORA_B_SUFFIX,
+    MAGNITUDE_SUFFIX,
     list_adapted_expert_weights,
     list_adapted_modules,
 )
 from titanrun.components.checkpoints.spec.atomic_folder import atomic_folder
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
 from titanrun.components.converters.config import AdapterConfig
-from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.huggingface_weights import to_huggingface_name
@@ -39,27 +38,23 @@ from titanrun.worker.weights.peft_experts import (
     join_adapters,
     split_adapter,
 )
+from titanrun.worker.weights.peft_settings import (
+    CONFIG_FILE,
+    check_adapter_scale,
+    compute_joint_alpha,
+    load_peft_settings,
+)
 
-CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 PEFT_PREFIX = "base_model.model."
 ADAPTER_SUFFIXES = {LORA_A_SUFFIX: ".lora_A.weight", LORA_B_SUFFIX: ".lora_B.weight"}
+PEFT_MAGNITUDE_SUFFIX = ".lora_magnitude_vector"
 WEIGHT_SUFFIX = ".weight"
 # in models with experts peft takes linear modules of these names for experts of transformers 4,
 # unless the parameter is listed
 EXPERT_LINEAR_SUFFIXES = (".gate_proj", ".up_proj", ".down_proj")
+NO_PEFT_FILES_HINT = "use --merge, or titanrun's own checkpoint with initial_load_path"
 OTHER_MODULES_HINT = "set target_modules to the modules of that adapter"
-OTHER_SCALE_HINT = "set rank and alpha in the recipe to those of the adapter"
-# supported values of peft settings that change LoRA's computation
-SUPPORTED_SETTINGS: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "use_rslora": (False, None),
-    "use_dora": (False, None),
-    "lora_bias": (False, None),
-    "fan_in_fan_out": (False, None),
-    "modules_to_save": ([], None),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +83,11 @@ class HFModuleNames:
             )
         )
 
+    def permute_magnitude(self, name: str, magnitude_O: Tensor, *, from_hf: bool) -> Tensor:
+        """Permute the magnitudes of output rows like the rows."""
+        rows_O1 = self.permute_output_rows(name, magnitude_O.unsqueeze(1), from_hf=from_hf)
+        return rows_O1.squeeze(1).contiguous()
+
 
 def get_hf_module_names(model: ModelConfig) -> HFModuleNames:
     """Return the module names of a model's family.
@@ -106,7 +106,11 @@ def get_hf_module_names(model: ModelConfig) -> HFModuleNames:
 
 
 def write_adapters(
-    folder: Path, adapters: Mapping[str, Tensor], config: AdapterConfig, model: ModelConfig
+    folder: Path,
+    adapters: Mapping[str, Tensor],
+    config: AdapterConfig,
+    model: ModelConfig,
+    extra_contents: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Write a folder for PeftModel.from_pretrained, atomically.
 
@@ -116,6 +120,7 @@ def write_adapters(
             and `<stack>_lora_b` of experts.
         config: the adapters' settings.
         model: the model of the modules.
+        extra_contents: further files by name, such as the tokenizer's.
     """
     family, stacks, modules = (
         get_hf_module_names(model),
@@ -123,15 +128,7 @@ def write_adapters(
         list_adapted_modules(adapters),
     )
     check_expert_adapters(stacks, family)
-    tensors = {}
-    for name in modules:
-        theirs = PEFT_PREFIX + family.to_hf_name(name)
-        tensors[theirs + ADAPTER_SUFFIXES[LORA_A_SUFFIX]] = adapters[
-            name + LORA_A_SUFFIX
-        ].contiguous()
-        tensors[theirs + ADAPTER_SUFFIXES[LORA_B_SUFFIX]] = family.permute_output_rows(
-            name, adapters[name + LORA_B_SUFFIX], from_hf=False
-        ).contiguous()
+    tensors = build_peft_tensors(adapters, family)
     parameters = find_expert_parameters(family.module, stacks)
     locations = get_adapter_locations(parameter.name for parameter in parameters)
     for parameter in parameters:
@@ -144,10 +141,31 @@ def write_adapters(
         config, [family.to_hf_name(name) for name in modules], parameters, model
     )
     with atomic_folder(folder) as temporary:
+        for name, content in extra_contents.items():
+            (temporary / name).write_bytes(content)
         (temporary / CONFIG_FILE).write_text(
             json.dumps(settings, indent=2) + "\n", encoding="utf-8"
         )
         safetensors.torch.save_file(tensors, temporary / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def build_peft_tensors(adapters: Mapping[str, Tensor], family: HFModuleNames) -> dict[str, Tensor]:
+    """Return the parameters of the adapters of linear modules by peft's names."""
+    tensors = {}
+    for name in list_adapted_modules(adapters):
+        theirs = PEFT_PREFIX + family.to_hf_name(name)
+        a_name, b_name, magnitude_name = (
+            name + suffix for suffix in (LORA_A_SUFFIX, LORA_B_SUFFIX, MAGNITUDE_SUFFIX)
+        )
+        tensors[theirs + ADAPTER_SUFFIXES[LORA_A_SUFFIX]] = adapters[a_name].contiguous()
+        tensors[theirs + ADAPTER_SUFFIXES[LORA_B_SUFFIX]] = family.permute_output_rows(
+            name, adapters[b_name], from_hf=False
+        ).contiguous()
+        if magnitude_name in adapters:
+            tensors[theirs + PEFT_MAGNITUDE_SUFFIX] = family.permute_magnitude(
+                name, adapters[magnitude_name], from_hf=False
+            )
+    return tensors
 
 
 def check_expert_adapters(stacks: Sequence[str], family: HFModuleNames) -> None:
@@ -167,11 +185,7 @@ def check_expert_adapters(stacks: Sequence[str], family: HFModuleNames) -> None:
             f"peft transposes the adapter of a single expert of {family.model.name}, "
             f"such as {stacks[0]}"
         )
-        raise problem_error(
-            "usage",
-            message,
-            hint="use --merge, or titanrun's own checkpoint with initial_load_path",
-        )
+        raise problem_error("usage", message, hint=NO_PEFT_FILES_HINT)
 
 
 def build_peft_config(
@@ -183,6 +197,12 @@ def build_peft_config(
         for name in modules
         if getattr(model, "moe", None) is not None and name.endswith(EXPERT_LINEAR_SUFFIXES)
     ]
+    if mistaken and config.magnitude:
+        raise problem_error(
+            "usage",
+            f"peft has no magnitudes for {mistaken[0]} of {model.name}",
+            hint=NO_PEFT_FILES_HINT,
+        )
     targeted = [parameter.name for parameter in parameters] + [
         name + WEIGHT_SUFFIX for name in mistaken
     ]
@@ -202,7 +222,11 @@ def build_peft_config(
         "target_modules": [name for name in modules if name not in mistaken],
         "target_parameters": targeted or None,
         "rank_pattern": {name: count * config.rank for name, count in joint.items()},
-        "alpha_pattern": {name: count * config.alpha for name, count in joint.items()},
+        "alpha_pattern": {
+            name: compute_joint_alpha(config, count) for name, count in joint.items()
+        },
+        "use_rslora": config.rank_stabilized,
+        "use_dora": config.magnitude,
         "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
@@ -233,6 +257,11 @@ def read_adapters(
                 name + LORA_A_SUFFIX: a_RI,
                 name + LORA_B_SUFFIX: family.permute_output_rows(name, b_OR, from_hf=True),
             }
+            if config.magnitude:
+                magnitude_O = pop_magnitude(folder, given, theirs)
+                adapters[name + MAGNITUDE_SUFFIX] = family.permute_magnitude(
+                    name, magnitude_O, from_hf=True
+                )
     parameters = find_expert_parameters(
         family.module, [name for name in adapted_names if name in shapes]
     )
@@ -295,6 +324,25 @@ def pop_adapter_pair(
     return tensors.pop(names[0]), tensors.pop(names[1])
 
 
+def pop_magnitude(folder: AnyPath, tensors: dict[str, Tensor], peft_name: str) -> Tensor:
+    """Remove and return the magnitudes of one adapter, [O].
+
+    Raises:
+        ProblemsFound: they are missing.
+    """
+    # earlier versions of peft wrote the second name
+    for ending in (PEFT_MAGNITUDE_SUFFIX, PEFT_MAGNITUDE_SUFFIX + WEIGHT_SUFFIX):
+        found = tensors.pop(PEFT_PREFIX + peft_name + ending, None)
+        if found is not None:
+            return found.flatten()
+    raise problem_error(
+        "checkpoint",
+        f"{folder} has no magnitudes of {peft_name}",
+        path=("converters",),
+        hint=OTHER_MODULES_HINT,
+    )
+
+
 def find_target_parameters(
     settings: Mapping[str, Any], family: HFModuleNames, parameters: Sequence[ExpertParameter]
 ) -> list[str]:
@@ -306,78 +354,3 @@ def find_target_parameters(
             name for name in every if any(f".{name}".endswith(f".{target}") for target in targets)
         ]
     return names
-
-
-def load_peft_settings(folder: AnyPath, config: AdapterConfig) -> dict[str, Any]:
-    """Read the folder's adapter_config.json.
-
-    Raises:
-        ProblemsFound: its settings differ from the recipe's.
-    """
-    try:
-        settings: dict[str, Any] = parse_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise problem_error(
-            "checkpoint",
-            f"cannot read {folder / CONFIG_FILE}: {error}",
-            hint="use a folder that peft saved",
-        ) from error
-    forms = {"rank_pattern": dict, "alpha_pattern": dict, "target_parameters": list}
-    if not isinstance(settings, dict) or any(
-        not isinstance(settings.get(key) or form(), form) for key, form in forms.items()
-    ):
-        raise problem_error(
-            "checkpoint",
-            f"{folder / CONFIG_FILE} is not in peft's format",
-            hint="use a folder that peft saved",
-        )
-    wanted = {**SUPPORTED_SETTINGS, "r": (config.rank,), "lora_alpha": (config.alpha,)}
-    for key, values in wanted.items():
-        if settings.get(key, values[0]) not in values:
-            message = (
-                f"{folder / CONFIG_FILE} has {key}: {json.dumps(settings[key])}, "
-                f"but the run's adapters have {json.dumps(values[0])}"
-            )
-            raise problem_error("checkpoint", message, path=("converters",), hint=OTHER_SCALE_HINT)
-    return settings
-
-
-def check_adapter_scale(
-    folder: AnyPath,
-    settings: Mapping[str, Any],
-    name: str,
-    config: AdapterConfig,
-    *,
-    rank_multiples: Sequence[int],
-) -> None:
-    """Check the rank and scale that the patterns set for a module.
-
-    Raises:
-        ProblemsFound: the rank is not one of `rank_multiples` times the run's, or alpha differs.
-    """
-    rank = get_pattern_value(settings.get("rank_pattern") or {}, name, config.rank)
-    alpha = get_pattern_value(settings.get("alpha_pattern") or {}, name, config.alpha)
-    if (rank, alpha) not in [
-        (count * config.rank, count * config.alpha) for count in rank_multiples
-    ]:
-        message = f"{folder / CONFIG_FILE} has rank {rank} and alpha {alpha} for {name}"
-        message += f", but the run's adapters have {config.rank} and {config.alpha}"
-        raise problem_error("checkpoint", message, path=("converters",), hint=OTHER_SCALE_HINT)
-
-
-def get_pattern_value(pattern: Mapping[str, Any], name: str, default: float) -> Any:
-    """Return a module's value of rank_pattern or alpha_pattern, as peft selects it.
-
-    It is that of the first key that, as a regular expression, matches the end of the name.
-    """
-    try:
-        return next(
-            (value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", name)),
-            default,
-        )
-    except re.error as error:
-        raise problem_error(
-            "checkpoint",
-            f"rank_pattern or alpha_pattern of the adapter: {error}",
-            hint="use a folder that peft saved",
-        ) from error

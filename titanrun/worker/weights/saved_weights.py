@@ -98,7 +98,9 @@ def load_base_weights(recipe: Recipe) -> dict[str, Tensor]:
         raise problem_error(
             "checkpoint",
             message,
-            hint="train with checkpoint.adapters_only: false, or export adapters without --merge",
+            hint="train with checkpoint.adapters_only: false to use the model by itself; "
+            "'titanrun push --format adapter' or 'checkpoint export' without --merge write "
+            "the adapters",
         )
     checkpoint = get_checkpoint(parse_storage_path(section.initial_load_path), section.folder)
     base, _ = split_adapters(load_verified_weights(checkpoint))

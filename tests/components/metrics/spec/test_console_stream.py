@@ -60,7 +60,7 @@ def test_a_console_that_is_read_again_says_how_much_is_missing(pipe: tuple[int, 
         writer.write(b"x" * 999 + b"\n")
     found = read_until(reading, b"was not read)\n").splitlines()
     assert found[-1] == (
-        f"({count - (len(found) - 1)} lines are not shown: the console was not read)".encode()
+        f"({count - (len(found) - 1):,} lines are not shown: the console was not read)".encode()
     )
     assert set(found[:-1]) == {b"x" * 999}
     writer.write(b"again\n")

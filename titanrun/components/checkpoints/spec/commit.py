@@ -109,7 +109,7 @@ class ObjectStoreCommit:
             if size != entry.size:
                 raise problem_error(
                     "checkpoint",
-                    f"{folder / name} has {size} bytes, {entry.size} were sent",
+                    f"{folder / name} has {size:,} bytes, {entry.size:,} were sent",
                     hint="check the object store for lost data",
                 )
         if (folder / MANIFEST_FILE).exists():

@@ -101,7 +101,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
     if encode_manifest(content) != text or content.pop("digest", None) != compute_text_xxh3(
         to_canonical_json(content)
     ):
-        raise corrupt_file_error(path, "it is not what was written")
+        raise corrupt_file_error(path, "its content has changed")
     try:
         # further keys are those of a newer version, which did not need another format for them
         return Manifest(

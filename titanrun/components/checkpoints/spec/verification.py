@@ -68,7 +68,7 @@ def find_damaged_files(
         try:
             size = get_file_size(path)
             if size != entry.size:
-                found.append(f"{name} has {size} bytes, {entry.size} were saved")
+                found.append(f"{name} has {size:,} bytes, {entry.size:,} were saved")
             elif name in read and compute_file_xxh3(path) != entry.xxh3_128:
                 found.append(f"{name} has other bytes than were saved")
         except OSError as error:

@@ -138,7 +138,7 @@ def get_column_value(record: Record, column: str, location: str, *, field: str =
         known = ", ".join(map(str, record)) or "none"
         close = get_close_matches(column, list(map(str, record)), n=1)
         named = "layout and its columns" if field in CHAT_COLUMN_FIELDS else field
-        hint = f"did you mean '{close[0]}'?" if close else f"set {named} to what the files hold"
+        hint = f"did you mean '{close[0]}'?" if close else f"set {named} to match the files"
         raise problem_error(
             "data", f"{location} has no '{column}'; it has: {known}", path=(field,), hint=hint
         )

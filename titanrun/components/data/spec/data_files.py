@@ -107,7 +107,7 @@ def no_readable_files_error(
 ) -> ProblemsFound:
     """Build the problem of a path without readable files."""
     kinds = ", ".join(suffixes)
-    if not found and not Path(path).exists():
+    if not found and "://" not in path and not Path(path).exists():
         return problem_error(
             "data",
             f"file not found: '{path}'",

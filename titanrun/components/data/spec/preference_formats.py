@@ -1,9 +1,14 @@
-"""Formats of preference pairs in records."""
+"""Formats of preference pairs and labelled replies in records."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from titanrun.components.data.config import PreferenceDatasetConfig
+from titanrun.components.data.replies_config import (
+    LabelledDatasetConfig,
+    PreferenceDatasetConfig,
+    RepliesConfig,
+)
 from titanrun.components.data.spec.chat_content import REASONING_KEYS, Message, parse_tools
 from titanrun.components.data.spec.chat_formats import (
     Conversation,
@@ -15,11 +20,53 @@ from titanrun.components.data.spec.chat_formats import (
 from titanrun.config.problems import ProblemsFound, problem_error
 
 MESSAGE_KEYS = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", *REASONING_KEYS))
+LABELS = {"false": False, "true": True, "0": False, "1": True}
+"""Labels as texts: csv files hold no others."""
 ConversationPair = tuple[Conversation, Conversation]
 
 
+def parse_replies(config: RepliesConfig, record: Any, location: str) -> Sequence[Conversation]:
+    """Return the conversations of a record, each of which ends with a reply that counts."""
+    if isinstance(config, LabelledDatasetConfig):
+        return [conversation for conversation, _ in parse_labelled(config, record, location)]
+    assert isinstance(config, PreferenceDatasetConfig), "there are two datasets of replies"
+    return parse_preference_pair(config, record, location)
+
+
+def parse_labelled(
+    config: LabelledDatasetConfig, record: Any, location: str
+) -> Sequence[tuple[Conversation, bool]]:
+    """Return the conversations of a record, each with whether its reply is desirable."""
+    if config.from_pairs:
+        chosen, rejected = parse_preference_pair(config, record, location)
+        return [(chosen, True), (rejected, False)]
+    asked = get_prompt_messages(config, record, location)
+    reply = get_reply_messages(record, config.completion_column, "completion_column", location)
+    if asked and reply[: len(asked)] == asked:
+        asked = []
+    check_ends_with_reply(reply, location)
+    if len(asked) + len(reply) == 1:
+        raise missing_prompt_error(config, record, location)
+    conversation = Conversation([*asked, *reply], parse_tools(record, location))
+    return [(conversation, parse_label(config, record, location))]
+
+
+def parse_label(config: LabelledDatasetConfig, record: Any, location: str) -> bool:
+    """Return the label of a record."""
+    label = get_column_value(record, config.label_column, location, field="label_column")
+    known = LABELS.get(str(label).strip().lower())
+    if known is None:
+        raise problem_error(
+            "data",
+            f"{location} has the label {label!r}, which is neither true nor false",
+            path=("label_column",),
+            hint="name a column of true and false",
+        )
+    return known
+
+
 def parse_preference_pair(
-    config: PreferenceDatasetConfig, record: Any, location: str
+    config: PreferenceDatasetConfig | LabelledDatasetConfig, record: Any, location: str
 ) -> ConversationPair:
     """Return the preferred conversation of a record, and the other one.
 
@@ -40,22 +87,25 @@ def parse_preference_pair(
             hint="remove such pairs",
         )
     for messages in (chosen, rejected):
-        if messages[-1]["role"] != "assistant":
-            raise problem_error(
-                "data",
-                f"{location} does not end with an assistant message",
-                path=("path",),
-                hint="remove such pairs",
-            )
+        check_ends_with_reply(messages, location)
         if len(asked) + len(messages) == 1:
             raise missing_prompt_error(config, record, location)
     tools = parse_tools(record, location)
     return Conversation([*asked, *chosen], tools), Conversation([*asked, *rejected], tools)
 
 
-def get_prompt_messages(
-    config: PreferenceDatasetConfig, record: Any, location: str
-) -> list[Message]:
+def check_ends_with_reply(messages: list[Message], location: str) -> None:
+    """Raise ProblemsFound if the last message is not the assistant's."""
+    if messages[-1]["role"] != "assistant":
+        raise problem_error(
+            "data",
+            f"{location} does not end with an assistant message",
+            path=("path",),
+            hint="remove such records",
+        )
+
+
+def get_prompt_messages(config: RepliesConfig, record: Any, location: str) -> list[Message]:
     """Return the messages before both replies, empty if the record has no prompt."""
     if record.get(config.prompt_column) is None:
         return []
@@ -71,9 +121,7 @@ def get_prompt_messages(
     return get_column_messages(record, config.prompt_column, location)
 
 
-def missing_prompt_error(
-    config: PreferenceDatasetConfig, record: Any, location: str
-) -> ProblemsFound:
+def missing_prompt_error(config: RepliesConfig, record: Any, location: str) -> ProblemsFound:
     """Build the problem of replies without a prompt."""
     column = config.prompt_column
     message = f"{location} has replies, but no '{column}'; it has: {', '.join(map(str, record))}"
@@ -82,7 +130,7 @@ def missing_prompt_error(
         [
             str(name)
             for name in record
-            if name not in (config.chosen_column, config.rejected_column)
+            if name not in [column for column, _ in config.get_reply_columns()]
         ],
         n=1,
     )

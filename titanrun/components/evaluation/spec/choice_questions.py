@@ -1,7 +1,9 @@
 """Multiple-choice questions of a file."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -73,6 +75,11 @@ def parse_choice_question(line: str, location: str) -> ChoiceQuestion:
         ) from None
     if not isinstance(data, dict):
         raise malformed_question_error(location, "it is not an object")
+    return build_choice_question(data, location)
+
+
+def build_choice_question(data: Mapping[str, Any], location: str) -> ChoiceQuestion:
+    """Return the question of a record."""
     question, choices, answer = (data.get(key) for key in ("question", "choices", "answer"))
     if not isinstance(question, str) or not question.strip():
         raise malformed_question_error(location, "'question' is not a text")

@@ -113,7 +113,7 @@ class ConsoleWriter(io.RawIOBase):
         """Say how many lines are missing, once the console reads again."""
         self._is_late = False
         if self._num_dropped_lines:
-            note = f"({self._num_dropped_lines} lines are not shown: the console was not read)\n"
+            note = f"({self._num_dropped_lines:,} lines are not shown: the console was not read)\n"
             self._num_dropped_lines = 0
             self._queue(note.encode())
 

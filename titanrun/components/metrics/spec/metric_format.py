@@ -36,7 +36,7 @@ METRIC_FORMATS: dict[str, tuple[str, str, str]] = {
 
 # written to files but not shown to people
 HIDDEN_METRICS = {"step", "tokens_seen", "time/step_seconds", "time/data_seconds"}
-HIDDEN_PREFIXES = ("rl/", "rollout/", "validation/")
+HIDDEN_PREFIXES = ("data/", "rl/", "rollout/", "validation/")
 
 
 def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:

@@ -66,7 +66,7 @@ class MetricsFile:
         try:
             written = self._file.write(line)
             if written != len(line):
-                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written")
+                raise OSError(errno.ENOSPC, f"only {written:,} of {len(line):,} bytes were written")
         except OSError:
             with suppress(OSError):
                 self._file.truncate(self._end)

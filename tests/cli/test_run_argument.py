@@ -1,0 +1,55 @@
+"""Runs are named without their folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from titanrun.cli.run_argument import find_run, format_age
+from titanrun.config.problems import ProblemsFound
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three runs of two names; one of the two `mine` is not finished."""
+    monkeypatch.chdir(tmp_path)
+    for folder, name, state, step in (
+        ("mine-1", "mine", "finished", 20),
+        ("mine-2", "mine", "preempted", 7),
+        ("other-1", "other", "finished", 20),
+    ):
+        run = tmp_path / "runs" / folder
+        run.mkdir(parents=True)
+        start = {"time": f"2026-01-0{step % 9 + 1}T00:00:00+00:00"}
+        (run / "run.json").write_text(json.dumps({"name": name, "starts": [start]}))
+        (run / "resolved.yaml").write_text("version: 1\n")
+        (run / "status.json").write_text(json.dumps({"state": state, "step": step}))
+    return tmp_path
+
+
+def test_a_run_is_found_by_its_name(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert find_run("other") == "runs/other-1" == find_run("other-1")
+    assert "run: runs/other-1" in capsys.readouterr().err
+
+
+def test_paths_and_unknown_words_stay_as_they_are(runs: Path) -> None:
+    (runs / "mine").mkdir()
+    for named in ("mine", "runs/mine-1", "s3://bucket/mine", "nobody", "some/where"):
+        assert find_run(named) == named
+
+
+def test_nothing_is_chosen_among_several_runs(runs: Path) -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        find_run("mine")
+    (problem,) = caught.value.problems
+    assert problem.exit_code == 2 and "2 runs have the name 'mine'" in problem.message
+    assert "runs/mine-2  preempted  step 7" in problem.message
+
+
+def test_what_goes_on_is_the_one_that_is_not_finished(runs: Path) -> None:
+    assert find_run("mine", wants_unfinished=True) == "runs/mine-2"
+    assert find_run("other", wants_unfinished=True) == "runs/other-1"
+
+
+def test_an_age_has_one_unit() -> None:
+    assert [format_age(seconds) for seconds in (90, 7200, 260000)] == ["2 min", "2 h", "3 days"]

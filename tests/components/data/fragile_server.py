@@ -1,0 +1,106 @@
+"""A web server on this machine that stalls, truncates, refuses and recovers as a test asks."""
+
+import hashlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class FragileServer(ThreadingHTTPServer):
+    """Files by name, and for each the faults of its next requests; then it works."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), FragileHandler)
+        self.files: dict[str, bytes] = {}
+        self.faults: dict[str, list[Any]] = defaultdict(list)
+        self.requests: list[tuple[str, str | None]] = []
+        # status that every request to a name gets
+        self.status: dict[str, int] = {}
+        self.has_ranges = True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_: object) -> None:
+        """Quiet: clients hang up on purpose."""
+
+
+class FragileHandler(BaseHTTPRequestHandler):
+    """Answers ranges as RFC 9110 says, but for the fault that is next."""
+
+    protocol_version = "HTTP/1.1"
+    server: FragileServer
+
+    def do_GET(self) -> None:
+        name = self.path.lstrip("/").partition("?")[0]
+        self.server.requests.append((self.path, self.headers.get("Authorization")))
+        fault = self.server.faults[name].pop(0) if self.server.faults[name] else None
+        status = self.server.status.get(name) or (fault if isinstance(fault, int) else None)
+        if name not in self.server.files:
+            status = 404
+        if status is not None:
+            return self.send_empty(status)
+        if isinstance(fault, tuple):
+            return self.send_empty(fault[0], fault[1])
+        if fault == "stall":
+            time.sleep(2)
+            self.close_connection = True
+            return None
+        if fault == "reset":
+            self.close_connection = True
+            return None
+        self.send_file(self.server.files[name], fault)
+
+    def send_empty(self, status: int, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {**(headers or {}), "Content-Length": "0"}.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+    def send_file(self, content: bytes, fault: str | None) -> None:
+        wanted = self.headers.get("Range") if self.server.has_ranges else None
+        first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
+        start, end = int(first), min(len(content), int(last) + 1) if last else len(content)
+        body = content[start:end]
+        self.send_response(206 if wanted else 200)
+        if fault != "cut without length":
+            self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
+        if fault in ("cut", "cut without length"):
+            self.send_header("Connection", "close")
+            body = body[: len(body) // 2]
+        if fault == "flip":
+            body = (
+                body[: len(body) // 2]
+                + bytes([body[len(body) // 2] ^ 255])
+                + body[len(body) // 2 + 1 :]
+            )
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = fault in ("cut", "cut without length")
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def serve_files() -> Iterator[FragileServer]:
+    """Run a server in the block."""
+    server = FragileServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,162 @@
+"""Streams from a hub on this machine: records of the datasets library, named faults."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.components.data.test_hub_dataset import COMMIT, FILES, RESOLVE, Hub, hub_environment
+
+__all__ = ["hub_environment"]
+STREAM = """
+import json, sys
+import datasets
+from datasets.distributed import split_dataset_by_node
+from tests.components.data.conftest import ByteTokenizer
+from tests.components.data.lane_streams import Ranks, lane_texts, numbers_in
+from titanrun.components.data import source_faults
+from titanrun.components.data.c4_config import C4DatasetConfig
+from titanrun.components.data.chat_config import ChatDatasetConfig
+from titanrun.components.data.config import HubDatasetConfig, TextDatasetConfig
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
+from titanrun.config.problems import ProblemsFound
+source_faults.FIRST_DELAY_SECONDS = 0.01
+given = json.loads(sys.argv[1])
+ranks = given.pop("ranks", 1)
+retry_timeout = given.pop("retry_timeout", 900)
+choices = ChatDatasetConfig, HubDatasetConfig, TextDatasetConfig, C4DatasetConfig
+choice = {one.model_fields["name"].default: one for one in choices}[given["name"]]
+config = choice.model_validate({"streaming": True, "repeat": False, "shuffle": False, **given})
+chat = given["name"] == "chat"
+tokenizer = build_tiny_tokenizer(TinyTokenizerConfig()) if chat else ByteTokenizer()
+try:
+    options = {"retry_timeout": retry_timeout, "length": 129 if chat else 65}
+    loaders = Ranks(config, tokenizer, lanes=ranks, **options)
+    texts = lane_texts(loaders.rest(), tokenizer, ranks)
+except ProblemsFound as found:
+    print(json.dumps([[one.rule, list(one.path), one.message] for one in found.problems]))
+    sys.exit()
+numbers = [numbers_in(text) for text in texts]
+if chat:
+    print(json.dumps(texts))
+    sys.exit()
+if given["name"] == "text":
+    print(json.dumps(numbers))
+    sys.exit()
+loaded = datasets.load_dataset(
+    given["repo"], given["subset"], split="train", revision=given["revision"], streaming=True
+)
+for rank in range(ranks):
+    split = split_dataset_by_node(loaded, rank, ranks)
+    assert numbers_in("".join(record["text"] for record in split)) == numbers[rank]
+print(json.dumps(numbers))
+"""
+
+
+@pytest.fixture
+def stream(hub_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Streams a dataset of the hub in a process of its own, and compares it with the library."""
+    numbers = iter(range(10_000))
+    for part, count in enumerate([70, 40, 55, 90]):
+        lines = "".join(
+            json.dumps({"text": f"<{next(numbers)}>" + "x" * (part + 3)}) + "\n"
+            for _ in range(count)
+        )
+        name = f"words/train-{part}.json.gz"
+        monkeypatch.setitem(FILES, name, gzip.compress(lines.encode()))
+    monkeypatch.delitem(FILES, "words/train-0.jsonl")
+
+    def start(*, offline: bool = False, **fields: Any) -> Any:
+        given = {"name": "hub", "repo": "owner/words", "subset": "words", "revision": COMMIT}
+        if fields.get("name") == "text":
+            given = {}
+        config = json.dumps({**given, **fields})
+        environment = {**hub_environment, **({"HF_HUB_OFFLINE": "1"} if offline else {})}
+        command = [sys.executable, "-c", STREAM, config]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stream_has_the_order_of_the_library_in_one_lane_per_rank(
+    ranks: int, stream: Callable[..., Any]
+) -> None:
+    found = stream(ranks=ranks)
+    assert sorted(number for lane in found for number in lane) == list(range(255))
+    assert found == stream(name="c4", ranks=ranks)
+    if ranks == 1:
+        # the same files by their addresses; nothing is left in the cache of the Hub
+        for files in ("words/*.json.gz", "words"):
+            path = f"hf://datasets/owner/words@{COMMIT}/{files}"
+            assert stream(name="text", path=path) == found
+
+
+@pytest.mark.slow
+def test_conversations_are_streamed_from_the_hub(stream: Callable[..., Any]) -> None:
+    (text,) = stream(name="chat", subset="chats")
+    assert all(f"it is {number}" in text for number in range(40))
+
+
+@pytest.mark.slow
+def test_faults_of_the_hub_pass_or_end_with_their_names(
+    stream: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = stream()
+    file = f"{RESOLVE}words/train-1.json.gz"
+    monkeypatch.setattr(Hub, "faults", {file: [503, 500, 429, 401]})
+    assert stream() == whole and Hub.faults == {file: []}
+    for status, rule in (
+        (403, "source-refused"),
+        (404, "source-gone"),
+        (503, "source-unreachable"),
+    ):
+        monkeypatch.setattr(Hub, "faults", {file: [status] * 100})
+        ((found, path, message),) = stream(retry_timeout=0.2)
+        assert (found, path) == (rule, ["path"])
+        assert (
+            f"hf://datasets/owner/words@{COMMIT}/words/train-1.json.gz' cannot be" in message
+            or ("train-1.json.gz' after " in message)
+        )
+
+
+@pytest.mark.slow
+def test_files_that_the_library_reads_otherwise_are_refused(
+    stream: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = b"---\nconfigs:\n- {config_name: words, data_files: lines/*}\n---\n"
+    monkeypatch.setitem(FILES, "README.md", card)
+    monkeypatch.setitem(FILES, "lines/a.txt", b"one\ntwo\n")
+    ((_, _, message),) = stream()
+    assert "'owner/words' cannot be streamed: it is read as text" in message
+
+
+@pytest.mark.slow
+def test_what_cannot_be_streamed_is_told_at_the_start(stream: Callable[..., Any]) -> None:
+    ((_, path, message),) = stream(offline=True)
+    assert (path, message) == (
+        ["repo"],
+        "'owner/words' is streamed from the Hub, but HF_HUB_OFFLINE is set",
+    )
+    address = f"hf://datasets/owner/words@{COMMIT}/words/*.json.gz"
+    ((_, path, message),) = stream(name="text", path=address, offline=True)
+    assert path == ["path"] and message.endswith("but HF_HUB_OFFLINE is set")
+    ((_, path, message),) = stream(repo="owner/none")
+    assert path == ["repo"] and "'owner/none' cannot be opened at 1234567890ab" in message
+    ((_, path, message),) = stream(split="test")
+    assert path == ["split"] and "has no split 'test'; it has: train" in message
+    address = f"hf://datasets/owner/words@{COMMIT}/nothing/*.jsonl"
+    assert "the store has no such object" in stream(name="text", path=address)[0][2]
+    branch = "hf://datasets/owner/words@main/words/*.json.gz"
+    assert (
+        "does not name files of a dataset on the Hub at a commit"
+        in (stream(name="text", path=branch)[0][2])
+    )

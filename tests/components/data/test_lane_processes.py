@@ -1,0 +1,134 @@
+"""Processes that run lanes give the batches of the rank itself, whatever happens to them."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.components.data.lane_streams import Ranks, same, write_numbered
+from tests.components.data.test_lane_loader import KINDS, configure, text
+from titanrun.components.data.lane_processes import LaneProcesses
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.problems import ProblemsFound
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Ranks]]:
+    """Loaders that are closed in the end."""
+    ranks: list[Ranks] = []
+    yield ranks
+    for one in ranks:
+        one.close()
+
+
+def processes_of(ranks: Ranks) -> list[Any]:
+    """The processes of the first rank."""
+    runner: Any = ranks.loaders[0]._runner
+    assert isinstance(runner, LaneProcesses)
+    return [worker.process for worker in runner._workers]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["windows", "mixture"]
+    + [
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in KINDS
+        if kind not in ("windows", "mixture")
+    ],
+)
+def test_batches_are_those_of_the_rank_itself_for_any_number_of_processes(
+    kind: str, tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
+) -> None:
+    config, words = configure(kind, tmp_path), kind in ("chat", "preference")
+    used = build_tiny_tokenizer(TinyTokenizerConfig()) if words else tokenizer
+    options: Any = {"folder": tmp_path, "length": 129 if words else 65}
+    alone = Ranks(config, used, **options).batches(60)
+    for num_workers, dp_size in ((1, 2), (2, 1), (3, 1)):
+        ranks = Ranks(config, used, dp_size, num_workers=num_workers, prefetch=4, **options)
+        opened.append(ranks)
+        assert same(ranks.batches(30), alone[:30])
+        # what was read ahead is no part of the state
+        other = Ranks(config, used, **options)
+        other.load(ranks.state())
+        assert same(other.batches(5), alone[30:35])
+        ranks.load(Ranks(config, used, **options).state())
+        assert same(ranks.batches(3), alone[:3])
+        assert len(processes_of(ranks)) == min(num_workers, 4 // dp_size)
+
+
+def test_a_process_that_is_killed_at_any_step_is_replaced(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_numbered(tmp_path, [60] * 8)
+    alone = Ranks(text(tmp_path), tokenizer).batches(9)
+    for step in (0, 1, 4):
+        opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=2))
+        assert same(ranks.batches(step + 1), alone[: step + 1])
+        victim = processes_of(ranks)[step % 2]
+        victim.kill()
+        assert same(ranks.batches(4), alone[step + 1 : step + 5])
+        assert f"tokenization process {victim.pid} was killed by SIGKILL; starting" in caplog.text
+
+
+def test_the_fourth_death_ends_the_run(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
+) -> None:
+    write_numbered(tmp_path, [60] * 8)
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=1, prefetch=1))
+    for _ in range(3):
+        ranks.next()
+        processes_of(ranks)[0].kill()
+    ranks.next()
+    processes_of(ranks)[0].kill()
+    with pytest.raises(ProblemsFound, match="was killed by SIGKILL, the 4th that died"):
+        ranks.batches(3)
+
+
+def test_problems_and_warnings_of_a_process_are_told_by_the_rank(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_numbered(tmp_path, [60] * 4, suffix=".jsonl")
+    with (tmp_path / "part-002.jsonl").open("a") as file:
+        file.write('{"body": 1}\n')
+    config = text(tmp_path, packing="best_fit", too_long="drop")
+    opened.append(ranks := Ranks(config, tokenizer, num_workers=2, length=50))
+    with caplog.at_level(logging.INFO), pytest.raises(ProblemsFound) as found:
+        ranks.batches(200)
+    (problem,) = found.value.problems
+    assert "part-002.jsonl' record 61 has no column 'text'; it has: body" in problem.message
+    assert problem.path == ("column",)
+    assert "longer than a sequence of 50 tokens" in caplog.text
+
+
+def test_a_process_imports_no_torch_and_ends_with_the_rank(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
+) -> None:
+    code = (
+        "import sys, titanrun.components.data.lane_process, "
+        "titanrun.components.data.window_encoders, titanrun.components.tokenizers.huggingface; "
+        "print(sorted({'torch', 'datasets', 'transformers', 'pandas'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert found.stdout == b"[]\n"
+    write_numbered(tmp_path, [60] * 4)
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=2))
+    ranks.next()
+    processes = processes_of(ranks)
+    # a scheduler sends these to all processes of a run
+    for process in processes:
+        os.kill(process.pid, signal.SIGTERM)
+    ranks.batches(3)
+    time.sleep(0.2)
+    assert [process.poll() for process in processes] == [None, None]
+    ranks.close()
+    assert [process.returncode for process in processes] == [0, 0]

@@ -1,0 +1,119 @@
+"""Streams over late data and kills: ranks wait together, and no token is lost or repeated."""
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.components.data.fragile_server import serve_files
+from tests.components.data.lane_streams import write_numbered
+from tests.faults import remote_seams
+from tests.faults.conftest import Run, digests, said
+from tests.faults.processes import work_together
+from titanrun.components.metrics.spec.metrics_file import read_metrics
+
+TEXT = "".join(json.dumps({"text": f"<{n}> " + "word " * (n % 40)}) + "\n" for n in range(600))
+SHORT = ("comm.train_timeout_seconds=6", "guard.step_timeout_seconds=6")
+NEVER = 10**9
+
+
+def settings(path: str, *, retry_timeout: str) -> list[str]:
+    dataset = {"name": "text", "path": path, "streaming": True, "window": 2}
+    return [
+        "tokenizer=tiny",
+        "model.vocab_size=2048",
+        f"training.dataset={json.dumps(dataset)}",
+        f"training.dataloader.retry_timeout={retry_timeout}",
+        "training.dataloader.num_workers=0",
+        "training.lanes=4",
+        "parallelism.data_parallel_shard_degree=2",
+    ]
+
+
+@pytest.mark.slow
+def test_ranks_wait_together_for_data_that_is_late_on_one(run: Run) -> None:
+    with serve_files() as server:
+        server.files["part.jsonl"] = TEXT.encode()
+        chosen = settings(f"{server.url}/part.jsonl", retry_timeout="60s")
+        uncut, late = run("uncut", *chosen), run("late", *chosen, *SHORT)
+        quick = (remote_seams.requests_fail, NEVER, 0.0)
+        assert work_together(uncut, {0: quick, 1: quick}) == [0, 0]
+        # longer than any collective or step may take
+        faults = {0: quick, 1: (remote_seams.requests_fail, 14, 12.0)}
+        assert work_together(late, faults) == [0, 0]
+        log = (late.parent / "logs" / "rank-1.log").read_text()
+        assert "HTTP 503 Service Unavailable; waiting" in log
+        assert digests(late) == digests(uncut)
+
+
+@pytest.mark.slow
+def test_data_that_stays_away_ends_all_ranks_at_a_common_step_that_is_saved(run: Run) -> None:
+    with serve_files() as server:
+        server.files["part.jsonl"] = TEXT.encode()
+        chosen = settings(f"{server.url}/part.jsonl", retry_timeout="3s")
+        uncut, gone = run("uncut", *chosen), run("gone", *chosen)
+        quick = (remote_seams.requests_fail, NEVER, 0.0)
+        assert work_together(uncut, {0: quick, 1: quick}) == [0, 0]
+        started = time.monotonic()
+        faults = {0: quick, 1: (remote_seams.requests_fail, 14, float(NEVER))}
+        assert work_together(gone, faults) == [3, 3]
+        assert time.monotonic() - started < 60
+        assert "error[data/source-unreachable]" in said(gone)
+        (last,) = read_metrics(gone.parent / "metrics.jsonl")[-1:]
+        assert 1 <= last["step"] < 10
+        assert (gone.parent / "checkpoint" / f"step-{last['step']}" / "manifest.json").exists()
+        assert work_together(gone, {0: quick, 1: quick}) == [0, 0]
+        assert digests(gone) == digests(uncut)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_no_token_is_lost_or_repeated_over_kills_at_random_steps(
+    ranks: int, num_workers: int, run: Run, tmp_path: Path
+) -> None:
+    # two sequences a step for each rank, so that each has lanes for two processes
+    batch = max(4, 2 * ranks)
+    counts = [batch // 4 * count for count in (12, 15, 9, 14, 11, 13)]
+    total = write_numbered(tmp_path / "texts", counts)
+    dataset = {"name": "text", "path": str(tmp_path / "texts"), "streaming": True, "window": 4}
+    dataset |= {"repeat": False}
+    chosen = [
+        "tokenizer=tiny",
+        "model.vocab_size=2048",
+        f"training.dataset={json.dumps(dataset)}",
+        f"training.dataloader.num_workers={num_workers}",
+        "training.steps=1000",
+        f"training.lanes={batch}",
+        f"training.global_batch_size={batch}",
+        f"parallelism.data_parallel_shard_degree={ranks}",
+    ]
+
+    def train(name: str, stops: list[int]) -> dict[int, list[list[int]]]:
+        """Return the sequences of each step, the last time that it was trained."""
+        steps: dict[int, list[list[int]]] = {}
+        for turn, dies_in in enumerate(stops):
+            resolved = run(name, *chosen)
+            files = [tmp_path / f"{name}-{turn}-{rank}.jsonl" for rank in range(ranks)]
+            faults = {
+                rank: (remote_seams.sequences_are_noted, str(file), dies_in)
+                for rank, file in enumerate(files)
+            }
+            codes = work_together(resolved, faults, count=ranks)
+            assert all(code == 0 for code in codes) == (dies_in == NEVER)
+            shares = [dict(map(json.loads, file.read_text().splitlines())) for file in files]
+            for step in shares[0]:
+                steps[step] = [row for share in shares for row in share.get(step, [])]
+        return steps
+
+    whole = train("whole", [NEVER])
+    ids = sorted(token for rows in whole.values() for row in rows for token in row)
+    assert len(whole) > 20 and total == sum(counts)
+    draws = random.Random(17 * ranks + num_workers)
+    stops = sorted(draws.sample(range(2, len(whole)), 5))
+    killed = train("killed", [*stops, NEVER])
+    assert killed == whole
+    assert sorted(token for rows in killed.values() for row in rows for token in row) == ids
+    assert digests(run("killed", *chosen), len(whole)) == digests(run("whole", *chosen), len(whole))

@@ -1,0 +1,222 @@
+"""Replica groups, started and watched: here scripts without torchft stand in for them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.launch.group_launcher import build_lighthouse_arguments
+
+LAUNCH = """
+import sys
+from pathlib import Path
+from titanrun.launch.group_launcher import *
+class NoLighthouse:
+    address, has_ended = "http://127.0.0.1:1", False
+    def start(self): pass
+here = Path(sys.argv[1])
+signal.signal(signal.SIGCHLD, do_nothing)
+groups = [ReplicaGroup(number, 2, resolved=here / "resolved.yaml", num_workers=2, num_groups=2,
+                       reports=here, command=[sys.executable, str(here / "worker.py")])
+          for number in range(2)]
+sys.exit(GroupMonitor(groups, NoLighthouse(), int(sys.argv[2]), here).run())
+"""
+WORKER = """
+import json, os, signal, sys, time
+from pathlib import Path
+here, rank, group = Path(sys.argv[1]).parent, int(os.environ["RANK"]), os.environ["TITANRUN_GROUP"]
+starts = here / f"starts-{group}-{rank}"
+with starts.open("a") as file:
+    file.write(json.dumps(dict(os.environ)) + "\\n")
+number = len(starts.read_text().splitlines())
+def commit(step):
+    with (here / "logs" / f"group-{group}.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "committed", "step": step}) + "\\n")
+def finish(state="finished"):
+    (here / "status.json").write_text(json.dumps({"state": state}))
+"""
+
+
+def launch(folder: Path, worker: str, min_groups: int = 1) -> subprocess.Popen[str]:
+    """A launcher of two groups of two ranks that run `worker`; it knows its start's `number`."""
+    (folder / "worker.py").write_text(WORKER + worker)
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(folder), str(min_groups)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(launcher: subprocess.Popen[str]) -> tuple[int, str]:
+    _, error = launcher.communicate(timeout=60)
+    return launcher.returncode, error
+
+
+def starts(folder: Path, group: int, rank: int = 0) -> list[dict[str, str]]:
+    lines = (folder / f"starts-{group}-{rank}").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_each_rank_knows_its_group_and_its_place_in_it(tmp_path: Path) -> None:
+    assert end(launch(tmp_path, "finish()")) == (0, "")
+    found = [starts(tmp_path, group, rank)[0] for group in range(2) for rank in range(2)]
+    names = ("TITANRUN_GROUP", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+    assert [[place[name] for name in names] for place in found] == [
+        ["0", "0", "2", "0"],
+        ["0", "1", "2", "1"],
+        ["1", "0", "2", "2"],
+        ["1", "1", "2", "3"],
+    ]
+    assert found[0]["MASTER_PORT"] == found[1]["MASTER_PORT"] != found[2]["MASTER_PORT"]
+
+
+def test_a_rank_that_dies_ends_its_group_only_and_the_group_starts_again(tmp_path: Path) -> None:
+    code, error = end(
+        launch(
+            tmp_path,
+            "if group == '1' and number == 1: os.kill(os.getpid(), signal.SIGKILL) if rank else "
+            "time.sleep(60)\n"
+            "while not (here / 'starts-1-0').exists() or "
+            "len((here / 'starts-1-0').read_text().splitlines()) < 2: time.sleep(0.05)\n"
+            "finish()",
+        )
+    )
+    assert code == 0 and "rank 1 of replica group 1 was killed by SIGKILL" in error
+    assert "replica group 1 ended with exit code 137: restarting it (restart 1 of 2" in error
+    assert [len(starts(tmp_path, group)) for group in range(2)] == [1, 2]
+
+
+def test_a_group_that_trains_no_step_is_given_up_and_one_that_does_is_not(tmp_path: Path) -> None:
+    code, error = end(
+        launch(
+            tmp_path,
+            "if group == '0': time.sleep(8); finish()\n"
+            "elif number <= 4:\n"
+            "    commit(3 if number > 1 else 1); os.kill(os.getpid(), signal.SIGKILL)\n"
+            "else: os.kill(os.getpid(), signal.SIGKILL)",
+        )
+    )
+    # steps 1 and 3 each are worth two restarts
+    assert (code, len(starts(tmp_path, 1))) == (0, 4)
+    assert error.count("restarting it") == 3 and "replica group 1 is lost" in error
+
+
+def test_a_mistake_that_would_recur_starts_no_group_again(tmp_path: Path) -> None:
+    code, _ = end(launch(tmp_path, "sys.exit(5)"))
+    assert (code, [len(starts(tmp_path, group)) for group in range(2)]) == (5, [1, 1])
+    assert json.loads((tmp_path / "status.json").read_text())["exit_code"] == 5
+
+
+def test_the_run_ends_where_fewer_groups_are_left_than_a_step_needs(tmp_path: Path) -> None:
+    before = time.monotonic()
+    code, error = end(
+        launch(tmp_path, "sys.exit(5) if group == '1' else time.sleep(50)", min_groups=2)
+    )
+    assert code == 5 and "replica group 1 is lost" in error
+    assert time.monotonic() - before < 40
+
+
+def test_those_that_finished_start_again_while_the_last_checkpoint_is_missing(
+    tmp_path: Path,
+) -> None:
+    code, _ = end(
+        launch(
+            tmp_path,
+            "if number == 1 and group == '0': sys.exit(0)\n"
+            "if number == 1: time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)\n"
+            "finish()",
+        )
+    )
+    assert (code, [len(starts(tmp_path, group)) for group in range(2)]) == (0, [2, 2])
+
+
+def test_a_signal_reaches_every_rank_and_no_group_starts_again(tmp_path: Path) -> None:
+    launcher = launch(
+        tmp_path,
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])\n"
+        "(here / f'ready-{group}-{rank}').touch(); time.sleep(60)",
+    )
+    while len(list(tmp_path.glob("ready-*"))) < 4:
+        time.sleep(0.05)
+    launcher.send_signal(signal.SIGTERM)
+    assert end(launcher)[0] == 75
+    assert [len(starts(tmp_path, group)) for group in range(2)] == [1, 1]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What torchft's classes are called with, where a module of its name stands in for it."""
+    found: dict[str, Any] = {}
+    package = ModuleType("torchft")
+
+    class Recorder:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            found[type(self).__name__] = (arguments, options)
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: "http://host:1234"
+
+    for name in ("Manager", "LighthouseServer", "ProcessGroupGloo"):
+        setattr(package, name, type(name, (Recorder,), {}))
+    package.manager = package.coordination = package  # type: ignore[attr-defined]
+    package.ManagerServer = SimpleNamespace()  # type: ignore[attr-defined]
+    for name in ("torchft", "torchft.manager", "torchft.coordination"):
+        monkeypatch.setitem(sys.modules, name, package)
+    for name in ("titanrun.distributed.replica_groups", "titanrun.worker.lighthouse"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return found
+
+
+def test_the_lighthouse_waits_as_the_recipe_says(
+    recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from titanrun.worker import lighthouse
+
+    monkeypatch.setattr(lighthouse, "ignore_run_signals", lambda: None)
+    fakes = {name: getattr(signal, name) for name in ("SIGTERM", "SIG_BLOCK", "SIG_DFL")}
+    calls = {name: lambda *_: None for name in ("pthread_sigmask", "signal", "sigwait")}
+    monkeypatch.setattr(lighthouse, "signal", SimpleNamespace(**fakes, **calls))
+    monkeypatch.setattr(lighthouse, "time", SimpleNamespace(sleep=lambda seconds: None))
+    config = FaultToleranceConfig(
+        enable=True, min_replica_size=2, join_timeout_ms=70_000, heartbeat_timeout_ms=700
+    )
+    lighthouse.main(build_lighthouse_arguments(config, 4321))
+    assert recorded["LighthouseServer"] == (
+        ("127.0.0.1:4321", 2),
+        {"join_timeout_ms": 70_000, "heartbeat_timeout_ms": 700},
+    )
+    assert capsys.readouterr().out == "http://127.0.0.1:1234\n"
+
+
+def test_the_groups_wait_as_the_recipe_says_and_listen_on_this_machine(
+    recorded: dict[str, Any],
+) -> None:
+    from torch.distributed import TCPStore
+
+    from titanrun.distributed.replica_groups import ReplicaGroups
+
+    config = FaultToleranceConfig(
+        enable=True, process_group_timeout_ms=7000, quorum_timeout_ms=90_000
+    )
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = RankInfo(group=1, lighthouse="http://127.0.0.1:1", store_port=store.port)
+    ReplicaGroups(config, place, store).open(3)
+    _, options = recorded["Manager"]
+    assert options["timeout"].total_seconds() == 7
+    assert recorded["ProcessGroupGloo"][1]["timeout"].total_seconds() == 7
+    assert options["quorum_timeout"].total_seconds() == 90
+    assert (options["hostname"], options["replica_id"]) == ("127.0.0.1", "titanrun_1")
+    assert options["checkpoint_transport"].metadata().startswith("http://127.0.0.1:")
+    options["checkpoint_transport"].shutdown()
+    assert os.environ.get("TORCHFT_USE_OTEL") == "false"

@@ -1,0 +1,31 @@
+"""Queries, keys and values reach the back end in one dtype."""
+
+import torch
+from torch import Tensor, nn
+
+from titanrun.models.qwen3.config import Qwen3Config
+from titanrun.models.qwen3.model import Qwen3
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
+
+
+class Fp32Norm(nn.Module):
+    """As autocast on CUDA computes a norm since torch 2.12."""
+
+    def forward(self, x_BTNH: Tensor) -> Tensor:
+        return nn.functional.rms_norm(x_BTNH.float(), x_BTNH.shape[-1:])
+
+
+def test_the_back_end_gets_one_dtype_whatever_norms_return() -> None:
+    sizes = resolve_model_sizes(Qwen3Config(flavor="debugmodel", n_layers=1, vocab_size=64))
+    model = Qwen3(Qwen3Config.model_validate(sizes), seq_len=8)
+    model.init_weights(torch.Generator().manual_seed(0))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    attention = model.get_submodule("layers.0.attention")
+    attention.q_norm = attention.k_norm = Fp32Norm()  # type: ignore[assignment]
+    seen: list[tuple[Tensor, ...]] = []
+    attention.get_submodule("backend").register_forward_pre_hook(
+        lambda _, given: seen.append(given[:3])
+    )
+    model(torch.zeros(1, 8, dtype=torch.int64))
+    assert [tensor.dtype for tensor in seen[0]] == [torch.bfloat16] * 3

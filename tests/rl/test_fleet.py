@@ -1,0 +1,280 @@
+"""The router of a fleet: who gets which groups, and what becomes of those of a dead process."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rl.parts import TEXT, write_recipe
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.object_collectives import RankGroup
+from titanrun.distributed.rank_env import RankInfo
+from titanrun.rl.fleet import rollout_fleet
+from titanrun.rl.fleet.fleet_runner import FleetRunner
+from titanrun.rl.fleet.fleet_usage import FleetUsage
+from titanrun.rl.fleet.rollout_fleet import RolloutFleet
+from titanrun.rl.rollout_buffer import StaleRolloutError
+from titanrun.rl.rollout_types import Completion, Prompt, RolloutGroup, Turn
+from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay, TakeKey
+from titanrun.worker.worker_job import WorkerJob
+
+
+@dataclass
+class ScriptedProcess:
+    """A process of the fleet that does what the test says."""
+
+    number: int
+    starts_left: int = 1
+    running: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    num_starts: int = 0
+    last_message: float = field(default_factory=time.monotonic)
+    last_choice: int = 0
+    is_alive: bool = False
+    log_file: Path = Path("generator.log")
+    pid: int = 1
+    on_message: Callable[[int, dict[str, Any]], None] = lambda start, message: None
+    on_exit: Callable[[int], None] = lambda start: None
+
+    @property
+    def title(self) -> str:
+        return f"generator {self.number}"
+
+    def start(self, on_message: Any, on_exit: Any) -> None:
+        self.on_message, self.on_exit = on_message, on_exit
+        self.starts_left, self.num_starts, self.is_alive = (
+            self.starts_left - 1,
+            self.num_starts + 1,
+            True,
+        )
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    def finish(self, *numbers: int, epoch: int = 0) -> None:
+        """Report groups as done."""
+        groups = [{"number": number} for number in numbers]
+        self.on_message(
+            self.num_starts,
+            {"groups": groups, "epoch": epoch, "busy_seconds": 0.1, "tokens": 5},
+        )
+
+    def die(self) -> None:
+        self.is_alive = False
+        self.on_exit(self.num_starts)
+
+    kill = die
+
+    def read_last_stderr_line(self) -> str:
+        return "out of memory"
+
+    def close(self) -> None:
+        self.is_alive = False
+
+
+def build(count: int, *, max_running: int = 2, starts: int = 1, timeout: float = 60) -> Any:
+    processes = [ScriptedProcess(number, starts) for number in range(count)]
+    fleet = RolloutFleet(processes, max_running, timeout)  # type: ignore[arg-type]
+    fleet.start()
+    return fleet, processes
+
+
+def submit(fleet: RolloutFleet, *numbers: int) -> None:
+    fleet.submit([{"number": number} for number in numbers], temperature=None)
+
+
+def get_numbers(process: ScriptedProcess) -> list[list[int]]:
+    """The groups of each message that it got."""
+    return [
+        [request["group"]["number"] for request in message["requests"]]
+        for message in process.sent
+        if message["do"] == "generate"
+    ]
+
+
+def test_groups_go_to_the_least_loaded_and_wait_while_all_are_full() -> None:
+    fleet, (first, second) = build(2)
+    submit(fleet, 0, 1, 2, 3, 4, 5)
+    assert get_numbers(first) == [[0, 2]] and get_numbers(second) == [[1, 3]]
+    assert fleet.collect_usage()["rl/queue/waiting"] == 2
+    second.finish(3)
+    assert get_numbers(second) == [[1, 3], [4]]
+    assert [each["number"] for each in fleet.wait_for_any([0, 3])] == [3]
+    first.finish(0, 2)
+    # one group waits: it goes to the process that has none
+    assert get_numbers(first) == [[0, 2], [5]]
+
+
+def test_weights_come_before_the_groups_that_were_admitted_after_them() -> None:
+    fleet, (process,) = build(1)
+    fleet.load(7, version=7)
+    submit(fleet, 0)
+    fleet.load(8, version=8)
+    assert [message["do"] for message in process.sent] == ["load", "generate", "load"]
+
+
+def test_groups_of_a_process_that_ends_go_first_to_another(caplog: Any) -> None:
+    fleet, (first, second) = build(2, max_running=1)
+    submit(fleet, 0, 1, 2)
+    first.die()
+    assert fleet.collect_usage()["rl/lost_requests"] == 1
+    second.finish(1)
+    assert get_numbers(second) == [[1], [0]] and "out of memory" in caplog.text
+    # what the dead process still says about the group counts once
+    second.finish(0)
+    assert len(fleet.wait_for_any([0])) == 1
+
+
+def test_a_process_is_started_again_with_the_newest_weights(monkeypatch: Any) -> None:
+    monkeypatch.setattr(rollout_fleet, "FIRST_BACKOFF_SECONDS", 0.01)
+    fleet, (process,) = build(1, starts=2)
+    fleet.load(3, version=3)
+    submit(fleet, 0, 1)
+    process.sent.clear()
+    process.die()
+    deadline = time.monotonic() + 5
+    while not get_numbers(process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [message["do"] for message in process.sent] == ["load", "generate"]
+    assert get_numbers(process) == [[0, 1]] and fleet.collect_usage()["rl/restarts"] == 1
+    # the end of the first start is no news any more
+    process.on_exit(1)
+    assert process.running
+
+
+def test_a_fleet_without_processes_ends_the_run_with_the_last_words() -> None:
+    fleet, (process,) = build(1)
+    submit(fleet, 0)
+    process.die()
+    with pytest.raises(ProblemsFound, match="the last words of generator 0: out of memory"):
+        fleet.wait_for_any([0])
+
+
+def test_a_problem_of_a_process_ends_the_run_at_once() -> None:
+    fleet, (process, _) = build(2)
+    submit(fleet, 0)
+    process.on_message(1, {"problem": "the reward program failed", "hint": "fix it"})
+    with pytest.raises(ProblemsFound, match="generator 0: the reward program failed"):
+        fleet.wait_for_any([0])
+
+
+def test_a_silent_process_is_killed(monkeypatch: Any) -> None:
+    monkeypatch.setattr(rollout_fleet, "POLL_SECONDS", 0.01)
+    fleet, (process,) = build(1, timeout=0.05)
+    submit(fleet, 0)
+    with pytest.raises(ProblemsFound, match="ended too often"):
+        fleet.wait_for_any([0])
+    assert not process.is_alive
+
+
+def test_after_a_rollback_earlier_answers_are_dropped() -> None:
+    fleet, (process,) = build(1)
+    submit(fleet, 0, 1, 2)
+    fleet.drop_all()
+    submit(fleet, 1)
+    process.finish(0, 1, epoch=0)
+    threading.Timer(0.05, lambda: process.finish(1, epoch=1)).start()
+    assert [each["number"] for each in fleet.wait_for_any([1])] == [1]
+    assert process.sent[-2]["do"] == "drop" and not process.running
+
+
+def answer(group: RolloutGroup, *versions: int) -> dict[str, Any]:
+    """The group with a turn of each version."""
+    data = group.to_dict()
+    for rollout in data["rollouts"]:
+        rollout["status"], rollout["reward"] = "completed", 1.0
+        rollout["turns"] = [
+            {
+                "prompt": [1],
+                "completion": {
+                    "tokens": [2],
+                    "logprobs": [-0.1],
+                    "finish": "stop",
+                    "version": version,
+                },
+                "text": "x",
+            }
+            for version in versions
+        ]
+    return data
+
+
+@pytest.mark.parametrize(("versions", "is_stale"), [((3, 4), False), ((4, 2), True)])
+def test_a_completion_is_never_older_than_its_group(
+    versions: tuple[int, ...], is_stale: bool
+) -> None:
+    fleet, (process,) = build(1)
+    runner = FleetRunner(fleet, 2, RankGroup())
+    group = runner.start_group(Prompt("?", ""), group_number=5, policy_version=3)
+    data = answer(group, *versions)
+    threading.Timer(
+        0.05, lambda: process.on_message(1, {"groups": [data], "epoch": 0, "tokens": 4})
+    ).start()
+    if is_stale:
+        with pytest.raises(StaleRolloutError, match="a completion of group 5 is of version 2"):
+            runner.generate_turn([group])
+        return
+    runner.generate_turn([group])
+    assert group.is_done and group.rollouts[1].oldest_version == 3
+    assert runner.collect_metrics()["rl/tokens_per_second/0"] > 0
+
+
+def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None:
+    from titanrun.recipe.resolving.resolve import resolve_recipe
+    from titanrun.worker.build import build_fleet
+
+    monkeypatch.setattr(RolloutFleet, "start", lambda self: None)
+    overrides = [
+        "rl.fleet={processes: 3, threads: 2, max_restarts: 1, timeout_seconds: 7}",
+        "rl.sync.transport=shared_memory",
+        "rl.rollout.prompts_per_step=8",
+    ]
+    resolved = resolve_recipe(write_recipe(tmp_path, TEXT), overrides, environment={})
+    job = WorkerJob(tmp_path / "resolved.yaml", resolved.text, RankInfo())
+    assert resolved.run.rl is not None
+    fleet = build_fleet.start_fleet(resolved.run.rl, job)
+    assert [process.starts_left for process in fleet.processes] == [2, 2, 2]
+    assert fleet.processes[0].environment["OMP_NUM_THREADS"] == "2"
+    assert fleet.timeout_seconds == 7 and fleet.max_running == 3
+
+
+def test_shares_tell_who_waited_for_whom(monkeypatch: Any) -> None:
+    now = [100.0]
+    monkeypatch.setattr("titanrun.rl.fleet.fleet_usage.time.monotonic", lambda: now[0])
+    usage = FleetUsage(interval_start=100.0)
+    usage.wait_seconds, usage.push_seconds = 2.0, 1.0
+    usage.record_turn(0, {"busy_seconds": 8.0, "tokens": 40})
+    now[0] += 10.0
+    found = usage.collect(2)
+    assert found["rl/trainer_idle_share"] == pytest.approx(0.2)
+    assert found["rl/push_share"] == pytest.approx(0.1)
+    assert found["rl/generator_idle_share"] == pytest.approx(0.6)
+    assert found["rl/generator_idle_share/1"] == 1 and found["rl/tokens_per_second/0"] == 4
+    now[0] += 1.0
+    assert usage.collect(2)["rl/trainer_idle_share"] == 0
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    turn = Turn([1, 2], Completion([3], [-0.12345678901234566], "stop", 4), "x")
+    runner = FleetRunner(None, 1, RankGroup())
+    group = runner.start_group(Prompt("?", "!", 9), group_number=1, policy_version=4)
+    group.rollouts[0].turns.append(turn)
+    recorder = ScheduleRecorder(tmp_path)
+    recorder.write(TakeKey(4, 0), [])
+    recorder.write(TakeKey(4, 1), [group])
+    recorder.write(TakeKey(4, 0), [group])
+    ScheduleRecorder(None).write(TakeKey(5, 0), [group])
+    replay = ScheduleReplay(tmp_path)
+    # of two lines for a step the last one counts
+    assert replay.get_groups(TakeKey(4, 0)) == replay.get_groups(TakeKey(4, 1)) == [group]
+    with pytest.raises(ProblemsFound, match="has no groups for policy version 5"):
+        replay.get_groups(TakeKey(5, 0))
+    with pytest.raises(ProblemsFound, match="cannot be read"):
+        ScheduleReplay(tmp_path / "absent").get_groups(TakeKey(0, 0))
+    (tmp_path / "schedule.jsonl").write_text("{}\n")
+    with pytest.raises(ProblemsFound, match=r"line 1 of .* is damaged"):
+        ScheduleReplay(tmp_path).get_groups(TakeKey(0, 0))

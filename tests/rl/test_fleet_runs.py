@@ -1,0 +1,181 @@
+"""Runs whose completions come from processes of their own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rl.parts import TEXT
+from titanrun.config.trust import TRUST_FLAG
+
+pytestmark = pytest.mark.slow
+FLEET = ("rl.sync.transport=shared_memory", "rl.fleet.processes=1")
+# an answer takes its time: what trains next to it does not wait
+SLOW_REWARD = """
+import json, sys, time
+for line in sys.stdin:
+    answer = json.loads(line)["answer"]
+    time.sleep(float(sys.argv[1]))
+    print(json.dumps({"reward": sum(each in "abcdef" for each in answer)}), flush=True)
+"""
+
+
+def build_command(folder: Path, *overrides: str) -> list[str]:
+    recipe = folder.parent / "recipe.yaml"
+    recipe.write_text(TEXT)
+    return [
+        *(sys.executable, "-m", "titanrun", "train", str(recipe), TRUST_FLAG),
+        *(f"dump_folder={folder}", *overrides),
+    ]
+
+
+def train(folder: Path, *overrides: str) -> list[dict[str, float]]:
+    subprocess.run(build_command(folder, *overrides), check=True, capture_output=True, timeout=300)
+    return read_steps(folder)
+
+
+def read_steps(folder: Path) -> list[dict[str, float]]:
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if "loss" in line]
+
+
+def get_losses(steps: list[dict[str, float]]) -> list[tuple[float, float]]:
+    return [(step["loss"], step["grad_norm"]) for step in steps]
+
+
+def slow_reward(folder: Path, seconds: float) -> str:
+    program = folder / "reward.py"
+    program.write_text(SLOW_REWARD)
+    return f"rl.rewards=[{{name: command, command: [{sys.executable}, {program}, '{seconds}']}}]"
+
+
+def wait_for(found: Any, seconds: float = 120) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := found()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert value
+    return value
+
+
+def read_pids(folder: Path) -> list[int]:
+    """The processes that a run has started, the newest last."""
+    log = (folder / "logs" / "rank-0.log").read_text()
+    return [int(pid) for pid in re.findall(r"generator \d runs in process (\d+)", log)]
+
+
+def is_running(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def test_on_policy_completions_of_a_fleet_are_those_of_the_trainer_bit_for_bit(
+    tmp_path: Path,
+) -> None:
+    steps = "training.steps=3"
+    here = train(tmp_path / "here", steps)
+    there = train(tmp_path / "there", steps, *FLEET, "rl.fleet.threads=1")
+    assert get_losses(here) == get_losses(there)
+    assert {step["rollout/age_max"] for step in there} == {0.0}
+    assert not list((tmp_path / "there" / "weights").glob("*.json"))
+
+
+def test_a_recorded_schedule_is_replayed_bit_for_bit(tmp_path: Path) -> None:
+    ahead = ("training.steps=5", "rl.schedule={target_offpolicy: 2, record: true}")
+    recorded = train(
+        tmp_path / "recorded", *ahead, *FLEET[:1], "rl.fleet.processes=2", "rl.fleet.max_restarts=0"
+    )
+    bound = 2 + 1
+    assert max(step["rollout/age_max"] for step in recorded) in range(1, bound + 1)
+    replay = f"rl.schedule={{target_offpolicy: 2, replay: {tmp_path / 'recorded'}}}"
+    assert get_losses(train(tmp_path / "again", "training.steps=5", replay)) == get_losses(recorded)
+    # another seed would generate something else
+    other = train(tmp_path / "other", "training.steps=5", "rl.schedule.target_offpolicy=2")
+    assert get_losses(other)[1:] != get_losses(recorded)[1:]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_generator_costs_its_groups_only_time(tmp_path: Path, processes: int) -> None:
+    folder = tmp_path / "run"
+    command = build_command(
+        folder,
+        "training.steps=12",
+        "rl.schedule={target_offpolicy: 2, record: true}",
+        "rl.sync.transport=shared_memory",
+        f"rl.fleet.processes={processes}",
+        slow_reward(tmp_path, 0.05),
+    )
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 4)
+        pids = read_pids(folder)
+        assert len(pids) == processes
+        os.kill(pids[0], signal.SIGKILL)
+        output, _ = run.communicate(timeout=200)
+    finally:
+        run.kill()
+    assert run.returncode == 0, output[-2000:]
+    last = read_steps(folder)[-1]
+    assert last["rl/lost_requests"] >= 1 and last["rl/restarts"] == 1
+    taken = [
+        group["number"]
+        for line in (folder / "schedule.jsonl").read_text().splitlines()
+        for group in json.loads(line)["groups"]
+    ]
+    # none is missing, none came twice; the last ones are still on their way
+    assert len(taken) == len(set(taken)) and set(range(len(taken) - 6)) <= set(taken)
+    wait_for(lambda: not any(map(is_running, read_pids(folder))), 20)
+
+
+def test_two_generators_share_the_work_and_the_trainer_waits_less(tmp_path: Path) -> None:
+    settings = (
+        "training.steps=10",
+        "rl.rollout={prompts_per_step: 4, samples_per_prompt: 2}",
+        "rl.schedule.target_offpolicy=2",
+        FLEET[0],
+        "rl.validation.dataset=null",
+        slow_reward(tmp_path, 0.1),
+    )
+    one = train(tmp_path / "one", *settings, "rl.fleet.processes=1")[3:]
+    two = train(tmp_path / "two", *settings, "rl.fleet.processes=2")[3:]
+
+    def mean(steps: list[dict[str, float]], name: str) -> float:
+        return sum(step[name] for step in steps) / len(steps)
+
+    assert mean(two, "time/step_seconds") < 0.75 * mean(one, "time/step_seconds")
+    assert mean(two, "rl/trainer_idle_share") > 0 and mean(one, "rl/generator_idle_share") < 0.3
+    rates = [mean(two, f"rl/tokens_per_second/{number}") for number in (0, 1)]
+    assert 0.35 < rates[0] / sum(rates) < 0.65
+
+
+def test_all_processes_end_with_their_trainer(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = build_command(folder, "training.steps=1000", *FLEET, "rl.schedule.target_offpolicy=1")
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 2)
+    finally:
+        run.kill()
+    run.wait()
+    (pid,) = read_pids(folder)
+    wait_for(lambda: not is_running(pid), 10)
+
+
+def test_a_problem_in_a_process_ends_the_run_with_its_words(tmp_path: Path) -> None:
+    program = tmp_path / "reward.py"
+    program.write_text("raise SystemExit('no such model')")
+    reward = f"rl.rewards=[{{name: command, command: [{sys.executable}, {program}]}}]"
+    run = subprocess.run(
+        build_command(tmp_path / "run", *FLEET, reward),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 3 and "Traceback" not in run.stderr
+    assert "error[data]: generator 0: " in run.stderr and "failed too often" in run.stderr

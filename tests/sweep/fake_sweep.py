@@ -1,0 +1,22 @@
+"""`titanrun sweep FILE` with a fake trainer: the whole search but the training."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from titanrun.cli.sweep_search import train_search
+from titanrun.sweep.search_points import build_planner
+from titanrun.sweep.sweep_file import read_sweep
+
+FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_train.py")))
+
+
+def main(file: str) -> int:
+    """Train the remaining trials of a search. Return the exit code."""
+    planner = build_planner(read_sweep(Path(file)), [], {})
+    planner.sweep.folder.mkdir(parents=True, exist_ok=True)
+    return train_search(planner, [], Namespace(quiet=False), FAKE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,60 @@
+"""What tools/mutants.py changes, and which tests it runs."""
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from called_functions import FileOfCalls  # noqa: E402
+from mutants import choose_mutants, iter_changes, iter_nodes  # noqa: E402
+
+SOURCE = """
+@dataclass(frozen=True)
+class Box:
+    size: int = 1
+
+    def grow(self, by=2):
+        def inner():
+            return by + 3
+        return [one for one in zip(self, inner(), strict=True) if one > 4]
+"""
+
+
+def test_each_change_knows_the_function_in_which_it_runs() -> None:
+    found = {
+        (ast.unparse(target), text, function)
+        for node, function in iter_nodes(ast.parse(SOURCE), "", None)
+        for target, text in iter_changes(node)
+    }
+    assert found == {
+        ("1", "2", None),
+        ("2", "3", None),
+        ("by + 3", "(by - 3)", "Box.grow.<locals>.inner"),
+        ("3", "4", "Box.grow.<locals>.inner"),
+        ("one > 4", "(one >= 4)", "Box.grow"),
+        ("4", "5", "Box.grow"),
+    }
+
+
+def test_a_line_gives_all_its_mutants_and_a_group_as_many_as_asked() -> None:
+    file = "titanrun/distributed/grad_norm.py"
+    assert len(choose_mutants([file], 5, seed=0)) == 5
+    assert choose_mutants([file], 5, seed=0) == choose_mutants([file], 5, seed=0)
+    line = choose_mutants([file], 1, seed=0)[0].line
+    of_line = choose_mutants([f"{file}:{line}"], 0, seed=0)
+    assert of_line and {mutant.line for mutant in of_line} == {line}
+
+
+def test_tests_that_call_a_function_or_start_processes_meet_its_mutants() -> None:
+    record = FileOfCalls(
+        {"a.py:f": ["t.py::one"], "a.py:g": ["t.py"]},
+        {"t.py::one": 1.0, "t.py::two": 1.0, "t.py::three": 1.0},
+        ["t.py::three"],
+    )
+    assert record.get_tests("a.py:f") == ["t.py::one", "t.py::three"]
+    # fixtures call it: whoever uses them may notice
+    assert record.get_tests("a.py:g") == ["t.py::one", "t.py::two", "t.py::three"]
+    assert record.get_tests("a.py:h") == ["t.py::three"]
+    assert record.get_tests(None) == list(record.seconds)

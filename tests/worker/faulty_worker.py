@@ -1,0 +1,76 @@
+"""A worker that kills itself where FAULTS says, once for each: python faulty_worker.py RESOLVED.
+
+FAULTS is a JSON list of [group, moment, step]. At its end a rank leaves the digest of its state.
+"""
+
+import hashlib
+import json
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from titanrun.distributed import replica_groups
+from titanrun.distributed.dtensor import to_local
+from titanrun.distributed.replica_groups import ReplicaGroups
+from titanrun.distributed.step_attempt import StepAttempt
+
+FOLDER = Path(sys.argv[1]).parent
+GROUP, RANK = int(os.environ["TITANRUN_GROUP"]), int(os.environ["RANK"])
+FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
+
+
+class FaultyGroups(ReplicaGroups):
+    """Replica groups with faults in front of, within and behind what they do for a step."""
+
+    step = 0
+
+    def start_attempt(self) -> StepAttempt:
+        found = super().start_attempt()
+        self.step = found.step + 1
+        die("before the backward pass", self.step)
+        return found
+
+    def all_reduce_sum_(self, tensor: Tensor) -> Tensor:
+        if tensor.numel() > 1000:
+            assert self._manager is not None
+            if is_due("in the all-reduce", self.step):
+                self._manager.allreduce(tensor)
+            die("in the all-reduce", self.step)
+        return super().all_reduce_sum_(tensor)
+
+    def should_commit(self) -> bool:
+        die("before the commit", self.step)
+        found = super().should_commit()
+        die("after the commit", self.step)
+        return found
+
+    def close(self) -> None:
+        if self._manager is not None:
+            save = next(save for name, _, save in self._states if name == "tensors")
+            found = hashlib.sha256()
+            for name, tensor in sorted(save().items()):
+                found.update(name.encode() + to_local(tensor).numpy().tobytes())
+            (FOLDER / f"digest-{GROUP}-{RANK}").write_text(found.hexdigest())
+        super().close()
+        die("at the end", self.step)
+
+
+def is_due(moment: str, step: int) -> bool:
+    mark = FOLDER / f"fault-{GROUP}-{moment.replace(' ', '-')}-{step}"
+    return RANK == 0 and [GROUP, moment, step] in FAULTS and not mark.exists()
+
+
+def die(moment: str, step: int) -> None:
+    if is_due(moment, step):
+        (FOLDER / f"fault-{GROUP}-{moment.replace(' ', '-')}-{step}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+faulty: Any = FaultyGroups
+replica_groups.ReplicaGroups = faulty
+runpy.run_module("titanrun.worker", run_name="__main__")

@@ -1,0 +1,96 @@
+"""Commands of a conversation, with a model that says what it is told to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from titanrun.training.token_sampling import SamplingParams
+from titanrun.worker.commands.chat import HELP, HINT_ENDLESS, follow
+from titanrun.worker.serving.chat_model import ReplyOptions
+from titanrun.worker.serving.chat_session import ChatSession
+
+
+@pytest.fixture
+def talk(open_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A session with one model, or two, and what it writes after each line."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(count: int = 1, **options: Any) -> tuple[Any, ChatSession, Any]:
+        server = open_server(template="alpaca")
+        reply_options = ReplyOptions(SamplingParams(temperature=0), **options)
+        session = ChatSession([server.chat_model] * count, reply_options)
+
+        def type_line(line: str) -> str:
+            written: list[str] = []
+            assert follow(session, line, written.append) == (line != "/quit")
+            return "".join(written)
+
+        return server, session, type_line
+
+    return start
+
+
+def test_a_conversation_remembers_and_forgets(talk: Any) -> None:
+    server, session, line = talk()
+    server.say("moon")
+    assert line("one").startswith("mine> moon\n  3 tokens")
+    line("two")
+    said = [message["content"] for message in session.get_messages(0)]
+    assert said == ["one", "moon", "two", "moon"]
+    line("/undo")
+    assert len(session.get_messages(0)) == 2
+    server.say("hill")
+    assert "hill" in line("/again") and session.options.sampling.seed == 1
+    assert [message["content"] for message in session.get_messages(0)] == ["one", "hill"]
+    line("/system Be brief.")
+    assert session.get_messages(0) == [{"role": "system", "content": "Be brief."}]
+    line("/system")
+    assert session.get_messages(0) == [] and line("/undo") == "" and line("/again") == ""
+    assert line("/help") == HELP == line("/nonsense") and line("/quit") == ""
+
+
+def test_options_are_set_within_their_range(talk: Any) -> None:
+    _, session, line = talk()
+    for text in ("temperature 0.5", "top_p 0.9", "seed 7", "max_new_tokens 3"):
+        assert line(f"/set {text}") == ""
+    sampling = session.options.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.5, 0.9, 7)
+    assert session.options.max_new_tokens == 3
+    for text in ("temperature x", "top_p 2", "seed -1", "max_new_tokens 0", "top_k 3", ""):
+        assert "cannot set" in line(f"/set {text}")
+
+
+def test_what_the_model_sees_is_shown_with_special_tokens(talk: Any) -> None:
+    _, _, line = talk()
+    line("one")
+    shown = line("/raw")
+    assert shown.startswith("<|begin_of_text|>###") and "<|end_of_text|>" in shown
+
+
+def test_the_better_of_two_replies_becomes_a_pair(talk: Any, tmp_path: Path) -> None:
+    server, session, line = talk(2)
+    server.say("moon")
+    shown = line("one")
+    assert shown.count("mine> moon") == 2 and "mine: 3 tokens" in shown
+    session.histories[1][-1] = {"role": "assistant", "content": "worse"}
+    assert line("/pick 1") == "saved picks.jsonl\n"
+    pair = json.loads((tmp_path / "picks.jsonl").read_text())
+    assert pair["prompt"] == [{"role": "user", "content": "one"}]
+    assert pair["chosen"][0]["content"] == "moon" and pair["rejected"][0]["content"] == "worse"
+    assert session.histories[0] == session.histories[1]
+    assert "chooses the better" in line("/pick 3")
+
+
+def test_replies_without_an_end_are_hinted_at(talk: Any) -> None:
+    server, _, line = talk(max_new_tokens=2)
+    server.say("moon hill goat bread", ends=False)
+    assert [HINT_ENDLESS in line("one") for _ in range(3)] == [False, False, True]
+
+
+def test_a_wrong_message_leaves_the_conversation_as_it_was(talk: Any) -> None:
+    server, session, line = talk()
+    server.chat_model.model.script = [5]
+    assert "tokens that the model supports" in line("word " * 2000)
+    assert session.get_messages(0) == []

@@ -1,0 +1,118 @@
+"""What the server answers, to clients that are wrong too."""
+
+import json
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from titanrun.worker.serving.openai_app import MAX_BODY_BYTES
+
+HI = [{"role": "user", "content": "Hi"}]
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+
+
+def test_a_key_is_asked_for_where_there_is_one(open_server: Any) -> None:
+    server = open_server(key="secret")
+    assert server.ask("/models")[0] == 401
+    assert server.ask("/models", Authorization="Bearer wrong")[0] == 401
+    assert server.ask("/models", Authorization="Bearer secret")[0] == 200
+    with urlopen(server.url.removesuffix("/v1") + "/health") as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "param", "told"),
+    [
+        (b"{", 400, None, "not JSON"),
+        (b"[]", 400, None, "the request"),
+        ({"model": "mine"}, 400, "messages", "Field required"),
+        ({"model": "mine", "messages": []}, 400, "messages", "at least 1"),
+        ({"model": "other", "messages": HI}, 404, "model", "no model 'other'"),
+        ({"model": "mine", "messages": HI, "temperature": 3}, 400, "temperature", "less than"),
+        ({"model": "mine", "messages": HI, "max_tokens": 0}, 400, "max_tokens", "greater than"),
+        ({"model": "mine", "messages": HI, "n": 9}, 400, "n", "less than"),
+        ({"model": "mine", "messages": HI, "stop": [""]}, 400, "stop", "not empty"),
+        ({"model": "mine", "messages": HI, "stop": list("abcde")}, 400, "stop", "at most 4"),
+        (
+            {"model": "mine", "messages": HI, "presence_penalty": 1},
+            400,
+            "presence_penalty",
+            "not supported",
+        ),
+        ({"model": "mine", "messages": HI, "top_logprobs": 3}, 400, "top_logprobs", "0"),
+        (
+            {"model": "mine", "messages": HI, "response_format": {"type": "json_object"}},
+            400,
+            "response_format",
+            "text",
+        ),
+        ({"model": "mine", "messages": [{"role": "user"}]}, 400, "messages", "messages[0].content"),
+        ({"model": "mine", "messages": [{"content": "x"}]}, 400, "messages", "no role"),
+        (
+            {"model": "mine", "messages": [{"role": "tool", "content": "x"}]},
+            400,
+            "messages",
+            "rejects the messages",
+        ),
+        (
+            {"model": "mine", "messages": HI, "tools": [{"type": "function"}]},
+            400,
+            "tools",
+            "does not support tools",
+        ),
+        ({"model": "mine", "messages": HI, "max_tokens": 1000}, 413, None, "1,000 tokens"),
+        (b" " * (MAX_BODY_BYTES + 1), 413, None, "larger than 8 MiB"),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_wrong(
+    open_server: Any, data: Any, status: int, param: str | None, told: str
+) -> None:
+    found, answer = open_server().ask(CHAT, data)
+    assert found == status and answer["error"]["param"] == param
+    assert told in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
+def test_null_means_absent_and_unknown_keys_are_ignored(open_server: Any) -> None:
+    request = {"model": "mine", "messages": HI, "max_tokens": None, "stop": None, "user": "me"}
+    status, answer = open_server().ask(CHAT, request)
+    assert status == 200
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "hello"}
+
+
+def test_a_stop_text_is_left_out_and_half_a_character_held_back(open_server: Any) -> None:
+    """Each piece of a stream is final: joined, they are the answer that is not streamed."""
+    server = open_server()
+    server.say("one naïve ☕ STORM two STOP three")
+    request = {"model": "mine", "messages": HI, "stop": "STOP", "temperature": 0}
+    _, whole = server.ask(CHAT, request)
+    assert whole["choices"][0]["message"]["content"] == "one naïve ☕ STORM two "
+    assert whole["choices"][0]["finish_reason"] == "stop"
+    body = json.dumps({**request, "stream": True}).encode()
+    with urlopen(Request(server.url + CHAT, body)) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in answer.read().decode().split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    pieces = [event["choices"][0]["delta"].get("content", "") for event in events]
+    assert "".join(pieces) == "one naïve ☕ STORM two " and len(pieces) > 4
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_too_many_waiting_requests_are_turned_away(open_server: Any) -> None:
+    server = open_server(queue=-1)
+    status, answer = server.ask(CHAT, {"model": "mine", "messages": HI})
+    assert status == 503 and answer["error"]["type"] == "server_error"
+
+
+def test_prompts_are_texts_or_tokens(open_server: Any) -> None:
+    server = open_server()
+    ids = server.chat_model.tokenizer.encode("Once upon", add_bos=False, add_eos=False)
+    for prompt, count in (("Once upon", 1), (ids, 1), (["a", "b"], 2), ([ids, ids, ids], 3)):
+        status, answer = server.ask(COMPLETIONS, {"model": "mine", "prompt": prompt, "echo": True})
+        assert status == 200 and len(answer["choices"]) == count
+    assert answer["choices"][0]["text"] == "Once uponhello"
+    for prompt in ("", [], [[]], [99999], [-1]):
+        status, answer = server.ask(COMPLETIONS, {"model": "mine", "prompt": prompt})
+        assert status == 400 and answer["error"]["param"] == "prompt"

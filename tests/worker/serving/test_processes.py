@@ -1,0 +1,152 @@
+"""`titanrun serve` and `chat` as their users start them; transformers judges the replies."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+
+pytestmark = pytest.mark.slow
+COMMAND = [sys.executable, "-m", "titanrun"]
+QUESTIONS = ("Once upon a time", "And then?")
+
+
+@pytest.fixture(scope="module")
+def random_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama of transformers with the shipped tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "random"
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=2048,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(TinyTokenizerConfig().folder / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def replies(random_llama: Path) -> list[str]:
+    """The greedy replies of transformers to two messages of a conversation."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(random_llama)
+    model: Any = LlamaForCausalLM.from_pretrained(random_llama)
+    messages, found = [], []
+    for question in QUESTIONS:
+        messages.append({"role": "user", "content": question})
+        ids = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        made = model.generate(**ids, max_new_tokens=16, do_sample=False)
+        text = tokenizer.decode(made[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        found.append(text)
+        messages.append({"role": "assistant", "content": text})
+    return found
+
+
+def test_the_server_replies_as_transformers(random_llama: Path, replies: list[str]) -> None:
+    command = [*COMMAND, "serve", str(random_llama), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        address = re.search(r"http://127.0.0.1:\d+/v1", line)
+        assert line.startswith("random answers at ") and address is not None
+        messages = [{"role": "user", "content": QUESTIONS[0]}]
+        request = {"model": "random", "messages": messages, "temperature": 0, "max_tokens": 16}
+        body = json.dumps(request).encode()
+        with urlopen(Request(f"{address[0]}/chat/completions", body)) as answer:
+            text = json.loads(answer.read())["choices"][0]["message"]["content"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(timeout=30)
+        process.stdout.close()
+    assert code in (0, 128 + signal.SIGTERM)
+    assert text and text == replies[0]
+
+
+def test_a_conversation_in_lines_is_that_of_transformers(
+    random_llama: Path, replies: list[str]
+) -> None:
+    """Two models get the same messages, and each sees its own replies."""
+    options = ["--temperature", "0", "--max-new-tokens", "16"]
+    done = subprocess.run(
+        [*COMMAND, "chat", str(random_llama), str(random_llama), *options],
+        input="".join(f"{question}\n" for question in QUESTIONS),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line)["reply"] for line in done.stdout.splitlines()]
+    assert found == [replies[0], replies[0], replies[1], replies[1]]
+
+
+def test_a_conversation_in_a_terminal(
+    random_llama: Path, replies: list[str], tmp_path: Path
+) -> None:
+    """A reply is written while it is generated, and what was typed is kept for the next time."""
+    main, terminal = pty.openpty()
+    options = ["--temperature", "0", "--max-new-tokens", "16"]
+    process = subprocess.Popen(
+        [*COMMAND, "chat", str(random_llama), *options],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"},
+        cwd=tmp_path,
+    )
+    os.close(terminal)
+    try:
+        shown = read_until(main, "you> ")
+        assert "<|end_of_text|>; /help lists commands" in shown
+        os.write(main, f"{QUESTIONS[0]}\n".encode())
+        shown = read_until(main, "tok/s", "you> ")
+        assert replies[0].split()[0] in shown and "reached --max-new-tokens" in shown
+        os.write(main, b"/set temperature -1\n")
+        assert "cannot set temperature to '-1'" in read_until(main, "you> ")
+        os.write(main, b"/save said.jsonl\n")
+        read_until(main, "saved said.jsonl", "you> ")
+        os.write(main, b"/quit\n")
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+    record = json.loads((tmp_path / "said.jsonl").read_text())
+    assert [message["content"] for message in record["messages"]] == [QUESTIONS[0], replies[0]]
+    assert QUESTIONS[0] in (tmp_path / "titanrun" / "chat_history").read_text()
+
+
+def read_until(terminal: int, *texts: str) -> str:
+    """Return what a terminal shows until all texts were shown in this order."""
+    shown, deadline = "", time.monotonic() + 120
+    while time.monotonic() < deadline:
+        shown += os.read(terminal, 4096).decode(errors="replace")
+        position = 0
+        for text in texts:
+            position = shown.find(text, position) + len(text)
+            if position < len(text):
+                break
+        else:
+            return shown
+    raise AssertionError(shown)

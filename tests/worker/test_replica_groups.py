@@ -1,0 +1,313 @@
+"""Replica groups of torchft on this machine: what a run computes while its groups are killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import RECIPE, write_tokens
+
+pytestmark = [pytest.mark.torchft]
+
+STEPS, BATCH, PIECES = 14, 6, 3
+GROUPS = (
+    "fault_tolerance.enable=true",
+    "fault_tolerance.heartbeat_timeout_ms=1000",
+)
+TRAIN = """
+import sys
+from functools import partial
+from titanrun.cli import train
+from titanrun.cli.main import main
+train.start_replica_groups = partial(
+    train.start_replica_groups, command=[sys.executable, sys.argv.pop(1)]
+)
+sys.exit(main())
+"""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny recipe, with three forward passes a step: two groups share them unequally."""
+    folder = tmp_path_factory.mktemp("recipe")
+    text = RECIPE % write_tokens(folder / "tokens.npy")
+    text = text.replace("global_batch_size: 4", f"global_batch_size: {BATCH}")
+    text = text.replace("steps: 10", f"steps: {STEPS}").replace("interval: 100", "interval: 5")
+    (folder / "recipe.yaml").write_text(text + "launch: {nproc_per_node: 1, max_restarts: 20}\n")
+    return folder / "recipe.yaml"
+
+
+@pytest.fixture(scope="module")
+def start(recipe: Path) -> Iterator[Start]:
+    """Starts `titanrun train` of the recipe, whose workers have the faults that are given."""
+    started: list[subprocess.Popen[str]] = []
+
+    def train(folder: Path, *overrides: str, faults: list[Any] | None = None) -> Any:
+        command = [sys.executable, "-c", TRAIN, str(Path(__file__).with_name("faulty_worker.py"))]
+        started.append(
+            subprocess.Popen(
+                [*command, "train", str(recipe), f"dump_folder={folder}", *overrides],
+                env={**os.environ, "FAULTS": json.dumps(faults or []), "OMP_NUM_THREADS": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield train
+    for process in started:
+        process.kill()
+
+
+def end(process: subprocess.Popen[str], code: int = 0) -> str:
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == code, error
+    return error
+
+
+@pytest.fixture(scope="module")
+def alone(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The losses of one process without groups."""
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    end(start(folder))
+    return losses(folder)
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """The loss of each step; no step is written twice."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines]
+    assert len(set(steps)) == len(steps)
+    return {line["step"]: line["loss"] for line in lines}
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {**json.loads(line), "group": int(file.stem[-1])}
+        for file in sorted((folder / "logs").glob("group-?.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+
+
+def names(folder: Path, group: int) -> list[str]:
+    return [
+        event["event"]
+        for event in events(folder)
+        if event["group"] == group and event["event"] != "committed"
+    ]
+
+
+def check(folder: Path, alone: dict[int, float]) -> None:
+    """Every sequence of every step was trained once, and the losses are those of one process."""
+    found = losses(folder)
+    assert found.keys() == alone.keys()
+    assert max(abs(found[step] - alone[step]) / alone[step] for step in alone) < 1e-5
+    shares = defaultdict(list)
+    for event in events(folder):
+        if event["event"] == "committed":
+            assert event["first_row"] == (event["step"] - 1) * BATCH
+            shares[event["step"], event["groups"]].append(event["pieces"])
+    assert {step for step, _ in shares} == set(alone)
+    for (_, count), dealt in shares.items():
+        allowed = [list(range(index, PIECES, count)) for index in range(count)]
+        assert all(pieces in allowed for pieces in dealt)
+        assert count == 1 or len(dealt) % count or sorted(dealt[-count:]) == sorted(allowed)
+
+
+def digests(folder: Path) -> set[str]:
+    return {file.read_text() for file in folder.glob("digest-*")}
+
+
+def find_workers(folder: Path, group: int) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command, variables = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        if str(folder).encode() in command and f"\0TITANRUN_GROUP={group}\0".encode() in variables:
+            found.append(int(process.name))
+    return found
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        file = folder / "metrics.jsonl"
+        if file.exists() and len(file.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.05)
+
+
+def test_two_groups_train_as_one_process_does(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    end(start(tmp_path / "run", *GROUPS, "fault_tolerance.min_replica_size=2"))
+    check(tmp_path / "run", alone)
+    assert {event["groups"] for event in events(tmp_path / "run")} == {2}
+    assert (
+        len(list((tmp_path / "run").glob("digest-*"))) == 2 and len(digests(tmp_path / "run")) == 1
+    )
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "moment", ["before the backward pass", "in the all-reduce", "before the commit"]
+)
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_group_killed_within_a_step_costs_no_sequence(
+    moment: str, group: int, start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    end(
+        start(
+            folder,
+            *GROUPS,
+            "fault_tolerance.min_replica_size=2",
+            faults=[[group, moment, 8]],
+        )
+    )
+    check(folder, alone)
+    assert names(folder, group)[-2:] == ["joined", "healed"]
+    # what was killed after it had given the other group all it needs is in the step
+    retried = {
+        "before the backward pass": [1],
+        "in the all-reduce": [0, 1],
+        "before the commit": [0],
+    }
+    assert names(folder, 1 - group).count("retried") in retried[moment]
+    assert len(digests(folder)) == 1
+
+
+def test_the_other_group_trains_and_writes_on_alone(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    error = end(
+        start(
+            folder,
+            *GROUPS,
+            "launch.max_restarts=0",
+            faults=[[0, "before the backward pass", 8]],
+        )
+    )
+    assert "replica group 0 is lost" in error
+    check(folder, alone)
+    assert (folder / "checkpoint" / f"step-{STEPS}").is_dir()
+
+
+def test_groups_killed_at_random_train_on(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder, moments = tmp_path / "run", random.Random(0)
+    process = start(folder, *GROUPS, "launch.max_restarts=100")
+    for _ in range(6):
+        time.sleep(moments.uniform(1, 6))
+        for worker in find_workers(folder, moments.randrange(2)):
+            os.kill(worker, signal.SIGKILL)
+    end(process)
+    check(folder, alone)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_group_that_returns_after_the_end_trains_nothing(
+    group: int, start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    end(
+        start(
+            folder,
+            *GROUPS,
+            "fault_tolerance.min_replica_size=2",
+            faults=[[group, "at the end", STEPS]],
+        )
+    )
+    check(folder, alone)
+    assert names(folder, group) == ["joined"]
+
+
+def test_the_last_step_is_saved_though_its_writer_dies(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    end(start(folder, *GROUPS, faults=[[0, "after the commit", STEPS]]))
+    check(folder, alone)
+    assert (folder / "checkpoint" / f"step-{STEPS}").is_dir()
+
+
+def test_a_signal_to_one_group_stops_all_at_one_step_and_the_run_goes_on_from_it(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, *GROUPS, "fault_tolerance.min_replica_size=2")
+    wait_for_step(folder, 3, process)
+    os.kill(find_workers(folder, 1)[0], signal.SIGTERM)
+    end(process, 75)
+    last = {
+        max(event["step"] for event in events(folder) if event["group"] == group)
+        for group in range(2)
+    }
+    assert len(last) == 1 and (folder / "checkpoint" / f"step-{last.pop()}").is_dir()
+    end(start(folder, *GROUPS, "fault_tolerance.min_replica_size=2"))
+    check(folder, alone)
+
+
+def test_all_groups_killed_go_on_from_the_newest_checkpoint(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, *GROUPS)
+    wait_for_step(folder, 7, process)
+    for worker in (*find_workers(folder, 0), *find_workers(folder, 1)):
+        os.kill(worker, signal.SIGKILL)
+    end(process)
+    check(folder, alone)
+
+
+def test_a_lighthouse_that_dies_is_replaced(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, *GROUPS)
+    wait_for_step(folder, 3, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (lighthouse,) = (
+        child
+        for child in children
+        if b"titanrun.worker.lighthouse" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    os.kill(int(lighthouse), signal.SIGKILL)
+    assert "starting it again" in end(process)
+    check(folder, alone)
+
+
+@pytest.mark.slow
+def test_groups_of_two_ranks_that_share_weights_lose_no_sequence(
+    start: Start, recipe: Path, tmp_path: Path
+) -> None:
+    ranks = ("launch.nproc_per_node=2", "training.local_batch_size=1")
+    end(start(tmp_path / "alone", *ranks))
+    folder = tmp_path / "run"
+    end(
+        start(
+            folder,
+            *GROUPS,
+            *ranks,
+            "fault_tolerance.min_replica_size=2",
+            faults=[[1, "in the all-reduce", 8]],
+        )
+    )
+    check(folder, losses(tmp_path / "alone"))
+    assert [
+        len({(folder / f"digest-{group}-{rank}").read_text() for group in range(2)})
+        for rank in range(2)
+    ] == [1, 1]

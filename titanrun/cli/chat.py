@@ -1,0 +1,87 @@
+"""`titanrun chat`: a conversation with a model in the terminal, or with two models at once.
+
+A separate process with torch does the work.
+"""
+
+import math
+from argparse import Namespace
+from pathlib import Path
+
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.generate import get_weight_source
+from titanrun.cli.serve import get_model_name
+from titanrun.config.problems import problem_error
+from titanrun.launch.launch_env import get_environment
+from titanrun.launch.model_process import run_model_process
+from titanrun.launch.torch_requirement import require_torch
+
+SUMMARY = (
+    "Converse with the model of a run's newest checkpoint, of a checkpoint or of a Hugging Face "
+    "folder, by the chat template that it was trained with. Two models get the same messages, and "
+    "/pick collects the better replies as pairs to train on. Where stdin is no terminal, each line "
+    "is a message and each reply a JSON object in a line."
+)
+EXAMPLES = """  titanrun chat runs/sft
+  titanrun chat runs/sft runs/dpo --temperature 0.7  two models side by side
+  titanrun chat runs/sft --system "Be brief."
+  echo "Say: moon" | titanrun chat runs/sft --temperature 0"""
+
+
+def run(arguments: list[str]) -> int:
+    """Converse until the input ends."""
+    parser = CommandParser("chat", SUMMARY, EXAMPLES)
+    parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
+    parser.add_argument("other", nargs="?", help="another one, to compare with")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="most tokens of a reply (512)"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="sampling temperature (1); 0: greedy",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="sample from the most likely tokens with total probability P (1)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="sampling seed (0)")
+    options = parser.parse_args(arguments)
+    require_torch()
+    check_chat_options(options)
+    folders = [options.folder, *([options.other] if options.other else [])]
+    names = [get_model_name(folder) for folder in folders]
+    if len(set(names)) < len(names):
+        names = folders
+    models = [
+        {**get_weight_source(folder), "name": name}
+        for folder, name in zip(folders, names, strict=True)
+    ]
+    job = {"models": models, "system": options.system, "history": str(get_history_file())}
+    job |= {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
+    return run_model_process("chat", {**job, "max_new_tokens": options.max_new_tokens})
+
+
+def check_chat_options(options: Namespace) -> None:
+    """Raise a usage problem for options out of range."""
+    limit = options.max_new_tokens
+    wrong = {
+        "--max-new-tokens is 1 or more": limit is not None and limit < 1,
+        "--temperature is 0 or more": not 0 <= options.temperature < math.inf,
+        "--top-p is above 0 and at most 1": not 0 < options.top_p <= 1,
+        "--seed is 0 or more": options.seed < 0,
+    }
+    for message, is_wrong in wrong.items():
+        if is_wrong:
+            raise problem_error("usage", message)
+
+
+def get_history_file() -> Path:
+    """Return the file with what was typed in earlier conversations."""
+    state = get_environment().get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "titanrun/chat_history"

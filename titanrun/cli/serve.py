@@ -1,0 +1,108 @@
+"""`titanrun serve`: a model behind OpenAI's HTTP interface.
+
+A separate process with torch does the work.
+"""
+
+from argparse import Namespace
+from ipaddress import ip_address
+from pathlib import Path
+
+from titanrun.cli.arguments import CommandParser
+from titanrun.cli.generate import get_weight_source
+from titanrun.config.problems import problem_error
+from titanrun.launch.launch_env import get_environment
+from titanrun.launch.model_process import run_model_process
+from titanrun.launch.torch_requirement import require_torch
+
+SUMMARY = (
+    "Answer requests over HTTP as OpenAI's interface does, with the model of a checkpoint, of a "
+    "run's newest checkpoint, or of a Hugging Face folder: /v1/models, /v1/chat/completions and "
+    "/v1/completions, streamed or whole. One request is answered at a time, the others wait: it "
+    "is for trying a model, not for many users. Needs the extra serve."
+)
+EXAMPLES = """  titanrun serve runs/first
+  titanrun serve models/llama --port 9000 --max-seq-len 4096
+  titanrun serve runs/first --host 0.0.0.0 --api-key-env TITANRUN_KEY
+  curl http://127.0.0.1:8000/v1/models"""
+
+
+def run(arguments: list[str]) -> int:
+    """Serve until a signal."""
+    parser = CommandParser("serve", SUMMARY, EXAMPLES)
+    parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine only)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="port (8000); 0: a free one"
+    )
+    parser.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help="environment variable with the key that clients must send",
+    )
+    parser.add_argument("--no-key", action="store_true", help="let other machines in without a key")
+    parser.add_argument(
+        "--queue", type=int, default=32, metavar="N", help="most requests that wait (32)"
+    )
+    parser.add_argument(
+        "--max-seq-len",
+        type=int,
+        metavar="N",
+        help="most tokens of a prompt with its reply; default: what the model supports",
+    )
+    parser.add_argument("--name", help="name of the model for clients; default: the folder's")
+    options = parser.parse_args(arguments)
+    require_torch()
+    check_serve_options(options)
+    key = None if options.api_key_env is None else get_environment()[options.api_key_env]
+    job = {
+        **get_weight_source(options.folder),
+        "name": options.name or get_model_name(options.folder),
+        "host": options.host,
+        "port": options.port,
+        "queue": options.queue,
+        "key": key,
+        "max_seq_len": options.max_seq_len,
+    }
+    return run_model_process("serve", job)
+
+
+def check_serve_options(options: Namespace) -> None:
+    """Raise a usage problem for options out of range, and for an open door."""
+    wrong = {
+        "--port is 0 to 65535": not 0 <= options.port <= 65535,
+        "--queue is 0 or more": options.queue < 0,
+        "--max-seq-len is 2 or more": options.max_seq_len is not None and options.max_seq_len < 2,
+    }
+    for message, is_wrong in wrong.items():
+        if is_wrong:
+            raise problem_error("usage", message)
+    if options.api_key_env is not None and not get_environment().get(options.api_key_env):
+        raise problem_error(
+            "usage",
+            f"the environment variable {options.api_key_env} is not set",
+            hint=f"export {options.api_key_env}=...",
+        )
+    if options.api_key_env is None and not options.no_key and not is_loopback(options.host):
+        raise problem_error(
+            "usage",
+            f"--host {options.host} lets other machines in, and there is no key",
+            hint="use --api-key-env NAME, or --no-key to allow it",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def get_model_name(named: str) -> str:
+    """Return the name of a model: that of its folder, of a checkpoint that of its run."""
+    folder = Path(named).absolute()
+    if folder.name.startswith("step-") and folder.parent.name == "checkpoint":
+        folder = folder.parents[1]
+    return folder.name

@@ -1,0 +1,105 @@
+"""Main program of a process that runs lanes of a stream.
+
+It imports no torch, so that it starts fast and needs little memory.
+"""
+
+import logging
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from titanrun.components.data.lane_runner import LocalLaneRunner
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.distributed.spec.run_signals import ignore_run_signals
+
+
+class SeekRequest(NamedTuple):
+    """Request to continue at cursors. `generation` numbers these requests."""
+
+    generation: int
+    num_rows: int
+    cursors: Any
+    damaged: Any = ()
+
+
+class LaneAnswer(NamedTuple):
+    """Shares of a global batch since request `generation`, or why there are none.
+
+    `damaged` are the files that are left out up to them, `counts` is what was read since the last
+    answer. `problems` are mistakes of a user, `error` is the traceback of any other error.
+    """
+
+    generation: int
+    shares: Any = None
+    damaged: Any = ()
+    counts: Any = None
+    problems: tuple[Problem, ...] = ()
+    error: str | None = None
+
+
+class LogLine(NamedTuple):
+    """Line that a process logs while the rank waits for its answer."""
+
+    level: int
+    text: str
+
+
+NEXT_BATCH = "next batch"
+"""Request for the shares of the next global batch."""
+
+
+class LogSender(logging.Handler):
+    """Handler that sends log lines to the rank at once: it may wait for minutes for an answer."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a line."""
+        self._connection.send(LogLine(record.levelno, record.getMessage()))
+
+
+def run_lane_process(connection: Connection) -> None:
+    """Answer requests until the connection closes."""
+    logging.basicConfig(level=logging.INFO, handlers=[LogSender(connection)])
+    runner: LocalLaneRunner | None = None
+    job, lanes, tokenizer = connection.recv()
+    generation = 0
+    while True:
+        request = connection.recv()
+        answer = LaneAnswer(generation)
+        try:
+            if isinstance(request, SeekRequest):
+                generation = request.generation
+                runner = runner or LocalLaneRunner(job, lanes, tokenizer)
+                runner.seek(request.num_rows, request.cursors, request.damaged)
+                continue
+            assert runner is not None, "the first request is a SeekRequest"
+            shares = runner.next_shares()
+            answer = answer._replace(
+                shares=shares, damaged=runner.damaged, counts=runner.pop_counts()
+            )
+        except ProblemsFound as error:
+            answer = answer._replace(problems=tuple(error.problems))
+        # the rank raises it
+        except Exception:
+            answer = answer._replace(error=traceback.format_exc())
+        connection.send(answer)
+
+
+def main() -> None:
+    """Run the lanes that the parent names until it closes the connection.
+
+    The command line holds the descriptor of the connection.
+    """
+    ignore_run_signals()
+    connection = Connection(int(sys.argv[1]))
+    try:
+        # modules of plug-ins are found where the parent finds them
+        sys.path[:] = connection.recv()
+        run_lane_process(connection)
+    except (EOFError, OSError):
+        os._exit(0)

@@ -1,0 +1,30 @@
+"""Where records are: files at a path, or one split of a dataset on the Hub at one commit."""
+
+from titanrun.components.data.validators_config import CommitHash
+from titanrun.config.base import Config
+from titanrun.config.fields import numerics
+from titanrun.config.types import Text
+
+
+class RecordSourceFields(Config):
+    """Fields of a dataset whose records are in files or on the Hub: exactly one of the two."""
+
+    path: Text | None = numerics(None, examples=["data/records.jsonl"])
+    """File, folder or glob. Files are read in sorted order. A stream also reads addresses: https,
+    hf, s3, gs, az. Either `path` or `repo` is set."""
+    repo: Text | None = numerics(None, examples=["HuggingFaceH4/ultrachat_200k"])
+    """Dataset on the Hugging Face Hub: OWNER/NAME. Either `path` or `repo` is set."""
+    subset: Text | None = numerics(None, examples=["main"])
+    """Subset of the dataset on the Hub, if it has several."""
+    split: Text = numerics("train", examples=["train_sft"])
+    """Split of the dataset on the Hub."""
+    revision: CommitHash | None = numerics(
+        None, examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"]
+    )
+    """Commit of the dataset on the Hub, so that the data stays the same. `titanrun data pin RECIPE`
+    asks the Hub for it."""
+
+    @property
+    def source_name(self) -> str:
+        """Name of the source for messages."""
+        return self.path if self.path is not None else f"{self.repo} {self.split}"

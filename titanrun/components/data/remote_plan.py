@@ -1,0 +1,198 @@
+"""Plans of streams of remote files: of web servers, of object stores and of the Hub."""
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from huggingface_hub import HfFileSystem, constants
+
+from titanrun.components.data import hub_records
+from titanrun.components.data.http_source import HttpSource
+from titanrun.components.data.jsonl_reader import silence_datasets_library
+from titanrun.components.data.lane_plan import PlanFile, StreamPlan
+from titanrun.components.data.source_faults import RetryPolicy, SourceFault
+from titanrun.components.data.spec.data_files import (
+    get_data_suffix,
+    is_data_path,
+    no_readable_files_error,
+)
+from titanrun.components.data.spec.hub_source import HubSource
+from titanrun.components.data.spec.remote_path import (
+    HUB_PATH,
+    HUB_SCHEME,
+    WEB_SCHEMES,
+    check_remote_path,
+    get_scheme,
+    has_glob,
+)
+from titanrun.components.data.store_source import (
+    find_object_version,
+    list_objects,
+    translate_faults,
+)
+from titanrun.config.problems import ProblemsFound, problem_error
+
+READABLE_BUILDERS = ("json", "parquet", "csv", "arrow")
+"""Builders of the datasets library whose files are read here as there."""
+
+
+def plan_remote_files(path: str, suffixes: Sequence[str], retries: RetryPolicy) -> StreamPlan:
+    """Return the plan of the files at an address, a folder or a glob, sorted by name.
+
+    Raises:
+        ProblemsFound: A data problem if nothing readable is found, or the store does not answer.
+    """
+    check_remote_path(path)
+    scheme = get_scheme(path)
+    if scheme in WEB_SCHEMES:
+        files = list_web_files(path, retries)
+    else:
+        work = partial(list_hub_paths if scheme == HUB_SCHEME else list_store_files, path)
+        files = retries.request(work, name=f"'{path}'")
+    readable = [
+        file
+        for file in sorted(files, key=lambda file: file.name)
+        if get_data_suffix(Path(file.name)) in suffixes and is_data_path(Path(file.name))
+    ]
+    if not readable:
+        raise no_readable_files_error(path, [Path(file.name) for file in files], suffixes)
+    return build_plan(readable)
+
+
+def plan_hub_files(source: HubSource, suffixes: Sequence[str], retries: RetryPolicy) -> StreamPlan:
+    """Return the plan of one split of a dataset on the Hub, in the order of the datasets library.
+
+    Raises:
+        ProblemsFound: A data problem if the Hub does not answer, or the files cannot be streamed.
+    """
+    check_is_online(source.repo, "repo")
+    work = partial(list_split_files, source)
+    files = retries.request(work, name=f"'{source.repo}'", path=("repo",))
+    for file in files:
+        if get_data_suffix(Path(file.name)) not in suffixes:
+            raise problem_error(
+                "data",
+                f"'{file.location}' cannot be streamed; streams read {', '.join(suffixes)}",
+                path=("repo",),
+                hint="set streaming: false",
+            )
+    return build_plan(files)
+
+
+def check_is_online(name: str, field: str) -> None:
+    """Raise a data problem if the Hub's library must not use the network."""
+    if constants.HF_HUB_OFFLINE:
+        raise problem_error(
+            "data",
+            f"'{name}' is streamed from the Hub, but HF_HUB_OFFLINE is set",
+            path=(field,),
+            hint="unset it, or set streaming: false to read what the local cache holds",
+        )
+
+
+def build_plan(files: Sequence[PlanFile]) -> StreamPlan:
+    """Return a plan in which files are named below the folder that they share."""
+    folder = posixpath.commonpath([posixpath.dirname(file.name) or "." for file in files])
+    return StreamPlan(
+        tuple(
+            PlanFile(posixpath.relpath(file.name, folder), file.size, file.version, file.location)
+            for file in files
+        )
+    )
+
+
+def list_web_files(path: str, retries: RetryPolicy) -> list[PlanFile]:
+    """Return the file at a web address, with its size and version as the server tells them."""
+    if has_glob(path):
+        raise problem_error(
+            "data",
+            f"'{path}' is a pattern, but web servers do not list their files",
+            path=("path",),
+            hint="name one file, or several as sources of a mixture",
+        )
+    answer = retries.request(partial(HttpSource(path).request, 0, 1), name=f"'{path}'")
+    name = unquote(urlsplit(path).path).lstrip("/")
+    return [PlanFile(name, answer.size, answer.version, path)]
+
+
+def list_store_files(path: str) -> list[PlanFile]:
+    """Return the objects at an address of a store."""
+    scheme = get_scheme(path)
+    return [
+        PlanFile(key.lstrip("/"), int(info["size"]), find_object_version(info), f"{scheme}://{key}")
+        for key, info in list_objects(path).items()
+    ]
+
+
+def list_hub_paths(path: str) -> list[PlanFile]:
+    """Return the files of a dataset on the Hub at an address."""
+    check_is_online(path, "path")
+    match = HUB_PATH.fullmatch(path)
+    assert match is not None, "check_remote_path checks this"
+    found = list_objects(path)
+    return [describe_hub_file(info) for info in found.values()]
+
+
+def list_split_files(source: HubSource) -> list[PlanFile]:
+    """Return the files of one split in the order in which the datasets library reads them."""
+    with silence_datasets_library():
+        try:
+            builder = hub_records.open_hub_builder(source)
+        except ProblemsFound as error:
+            if not may_pass(error.__cause__):
+                raise
+            reason = hub_records.get_first_error_line(error.__cause__)
+            raise SourceFault("unreachable", reason) from error
+    if not builder.config.data_files:
+        raise SourceFault("unreachable", "the Hub does not list its files")
+    check_builder(builder, source)
+    if source.split not in builder.config.data_files:
+        raise problem_error(
+            "data",
+            f"'{source.repo}' has no split '{source.split}'; it has: "
+            f"{', '.join(map(str, builder.config.data_files))}",
+            path=("split",),
+            hint="name one of them",
+        )
+    locations = [str(file) for file in builder.config.data_files[source.split]]
+    known: dict[str, Mapping[str, Any]] = {}
+    with translate_faults(f"hf://datasets/{source.repo}"):
+        files: Any = HfFileSystem()
+        for folder in dict.fromkeys(posixpath.dirname(location) for location in locations):
+            known |= {f"hf://{info['name']}": info for info in files.ls(folder, detail=True)}
+    return [describe_hub_file(known[location]) for location in locations]
+
+
+def check_builder(builder: Any, source: HubSource) -> None:
+    """Raise a data problem if files would be read here otherwise than by the datasets library."""
+    kind = type(builder).__module__.rpartition(".")[2]
+    separator, field = getattr(builder.config, "sep", ","), getattr(builder.config, "field", None)
+    if kind in READABLE_BUILDERS and separator in (",", None) and field is None:
+        return
+    raise problem_error(
+        "data",
+        f"'{source.repo}' cannot be streamed: it is read as {kind}"
+        + (f" with separator {separator!r}" if separator not in (",", None) else "")
+        + (f" below the field '{field}'" if field is not None else ""),
+        path=("repo",),
+        hint="set streaming: false",
+    )
+
+
+def describe_hub_file(info: Mapping[str, Any]) -> PlanFile:
+    """Return a file of the Hub. Its version is the hash of its content."""
+    large = info.get("lfs") or {}
+    version = large.get("sha256") or info.get("blob_id") or ""
+    return PlanFile(info["name"], int(info["size"]), version, f"hf://{info['name']}")
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Return whether the Hub may answer if it is asked again."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 429) or status >= 500
+    is_transport = type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
+    return is_transport or isinstance(error, ConnectionError | TimeoutError)

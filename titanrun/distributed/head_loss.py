@@ -1,0 +1,164 @@
+"""Output head and cross entropy in one, with gradients computed in the forward pass.
+
+The logits of a chunk of tokens exist once, and are used for the loss and for both gradients: a
+recomputation of the head's product is saved.
+
+Shapes: X tokens of all sequences, C tokens of a chunk, D model width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from titanrun.distributed.device import is_accelerator
+
+LogitGradientFn = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLossOptions:
+    """Options of a cross entropy.
+
+    Args:
+        num_chunks: number of chunks of the tokens.
+        label_smoothing: share of the target that is spread evenly over the vocabulary.
+        z_loss: weight of the squared log-sum-exp.
+        compute: computes loss and gradient of a chunk's logits, `compute_logit_gradients` or that
+            function compiled.
+    """
+
+    num_chunks: int
+    label_smoothing: float
+    z_loss: float
+    compute: LogitGradientFn
+
+
+class HeadLoss(torch.autograd.Function):
+    """Cross entropy of a linear head as a sum over tokens.
+
+    Gradients are those of the sum times `scale`. The incoming gradient is taken to be 1: dividing
+    the loss by the tokens of the step afterwards would round bf16 gradients twice.
+    """
+
+    if TYPE_CHECKING:
+
+        @staticmethod
+        def apply(
+            stream_XD: Tensor,
+            weight_VD: Tensor,
+            labels_X: Tensor,
+            weights_X: Tensor,
+            scale: Tensor | None,
+            options: HeadLossOptions,
+        ) -> Tensor:
+            """Return the loss sum in fp32."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        stream_XD: Tensor,
+        weight_VD: Tensor,
+        labels_X: Tensor,
+        weights_X: Tensor,
+        scale: Tensor | None,
+        options: HeadLossOptions,
+    ) -> Tensor:
+        """Compute the loss and both gradients, chunk by chunk.
+
+        Args:
+            ctx: keeps the gradients.
+            stream_XD: input of the head.
+            weight_VD: weight of the head, in the dtype of the stream.
+            labels_X: labels, valid ids of the vocabulary.
+            weights_X: weight of each token in fp32, 0 if it does not count.
+            scale: factor of the gradients. None: compute no gradients.
+            options: how the loss is computed.
+        """
+        needs_stream, needs_weight = (
+            scale is not None and needed for needed in ctx.needs_input_grad[:2]
+        )
+        total = torch.zeros((), dtype=torch.float32, device=stream_XD.device)
+        stream_grad_XD = torch.empty_like(stream_XD) if needs_stream else None
+        # bf16 sums of the chunks' gradients would lose as many digits as there are chunks
+        weight_grad_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if needs_weight else None
+        each = -(-stream_XD.size(0) // options.num_chunks)
+        for start in range(0, stream_XD.size(0), each):
+            part = slice(start, start + each)
+            chunk_CD = stream_XD[part]
+            loss, slope_CV = options.compute(
+                chunk_CD @ weight_VD.t(),
+                labels_X[part],
+                weights_X[part],
+                scale if needs_stream or needs_weight else None,
+                label_smoothing=options.label_smoothing,
+                z_loss=options.z_loss,
+            )
+            total += loss
+            if stream_grad_XD is not None and slope_CV is not None:
+                torch.mm(slope_CV, weight_VD, out=stream_grad_XD[part])
+            if weight_grad_VD is not None and slope_CV is not None:
+                add_product_in_fp32_(weight_grad_VD, slope_CV, chunk_CD)
+        # as FSDP reduces it, and as a working copy's gradient is: rounded once
+        ctx.gradients = (
+            stream_grad_XD,
+            None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype),
+        )
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: Any) -> Any:
+        """Return the gradients of the forward pass."""
+        gradients, ctx.gradients = ctx.gradients, None
+        return *gradients, None, None, None, None
+
+
+def add_product_in_fp32_(total_VD: Tensor, slope_CV: Tensor, chunk_CD: Tensor) -> None:
+    """Add slope^T chunk to an fp32 sum, with products that are not rounded to the inputs' dtype."""
+    if slope_CV.dtype == torch.float32:
+        total_VD.addmm_(slope_CV.t(), chunk_CD)
+    elif is_accelerator(slope_CV.device):
+        total_VD.add_(torch.mm(slope_CV.t(), chunk_CD, out_dtype=torch.float32))
+    else:
+        # torch has no such product for CPUs
+        total_VD.addmm_(slope_CV.t().float(), chunk_CD.float())
+
+
+def compute_logit_gradients(
+    logits_CV: Tensor,
+    labels_C: Tensor,
+    weights_C: Tensor,
+    scale: Tensor | None,
+    *,
+    label_smoothing: float,
+    z_loss: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the fp32 loss sum of a chunk, and its gradient with respect to the logits.
+
+    The gradient is multiplied by `scale` and rounded once, to the dtype of the logits. It is None
+    if `scale` is. The memory of fp32 logits is used for it.
+    """
+    exact_CV = logits_CV.float()
+    log_sum_C = exact_CV.logsumexp(-1)
+    labels_C1 = labels_C.unsqueeze(-1)
+    losses_C = log_sum_C - (1 - label_smoothing) * exact_CV.gather(-1, labels_C1).squeeze(-1)
+    if label_smoothing:
+        losses_C = losses_C - label_smoothing * exact_CV.mean(-1)
+    if z_loss:
+        losses_C = losses_C + z_loss * log_sum_C.square()
+    loss = (losses_C * weights_C).masked_fill(weights_C == 0, 0.0).sum()
+    if scale is None:
+        return loss, None
+    # in place: of a large vocabulary every further copy counts
+    slope_CV = exact_CV.sub_(log_sum_C.unsqueeze(-1)).exp_()
+    if z_loss:
+        slope_CV.mul_((1 + 2 * z_loss * log_sum_C).unsqueeze(-1))
+    if label_smoothing:
+        slope_CV.sub_(label_smoothing / logits_CV.size(-1))
+    at_label_C1 = torch.full_like(labels_C1, label_smoothing - 1, dtype=torch.float32)
+    slope_CV.scatter_add_(-1, labels_C1, at_label_C1)
+    return loss, slope_CV.mul_((weights_C * scale).unsqueeze(-1)).to(logits_CV.dtype)

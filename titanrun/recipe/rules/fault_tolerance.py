@@ -1,0 +1,209 @@
+"""Rules about replica groups."""
+
+from collections.abc import Callable, Iterator
+
+from titanrun.components.losses.config import ChunkedCrossEntropyConfig, CrossEntropyConfig
+from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
+from titanrun.config.problems import DataPath
+from titanrun.config.tree import format_path
+from titanrun.config.types import AUTO
+from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
+from titanrun.launch.config import LocalLaunchConfig
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
+from titanrun.recipe.rules.streams import iter_streams
+
+ENABLE: DataPath = ("fault_tolerance", "enable")
+GROUP_SIZE: DataPath = ("fault_tolerance", "group_size")
+BATCH: DataPath = ("training", "global_batch_size")
+LOSSES = (CrossEntropyConfig, ChunkedCrossEntropyConfig)
+
+# settings that replica groups are not built for, whether a recipe has them, and what to set instead
+Unbuilt = tuple[DataPath, Callable[[Recipe], bool], str]
+UNBUILT: tuple[Unbuilt, ...] = (
+    (("kind",), lambda run: run.kind not in ("pretrain", "sft"), "use pretrain or sft"),
+    (("comm", "mode"), lambda run: run.comm.mode != "default", "use default"),
+    (
+        ("model", "name"),
+        lambda run: run.model.modality != "tokens" or bool(run.model.count_routed_experts()),
+        "use a dense language model",
+    ),
+    (("converters",), lambda run: bool(run.converters), "remove them"),
+    (
+        ("loss", "name"),
+        lambda run: type(run.loss) not in LOSSES or run.loss.mtp_loss_weight is not None,
+        "use cross_entropy or chunked_cross_entropy, without mtp_loss_weight",
+    ),
+    (
+        ("optimizer", "name"),
+        lambda run: isinstance(run.optimizer, ScheduleFreeAdamWConfig),
+        "use adamw",
+    ),
+    (
+        ("optimizer", "early_step_in_backward"),
+        lambda run: bool(getattr(run.optimizer, "early_step_in_backward", False)),
+        "set it to false: gradients are summed over the groups before the update",
+    ),
+    (
+        ("parallelism", "data_parallel_replicate_degree"),
+        lambda run: run.parallelism.data_parallel_replicate_degree > 1,
+        "set it to 1: the groups are the copies of the weights",
+    ),
+    (
+        ("parallelism", "pipeline_parallel_degree"),
+        lambda run: run.parallelism.pipeline_parallel_degree > 1,
+        "set it to 1",
+    ),
+    (
+        ("training", "dataset"),
+        lambda run: any(iter_streams(run)),
+        "set streaming: false",
+    ),
+    (
+        ("training", "dataloader", "num_workers"),
+        lambda run: run.training.dataloader.num_workers not in (0, AUTO),
+        "set it to 0: a group's share of a step is known when the step begins",
+    ),
+    (
+        ("checkpoint", "last_save_in_hf"),
+        lambda run: run.checkpoint.last_save_in_hf,
+        "set it to false, and use titanrun checkpoint export",
+    ),
+    (("guard", "non_finite"), lambda run: run.guard.non_finite == "rollback", "use stop or skip"),
+    (
+        ("guard", "replay_interval"),
+        lambda run: run.guard.replay_interval is not None,
+        "set it to null",
+    ),
+    (("metrics", "samples", "prompts"), lambda run: bool(run.metrics.samples.prompts), "remove it"),
+    (
+        ("metrics", "save_for_all_ranks"),
+        lambda run: run.metrics.save_for_all_ranks,
+        "set it to false",
+    ),
+    (
+        ("profiling", "enable_profiling"),
+        lambda run: run.profiling.enable_profiling,
+        "set it to false",
+    ),
+    (
+        ("profiling", "enable_memory_snapshot"),
+        lambda run: run.profiling.enable_memory_snapshot,
+        "set it to false",
+    ),
+)
+
+
+@rule("replica-groups-are-built-for-it")
+def replica_groups_are_built_for_it(run: Recipe) -> Iterator[RuleViolation]:
+    """Reject settings that replica groups are not built for in this version.
+
+    A returning group takes over weights, optimizer state, counters and random states, and a step
+    is dealt to the groups when it begins. Some settings keep further state, or read ahead.
+    """
+    if not run.fault_tolerance.enable:
+        return
+    for path, is_set, hint in UNBUILT:
+        if is_set(run):
+            yield RuleViolation(
+                f"replica groups are not built for this {format_path(path)}",
+                (path, ENABLE),
+                hint=hint,
+                code="not-built",
+            )
+
+
+@rule("replica-groups-are-on-one-machine")
+def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
+    """Require launch: local on one machine with replica groups.
+
+    The launcher of this machine starts the groups, their lighthouse, and what has failed.
+    """
+    if not run.fault_tolerance.enable:
+        return
+    if not isinstance(run.launch, LocalLaunchConfig):
+        yield RuleViolation(
+            f"launch {run.launch.name} does not start replica groups",
+            (("launch", "name"), ENABLE),
+            hint="use launch: local, or set fault_tolerance.enable: false",
+            code="not-built",
+        )
+    elif run.launch.nnodes > 1:
+        yield RuleViolation(
+            f"replica groups are on one machine, but launch.nnodes is {run.launch.nnodes}",
+            (("launch", "nnodes"), ENABLE),
+            hint="set launch.nnodes: 1",
+            code="not-built",
+        )
+
+
+@rule("replica-groups-need-checkpoints")
+def replica_groups_need_checkpoints(run: Recipe) -> Iterator[RuleViolation]:
+    """Require checkpoints in the foreground with replica groups.
+
+    A group that returns starts from the newest one, and learns from the last one that the run has
+    ended. One group writes while the others wait for the next step.
+    """
+    if not run.fault_tolerance.enable:
+        return
+    config = run.checkpoint
+    for name, is_wrong, hint in (
+        ("enable", not config.enable, "set checkpoint.enable: true"),
+        ("load_only", config.load_only, "set it to false"),
+        ("create_seed_checkpoint", config.create_seed_checkpoint, "set it to false"),
+        ("async_mode", config.async_mode != "disabled", "set checkpoint.async_mode: disabled"),
+    ):
+        if is_wrong:
+            yield RuleViolation(
+                f"replica groups need saved checkpoints, but checkpoint.{name} is "
+                f"{str(getattr(config, name)).lower()}",
+                (("checkpoint", name), ENABLE),
+                hint=hint,
+            )
+            return
+
+
+@rank_rule("replica-groups-share-the-batch")
+def replica_groups_share_the_batch(run: Recipe, ranks: int | None) -> Iterator[RuleViolation]:
+    """Require a piece of the global batch for each replica group.
+
+    A piece is one forward pass of a group: local_batch_size sequences on each of its data-parallel
+    ranks. The pieces of a step are dealt to the groups that take part in it. Raise
+    global_batch_size, or lower local_batch_size or group_size.
+    """
+    if not run.fault_tolerance.enable:
+        return
+    degrees = resolve_parallel_dims(run.parallelism, 1 if ranks is None else ranks)
+    if degrees is None:
+        return
+    per_piece = run.training.local_batch_size * degrees.dp_size
+    batch = run.training.global_batch_size
+    pieces = 1 if batch == AUTO else int(batch) // per_piece
+    groups = run.fault_tolerance.group_size
+    if pieces < groups:
+        yield RuleViolation(
+            f"global_batch_size {batch} has {pieces} of the {groups} forward passes of {per_piece} "
+            "sequences that the replica groups need",
+            (BATCH, GROUP_SIZE, ("training", "local_batch_size")),
+            hint=f"set training.global_batch_size to {per_piece * groups} or a multiple of "
+            f"{per_piece} above it",
+        )
+
+
+@rule("replica-groups-trust-this-machine", level="environment")
+def replica_groups_trust_this_machine(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn that the servers of replica groups check nobody.
+
+    The lighthouse and the groups listen on 127.0.0.1 only, and torchft has no authentication: every
+    process of this machine can stop the run, or send it gradients. Weights go to a group that
+    returns at an address that holds a random token, and are read as tensors, never as code.
+    """
+    if run.fault_tolerance.enable:
+        yield RuleViolation(
+            "the servers of replica groups listen on 127.0.0.1 without authentication: every user "
+            "of this machine can disturb the run",
+            (ENABLE,),
+            hint="train where you trust all users; see SECURITY.md",
+            code="usage",
+            severity="warning",
+        )

@@ -1,0 +1,97 @@
+"""Rules about where records are: in files or on the Hub."""
+
+from collections.abc import Iterator
+
+from titanrun.components.data.record_source_config import RecordSourceFields
+from titanrun.components.data.spec.remote_path import check_remote_path, is_remote_path
+from titanrun.components.data.stream_config import StreamFields
+from titanrun.config.base import ComponentConfig, iter_nested_configs
+from titanrun.config.problems import DataPath, ProblemsFound
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.data import get_all_datasets
+from titanrun.recipe.rules.registry import RuleViolation, rule
+
+HUB_FIELDS = ("subset", "revision", "split")
+DEFAULT_SPLIT = RecordSourceFields.model_fields["split"].default
+
+
+@rule("one-place-of-data")
+def one_place_of_data(run: Recipe) -> Iterator[RuleViolation]:
+    """Require files or a dataset on the Hub for each dataset, not both.
+
+    Set path to files, or repo and revision to a dataset on the Hub at one commit: a branch may
+    change while a run is stopped. subset, split and revision belong to repo.
+    """
+    for place, config in iter_nested_configs(run):
+        if isinstance(config, RecordSourceFields):
+            yield from check_record_source(config, place)
+
+
+@rule("remote-path-needs-a-stream")
+def remote_path_needs_a_stream(run: Recipe) -> Iterator[RuleViolation]:
+    """Refuse addresses of files that would be tokenized before the first step.
+
+    Only streams read files that are not on this machine. Set streaming: true, or download them.
+    """
+    for place, dataset in get_all_datasets(run):
+        path = getattr(dataset, "path", None)
+        if path is None or not is_remote_path(path) or dataset.is_streamed:
+            continue
+        can_stream = isinstance(dataset, StreamFields)
+        yield RuleViolation(
+            f"'{dataset.name}' reads files on this machine, but path is an address",
+            ((*place, "path"), (*place, "streaming")),
+            hint="set streaming: true, or download the files" if can_stream else "download them",
+        )
+
+
+@rule("remote-path-readable", level="environment")
+def remote_path_readable(run: Recipe) -> Iterator[RuleViolation]:
+    """Require addresses of streams that can be read here, as far as that is known without network.
+
+    The scheme is known, what reads it is installed, and no credentials are written in it: they
+    belong in the environment.
+    """
+    for place, dataset in get_all_datasets(run):
+        path = getattr(dataset, "path", None)
+        if path is None or not is_remote_path(path) or not dataset.is_streamed:
+            continue
+        try:
+            check_remote_path(path)
+        except ProblemsFound as error:
+            for problem in error.problems:
+                yield RuleViolation(
+                    problem.message, ((*place, "path"),), hint=problem.hint, code="data"
+                )
+
+
+def check_record_source(config: RecordSourceFields, place: DataPath) -> Iterator[RuleViolation]:
+    """Check that a dataset has one source of records, with all of its fields."""
+    path, repo, revision = ((*place, name) for name in ("path", "repo", "revision"))
+    name = config.name if isinstance(config, ComponentConfig) else ""
+    if config.path is not None and config.repo is not None:
+        yield RuleViolation(
+            f"'{name}' has both path and repo",
+            (repo, path),
+            hint="remove one of them: records are in files or on the Hub",
+        )
+    elif config.path is None and config.repo is None:
+        yield RuleViolation(
+            f"'{name}' has neither path nor repo",
+            (place,),
+            hint="set path to files, or repo and revision to a dataset on the Hub",
+        )
+    elif config.repo is None:
+        for field in HUB_FIELDS:
+            if getattr(config, field) not in (None, DEFAULT_SPLIT):
+                yield RuleViolation(
+                    f"{field} belongs to a dataset on the Hub, but '{name}' reads files",
+                    ((*place, field), path),
+                    hint="remove it, or set repo instead of path",
+                )
+    elif config.revision is None:
+        yield RuleViolation(
+            f"'{name}' has a repo, but no revision",
+            (repo, revision),
+            hint="name a commit of 40 digits: titanrun data pin RECIPE --write asks the Hub for it",
+        )

@@ -1,0 +1,152 @@
+"""Runner of conversations in the processes of a fleet."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from titanrun.distributed.object_collectives import RankGroup
+from titanrun.rl.fleet.rollout_fleet import RolloutFleet
+from titanrun.rl.rollout_buffer import StaleRolloutError
+from titanrun.rl.rollout_types import (
+    Prompt,
+    Rollout,
+    RolloutGroup,
+    rollout_group_from_dict,
+)
+from titanrun.rl.weight_sync.transport import WeightTransport, cast_for_generator
+from titanrun.rl.weight_sync.weight_sync import VERSIONS_PER_ROLLBACK, choose_transport_key
+from titanrun.training.engine import Engine
+
+
+@dataclass(slots=True)
+class FleetRunner:
+    """Runner with the methods of `RolloutRunner`, whose work is done in other processes.
+
+    Collective: all ranks must call its methods and hold all conversations. The first rank talks to
+    the fleet and hands out the results.
+
+    Args:
+        fleet: the processes, None on all ranks but the first.
+        samples_per_prompt: conversations per group.
+        ranks: ranks that hold the conversations.
+    """
+
+    fleet: RolloutFleet | None
+    samples_per_prompt: int
+    ranks: RankGroup
+    _submitted: set[int] = field(default_factory=set)
+
+    def start_group(
+        self,
+        prompt: Prompt,
+        *,
+        group_number: int,
+        policy_version: int,
+        num_samples: int | None = None,
+    ) -> RolloutGroup:
+        """Create a group without any turns."""
+        count = self.samples_per_prompt if num_samples is None else num_samples
+        return RolloutGroup(
+            group_number,
+            policy_version,
+            [Rollout(group_number, index, prompt) for index in range(count)],
+        )
+
+    def generate_turn(
+        self, groups: Sequence[RolloutGroup], *, temperature: float | None = None
+    ) -> None:
+        """Submit the groups that are new, and wait until at least one of all groups is done.
+
+        Raises:
+            ProblemsFound: no process of the fleet is left, or one reports a problem.
+            StaleRolloutError: a completion is older than its group.
+        """
+        by_number = {group.number: group for group in groups}
+        finished = self.ranks.broadcast_from_main(lambda: self._exchange(groups, temperature))
+        for data in finished:
+            found, group = rollout_group_from_dict(data), by_number[data["number"]]
+            group.rollouts = found.rollouts
+            self._submitted.discard(group.number)
+            oldest = min((each.oldest_version for each in found.rollouts if each.turns), default=0)
+            if any(each.turns for each in found.rollouts) and oldest < group.policy_version:
+                raise StaleRolloutError(
+                    f"a completion of group {group.number} is of version {oldest}, "
+                    f"but the group was admitted at version {group.policy_version}"
+                )
+
+    def collect_metrics(self) -> dict[str, float]:
+        """Return the metrics of the fleet since the last call, on the first rank."""
+        return {} if self.fleet is None else self.fleet.collect_usage()
+
+    def forget_groups(self) -> None:
+        """Drop all groups that were submitted."""
+        self._submitted.clear()
+        if self.fleet is not None:
+            self.fleet.drop_all()
+
+    def close(self) -> None:
+        """End the processes."""
+        if self.fleet is not None:
+            self.fleet.close()
+
+    def _exchange(
+        self, groups: Sequence[RolloutGroup], temperature: float | None
+    ) -> list[dict[str, Any]]:
+        assert self.fleet is not None, "the first rank has it"
+        new = [group for group in groups if group.number not in self._submitted]
+        self._submitted.update(group.number for group in new)
+        if new:
+            self.fleet.submit([group.to_dict() for group in new], temperature=temperature)
+        return self.fleet.wait_for_any([group.number for group in groups])
+
+
+@dataclass(slots=True)
+class FleetWeightSync:
+    """Transfer of the engine's weights to the processes of a fleet.
+
+    They load them when they have finished their turn, while training goes on.
+
+    Args:
+        transport: the connection to the processes.
+        runner: the fleet's runner.
+        dtype: compute dtype of the generators, also used for the transfer.
+        parameter_names: names of the tensors to cast to it.
+        version: version that was sent last.
+    """
+
+    transport: WeightTransport
+    runner: FleetRunner
+    dtype: torch.dtype
+    parameter_names: frozenset[str]
+    version: int = -1
+    num_rollbacks: int = 0
+
+    def sync_weights(self, engine: Engine) -> None:
+        """Publish the engine's version. Collective: all ranks must call this."""
+        if self.version != engine.policy_version:
+            self._publish(engine)
+
+    def sync_after_rollback(self, engine: Engine) -> None:
+        """Drop all groups and publish an earlier version. Collective."""
+        self.runner.forget_groups()
+        self.num_rollbacks += 1
+        self._publish(engine)
+
+    @torch.no_grad()
+    def _publish(self, engine: Engine) -> None:
+        start, fleet = time.monotonic(), self.runner.fleet
+        self.version = engine.policy_version
+        key = choose_transport_key(self.transport, self.version, self.num_rollbacks)
+        self.num_rollbacks = key // VERSIONS_PER_ROLLBACK
+        self.transport.publish(
+            key,
+            cast_for_generator(
+                engine.state_dict_stream(), dtype=self.dtype, parameter_names=self.parameter_names
+            ),
+        )
+        if fleet is not None:
+            fleet.load(key, version=self.version)
+            fleet.usage.push_seconds += time.monotonic() - start

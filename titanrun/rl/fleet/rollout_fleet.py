@@ -1,0 +1,222 @@
+"""Fleet of processes that generate groups of conversations, and the router in front of them.
+
+All state changes under one lock, in the threads that read the processes' messages as well as in the
+trainer's: a process that becomes free gets its next groups while the trainer trains.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.distributed.heartbeat import send_heartbeat
+from titanrun.rl.fleet.fleet_usage import FleetUsage
+from titanrun.rl.fleet.rollout_process import RolloutProcess
+
+log = logging.getLogger(__name__)
+
+FLEET_PATH = ("rl", "fleet", "processes")
+# seconds before the first restart of a process, doubled for each further one
+FIRST_BACKOFF_SECONDS = 1.0
+POLL_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class RolloutFleet:
+    """Groups that wait, run and are done, by number.
+
+    A group waits until a process has room: at most `max_running` groups run in each. The group then
+    stays with its process for all its turns. Of a process that ends, the groups wait again, first
+    of all, and start again with the same seeds.
+
+    Args:
+        processes: the processes.
+        max_running: groups at once in each.
+        timeout_seconds: longest silence of a process with groups.
+    """
+
+    processes: Sequence[RolloutProcess]
+    max_running: int
+    timeout_seconds: float
+    usage: FleetUsage = field(default_factory=FleetUsage)
+    _waiting: deque[dict[str, Any]] = field(default_factory=deque)
+    _done: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _weights: dict[str, Any] | None = None
+    _epoch: int = 0
+    _num_choices: int = 0
+    _failure: ProblemsFound | None = None
+    _is_closed: bool = False
+    _condition: threading.Condition = field(default_factory=threading.Condition)
+
+    def start(self) -> None:
+        """Start all processes. They load their first weights when `load` is called."""
+        with self._condition:
+            for process in self.processes:
+                self._start(process)
+
+    def load(self, key: int, *, version: int) -> None:
+        """Let every process load published weights before it starts another group."""
+        with self._condition:
+            self._weights = {"do": "load", "key": key, "version": version}
+            for process in self.processes:
+                if process.is_alive:
+                    process.send(self._weights)
+
+    def submit(self, groups: Sequence[dict[str, Any]], *, temperature: float | None) -> None:
+        """Queue groups, given as plain data with their `number`."""
+        with self._condition:
+            self._waiting.extend(
+                {"group": group, "temperature": temperature, "epoch": self._epoch}
+                for group in groups
+            )
+            self._dispatch()
+
+    def wait_for_any(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Wait until one of these groups is done. Return all of them that are, and forget them.
+
+        Raises:
+            ProblemsFound: no process is left, or one reports a problem.
+        """
+        start = time.monotonic()
+        with self._condition:
+            while not any(number in self._done for number in numbers):
+                if self._failure is not None:
+                    raise self._failure
+                self._condition.wait(POLL_SECONDS)
+                self._kill_silent_processes()
+                send_heartbeat()
+            self.usage.wait_seconds += time.monotonic() - start
+            return [self._done.pop(number) for number in numbers if number in self._done]
+
+    def drop_all(self) -> None:
+        """Forget all groups, those under way included."""
+        with self._condition:
+            self._epoch += 1
+            self._waiting.clear()
+            self._done.clear()
+            for process in self.processes:
+                process.running.clear()
+                if process.is_alive:
+                    process.send({"do": "drop"})
+
+    def collect_usage(self) -> dict[str, float]:
+        """Return the metrics since the last call, and start a new interval."""
+        with self._condition:
+            running = sum(len(process.running) for process in self.processes)
+            values = self.usage.collect(len(self.processes))
+            return values | {
+                "rl/queue/running": float(running),
+                "rl/queue/waiting": float(len(self._waiting)),
+                "rl/queue/done": float(len(self._done)),
+            }
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._condition:
+            self._is_closed = True
+        for process in self.processes:
+            process.close()
+
+    def _start(self, process: RolloutProcess) -> None:
+        process.start(
+            lambda start, message: self._handle_message(process, start, message),
+            lambda start: self._handle_exit(process, start),
+        )
+        log.info(
+            "%s runs in process %d, log file: %s", process.title, process.pid, process.log_file
+        )
+        if self._weights is not None:
+            process.send(self._weights)
+
+    def _dispatch(self) -> None:
+        """Give waiting groups to the processes with the fewest groups, in one message each."""
+        chosen: dict[int, list[dict[str, Any]]] = {}
+        while self._waiting:
+            free = [
+                process
+                for process in self.processes
+                if process.is_alive and len(process.running) < self.max_running
+            ]
+            if not free:
+                break
+            process = min(free, key=lambda each: (len(each.running), each.last_choice))
+            self._num_choices += 1
+            process.last_choice = self._num_choices
+            request = self._waiting.popleft()
+            if not process.running:
+                process.last_message = time.monotonic()
+            process.running[request["group"]["number"]] = request
+            chosen.setdefault(process.number, []).append(request)
+        for process in self.processes:
+            if process.number in chosen:
+                process.send({"do": "generate", "requests": chosen[process.number]})
+
+    def _handle_message(self, process: RolloutProcess, start: int, message: dict[str, Any]) -> None:
+        with self._condition:
+            process.last_message = time.monotonic()
+            if "problem" in message:
+                self._failure = problem_error(
+                    "data",
+                    f"{process.title}: {message['problem']}",
+                    path=FLEET_PATH,
+                    hint=message.get("hint") or f"see its log file {process.log_file}",
+                )
+            self.usage.record_turn(process.number, message)
+            for group in message.get("groups", ()):
+                if message["epoch"] == self._epoch and group["number"] in process.running:
+                    del process.running[group["number"]]
+                    self._done[group["number"]] = group
+            self._dispatch()
+            self._condition.notify_all()
+
+    def _handle_exit(self, process: RolloutProcess, start: int) -> None:
+        with self._condition:
+            if self._is_closed or start != process.num_starts:
+                return
+            lost = list(process.running.values())
+            process.running.clear()
+            self._waiting.extendleft(reversed(lost))
+            self.usage.num_lost += len(lost)
+            log.warning(
+                "%s ended with %d groups under way, %d restarts left, last line of %s: %s",
+                process.title,
+                len(lost),
+                process.starts_left,
+                process.log_file,
+                process.read_last_stderr_line(),
+            )
+            if process.starts_left:
+                backoff = FIRST_BACKOFF_SECONDS * 2 ** (process.num_starts - 1)
+                timer = threading.Timer(backoff, self._restart, args=(process,))
+                timer.daemon = True
+                timer.start()
+            elif not any(each.is_alive or each.starts_left for each in self.processes):
+                self._failure = problem_error(
+                    "data",
+                    f"all generators ended too often, the last words of {process.title}: "
+                    f"{process.read_last_stderr_line()}",
+                    path=FLEET_PATH,
+                    hint=f"see its log file {process.log_file}",
+                )
+            self._dispatch()
+            self._condition.notify_all()
+
+    def _restart(self, process: RolloutProcess) -> None:
+        with self._condition:
+            if not self._is_closed:
+                self.usage.num_restarts += 1
+                self._start(process)
+                self._dispatch()
+
+    def _kill_silent_processes(self) -> None:
+        now = time.monotonic()
+        for process in self.processes:
+            is_silent = now - process.last_message > self.timeout_seconds
+            if process.is_alive and process.running and is_silent:
+                log.warning("%s is silent for %g seconds", process.title, self.timeout_seconds)
+                process.last_message = now
+                process.kill()

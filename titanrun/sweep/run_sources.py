@@ -1,0 +1,148 @@
+"""Where the runs of a sweep come from, and where it records decisions about them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from titanrun.recipe.rundir.run_files import read_json_or_empty
+from titanrun.sweep.early_stopping import EarlyStopDecision
+from titanrun.sweep.sweep_results import get_sweep_run_state
+from titanrun.sweep.validate_points import PlannedRun
+
+RECORD = "sweep.json"
+ACTIVE_RUN_STATES = ("starting", "running")
+PrintLine = Callable[[str], None]
+
+
+class RunSource(Protocol):
+    """Source of the runs of a sweep."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the source itself, 0 unless it gave up."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more runs to start, now or later."""
+
+    @property
+    def num_followed(self) -> int:
+        """Number of runs on this machine that another process started, and this one follows."""
+
+    def take_run(self) -> PlannedRun | None:
+        """Return the next run to start, or None if there is none at the moment."""
+
+    def refresh(self) -> None:
+        """Look after what changes without this process; called a few times a second."""
+
+    def list_folders(self) -> Mapping[str, Path]:
+        """Return the folders of all runs so far by name, for comparison."""
+
+    def get_stop_reason(self, name: str) -> str | None:
+        """Return why a run was stopped early, or None."""
+
+    def get_last_passed_rung(self, name: str) -> int:
+        """Return the last rung of `halving` that a run has passed, 0 for none."""
+
+    def record_decision(self, name: str, decision: EarlyStopDecision) -> None:
+        """Record a decision before anybody acts on it."""
+
+    def record_end(self, name: str, code: int) -> None:
+        """Record the exit code of a run that this process started."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FixedRuns:
+    """Runs that are known from the start; decisions are recorded in `sweep.json`.
+
+    Args:
+        folder: The parent folder of the runs.
+        runs: All runs of the sweep.
+        print_line: Prints a line for the user.
+    """
+
+    folder: Path
+    runs: Sequence[PlannedRun]
+    print_line: PrintLine
+    exit_code: int = 0
+    num_followed: int = 0
+    early_stop_reasons: dict[str, str] = field(init=False)
+    last_passed_rungs: dict[str, int] = field(init=False)
+    _waiting: list[PlannedRun] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.early_stop_reasons = load_early_stops(self.folder)
+        self.last_passed_rungs = load_last_passed_rungs(self.folder)
+        self._waiting = [run for run in self.runs if not self._is_done(run)]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether runs are waiting."""
+        return bool(self._waiting)
+
+    def take_run(self) -> PlannedRun | None:
+        """Return the next run to start."""
+        return self._waiting.pop(0) if self._waiting else None
+
+    def refresh(self) -> None:
+        """Do nothing: no other process adds or ends runs."""
+
+    def list_folders(self) -> Mapping[str, Path]:
+        """Return the folders of all runs by name."""
+        return {run.name: run.folder for run in self.runs}
+
+    def get_stop_reason(self, name: str) -> str | None:
+        """Return why a run was stopped early, or None."""
+        return self.early_stop_reasons.get(name)
+
+    def get_last_passed_rung(self, name: str) -> int:
+        """Return the last rung that a run has passed, 0 for none."""
+        return self.last_passed_rungs.get(name, 0)
+
+    def record_decision(self, name: str, decision: EarlyStopDecision) -> None:
+        """Write a decision to `sweep.json`."""
+        self.last_passed_rungs[name] = decision.last_passed_rung
+        if decision.stop_reason is not None:
+            self.early_stop_reasons[name] = decision.stop_reason
+        write_early_stops(self.folder, self.early_stop_reasons, self.last_passed_rungs)
+
+    def record_end(self, name: str, code: int) -> None:
+        """Do nothing: the run directory tells how a run ended."""
+
+    def _is_done(self, run: PlannedRun) -> bool:
+        """Return whether a run is finished, stopped early, or trained by another process."""
+        if run.name in self.early_stop_reasons:
+            self.print_line(f"{run.name}: was stopped early")
+            return True
+        state = get_sweep_run_state(run.folder)
+        if state in ACTIVE_RUN_STATES:
+            self.print_line(f"{run.name}: already training in another process, skipped")
+        elif state == "finished":
+            self.print_line(f"{run.name}: already finished")
+        return state in (*ACTIVE_RUN_STATES, "finished")
+
+
+def load_early_stops(folder: Path) -> dict[str, str]:
+    """Load the names of the runs that were stopped early, with the reasons."""
+    ended = read_json_or_empty(folder / RECORD).get("ended_early", {})
+    return dict(ended) if isinstance(ended, Mapping) else {}
+
+
+def load_last_passed_rungs(folder: Path) -> dict[str, int]:
+    """Load the last rung that each run has passed, in steps."""
+    passed = read_json_or_empty(folder / RECORD).get("passed_rungs", {})
+    if not isinstance(passed, Mapping):
+        return {}
+    return {name: rung for name, rung in passed.items() if isinstance(rung, int)}
+
+
+def write_early_stops(
+    folder: Path, reasons: Mapping[str, str], last_passed_rungs: Mapping[str, int]
+) -> None:
+    """Write why runs were stopped early, and the rungs that runs have passed, atomically."""
+    part = folder / f"{RECORD}.tmp"
+    record = {"ended_early": dict(reasons), "passed_rungs": dict(last_passed_rungs)}
+    part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / RECORD)

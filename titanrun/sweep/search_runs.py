@@ -1,0 +1,294 @@
+"""Runs of a search, drawn while it goes on; several processes share one search."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from titanrun.recipe.rundir.run_files import RUN_JSON, TAGS, write_indented_json
+from titanrun.runs.run_summary import read_tags
+from titanrun.sweep.early_stopping import EarlyStopDecision
+from titanrun.sweep.folder_lock import (
+    SearchProcess,
+    is_search_process_alive,
+    wait_for_search_lock,
+)
+from titanrun.sweep.run_logs import is_run_alive
+from titanrun.sweep.run_sources import PrintLine
+from titanrun.sweep.search_points import PointPlanner, are_equal_points
+from titanrun.sweep.search_study import ENDED, REJECTED, SearchStudy, TrialRecord
+from titanrun.sweep.sweep_results import SweepRunResult, load_sweep_result
+from titanrun.sweep.validate_points import PlannedRun
+
+MAX_REJECTED = 100
+# a stop signal, a hang, and a kill say nothing about the values: the trial goes on later
+LEFT_OPEN_CODES = (75, 6, 137)
+# how often the study is read for what other processes have recorded
+READ_SECONDS = 1.0
+EXIT_USAGE = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class SearchRuns:
+    """Source of runs that a study draws. What becomes of each is recorded in the study.
+
+    Args:
+        planner: Plans the run of a drawn point.
+        study: The study.
+        process: This process, as the others see it.
+        print_line: Prints a line for the user.
+    """
+
+    planner: PointPlanner
+    study: SearchStudy
+    process: SearchProcess
+    print_line: PrintLine
+    exit_code: int = 0
+    _trials: dict[str, int] = field(default_factory=dict)
+    """Trials of the runs that this process started, by name of the run."""
+    _followed: dict[int, str] = field(default_factory=dict)
+    """Runs that a dead process started and that still train, by trial."""
+    _copies: dict[int, int] = field(default_factory=dict)
+    """Trials that wait for another trial with the same values."""
+    _is_exhausted: bool = False
+    _next_read: float = 0.0
+    _next_refresh: float = 0.0
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder."""
+        return self.planner.sweep.folder
+
+    @property
+    def count(self) -> int:
+        """Number of trials in all."""
+        most = self.planner.sweep.config.max_runs
+        count = self.planner.space.config.count
+        return count if most is None else min(count, most)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether trials may be left, or wait for others."""
+        return not self._is_exhausted or bool(self._copies)
+
+    @property
+    def num_followed(self) -> int:
+        """Number of runs that another process started."""
+        return len(self._followed)
+
+    def take_run(self) -> PlannedRun | None:
+        """Return the run of a trial that a dead process left, or of a new one."""
+        if self._is_exhausted and time.monotonic() < self._next_read:
+            return None
+        while True:
+            with wait_for_search_lock(self.folder):
+                self.study.drop_unfinished_draws()
+                trials = self.study.load_trials()
+                orphan = self._find_orphan(trials)
+                if orphan is not None:
+                    run = self._adopt(orphan)
+                elif sum(trial.has_run for trial in trials) < self.count and not self.exit_code:
+                    run = self._draw(trials)
+                else:
+                    self._is_exhausted = True
+                    self._next_read = time.monotonic() + READ_SECONDS
+                    return None
+            if run is not None or self._followed:
+                return run
+
+    def _find_orphan(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the first trial whose process is dead."""
+        return next(
+            (
+                trial
+                for trial in trials
+                if trial.state == "running"
+                and trial.notes["process"] != self.process.name
+                and not is_search_process_alive(self.folder, trial.notes["process"])
+            ),
+            None,
+        )
+
+    def _adopt(self, trial: TrialRecord) -> PlannedRun | None:
+        """Take over a trial. Return its run if it must be started, None if it is alive or over."""
+        name = trial.notes["run"]
+        self.study.note(trial.number, process=self.process.name)
+        if "same_as" in trial.notes:
+            self._copies[trial.number] = trial.notes["same_as"]
+            return None
+        if is_run_alive(self.folder, name):
+            self.print_line(f"{name}: still training, although its sweep has ended")
+            self._followed[trial.number] = name
+            return None
+        if self._end_if_over(trial, name):
+            return None
+        point = self.planner.space.restore_point(trial.notes["point"])
+        case = self.planner.try_point(point)
+        rejection = self.planner.find_rejection(case)
+        if rejection is not None:
+            self._reject(trial, rejection)
+            return None
+        run = self.planner.build_run(case, {})
+        self._trials[name] = trial.number
+        return PlannedRun(name, self.folder / name, run.values, run.overrides, run.resolved)
+
+    def _draw(self, trials: Sequence[TrialRecord]) -> PlannedRun | None:
+        """Draw points until one is valid. Return None if its values have a run already."""
+        runs = {trial.notes["run"]: trial.notes["point"] for trial in trials if trial.has_run}
+        for _ in range(MAX_REJECTED):
+            trial = self.study.ask()
+            case = self.planner.try_point(self.planner.space.build_point(trial.drawn))
+            rejection = self.planner.find_rejection(case)
+            if rejection is None:
+                break
+            self._reject(trial, rejection)
+        else:
+            self.print_line(f"{MAX_REJECTED} consecutive samples cannot be run: stopping")
+            self.exit_code = EXIT_USAGE
+            return None
+        run = self.planner.build_run(case, runs)
+        notes = {"point": dict(run.values), "process": self.process.name}
+        same = find_same_point(trials, run.values)
+        if same is None:
+            # the run comes last: a trial without it is one whose process died here
+            self.study.note(trial.number, **notes, run=run.name)
+            self._trials[run.name] = trial.number
+            return run
+        self.study.note(trial.number, **notes, same_as=same.number, run=run.name)
+        self.print_line(f"{run.name}: trial {trial.number} has the values of trial {same.number}")
+        self._copies[trial.number] = same.number
+        self._end_copies()
+        return None
+
+    def _reject(self, trial: TrialRecord, reason: str) -> None:
+        self.print_line(f"trial {trial.number} is sampled again: {reason}")
+        self.study.end_failed(trial.number, **{REJECTED: reason})
+
+    def refresh(self) -> None:
+        """Send a heartbeat, and end the trials of other processes' runs."""
+        self.process.beat()
+        if not (self._followed or self._copies) or time.monotonic() < self._next_refresh:
+            return
+        self._next_refresh = time.monotonic() + READ_SECONDS
+        with wait_for_search_lock(self.folder):
+            trials = {trial.number: trial for trial in self.study.load_trials()}
+            for number, name in list(self._followed.items()):
+                if not is_run_alive(self.folder, name):
+                    del self._followed[number]
+                    # a run that has not ended is taken over like one whose process is dead
+                    if not self._end_if_over(trials[number], name):
+                        self.study.note(number, process="")
+                        self._is_exhausted = False
+            self._end_copies()
+
+    def _end_copies(self) -> None:
+        """Give trials the values of those they equal, as soon as these have ended."""
+        trials = {trial.number: trial for trial in self.study.load_trials()}
+        own = {*self._trials.values(), *self._followed}
+        for number, other in list(self._copies.items()):
+            original = trials[other]
+            if original.state == "complete":
+                assert original.value is not None
+                self.study.end_complete(number, original.value)
+            elif original.state in ENDED:
+                self.study.end_failed(number)
+            elif original.notes["process"] != self.process.name or other in own:
+                continue
+            # a run of this process that was interrupted: both go on when the sweep is run again
+            del self._copies[number]
+
+    def list_folders(self) -> Mapping[str, Path]:
+        """Return the folders of the runs of all processes by name."""
+        return {
+            trial.notes["run"]: self.folder / trial.notes["run"]
+            for trial in self.study.load_trials()
+            if trial.has_run
+        }
+
+    def get_stop_reason(self, name: str) -> str | None:
+        """Return why a run was stopped early, or None."""
+        reason = self._get_notes(name).get("stopped")
+        return None if reason is None else str(reason)
+
+    def get_last_passed_rung(self, name: str) -> int:
+        """Return the last rung that a run has passed, 0 for none."""
+        return int(self._get_notes(name).get("passed_rung", 0))
+
+    def _get_notes(self, name: str) -> Mapping[str, Any]:
+        number = self._trials.get(name)
+        return {} if number is None else self.study.load_trials()[number].notes
+
+    def record_decision(self, name: str, decision: EarlyStopDecision) -> None:
+        """Record a decision in the study."""
+        notes: dict[str, Any] = {"passed_rung": decision.last_passed_rung}
+        if decision.stop_reason is not None:
+            notes["stopped"] = decision.stop_reason
+        with wait_for_search_lock(self.folder):
+            self.study.note(self._trials[name], **notes)
+
+    def record_end(self, name: str, code: int) -> None:
+        """Record the value of a run that has ended; an interrupted one goes on later."""
+        with wait_for_search_lock(self.folder):
+            number = self._trials[name]
+            trial = self.study.load_trials()[number]
+            if not self._end_if_over(trial, name) and not (code < 0 or code in LEFT_OPEN_CODES):
+                self.study.end_failed(number, exit_code=code)
+            del self._trials[name]
+            self._end_copies()
+
+    def _end_if_over(self, trial: TrialRecord, name: str) -> bool:
+        """End the trial of a run that has finished or was stopped early.
+
+        Return False if the run has not come to its end.
+        """
+        result = load_trial_result(self.planner, trial)
+        add_trial_tag(self.folder / name, trial.number)
+        if result.state == "finished":
+            if result.best_value is None:
+                metric = self.planner.sweep.config.metric
+                self.study.end_failed(trial.number, reason=f"no finite {metric} was logged")
+                self.print_line(f"{name}: has no finite {metric} in its metrics")
+            else:
+                self.study.end_complete(trial.number, result.best_value)
+            return True
+        if "stopped" in trial.notes:
+            value = float("nan") if result.best_value is None else result.best_value
+            self.study.end_pruned(trial.number, value, result.step)
+            return True
+        return False
+
+
+def find_same_point(
+    trials: Sequence[TrialRecord], values: Mapping[str, object]
+) -> TrialRecord | None:
+    """Return the trial that has a run with the same values."""
+    return next(
+        (
+            trial
+            for trial in trials
+            if trial.has_run
+            and "same_as" not in trial.notes
+            and are_equal_points(trial.notes["point"], dict(values))
+        ),
+        None,
+    )
+
+
+def load_trial_result(planner: PointPlanner, trial: TrialRecord) -> SweepRunResult:
+    """Load the result of a trial's run so far."""
+    return load_sweep_result(
+        trial.notes["run"],
+        planner.sweep.folder / trial.notes["run"],
+        trial.notes["point"],
+        planner.sweep.config,
+        is_ended="stopped" in trial.notes,
+        trial=trial.number,
+    )
+
+
+def add_trial_tag(folder: Path, number: int) -> None:
+    """Add the number of its trial to the tags of a run."""
+    tag, tags = f"trial-{number}", read_tags(folder)
+    if (folder / RUN_JSON).is_file() and tag not in tags:
+        write_indented_json(folder / TAGS, {"tags": [*tags, tag]})

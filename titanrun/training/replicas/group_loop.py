@@ -1,0 +1,46 @@
+"""Training loop of a rank in one of several replica groups."""
+
+from dataclasses import dataclass
+
+from titanrun.training.loop import TrainLoop
+from titanrun.training.replicas.group_source import GroupSource
+from titanrun.training.replicas.replica_session import ReplicaSession
+from titanrun.training.train_hook import TrainResult
+
+
+# no slots: with them, `super()` would not work in a dataclass
+@dataclass(kw_only=True)
+class GroupTrainLoop(TrainLoop):
+    """Loop that repeats a step in which another group was lost.
+
+    Args:
+        source: source of this group's part of each step.
+        session: attempts at steps.
+    """
+
+    source: GroupSource
+    session: ReplicaSession
+
+    def train(self) -> TrainResult:
+        """Run the remaining steps. See `TrainLoop.train`."""
+        if self.state.step >= self.config.steps:
+            self.session.end()
+        try:
+            return super().train()
+        finally:
+            self.session.close()
+
+    def _recover(self) -> bool:
+        if self.session.has_committed:
+            return super()._recover()
+        self.session.undo()
+        self.source.undo_input()
+        # what the attempt recorded cannot be told from what earlier steps recorded
+        self.step_metrics.reset()
+        return False
+
+    def _build_result(self) -> TrainResult:
+        if self.session.is_over:
+            message = "finished: the other replica groups have trained to the end"
+            return TrainResult("finished", self.state.step, message)
+        return super()._build_result()

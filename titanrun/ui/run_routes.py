@@ -1,0 +1,92 @@
+"""Routes that read runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from titanrun.ui.json_routes import get_route, parse_query_number, post_route
+from titanrun.ui.refusal import Refusal
+from titanrun.ui.run_catalog import RunQuery
+from titanrun.ui.run_details import (
+    describe_run_folder,
+    get_metrics_cursor,
+    list_settings,
+    load_series,
+    read_log,
+    read_samples,
+)
+from titanrun.ui.run_groups import compare_run_folders
+from titanrun.ui.ui_parts import UiParts
+
+MAX_COMPARED = 20
+X_AXES = ("step", "tokens", "time")
+
+
+def build_run_routes(parts: UiParts) -> list[Route]:
+    """Return the routes that read runs."""
+    catalog = parts.catalog
+
+    def show_series(request: Request) -> Any:
+        folder, query = catalog.find(request.query_params.get("run", "")), request.query_params
+        x = query.get("x", "step")
+        if x not in X_AXES:
+            raise Refusal(400, "usage", f"there is no axis '{x}'")
+        names = [name for name in query.get("metrics", "").split(",") if name]
+        # read before the curves: rows that arrive meanwhile come twice, and none is lost
+        cursor = get_metrics_cursor(folder)
+        points = parse_query_number(query.get("points", "1000"))
+        return {"series": load_series(folder, names, x, points), "cursor": cursor}  # type: ignore[arg-type]
+
+    def show_log(request: Request) -> Any:
+        query = request.query_params
+        start = query.get("from")
+        return read_log(
+            catalog.find(query.get("run", "")),
+            query.get("rank", "rank-0"),
+            None if start is None else parse_query_number(start),
+        )
+
+    def find_folder(request: Request) -> Path:
+        return catalog.find(request.query_params.get("run", ""))
+
+    return [
+        get_route("/runs", lambda request: answer_runs(parts, request)),
+        get_route(
+            "/run",
+            lambda request: describe_run_folder(catalog, request.query_params.get("run", "")),
+        ),
+        get_route("/series", show_series),
+        get_route("/log", show_log),
+        get_route("/settings", lambda request: {"settings": list_settings(find_folder(request))}),
+        get_route("/samples", lambda request: {"samples": read_samples(find_folder(request))}),
+        post_route("/compare", lambda data: answer_comparison(parts, data)),
+    ]
+
+
+def answer_runs(parts: UiParts, request: Request) -> Any:
+    """Return the runs that a query asks for."""
+    query = request.query_params
+    return parts.catalog.list_runs(
+        RunQuery(
+            text=query.get("text", ""),
+            states=[word for word in query.get("state", "").split(",") if word],
+            tags=[word for word in query.get("tag", "").split(",") if word],
+            conditions=query.getlist("where"),
+            sort_key=query.get("sort", "started"),
+            is_reversed=query.get("order", "descending") == "descending",
+            start=parse_query_number(query.get("start", "0")),
+            limit=parse_query_number(query.get("limit", "50")),
+        )
+    )
+
+
+def answer_comparison(parts: UiParts, data: Mapping[str, Any]) -> Any:
+    """Return the comparison of some runs."""
+    names = data.get("runs")
+    if not isinstance(names, list) or not 1 <= len(names) <= MAX_COMPARED:
+        raise Refusal(400, "usage", f"compare up to {MAX_COMPARED} runs")
+    run_ids = [str(name) for name in names]
+    return parts.examiner.read_alone(lambda: compare_run_folders(parts.catalog, run_ids))

@@ -1,0 +1,257 @@
+"""A loaded model that continues prompts and answers conversations, one at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from titanrun.components.data.spec.chat_content import Message
+from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat_template
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.end_of_turn import find_end_ids
+from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.models.shared.config import unwrap_auto
+from titanrun.recipe.recipe import Recipe
+from titanrun.training.decoding import generate
+from titanrun.training.token_sampling import SamplingParams
+from titanrun.worker.commands.generate import check_can_generate, load_job_recipe
+from titanrun.worker.serving.reply_stream import ReplyStream
+from titanrun.worker.training_template import find_stop_token_ids
+from titanrun.worker.weights.load_model import load_end_token_ids, load_model
+
+
+class PromptTooLongError(Exception):
+    """A prompt leaves no room for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """How a reply is generated.
+
+    Args:
+        sampling: how tokens are chosen.
+        max_new_tokens: limit of the reply. None: the default of the model, or what fits.
+        stop: texts that end it and are left out of it.
+    """
+
+    sampling: SamplingParams
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A generated reply.
+
+    Args:
+        text: its text, without special tokens and stop texts.
+        tokens: its tokens, with the end token.
+        logprobs: log-probability of each token.
+        finish: `stop`, `length`, or `cancelled`.
+        end: the end token as text, None if none ended it.
+    """
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish: str
+    end: str | None
+
+
+def ignore_text(_: str) -> None:
+    """Do nothing with a piece of text."""
+
+
+def never() -> bool:
+    """Return that nothing is cancelled."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatModel:
+    """A model in evaluation mode with its tokenizer and chat template.
+
+    Args:
+        name: name for messages and clients.
+        model: a decoder.
+        tokenizer: its tokenizer.
+        template: its chat template, None if it has none.
+        end_ids: tokens that end a text; in a chat also those of `chat_end_ids`.
+        chat_end_ids: tokens that end a reply.
+        max_length: most tokens of a prompt with its reply.
+        default_new_tokens: limit of a reply where the request sets none.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    end_ids: frozenset[int]
+    chat_end_ids: frozenset[int]
+    max_length: int
+    default_new_tokens: int = 512
+
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> list[int]:
+        """Return the ids of a conversation, up to where the template opens a reply.
+
+        Raises:
+            ProblemsFound: If there is no template, or it rejects the messages.
+        """
+        if self.template is None:
+            raise problem_error(
+                "data",
+                f"{self.name} has no chat template",
+                hint="set tokenizer.chat_template in the recipe, or put chat_template.jinja into "
+                "the folder",
+            )
+        text = self.template.with_tools(tools).render(messages, add_generation_prompt=True)
+        return self.tokenizer.encode(text, add_bos=False, add_eos=False)
+
+    def reads_tools(self) -> bool:
+        """Return whether the chat template shows tools to the model."""
+        if self.template is None:
+            return False
+        talk: list[Message] = [{"role": "user", "content": "x"}]
+        tool = {"type": "function", "function": {"name": "xyzzy", "parameters": {}}}
+        try:
+            return "xyzzy" in self.template.with_tools([tool]).render(talk)
+        except ProblemsFound:
+            return False
+
+    def reads_role(self, role: str) -> bool:
+        """Return whether the chat template writes messages of a role."""
+        if self.template is None:
+            return False
+        try:
+            talk = [{"role": role, "content": "xyzzy"}, {"role": "user", "content": "x"}]
+            return "xyzzy" in self.template.render(talk)
+        except ProblemsFound:
+            return False
+
+    def reply(
+        self,
+        prompt: Sequence[int],
+        options: ReplyOptions,
+        *,
+        is_chat: bool,
+        on_text: Callable[[str], None] = ignore_text,
+        is_cancelled: Callable[[], bool] = never,
+    ) -> Reply:
+        """Generate a reply.
+
+        Args:
+            prompt: its tokens; there is at least one.
+            options: how it is generated.
+            is_chat: whether the tokens that end a turn end it.
+            on_text: called with each new piece of text.
+            is_cancelled: called after each token; if it returns True, generation ends.
+
+        Raises:
+            PromptTooLongError: the prompt, with the reply that is asked for, is too long.
+        """
+        limit = self.get_new_token_limit(len(prompt), options.max_new_tokens)
+        stream = ReplyStream(self.tokenizer, options.stop, on_text)
+        was_cancelled = False
+
+        def should_stop(tokens: list[int]) -> bool:
+            nonlocal was_cancelled
+            was_cancelled = is_cancelled()
+            return stream.add(tokens) or was_cancelled
+
+        ends = self.end_ids | self.chat_end_ids if is_chat else self.end_ids
+        (found,) = generate(
+            self.model,
+            [prompt],
+            max_new_tokens=limit,
+            sampling=options.sampling,
+            eos_ids=ends,
+            should_stop=should_stop,
+        )
+        is_ended = found.finish == "stop" and found.tokens[-1] in ends
+        stream.close(found.tokens[:-1] if is_ended else found.tokens)
+        end = self.find_token_text(found.tokens[-1]) if is_ended else None
+        finish = "cancelled" if was_cancelled else str(found.finish)
+        return Reply(stream.text, found.tokens, found.logprobs, finish, end)
+
+    def get_new_token_limit(self, prompt_length: int, wanted: int | None) -> int:
+        """Return the most tokens of a reply.
+
+        Raises:
+            PromptTooLongError: the prompt, with the reply that is asked for, is too long.
+        """
+        room = self.max_length - prompt_length
+        if room < (wanted or 1):
+            asked = "" if wanted is None else f" and max_tokens {wanted:,}"
+            raise PromptTooLongError(
+                f"the prompt of {prompt_length:,} tokens{asked} exceed the {self.max_length:,} "
+                "tokens that the model supports"
+            )
+        return wanted or min(self.default_new_tokens, room)
+
+    def find_token_text(self, token: int) -> str:
+        """Return the text of a token as it stands in the vocabulary."""
+        find = getattr(self.tokenizer, "get_token_text", None)
+        return str(token) if find is None else str(find(token))
+
+
+def load_chat_model(job: Mapping[str, Any], *, name: str) -> ChatModel:
+    """Load the model of a job, as `titanrun generate` does.
+
+    Raises:
+        ProblemsFound: If it cannot generate text.
+    """
+    recipe = load_job_recipe(job)
+    if recipe.model.modality != "tokens":
+        raise problem_error("usage", f"{recipe.model.name} does not generate text")
+    if not isinstance(recipe.tokenizer, TokenizerConfig):
+        raise problem_error(
+            "data",
+            "the run has no tokenizer, it was trained on token ids",
+            hint="use a Hugging Face export with a tokenizer",
+        )
+    check_can_generate(recipe)
+    tokenizer: Tokenizer = recipe.tokenizer.load_builder()(recipe.tokenizer)
+    template = find_template(tokenizer)
+    ends = load_end_token_ids(tokenizer, job) | find_stop_token_ids(recipe.tokenizer)
+    chat_ends = (
+        frozenset[int]()
+        if template is None or not isinstance(tokenizer, ChatTokenizer)
+        else find_end_ids(template, tokenizer)
+    )
+    length = get_max_length(recipe, job.get("max_seq_len"))
+    model = load_model(recipe, job, seq_len=length)
+    return ChatModel(name, model, tokenizer, template, ends, chat_ends, length)
+
+
+def find_template(tokenizer: Tokenizer) -> ChatTemplate | None:
+    """Return the chat template of a tokenizer, None if it has none.
+
+    Raises:
+        ProblemsFound: If the template that its config names cannot be read.
+    """
+    if not isinstance(tokenizer, ChatTokenizer):
+        return None
+    try:
+        return load_chat_template(tokenizer)
+    except ProblemsFound:
+        if tokenizer.chat_template is not None:
+            raise
+        return None
+
+
+def get_max_length(recipe: Recipe, wanted: int | None) -> int:
+    """Return the most tokens of a prompt with its reply.
+
+    Raises:
+        ProblemsFound: More are wanted than the model supports.
+    """
+    longest = unwrap_auto(recipe.model.max_seq_len)
+    if wanted is not None and wanted > longest:
+        raise problem_error(
+            "usage",
+            f"--max-seq-len is {wanted:,}, but the model supports at most {longest:,} tokens",
+            hint=f"use --max-seq-len {longest} or less",
+        )
+    return wanted or longest

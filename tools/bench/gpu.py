@@ -1,0 +1,135 @@
+"""titanrun against a bare loop on one GPU: rows by priority, each side in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+from gpu_rows import ROWS, TOY
+
+ROW_TIMEOUT_SECONDS = 110
+# a side that gets less does not even compile
+LEAST_SECONDS = 30
+# first losses of both sides must agree: else they computed different things
+LOSS_TOLERANCE = 2e-3
+NUM_ROWS, ROW_TOKENS = 512, 8193
+TARGET = 0.99
+
+
+def gpu_report(rows: list[str], *, budget: float, folder: Path, toy: bool) -> bool:
+    """Run the rows that fit into the budget, print a line a row at once and a table last.
+
+    Return whether all rows were measured and both sides computed the same.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    print(json.dumps({"clocks": read_clocks()}), flush=True)
+    data = folder / "rows.npy"
+    end, table = time.monotonic() + budget, []
+    for name in rows:
+        table.append(run_row(name, data, folder, end=end, toy=toy))
+        print(format_line(table[-1]), flush=True)
+    (folder / "table.json").write_text(json.dumps(table, indent=1))
+    print("\n".join(["", *map(format_line, table)]))
+    print(f"target: {TARGET} of the bare loop; void rows and timeouts count as failed")
+    return not any(found["verdict"].startswith(("VOID", "FAILED")) for found in table)
+
+
+def run_row(name: str, data: Path, folder: Path, *, end: float, toy: bool) -> dict[str, Any]:
+    """Run both sides of a row, titanrun first, and compare them."""
+    row = ROWS[name]
+    vocabulary = TOY["vocab_size"] if toy else row.sizes["vocab_size"]
+    tokens = 65 if toy else row.seq_len + 1
+    write_rows(data, vocabulary, tokens)
+    found: dict[str, Any] = {"row": name, "what": row.what}
+    for side in ("titanrun", "bare"):
+        left = end - time.monotonic()
+        if left < LEAST_SECONDS:
+            found[side] = {"state": "no time left"}
+            continue
+        found[side] = run_side(name, side, data, folder, min(left, ROW_TIMEOUT_SECONDS), toy)
+    return found | compare_sides(found["titanrun"], found["bare"])
+
+
+def write_rows(path: Path, vocabulary: int, tokens: int) -> None:
+    """Write random ids over the whole vocabulary, the same each time."""
+    drawn = numpy.random.default_rng(0).integers(0, vocabulary, (NUM_ROWS, tokens))
+    numpy.save(path, drawn.astype("uint32"))
+
+
+def run_side(
+    name: str, side: str, data: Path, folder: Path, seconds: float, toy: bool
+) -> dict[str, Any]:
+    """Run one side in a process group of its own, which is killed when its time is over."""
+    out = folder / f"{name}-{side}.json"
+    out.unlink(missing_ok=True)
+    program = Path(__file__).with_name("gpu_row.py")
+    command = [
+        sys.executable,
+        str(program),
+        name,
+        side,
+        str(data),
+        str(out),
+    ]
+    command += ["--toy"] if toy else []
+    log = folder / f"{name}-{side}.log"
+    with log.open("w") as lines:
+        process = subprocess.Popen(command, stdout=lines, stderr=lines, start_new_session=True)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code = None
+    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"phase": "start"}
+    if code is None:
+        found["state"] = f"timeout in {found['phase']}"
+    elif code:
+        found["state"] = f"failed in {found['phase']}, see {log}"
+    return found
+
+
+def compare_sides(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
+    """Return the ratio of both sides and whether it counts."""
+    if ours.get("state") != "done":
+        return {"verdict": f"FAILED: titanrun {ours['state']}"}
+    if bare.get("state") == "absent":
+        return {"verdict": "alone"}
+    if bare.get("state") != "done":
+        return {"verdict": f"FAILED: bare {bare['state']}"}
+    pairs = list(zip(ours["first_losses"], bare["first_losses"], strict=True))
+    differences = [abs(a - b) / abs(b) for a, b in pairs]
+    # not max(): it may pass over a NaN
+    if not all(difference <= LOSS_TOLERANCE for difference in differences):
+        shown = ", ".join(f"{difference:.1e}" for difference in differences)
+        return {"verdict": f"VOID: first losses differ by {shown}"}
+    off = max(differences)
+    ratio, noise = bare["ms"] / ours["ms"], max(ours["noise"], bare["noise"])
+    verdict = "tie" if abs(1 - ratio) <= noise else "ok" if ratio >= TARGET else "BELOW TARGET"
+    return {"verdict": verdict, "ratio": ratio, "noise": noise, "loss_difference": off}
+
+
+def format_line(found: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    ours = found.get("titanrun", {})
+    speed = (
+        f"{ours['tokens_per_second']:>9,.0f} tokens/s {ours['tflops']:>6.1f} TFLOP/s"
+        if "ms" in ours
+        else " " * 35
+    )
+    ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
+    return f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"
+
+
+def read_clocks() -> str | None:
+    """Return clocks and power of the GPU, None without nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.draw", "--format=csv"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None

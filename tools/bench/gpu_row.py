@@ -1,0 +1,232 @@
+"""One row of the GPU benchmark on one side, in a process of its own.
+
+python tools/bench/gpu_row.py ROW titanrun|bare ROWS.npy OUT.json [--toy]
+
+OUT.json is written again at each phase (import, build, compile, warm, timed), so that a timeout
+still says where it was.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+STARTED = time.perf_counter()
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+from gpu_rows import ROWS, Row, toy_row  # noqa: E402
+
+FIRST_STEPS, WARM_STEPS, BLOCK_STEPS, BLOCKS = 5, 10, 15, 2
+TOY_STEPS = 2
+
+
+@dataclass
+class Report:
+    """What is known of the row so far."""
+
+    path: Path
+    content: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, phase: str, **values: Any) -> None:
+        """Write the phase that begins, and values."""
+        self.content |= {"phase": phase, "seconds": time.perf_counter() - STARTED, **values}
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.content, indent=1))
+        temporary.replace(self.path)
+
+
+class Clock:
+    """Times at which the device ends steps, read at the very end."""
+
+    def __init__(self, is_gpu: bool) -> None:
+        self.is_gpu, self.ends = is_gpu, []
+        self.host: list[float] = []
+
+    def mark(self) -> None:
+        """Note the end of a step."""
+        import torch
+
+        self.host.append(time.perf_counter())
+        if self.is_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.ends.append(event)
+
+    def milliseconds(self) -> list[float]:
+        """Return the duration of each step after the first mark."""
+        if not self.is_gpu:
+            return [1e3 * (b - a) for a, b in zip(self.host, self.host[1:], strict=False)]
+        self.ends[-1].synchronize()
+        return [a.elapsed_time(b) for a, b in zip(self.ends, self.ends[1:], strict=False)]
+
+
+def main() -> None:
+    """Run the row."""
+    name, side, rows_file, out = sys.argv[1:5]
+    is_toy = "--toy" in sys.argv
+    row = toy_row(ROWS[name]) if is_toy else ROWS[name]
+    report = Report(Path(out))
+    report.add("import", row=name, side=side, state="unfinished", toy=is_toy)
+    if row.bare is None and side == "bare":
+        report.add("done", state="absent")
+        return
+    import torch
+
+    is_gpu = torch.cuda.is_available() and not is_toy
+    device = torch.device("cuda" if is_gpu else "cpu")
+    report.add("build", torch=torch.__version__, device=str(device))
+    open_side = open_titanrun if side == "titanrun" else open_bare
+    with tempfile.TemporaryDirectory() as folder:
+        measure(open_side(row, Path(rows_file), device, Path(folder)), row, report, is_gpu, is_toy)
+
+
+def measure(opened: Any, row: Row, report: Report, is_gpu: bool, is_toy: bool) -> None:
+    """Take the first steps, the warm ones and the timed blocks."""
+    import torch
+
+    with opened as run:
+        report.add("compile")
+        first = run(FIRST_STEPS, losses=True, mark=lambda: None)
+        report.add("warm", first_losses=first, first_steps_seconds=time.perf_counter() - STARTED)
+        run(TOY_STEPS if is_toy else WARM_STEPS, losses=False, mark=lambda: None)
+        if is_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        report.add("timed")
+        blocks, host = [], []
+        for _ in range(BLOCKS):
+            clock = Clock(is_gpu)
+            clock.mark()
+            run(TOY_STEPS if is_toy else BLOCK_STEPS, losses=False, mark=clock.mark)
+            host.append(1e3 * (clock.host[-1] - clock.host[0]) / (len(clock.host) - 1))
+            blocks.append(clock.milliseconds())
+        report.add("done", state="done", **summarize(row, blocks, host, is_gpu))
+
+
+def summarize(
+    row: Row, blocks: list[list[float]], host: list[float], is_gpu: bool
+) -> dict[str, Any]:
+    """Return speed, memory and noise."""
+    import torch
+
+    steps = sorted(step for block in blocks for step in block)
+    median = statistics.median(steps)
+    medians = [statistics.median(block) for block in blocks]
+    tokens = row.batch * row.seq_len / median * 1e3
+    found = {
+        "ms": median,
+        "ms_p10": steps[len(steps) // 10],
+        "ms_p90": steps[-1 - len(steps) // 10],
+        "noise": abs(medians[0] - medians[1]) / median,
+        "host_ms": statistics.median(host),
+        "tokens_per_second": tokens,
+        "tflops": row.flops_per_token * tokens / 1e12,
+    }
+    if not is_gpu:
+        return found
+    stats = torch.cuda.memory_stats()
+    return found | {
+        "max_allocated": torch.cuda.max_memory_allocated(),
+        "max_reserved": torch.cuda.max_memory_reserved(),
+        "num_alloc_retries": stats["num_alloc_retries"],
+        "num_ooms": stats["num_ooms"],
+    }
+
+
+class open_bare:  # noqa: N801 - used as a function
+    """Bare loop as a context that gives a function of a number of steps."""
+
+    def __init__(self, row: Row, rows_file: Path, device: Any, folder: Path) -> None:
+        import gpu_bare
+        import numpy
+
+        assert row.bare is not None
+        sizes = gpu_bare.Sizes(**row.sizes)
+        self.step = gpu_bare.build_step(sizes, device=device, seq_len=row.seq_len, **row.bare)
+        rows = numpy.load(rows_file, mmap_mode="r")
+        self.batches = gpu_bare.iter_rows(rows, row.batch, pins=device.type == "cuda")
+
+    def __enter__(self) -> Callable[..., list[float]]:
+        return self.run
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def run(self, steps: int, *, losses: bool, mark: Callable[[], None]) -> list[float]:
+        """Take steps and return their losses if asked, which waits for the device."""
+        found = []
+        for _ in range(steps):
+            loss = self.step(next(self.batches))
+            if losses:
+                found.append(float(loss))
+            mark()
+        return found
+
+
+class open_titanrun:  # noqa: N801 - used as a function
+    """titanrun's own loop as a context that gives a function of a number of steps."""
+
+    def __init__(self, row: Row, rows_file: Path, device: Any, folder: Path) -> None:
+        from titanrun.distributed.rank_env import read_rank_info
+        from titanrun.recipe.resolving.resolve import resolve_recipe
+        from titanrun.training.signal_requests import SignalRequests
+        from titanrun.worker.build.build_train_loop import build_train_loop
+        from titanrun.worker.worker_job import rendezvous
+
+        recipe = folder / "recipe.yaml"
+        recipe.write_text(row.recipe(rows_file, "gpu" if device.type == "cuda" else "cpu"))
+        resolved = resolve_recipe(str(recipe), [], environment={}, ranks=1)
+        path = folder / "resolved.yaml"
+        path.write_text(resolved.text, encoding="utf-8")
+        (folder / "logs").mkdir()
+        self.metrics = folder / "metrics.jsonl"
+        self.context = build_train_loop(
+            resolved.run, rendezvous(path, read_rank_info()), signals=SignalRequests()
+        )
+
+    def __enter__(self) -> Callable[..., list[float]]:
+        import gpu_bare
+
+        self.loop = self.context.__enter__()
+        for name, weight in self.loop.engine.model.named_parameters():
+            gpu_bare.init_weight(name, weight)
+        self.loop.engine.notify_weights_changed()
+        return self.run
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
+
+    def run(self, steps: int, *, losses: bool, mark: Callable[[], None]) -> list[float]:
+        """Train on, and return the losses if asked, which logs every step."""
+        from dataclasses import replace
+
+        from titanrun.components.metrics.spec.metrics_file import read_metrics
+        from titanrun.training.train_hook import TrainHook
+
+        class Marks(TrainHook):
+            """Notes the end of each step."""
+
+            def on_step_end(self, loop: Any) -> None:
+                mark()
+
+        loop, start = self.loop, self.loop.state.step
+        hooks = loop.hooks
+        loop.hooks = (*hooks, Marks())
+        every = 1 if losses else 10
+        loop.config = replace(
+            loop.config, steps=start + steps, log_every=every, stop_after_step=None
+        )
+        loop.train()
+        loop.hooks = hooks
+        lines = list(read_metrics(self.metrics)) if losses else []
+        return [line["loss"] for line in lines if start < line["step"] <= start + steps]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Rows of the GPU benchmark, as data: a model, a batch, and what the two sides do with it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+ONE_B = {
+    "dim": 2048,
+    "n_layers": 16,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "hidden_dim": 8192,
+    "vocab_size": 128256,
+}
+EIGHT_B = {
+    "dim": 4096,
+    "n_layers": 32,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "hidden_dim": 14336,
+    "vocab_size": 128256,
+}
+TOY = {
+    "dim": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "hidden_dim": 192,
+    "vocab_size": 512,
+}
+LLAMA = "llama3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row.
+
+    Args:
+        what: description for the table.
+        sizes: sizes of the model.
+        batch: rows of a step.
+        seq_len: tokens of a row.
+        settings: lines of the recipe that only titanrun needs.
+        bare: arguments of the bare loop. None: there is none to compare with.
+        model: the recipe's model section. None: a Llama of `sizes`.
+    """
+
+    what: str
+    sizes: dict[str, int]
+    batch: int
+    seq_len: int
+    settings: tuple[str, ...] = ()
+    bare: dict[str, Any] | None = None
+    model: str | None = None
+    compiles: bool = True
+
+    @property
+    def flops_per_token(self) -> int:
+        """FLOP of a token: 6 a weight but the embedding's, and 12 L D S for attention."""
+        s = self.sizes
+        head_dim = s["dim"] // s["n_heads"]
+        attention = 2 * s["dim"] ** 2 + 2 * s["dim"] * head_dim * s["n_kv_heads"]
+        layer = attention + 3 * s["dim"] * s["hidden_dim"]
+        weights = s["n_layers"] * layer + s["dim"] * s["vocab_size"]
+        return 6 * weights + 12 * s["n_layers"] * s["dim"] * self.seq_len
+
+    def recipe(self, rows_file: Path, device: str) -> str:
+        """Return titanrun's recipe."""
+        s = self.sizes
+        model = self.model or (
+            f"{{name: {LLAMA}, flavor: null, dim: {s['dim']}, n_layers: {s['n_layers']}, "
+            f"n_heads: {s['n_heads']}, n_kv_heads: {s['n_kv_heads']}, "
+            f"vocab_size: {s['vocab_size']}, norm_eps: 1.0e-5, "
+            f"feed_forward: {{hidden_dim: {s['hidden_dim']}}}, "
+            f"rope: {{theta: 500000.0, scaling: null}}}}"
+        )
+        pins = "true" if device == "gpu" else "false"
+        backend = "inductor" if device == "gpu" else "aot_eager"
+        lines = [
+            "version: 1",
+            "name: bench",
+            f"device: {device}",
+            f"model: {model}",
+            "loss: chunked_cross_entropy",
+            "lr_scheduler: {name: constant, warmup_steps: 0}",
+            f"compile: {{enable: {'true' if self.compiles else 'false'}, backend: {backend}}}",
+            "checkpoint: {enable: false}",
+            "metrics: {log_freq: 10}",
+            *self.settings,
+        ]
+        if not any(line.startswith("optimizer:") for line in self.settings):
+            lines.append(OPTIMIZER.format(""))
+        storage = "bfloat16" if (self.bare or {}).get("bf16_storage") else "float32"
+        lines += [
+            "training:",
+            f"  dataset: {{name: tokens, path: {rows_file}, shuffle: false}}",
+            f"  local_batch_size: {self.batch}",
+            f"  seq_len: {self.seq_len}",
+            "  steps: 1000",
+            f"  dtype: {storage}",
+            "  mixed_precision_param: bfloat16",
+            "  max_norm: 1.0",
+            f"  dataloader: {{pin_memory: {pins}}}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+OPTIMIZER = (
+    "optimizer: {{name: adamw, lr: 3.0e-4, beta1: 0.9, beta2: 0.95, eps: 1.0e-8, "
+    "weight_decay: 0.1{}}}"
+)
+BF16_STATES = OPTIMIZER.format(", state_dtype: bfloat16")
+SELECTIVE = "activation_checkpoint: {name: selective, selective_ac_option: op}"
+
+
+def float8(recipe_name: str) -> str:
+    """Return the converter line of a float8 row."""
+    return (
+        f"converters: [{{name: float8_linear, recipe_name: {recipe_name}, filter_fqns: [output]}}]"
+    )
+
+
+EIGHT_B_SETTINGS = (BF16_STATES, SELECTIVE)
+EIGHT_B_BARE = {"bf16_states": True, "selective_ac": True}
+ROWS = {
+    "1b_s4096": Row(what="1B, bf16", sizes=ONE_B, batch=4, seq_len=4096, bare={}),
+    "1b_s4096_float8_tensorwise": Row(
+        what="1B, float8 tensorwise",
+        sizes=ONE_B,
+        batch=4,
+        seq_len=4096,
+        settings=(float8("tensorwise"),),
+        bare={"float8": "tensorwise"},
+    ),
+    "8b_s4096": Row(
+        what="8B, bf16, states in bf16",
+        sizes=EIGHT_B,
+        batch=2,
+        seq_len=4096,
+        settings=EIGHT_B_SETTINGS,
+        bare=EIGHT_B_BARE,
+    ),
+    "8b_s4096_float8": Row(
+        what="8B, float8 tensorwise, states in bf16",
+        sizes=EIGHT_B,
+        batch=2,
+        seq_len=4096,
+        settings=(*EIGHT_B_SETTINGS, float8("tensorwise")),
+        bare={**EIGHT_B_BARE, "float8": "tensorwise"},
+    ),
+    "8b_s8192_float8": Row(
+        what="8B, float8 tensorwise, 8192 tokens",
+        sizes=EIGHT_B,
+        batch=1,
+        seq_len=8192,
+        settings=(*EIGHT_B_SETTINGS, float8("tensorwise")),
+        bare={**EIGHT_B_BARE, "float8": "tensorwise"},
+    ),
+    "8b_s4096_bf16_storage": Row(
+        what="8B, everything in bf16",
+        sizes=EIGHT_B,
+        batch=2,
+        seq_len=4096,
+        settings=(SELECTIVE,),
+        bare={"bf16_storage": True, "selective_ac": True},
+    ),
+    "1b_s4096_eager": Row(
+        what="1B, bf16, not compiled",
+        sizes=ONE_B,
+        batch=4,
+        seq_len=4096,
+        bare={"compiles": False},
+        compiles=False,
+    ),
+    "1b_float8_rowwise": Row(
+        what="1B, float8 rowwise",
+        sizes=ONE_B,
+        batch=4,
+        seq_len=4096,
+        settings=(float8("rowwise"),),
+        bare={"float8": "rowwise"},
+    ),
+    "debugmodel": Row(what="launch bound", sizes=TOY, batch=32, seq_len=512, bare={}),
+}
+
+
+# what differs at toy size, without float8 and compilation
+TOY_ROWS = ("1b_s4096", "8b_s4096", "8b_s4096_bf16_storage")
+
+
+def toy_row(row: Row) -> Row:
+    """Return the row at toy size, for a CPU: float8 and inductor need what a CPU may lack."""
+    bare = None
+    if row.bare is not None:
+        bare = {name: value for name, value in row.bare.items() if name != "float8"}
+        bare["compiles"] = False
+    settings = tuple(line for line in row.settings if not line.startswith("converters"))
+    return replace(
+        row, sizes=TOY, batch=2, seq_len=64, bare=bare, settings=settings, compiles=False
+    )

@@ -1,0 +1,68 @@
+"""Collect the pages of the documentation site in one folder: docs/ and the pages of the root.
+
+Usage: python tools/copy_pages.py FOLDER
+"""
+
+import os.path
+import re
+import shutil
+import sys
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[1]
+# pages of the repository that are not in docs/, and their names on the site
+MOVED = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "benchmarks/README.md": "benchmarks.md",
+    # the order of the site's navigation takes its place
+    "docs/README.md": "index.md",
+}
+LINK = re.compile(r"\[([^\]\n]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def find_pages() -> dict[str, str]:
+    """Return the path on the site of each page and picture of the repository."""
+    pages = {}
+    for path in sorted((ROOT / "docs").rglob("*")):
+        if path.suffix in (".md", ".png", ".svg"):
+            name = path.relative_to(ROOT).as_posix()
+            pages[name] = name.removeprefix("docs/")
+    return pages | MOVED
+
+
+def rewrite_links(text: str, source: str, pages: dict[str, str]) -> str:
+    """Point links at pages of the site; a link to another file becomes its text."""
+
+    def rewrite(link: re.Match[str]) -> str:
+        title, file, anchor = link.group(1), link.group(2), link.group(3) or ""
+        target = os.path.normpath(PurePosixPath(source).parent / file)
+        if target not in pages:
+            return title
+        here = PurePosixPath(pages[source]).parent
+        return f"[{title}]({os.path.relpath(pages[target], here)}{anchor})"
+
+    return LINK.sub(rewrite, text)
+
+
+def copy_pages(folder: Path) -> None:
+    """Write the pages of the site into a folder, which is emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pages = find_pages()
+    for source, name in pages.items():
+        if source == "docs/README.md":
+            continue
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".md":
+            text = (ROOT / source).read_text(encoding="utf-8")
+            target.write_text(rewrite_links(text, source, pages), encoding="utf-8")
+        else:
+            shutil.copyfile(ROOT / source, target)
+
+
+if __name__ == "__main__":
+    copy_pages(Path(sys.argv[1]))

@@ -1,0 +1,206 @@
+"""Run tests in forks of one process that has imported torch already.
+
+Most tests take less time than the imports before them.
+"""
+
+import importlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TextIO
+
+import pytest
+
+# what nearly every test imports, or what takes seconds
+PRELOADED = (
+    "hypothesis",
+    "torch",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "datasets",
+    "safetensors.torch",
+    "tokenizers",
+)
+FAULT = 70
+POLL_SECONDS = 0.05
+OUTPUT_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to do in a process of its own.
+
+    Attributes:
+        name: What it is about.
+        run: What is called there; returns the exit code.
+    """
+
+    name: str
+    run: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a job ended.
+
+    Attributes:
+        name: The job's.
+        exit_code: None if it took too long.
+        output: The end of what it printed.
+    """
+
+    name: str
+    exit_code: int | None
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job may take.
+
+    Attributes:
+        cpu_seconds: Of each process: that does not depend on what else the machine does.
+        wall_seconds: For processes that wait.
+    """
+
+    cpu_seconds: int
+    wall_seconds: int
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import modules that every fork then has."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for module in modules:
+        importlib.import_module(module)
+
+
+def run_in_forks(
+    jobs: Iterable[Job], *, processes: int = 1, limits: Limits | None = None
+) -> Iterator[Result]:
+    """Yield the result of each job as soon as it has ended."""
+    waiting = iter(jobs)
+    running: dict[int, tuple[Job, TextIO, float]] = {}
+    try:
+        while True:
+            while len(running) < processes and (job := next(waiting, None)) is not None:
+                output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+                running[fork(job, output, limits)] = (job, output, time.monotonic())
+            if not running:
+                return
+            time.sleep(POLL_SECONDS)
+            for pid, (job, output, started) in list(running.items()):
+                late = limits is not None and time.monotonic() - started > limits.wall_seconds
+                if late:
+                    os.killpg(pid, signal.SIGKILL)
+                ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
+                if ended:
+                    del running[pid]
+                    yield Result(job.name, get_exit_code(status), read_end(output))
+    finally:
+        for pid in running:
+            os.killpg(pid, signal.SIGINT)
+
+
+def fork(job: Job, output: TextIO, limits: Limits | None) -> int:
+    """Start a job and return the id of its process, which leads a group of its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        # here too: whoever is first
+        os.setpgid(pid, pid)
+        return pid
+    code = FAULT
+    try:
+        os.setpgid(0, 0)
+        # processes that tests start would import the main module again
+        sys.modules["__main__"] = ModuleType("__main__")
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+        if limits is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds))
+        with tempfile.TemporaryDirectory(prefix="titanrun-fork-") as folder:
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+            code = job.run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def get_exit_code(status: int) -> int | None:
+    """Return the exit code in what waitpid reports; None if the process was killed."""
+    return None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+
+
+def read_end(output: TextIO) -> str:
+    """Return the end of what a job printed, and close it."""
+    with output:
+        output.seek(0)
+        return output.read()[-OUTPUT_CHARACTERS:]
+
+
+def run_pytest(folder: Path, arguments: Sequence[str], *plugins: object) -> int:
+    """Run pytest in a repository until a test fails, and return its exit code."""
+    os.chdir(folder)
+    # plug-ins that are preloaded
+    ignored = "ignore::pytest.PytestAssertRewriteWarning"
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-W", ignored]
+    return int(pytest.main([*options, *arguments], list(plugins)))
+
+
+class ForkedLoop:
+    """A plug-in of pytest: collects tests once, then runs some of them in each of several forks.
+
+    Args:
+        cases: Names, each with the id of its tests and what is called before them.
+        limits: What each fork may take.
+        report: Gets each result as soon as there is one.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[tuple[str, str, Callable[[], object]]],
+        limits: Limits,
+        report: Callable[[Result], object],
+    ) -> None:
+        self.cases = cases
+        self.limits = limits
+        self.report = report
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run every case instead of the tests themselves."""
+        jobs = [
+            Job(name, lambda test=test, prepare=prepare: run_items(session, test, prepare))
+            for name, test, prepare in self.cases
+        ]
+        for result in run_in_forks(jobs, limits=self.limits):
+            self.report(result)
+        return True
+
+
+def run_items(session: pytest.Session, test: str, prepare: Callable[[], object]) -> int:
+    """Run what was collected of one test and return the exit code that pytest would have."""
+    prepare()
+    items = [
+        item for item in session.items if item.nodeid == test or item.nodeid.startswith(f"{test}[")
+    ]
+    if not items:
+        return int(pytest.ExitCode.NO_TESTS_COLLECTED)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            # what fixtures opened ends with this process
+            return int(pytest.ExitCode.TESTS_FAILED)
+    return int(pytest.ExitCode.OK)

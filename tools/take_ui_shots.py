@@ -1,0 +1,95 @@
+"""Take the pictures of docs/ui.md: real runs of the debug recipe, in Chromium.
+
+Usage: python tools/take_ui_shots.py FOLDER
+
+Needs chromium and playwright (make ui-shots). For another folder than docs/images it takes every
+page in both themes and two sizes, to look at before a release.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).parents[1]
+SMALL = ("model.n_layers=1", "model.dim=64", "model.n_heads=4", "training.seq_len=32")
+OFTEN = ("metrics.log_freq=1", "checkpoint.interval=20", "validation.freq=10", "training.steps=80")
+RUNS = ((8e-4, 0), (8e-4, 1), (8e-4, 2), (2e-3, 0), (4e-3, 0), (1e-2, 0))
+MISTAKES = (("steps: 80", "step: 80"), ("flavor: debugmodel", "flavor: debugmodell"))
+PAGES = {
+    "edit": "/edit?file=recipes/draft.yaml",
+    "values": "/edit?file=recipes/llama3_debug.yaml&panel=values",
+    "runs": "/runs",
+    "run": "/run?id=lr-0.002-seed-0&smooth=0.5",
+    "compare": "/compare?runs=lr-0.0008-seed-0,lr-0.002-seed-0,lr-0.01-seed-0",
+}
+SIZES = {"": (1280, 800), "-phone": (390, 844)}
+
+
+def main() -> None:
+    """Train the runs and take the pictures."""
+    target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        workspace = Path(place) / "llama"
+        prepare_workspace(workspace)
+        command = [sys.executable, "-m", "titanrun", "ui", str(workspace), "--no-browser"]
+        environment = {**os.environ, "XDG_STATE_HOME": f"{place}/state"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as ui:
+            assert ui.stdout is not None
+            try:
+                take_pictures(ui.stdout.readline().strip(), target)
+            finally:
+                ui.terminate()
+
+
+def prepare_workspace(workspace: Path) -> None:
+    """Write recipes, one with mistakes, and train them."""
+    (workspace / "recipes" / "parts").mkdir(parents=True)
+    for name in ("llama3_debug.yaml", "parts/tiny_corpus.yaml", "parts/fp32.yaml"):
+        shutil.copy(ROOT / "recipes" / name, workspace / "recipes" / name)
+    text = (workspace / "recipes" / "llama3_debug.yaml").read_text()
+    for right, wrong in MISTAKES:
+        text = text.replace(right, wrong)
+    (workspace / "recipes" / "draft.yaml").write_text(text)
+    for rate, seed in RUNS:
+        name = f"lr-{rate:g}-seed-{seed}"
+        words = [f"optimizer.lr={rate}", f"debug.seed={seed}", f"dump_folder=runs/{name}"]
+        train = [sys.executable, "-m", "titanrun", "train", "recipes/llama3_debug.yaml"]
+        subprocess.run([*train, *SMALL, *OFTEN, *words], cwd=workspace, check=True)
+
+
+def take_pictures(link: str, target: Path) -> None:
+    """Take a picture of every page."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(link)
+        page.wait_for_selector("h1")
+        is_for_docs = target.resolve() == ROOT / "docs" / "images"
+        for size, (width, height) in SIZES.items():
+            for theme in ("light", "dark"):
+                page.set_viewport_size({"width": width, "height": height})
+                page.emulate_media(color_scheme=theme)
+                if is_for_docs and (size, theme) != ("", "light"):
+                    continue
+                take_theme(page, link.partition("/?")[0], target, f"{size}-{theme}")
+        browser.close()
+
+
+def take_theme(page: Any, origin: str, target: Path, suffix: str) -> None:
+    """Take a picture of every page as it is set up."""
+    for name, path in PAGES.items():
+        page.goto(f"{origin}{path}")
+        page.wait_for_timeout(2000)
+        page.screenshot(path=target / f"ui-{name}{suffix}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+// One chart: curves over steps, tokens or time, with the values under the pointer, and as a table.
+import { useEffect, useRef, useState } from "preact/hooks";
+import type uPlot from "uplot";
+import { formatFigure, formatMetric } from "../format";
+import { getColor, isDark } from "../theme";
+import { smooth } from "./smooth";
+
+export interface Curve {
+  id: string;
+  name: string;
+  color: string;
+  dash?: number[];
+  x: number[];
+  y: (number | null)[];
+  nonfinite?: number[];
+  band?: { low: number[]; high: number[] };
+}
+
+interface Props {
+  title: string;
+  unit?: string;
+  metric: string;
+  curves: Curve[];
+  xLabel?: string;
+  logX?: boolean;
+  logY?: boolean;
+  weight?: number;
+  range?: [number, number] | null;
+  marks?: number[];
+  height?: number;
+}
+
+const TABLE_ROWS = 60;
+
+/** Columns of one shared x, in which a curve has gaps where it has no point. */
+function align(Plot: typeof uPlot, curves: Curve[], weight: number) {
+  const tables: uPlot.AlignedData[] = [];
+  const series: { curve: Curve; kind: "line" | "raw" | "low" | "high" }[] = [];
+  for (const curve of curves) {
+    const columns: (number | null)[][] = [];
+    if (weight > 0) {
+      series.push({ curve, kind: "raw" });
+      columns.push(curve.y);
+    }
+    series.push({ curve, kind: "line" });
+    columns.push(weight > 0 ? smooth(curve.y, weight) : curve.y);
+    if (curve.band) {
+      series.push({ curve, kind: "low" }, { curve, kind: "high" });
+      columns.push(curve.band.low, curve.band.high);
+    }
+    tables.push([curve.x, ...columns] as uPlot.AlignedData);
+  }
+  const data = tables.length > 1 ? Plot.join(tables) : tables[0] ?? ([[]] as unknown as uPlot.AlignedData);
+  return { data, series };
+}
+
+function drawMarks(plot: uPlot, props: Props): void {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.lineWidth = 1.5 * ratio;
+  for (const curve of props.curves) {
+    ctx.strokeStyle = getColor(curve.color);
+    for (const x of curve.nonfinite ?? []) {
+      const at = plot.valToPos(x, "x", true);
+      const size = 3.5 * ratio;
+      const top = bbox.top + 6 * ratio;
+      ctx.beginPath();
+      ctx.moveTo(at - size, top - size);
+      ctx.lineTo(at + size, top + size);
+      ctx.moveTo(at - size, top + size);
+      ctx.lineTo(at + size, top - size);
+      ctx.stroke();
+    }
+  }
+  ctx.strokeStyle = getColor("muted");
+  for (const x of props.marks ?? []) {
+    const at = plot.valToPos(x, "x", true);
+    if (at < bbox.left || at > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(at, bbox.top + bbox.height);
+    ctx.lineTo(at, bbox.top + bbox.height - 7 * ratio);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeof align>["series"], width: number,
+  onHover: (at: number | null) => void): uPlot.Options {
+  const muted = getColor("muted");
+  const font = `11px ${getColor("sans") || "sans-serif"}`;
+  const grid = { stroke: getColor("line"), width: 1 };
+  const bands = series.flatMap((one, at) =>
+    one.kind === "low" ? [{ series: [at + 2, at + 1] as [number, number], fill: `${getColor(one.curve.color)}2e` }] : []);
+  const looks = series.map((one): uPlot.Series => ({
+    stroke: one.kind === "line" ? getColor(one.curve.color) : `${getColor(one.curve.color)}40`,
+    width: one.kind === "low" || one.kind === "high" ? 0 : 1.5,
+    dash: one.curve.dash?.length ? one.curve.dash : undefined,
+    spanGaps: true,
+    points: { show: one.kind === "line" && one.curve.x.length <= 2, size: 6, fill: getColor(one.curve.color) },
+  }));
+  const ticks = (_: uPlot, splits: number[]) => splits.map((value) => (value === null ? "" : formatFigure(value)));
+  return {
+    width,
+    height: props.height ?? 220,
+    legend: { show: false },
+    cursor: { points: { size: 6 }, drag: { x: true, y: false }, y: false },
+    scales: {
+      x: { time: false, distr: props.logX ? 3 : 1 },
+      y: { distr: props.logY ? 3 : 1, range: props.range && !props.logY ? () => props.range! : undefined },
+    },
+    bands,
+    series: [{}, ...looks],
+    axes: [
+      { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, gap: 4, space: 70, values: ticks },
+      { stroke: muted, font, grid, ticks: { show: false }, size: 58, gap: 6, space: 38, values: ticks },
+    ],
+    hooks: {
+      setCursor: [(plot) => onHover(plot.cursor.idx ?? null)],
+      draw: [(plot) => drawMarks(plot, props)],
+    },
+  };
+}
+
+export function Chart(props: Props) {
+  const holder = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const [library, setLibrary] = useState<typeof uPlot | null>(null);
+  const [isTable, setIsTable] = useState(false);
+  const [at, setAt] = useState<number | null>(null);
+  const dark = isDark.value;
+  const weight = props.weight ?? 0;
+  const aligned = library ? align(library, props.curves, weight) : null;
+
+  useEffect(() => void import("./library").then((loaded) => setLibrary(() => loaded.default)), []);
+  const shape = JSON.stringify([props.curves.map((one) => [one.id, one.color, !!one.band, one.x.length <= 2]), props.logX, props.logY,
+    weight > 0, props.range, dark, isTable]);
+  useEffect(() => {
+    if (!library || !aligned || !holder.current || isTable) return;
+    const width = holder.current.clientWidth;
+    const made = new library(buildOptions(library, props, aligned.series, width, setAt), aligned.data, holder.current);
+    plot.current = made;
+    const observer = new ResizeObserver(() => {
+      const size = holder.current?.clientWidth;
+      if (size && size !== made.width) made.setSize({ width: size, height: props.height ?? 220 });
+    });
+    observer.observe(holder.current);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [library, shape]);
+  useEffect(() => {
+    // drawing the same data again would lose a zoom of the user
+    if (plot.current && aligned) plot.current.setData(aligned.data, true);
+  }, [props.curves, weight]);
+
+  const x = at !== null ? aligned?.data[0][at] : undefined;
+  const unit = props.unit ? ` ${props.unit}` : "";
+  const describe = (curve: Curve) => {
+    const known = curve.y.filter((value): value is number => value !== null);
+    return known.length ? `${curve.name}: last ${formatMetric(props.metric, known.at(-1))}, lowest ${formatMetric(props.metric, known.reduce((a, b) => Math.min(a, b)))}` : `${curve.name}: no values`;
+  };
+  return (
+    <figure class="chart">
+      <figcaption>
+        <span class="chart-title">{props.title}{props.unit && <span class="muted"> {props.unit}</span>}</span>
+        <button class="quiet small" aria-pressed={isTable} onClick={() => setIsTable(!isTable)}
+          aria-label={`${props.title} as a table`}>{isTable ? "Chart" : "Table"}</button>
+      </figcaption>
+      {isTable ? <Values {...props} /> : (
+        <div ref={holder} class="plot" role="img"
+          aria-label={`${props.title} over ${props.xLabel ?? "steps"}. ${props.curves.map(describe).join("; ")}`} />
+      )}
+      <ul class="legend">
+        {props.curves.map((curve) => {
+          const index = aligned?.series.findIndex((one) => one.curve === curve && one.kind === "line") ?? -1;
+          const column = index >= 0 ? (aligned?.data[index + 1] as (number | null)[]) : null;
+          const last = curve.y.findLast((value) => value !== null) ?? null;
+          const value = x !== undefined && at !== null ? column?.[at] ?? null : weight > 0 ? column?.findLast((one) => one != null) ?? null : last;
+          return (
+            <li key={curve.id}>
+              <span class={`swatch bg-${curve.color}${curve.dash?.length ? " dashed" : ""}`} aria-hidden="true" />
+              <span class="legend-name">{curve.name}</span>
+              <span class="figure">{formatMetric(props.metric, value)}{unit}</span>
+            </li>
+          );
+        })}
+        {x !== undefined && <li class="muted legend-x">{props.xLabel ?? "step"} {formatFigure(x)}</li>}
+      </ul>
+    </figure>
+  );
+}
+
+function Values(props: Props) {
+  const every = [...new Set(props.curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
+  const stride = Math.ceil(every.length / TABLE_ROWS) || 1;
+  const shown = every.filter((_, at) => at % stride === 0 || at === every.length - 1);
+  const maps = props.curves.map((curve) => new Map(curve.x.map((x, at) => [x, curve.y[at] ?? null])));
+  return (
+    <div class="scroll chart-table" tabIndex={0} role="region" aria-label={`values of ${props.title}`}>
+      <table>
+        <thead><tr><th class="number">{props.xLabel ?? "step"}</th>{props.curves.map((curve) => <th key={curve.id} class="number">{curve.name}</th>)}</tr></thead>
+        <tbody>
+          {shown.map((x) => (
+            <tr key={x}><td class="number">{formatFigure(x)}</td>
+              {maps.map((map, at) => <td key={at} class="number">{formatMetric(props.metric, map.get(x) ?? null)}</td>)}</tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,121 @@
+import "uplot/dist/uPlot.min.css";
+import "./tokens.css";
+import "./app.css";
+import { signal } from "@preact/signals";
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import { get, isLost, isOffline, openSession } from "./api";
+import { Dialog } from "./components/basics";
+import { follow } from "./events";
+import { ComparePage } from "./pages/compare";
+import { EditPage } from "./pages/edit";
+import { RunPage } from "./pages/run";
+import { RunsPage } from "./pages/runs";
+import { go, place, startRouter } from "./router";
+import { about, numActive } from "./state";
+import { type Theme, theme } from "./theme";
+
+const PAGES: [string, string, string][] = [["/edit", "Edit", "e"], ["/runs", "Runs", "r"], ["/compare", "Compare", "c"]];
+const KEYS: [string, string][] = [
+  ["g e, g r, g c", "Edit, Runs, Compare"], ["/", "filter"], ["Ctrl S", "save"], ["Ctrl Enter", "run the recipe"],
+  ["F8", "next problem"], ["Ctrl .", "corrections for the problem at the cursor"], ["F12", "go to definition"], ["Ctrl Space", "complete"], ["?", "this list"],
+];
+const THEMES: [Theme, string][] = [["system", "System"], ["light", "Light"], ["dark", "Dark"]];
+const isHelpShown = signal(false);
+const hasKeys = signal(localStorage.getItem("titanrun-keys") !== "off");
+
+function listenToKeys(): void {
+  let isAfterG = false;
+  document.addEventListener("keydown", (event) => {
+    const target = event.target as HTMLElement;
+    const isWriting = target.closest("input, textarea, select, .cm-editor, dialog");
+    if (!hasKeys.value || isWriting || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = PAGES.find(([, , key]) => key === event.key);
+    if (isAfterG && page) go(page[0]);
+    else if (event.key === "?") isHelpShown.value = true;
+    else if (event.key === "/") {
+      event.preventDefault();
+      document.querySelector<HTMLInputElement>("[data-filter]")?.focus();
+    }
+    isAfterG = event.key === "g";
+  });
+}
+
+function Help() {
+  const toggle = (on: boolean) => {
+    hasKeys.value = on;
+    localStorage.setItem("titanrun-keys", on ? "on" : "off");
+  };
+  return (
+    <Dialog title="Keys and connection" onClose={() => (isHelpShown.value = false)}>
+      <dl class="keys">{KEYS.map(([key, text]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{text}</dd></div>)}</dl>
+      <label class="check"><input type="checkbox" checked={hasKeys.value} onChange={(event) => toggle(event.currentTarget.checked)} /> Single keys are active</label>
+      <p class="muted">In the editor, Tab leaves it; Ctrl M makes Tab indent.</p>
+      <p class="muted">From another machine: <code>ssh -L {location.port}:127.0.0.1:{location.port} HOST</code></p>
+      <p class="muted">titanrun {about.value?.version}</p>
+    </Dialog>
+  );
+}
+
+function TopBar() {
+  const path = place.value.path === "/" ? "/edit" : place.value.path;
+  const active = numActive.value;
+  return (
+    <header class="top">
+      <a class="brand" href="/edit"><svg viewBox="0 0 32 32" aria-hidden="true"><path d="M5 9c5 0 5 14 11 14s5-6 11-6" /></svg>titanrun</a>
+      <span class="workspace muted">{about.value?.workspace}{about.value?.read_only && <span class="pill">read-only</span>}</span>
+      <nav aria-label="Pages">
+        {PAGES.map(([to, name]) => (
+          <a key={to} href={to} aria-current={path === to || (to === "/runs" && path === "/run") ? "page" : undefined}>{name}</a>
+        ))}
+      </nav>
+      <span class="grow" />
+      {active > 0 && <a class="pill tone-info" href="/runs?state=starting,running"><span class="shape" aria-hidden="true">●</span>{active} running</a>}
+      <label class="theme"><span class="hidden">Theme</span>
+        <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
+          {THEMES.map(([name, title]) => <option key={name} value={name}>{title}</option>)}
+        </select>
+      </label>
+      <button class="quiet icon" aria-label="Keys and connection" onClick={() => (isHelpShown.value = true)}>?</button>
+    </header>
+  );
+}
+
+function Page() {
+  const { path, query } = place.value;
+  if (path === "/runs") return <RunsPage />;
+  if (path === "/run") return <RunPage key={query.id} />;
+  if (path === "/compare") return <ComparePage />;
+  return <EditPage />;
+}
+
+function App() {
+  useEffect(() => {
+    if (isLost.value) return;
+    const refresh = () => get("/runs", { limit: 1 }).then((found) => (numActive.value = found.active), () => {});
+    get("/about").then((found) => (about.value = found), () => {});
+    refresh();
+    return follow({ runs: "" }, (name) => name === "runs.changed" && refresh());
+  }, [isLost.value]);
+  useEffect(() => {
+    document.title = `${place.value.path === "/run" ? place.value.query.id : PAGES.find(([to]) => to === place.value.path)?.[1] ?? "Edit"} · titanrun`;
+  }, [place.value]);
+  if (isLost.value) {
+    return (
+      <main class="lost"><h1>This page is not connected</h1>
+        <p>Press Enter in the terminal in which <code>titanrun ui</code> runs, or start it once more in the same folder: it prints a new link.</p></main>
+    );
+  }
+  return <>
+    <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.querySelector<HTMLElement>("h1")?.focus(); }}>Skip to the content</a>
+    <TopBar />
+    {isOffline.value && <div class="notice tone-warning offline" role="status">The server does not answer. Runs go on; this page reconnects by itself.</div>}
+    <main id="main"><Page /></main>
+    {isHelpShown.value && <Help />}
+  </>;
+}
+
+openSession();
+startRouter();
+listenToKeys();
+render(<App />, document.getElementById("app")!);

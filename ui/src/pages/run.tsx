@@ -1,0 +1,351 @@
+// One run: progress, curves, log, problems, checkpoints, settings.
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { get, post, toMessage } from "../api";
+import { Chart, type Curve } from "../charts/plot";
+import { CopyButton, Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
+import { type Command, LaunchDialog } from "../components/launch";
+import { follow } from "../events";
+import { METRIC_UNITS, formatBytes, formatDate, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatValue, formatWhole } from "../format";
+import { place, setQuery, toUrl } from "../router";
+import { about } from "../state";
+import type { RunEntry } from "./runs";
+
+interface Details {
+  entry: RunEntry;
+  starts: { time: string; argv: string[]; changes: string[] }[];
+  decided: Record<string, unknown>;
+  machine: Record<string, unknown>;
+  packages: Record<string, string>;
+  git: Record<string, unknown>;
+  lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[] };
+  problems: { time: string; level: string; log: string; text: string; count: number }[];
+  checkpoints: { step: number; bytes?: number; saved_at?: string; holds?: string; validation_loss?: number | null; damage?: string }[];
+  metrics: string[];
+  logs: string[];
+  has_samples: boolean;
+}
+type Series = Record<string, { x: number[]; y: (number | null)[]; nonfinite: number[] }>;
+type Tab = "curves" | "log" | "problems" | "checkpoints" | "settings" | "samples" | "about";
+
+const HIDDEN = new Set(["tokens_seen", "time/data_seconds", "validation/loss"]);
+const ACTIVE = new Set(["starting", "running"]);
+
+export function RunPage() {
+  const { id = "", tab = "curves" } = place.value.query;
+  const [details, error, again] = useAnswer((signal) => get<Details>("/run", { run: id }, signal), id);
+  const [live, setLive] = useState<{ state: string; step: number; steps: number | null } | null>(null);
+  const [command, setCommand] = useState<Command | null>(null);
+  const [notice, setNotice] = useState<string | null>(null);
+  useEffect(() => follow({ [`run:${id}`]: "" }, (name, data) => {
+    if (name !== "run.state" || data.id !== id) return;
+    setLive(data);
+    again();
+  }), [id]);
+  if (error != null && !details) return <div class="page"><Heading>{id}</Heading><Failure text={toMessage(error)} retry={again} /></div>;
+  if (!details) return <div class="page"><Heading>{id}</Heading><Loading what="the run" /></div>;
+  const entry = { ...details.entry, ...(live ?? {}) };
+  const tell = async (path: string, body: object, text: string) => {
+    try {
+      await post(path, { run: id, ...body });
+      setNotice(text);
+    } catch (problem) {
+      setNotice(toMessage(problem));
+    }
+  };
+  const isActive = ACTIVE.has(entry.state);
+  const tabs: [Tab, string][] = [["curves", "Curves"], ["log", "Log"],
+    ["problems", details.problems.length ? `Problems ${details.problems.length}` : "Problems"], ["checkpoints", `Checkpoints ${details.checkpoints.length}`], ["settings", "Settings"],
+    ...(details.has_samples ? [["samples", "Samples"] as [Tab, string]] : []), ["about", "About"]];
+  return (
+    <div class="page">
+      <div class="page-head"><Heading>{id}</Heading><State state={entry.state} /><Tags run={id} tags={entry.tags} changed={again} /></div>
+      <Facts entry={entry} isActive={isActive} />
+      {!about.value?.read_only && (
+        <div class="actions left" role="group" aria-label="Actions">
+          {isActive ? <>
+            <button onClick={() => tell("/stop", {}, "Asked to stop after the current step and save.")}>Stop</button>
+            <button onClick={() => tell("/save", {}, "Asked to save after the current step.")}>Save now</button>
+          </> : <button onClick={() => setCommand({ command: "resume", target: id })}>Resume</button>}
+          {details.checkpoints.length > 0 && <button onClick={() => setCommand({ command: "fork", target: id })}>Fork</button>}
+          {!isActive && <button onClick={() => setCommand({ command: "reproduce", target: id })}>Reproduce</button>}
+          <a class="button" href={toUrl("/compare", { runs: id })}>Compare</a>
+        </div>
+      )}
+      {notice && <div class="notice" role="status">{notice}<button class="quiet small" onClick={() => setNotice(null)}>Dismiss</button></div>}
+      <Tabs tabs={tabs} value={tab as Tab} id="run" label="Parts of the run" onChange={(value) => setQuery({ tab: value })} />
+      <section role="tabpanel" id="run-panel" aria-labelledby={`run-${tab}`} class="panel">
+        {tab === "curves" && <Curves id={id} metrics={details.metrics} marks={details.checkpoints.map((one) => one.step)} />}
+        {tab === "log" && <Log id={id} logs={details.logs} />}
+        {tab === "problems" && <Problems problems={details.problems} />}
+        {tab === "checkpoints" && <Checkpoints details={details} start={setCommand} id={id} />}
+        {tab === "settings" && <Settings id={id} />}
+        {tab === "samples" && <Samples id={id} />}
+        {tab === "about" && <AboutRun details={details} />}
+      </section>
+      {command && <LaunchDialog command={command} onClose={() => setCommand(null)} />}
+    </div>
+  );
+}
+
+function Facts({ entry, isActive }: { entry: RunEntry; isActive: boolean }) {
+  const share = entry.steps ? entry.step / entry.steps : 0;
+  const left = isActive && share > 0.01 && entry.seconds ? (entry.seconds / share) * (1 - share) : null;
+  const facts: [string, string][] = [
+    ["Step", entry.steps ? `${formatWhole(entry.step)} / ${formatWhole(entry.steps)}` : formatWhole(entry.step)],
+    ["Loss", formatLoss(entry.loss)], ["Best validation", formatLoss(entry.validation)], ["Speed", formatSpeed(entry.tps)],
+    left === null ? ["Duration", formatDuration(entry.seconds)] : ["Time left", formatDuration(left)],
+  ];
+  return <>
+    {entry.steps && share < 1 && <Progress value={share} label={`${Math.round(share * 100)} % of the steps`} />}
+    <dl class="facts">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
+  </>;
+}
+
+function Tags({ run, tags, changed }: { run: string; tags: string[]; changed: () => void }) {
+  const [text, setText] = useState<string | null>(null);
+  const change = (body: object) => post("/tags", { run, ...body }).then(() => { setText(null); changed(); }, () => setText(null));
+  return (
+    <span class="tags">
+      {tags.map((tag) => <span key={tag} class="tag">{tag}{!about.value?.read_only && <button class="tag-remove" aria-label={`remove tag ${tag}`} onClick={() => change({ remove: [tag] })}>✕</button>}</span>)}
+      {about.value?.read_only ? null : text === null ? <button class="quiet small" onClick={() => setText("")}>+ tag</button> : (
+        <form onSubmit={(event) => { event.preventDefault(); void change({ add: [text] }); }}>
+          <input class="short" autofocus value={text} aria-label="New tag" onInput={(event) => setText(event.currentTarget.value)} onBlur={() => text || setText(null)} />
+        </form>
+      )}
+    </span>
+  );
+}
+
+function Curves({ id, metrics, marks }: { id: string; metrics: string[]; marks: number[] }) {
+  const { smooth = "0", log = "" } = place.value.query;
+  const shown = useMemo(() => metrics.filter((name) => !HIDDEN.has(name)), [metrics.join()]);
+  const [series, setSeries] = useState<Series | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const [version, setVersion] = useState(0);
+  useEffect(() => {
+    let end = () => {};
+    let isGone = false;
+    const names = metrics.length ? metrics.filter((name) => name !== "tokens_seen") : ["loss"];
+    get<{ series: Series; cursor: string }>("/series", { run: id, metrics: names.join(","), points: 1500 }).then((found) => {
+      if (isGone) return;
+      setSeries(found.series);
+      end = follow({ [`run:${id}`]: found.cursor }, (name, data) => {
+        if (data.id !== id) return;
+        if (name === "run.reset") setVersion((value) => value + 1);
+        if (name === "run.metrics") setSeries((before) => addRows(before ?? {}, data.rows));
+      });
+    }, (problem) => setError(toMessage(problem)));
+    return () => { isGone = true; end(); };
+  }, [id, version, metrics.join()]);
+  if (error) return <Failure text={error} retry={() => { setError(null); setVersion((value) => value + 1); }} />;
+  if (!series) return <Loading what="curves" />;
+  const names = [...new Set([...shown, ...Object.keys(series).filter((name) => !HIDDEN.has(name))])].filter((name) => series[name]);
+  if (!names.length) return <Empty title="No step has been logged yet"><p class="muted">Curves appear here as soon as the run logs its first step.</p></Empty>;
+  return <>
+    <div class="controls">
+      <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value={smooth} onInput={(event) => setQuery({ smooth: event.currentTarget.value })} /><span class="figure">{Number(smooth).toFixed(2)}</span></label>
+      <label class="check"><input type="checkbox" checked={log === "y"} onChange={(event) => setQuery({ log: event.currentTarget.checked ? "y" : undefined })} /> Log scale</label>
+    </div>
+    <div class="charts">
+      {names.map((name) => <Chart key={name} title={formatMetricTitle(name)} unit={METRIC_UNITS[name]} metric={name} marks={marks}
+        curves={buildCurves(name, series)} weight={Number(smooth)} logY={log === "y"} height={230} />)}
+    </div>
+  </>;
+}
+
+function buildCurves(name: string, series: Series): Curve[] {
+  const own = { id: name, name: name === "loss" ? "training" : "run", color: "series-1", ...series[name]! };
+  const validation = series["validation/loss"];
+  if (name !== "loss" || !validation) return [own];
+  return [own, { id: "validation", name: "validation", color: "series-2", dash: [], ...validation }];
+}
+
+/** Add rows of the event stream: the last row of a step counts, and steps never go back. */
+function addRows(before: Series, rows: Record<string, number | string | null>[]): Series {
+  const found = { ...before };
+  for (const row of rows) {
+    const step = row.step as number;
+    for (const [name, given] of Object.entries(row)) {
+      if (name === "step" || name === "tokens_seen") continue;
+      const old = found[name] ?? { x: [], y: [], nonfinite: [] };
+      const later = old.x.findIndex((x) => x >= step);
+      const end = later < 0 ? old.x.length : later;
+      const isFinite = typeof given === "number";
+      found[name] = {
+        x: [...old.x.slice(0, end), step],
+        y: [...old.y.slice(0, end), isFinite ? given : null],
+        nonfinite: [...old.nonfinite.filter((x) => x < step), ...(isFinite ? [] : [step])],
+      };
+    }
+  }
+  return found;
+}
+
+const LEVEL = /^\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) /;
+function Log({ id, logs }: { id: string; logs: string[] }) {
+  const [rank, setRank] = useState(logs[0] ?? "rank-0");
+  const [text, setText] = useState<string | null>(null);
+  const [from, setFrom] = useState(0);
+  const [level, setLevel] = useState("all");
+  const [isFollowing, setIsFollowing] = useState(true);
+  const [error, setError] = useState<string | null>(null);
+  const box = useRef<HTMLPreElement>(null);
+  useEffect(() => {
+    let end = () => {};
+    let isGone = false;
+    get("/log", { run: id, rank }).then((page) => {
+      if (isGone) return;
+      setText(page.text);
+      setFrom(page.from);
+      if (rank === logs[0]) end = follow({ [`log:${id}`]: String(page.to) }, (name, data) => {
+        if (name === "run.log" && data.id === id) setText((before) => (before ?? "") + data.text);
+      });
+    }, (problem) => setError(toMessage(problem)));
+    return () => { isGone = true; end(); };
+  }, [id, rank]);
+  useEffect(() => {
+    if (isFollowing && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text, isFollowing, level]);
+  if (!logs.length) return <Empty title="The run has no log yet" />;
+  if (error) return <Failure text={error} />;
+  if (text === null) return <Loading what="the log" />;
+  const earlier = async () => {
+    const start = Math.max(0, from - 200_000);
+    const page = await get("/log", { run: id, rank, from: start });
+    const cut = start === 0 ? page.text : page.text.slice(page.text.indexOf("\n") + 1);
+    // up to where the shown part begins: the page may hold more than that
+    const bytes = new TextEncoder().encode(cut);
+    setText(new TextDecoder().decode(bytes.slice(0, Math.max(0, bytes.length - Math.max(0, page.to - from)))) + text);
+    setFrom(start);
+    setIsFollowing(false);
+  };
+  const lines = text.split("\n").filter((line) => level === "all" || /WARNING|ERROR|CRITICAL/.test(line.match(LEVEL)?.[1] ?? ""));
+  return <>
+    <div class="controls">
+      {logs.length > 1 && <label>Rank <select value={rank} onChange={(event) => { setText(null); setRank(event.currentTarget.value); }}>{logs.map((name) => <option key={name}>{name}</option>)}</select></label>}
+      <label>Show <select value={level} onChange={(event) => setLevel(event.currentTarget.value)}><option value="all">all lines</option><option value="bad">warnings and errors</option></select></label>
+      <label class="check"><input type="checkbox" checked={isFollowing} onChange={(event) => setIsFollowing(event.currentTarget.checked)} /> Follow</label>
+      {from > 0 && <button class="small" onClick={earlier}>Earlier lines</button>}
+    </div>
+    <pre class="log" ref={box} tabIndex={0} aria-label="log">{lines.length > 1 || lines[0] ? lines.map((line, at) => {
+      const found = line.match(LEVEL)?.[1];
+      const tone = found === "WARNING" ? "tone-warning" : found === "ERROR" || found === "CRITICAL" ? "tone-error" : "";
+      return <span key={at} class={tone}>{line}{"\n"}</span>;
+    }) : "no such lines"}</pre>
+  </>;
+}
+
+function Problems({ problems }: { problems: Details["problems"] }) {
+  if (!problems.length) return <Empty title="No warnings and no errors in the logs" />;
+  return (
+    <table>
+      <thead><tr><th>First at</th><th>Level</th><th>Log</th><th>What</th><th class="number">Times</th></tr></thead>
+      <tbody>{problems.map((one, at) => <tr key={at}><td class="nowrap">{one.time}</td><td class={one.level === "warning" ? "tone-warning" : "tone-error"}>{one.level}</td><td class="nowrap">{one.log}</td><td class="wrap">{one.text}</td><td class="number">{one.count}</td></tr>)}</tbody>
+    </table>
+  );
+}
+
+function Checkpoints({ details, id, start }: { details: Details; id: string; start: (command: Command) => void }) {
+  const best = Math.min(...details.checkpoints.map((one) => one.validation_loss ?? Infinity));
+  if (!details.checkpoints.length) return <Empty title="No checkpoints" />;
+  return (
+    <table>
+      <thead><tr><th class="number">Step</th><th class="number">Size</th><th class="number">Validation loss</th><th>Saved at</th><th>State</th><th><span class="hidden">Actions</span></th></tr></thead>
+      <tbody>{details.checkpoints.map((one) => (
+        <tr key={one.step}>
+          <td class="number">{formatWhole(one.step)}</td><td class="number">{formatBytes(one.bytes)}</td>
+          <td class="number">{formatLoss(one.validation_loss)}{one.validation_loss === best && <span class="pill tone-ok">best</span>}</td>
+          <td class="nowrap" title={one.saved_at}>{formatDate(one.saved_at)}</td>
+          <td>{one.damage ? <span class="tone-error">damaged: {one.damage}</span> : one.holds === "everything" ? "whole state" : "weights only"}</td>
+          <td class="row-actions">{!about.value?.read_only && !one.damage && <button class="small" onClick={() => start({ command: "fork", target: id, step: one.step })}>Fork from here</button>}</td>
+        </tr>))}</tbody>
+    </table>
+  );
+}
+
+export interface Setting { path: string; value: unknown; source?: string; file?: string; line?: number; column?: number; shadowed?: string[] }
+
+/** Where a value was written: a line of the shown file, a place in another one, or who chose it. */
+export function formatSource(one: Setting, shown?: string): string {
+  if (!one.file) return one.source ?? "default";
+  if (one.source === "override") return "override";
+  return one.file === shown ? `line ${one.line}` : `${shown ? one.file.split("/").at(-1) : one.file}:${one.line}`;
+}
+
+function Settings({ id }: { id: string }) {
+  const [answer, error] = useAnswer((signal) => get<{ settings: Setting[] }>("/settings", { run: id }, signal), id);
+  const [filter, setFilter] = useState("");
+  const [isWritten, setIsWritten] = useState(true);
+  if (error != null) return <Failure text={toMessage(error)} />;
+  if (!answer) return <Loading what="settings" />;
+  const shown = answer.settings.filter((one) => (!isWritten || one.file || (one.source !== "default" && one.source !== "decided")) && one.path.includes(filter));
+  return <>
+    <div class="controls">
+      <input data-filter type="search" value={filter} placeholder="optimizer.lr" aria-label="Filter settings" onInput={(event) => setFilter(event.currentTarget.value)} />
+      <label class="check"><input type="checkbox" checked={isWritten} onChange={(event) => setIsWritten(event.currentTarget.checked)} /> Only written values</label>
+    </div>
+    <SettingsTable settings={shown} />
+  </>;
+}
+
+export function SettingsTable({ settings, open, file }: { settings: Setting[]; open?: (one: Setting) => void; file?: string }) {
+  if (!settings.length) return <Empty title="No setting matches" />;
+  return (
+    <table class="settings">
+      <thead><tr><th>Setting</th><th>Value</th><th>From</th></tr></thead>
+      <tbody>{settings.map((one) => (
+        <tr key={one.path}><td class="wrap"><code>{one.path}</code></td><td class="wrap"><code>{formatValue(one.value)}</code></td>
+          <td class="wrap">{open && one.file && one.source !== "override" ? <button class="link" title={`${one.file}:${one.line}`} onClick={() => open(one)}>{formatSource(one, file)}</button> : <span class={one.file ? "" : "muted"}>{formatSource(one)}</span>}</td></tr>))}</tbody>
+    </table>
+  );
+}
+
+function Samples({ id }: { id: string }) {
+  const [answer, error] = useAnswer((signal) => get<{ samples: { step: number; prompt: string; text: string }[] }>("/samples", { run: id }, signal), id);
+  if (error != null) return <Failure text={toMessage(error)} />;
+  if (!answer) return <Loading what="samples" />;
+  const prompts = [...new Set(answer.samples.map((one) => one.prompt))];
+  const steps = [...new Set(answer.samples.map((one) => one.step))];
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="samples"><table>
+      <thead><tr><th class="number">Step</th>{prompts.map((prompt) => <th key={prompt} class="wrap">{prompt}</th>)}</tr></thead>
+      <tbody>{steps.map((step) => <tr key={step}><td class="number">{formatWhole(step)}</td>
+        {prompts.map((prompt) => <td key={prompt} class="wrap sample">{answer.samples.find((one) => one.step === step && one.prompt === prompt)?.text}</td>)}</tr>)}</tbody>
+    </table></div>
+  );
+}
+
+function flatten(data: Record<string, unknown>, before = ""): [string, string][] {
+  return Object.entries(data).flatMap(([name, value]): [string, string][] => {
+    const label = `${before}${name}`.replaceAll("_", " ");
+    if (value && typeof value === "object" && !Array.isArray(value)) return flatten(value as Record<string, unknown>, `${label} `);
+    return value === null || value === "" ? [] : [[label, formatValue(value)]];
+  });
+}
+
+function AboutRun({ details }: { details: Details }) {
+  const { parent, children } = details.lineage;
+  const facts = [...flatten(details.decided), ...flatten(details.machine), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")];
+  return (
+    <div class="columns">
+      <div>
+        <h2>Starts</h2>
+        {details.starts.map((one) => {
+          const shell = one.argv.map((word) => (/^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
+          return <div key={one.time} class="start"><p class="label" title={one.time}>{formatDate(one.time)}</p><div class="command"><code>{shell}</code><CopyButton text={shell} /></div>
+            {one.changes.length > 0 && <p class="muted">changed: {one.changes.join("; ")}</p>}</div>;
+        })}
+        <h2>Lineage</h2>
+        {!parent && !children.length && <p class="muted">It began from no other run, and no run began from it.</p>}
+        {parent && <p>Began from step {parent.step} of {parent.id ? <a href={toUrl("/run", { id: parent.id })}>{parent.id}</a> : parent.name}</p>}
+        {children.length > 0 && <p>Began from it: {children.map((id) => <a key={id} href={toUrl("/run", { id })}>{id} </a>)}</p>}
+      </div>
+      <div>
+        <h2>Machine</h2>
+        <dl class="pairs">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
+        <details><summary>{Object.keys(details.packages).length} packages</summary>
+          <dl class="pairs">{Object.entries(details.packages).map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl></details>
+      </div>
+    </div>
+  );
+}
