@@ -120,6 +120,28 @@ def test_a_small_model_learns_to_chat_and_then_what_is_preferred(tmp_path: Path)
     assert (tmp_path / "both" / "preferences" / "checkpoint" / "step-4").is_dir()
 
 
+@pytest.mark.slow
+def test_adapters_over_weights_from_a_seed_chat_and_are_pushed(tmp_path: Path) -> None:
+    def titanrun(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "titanrun", *words],
+            input="Say: moon hand fire\n",
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    short = ("training.steps=3", "lr_scheduler.warmup_steps=0", "validation.enable=false")
+    titanrun("train", "llama3_qlora_sft_debug", "dump_folder=runs/mine", *short)
+    said = json.loads(titanrun("chat", "mine", "--max-new-tokens", "3"))
+    assert (said["model"], said["tokens"]) == ("mine", 3)
+    card = titanrun("push", "mine", "me/mine", "--dry-run")
+    assert "model.safetensors" in card and "qlora" in card
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_it_needs_fits_into_its_gpus(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     entry = shipped_recipes.get_shipped_recipe(name)

@@ -27,6 +27,7 @@ from titanrun.worker.commands.dry_build import dry_build
 from titanrun.worker.commands.measure_memory import measure_layers
 from titanrun.worker.commands.show_model import describe_modules
 from titanrun.worker.rank_main import main
+from titanrun.worker.weights.drawn_weights import select_drawing_device
 
 # of transformers, which peft asks in its old words
 pytestmark = pytest.mark.filterwarnings(
@@ -166,18 +167,22 @@ def test_what_cannot_be_merged_is_said(
     drawn = run("drawn", LORA, ALONE, "training.steps=3")
     train(drawn)
     step = str(drawn.parent / "checkpoint" / "step-3")
-    assert job(monkeypatch, do="export", checkpoint=step, out=out, format="torch", merge=True) == 4
-    assert "the frozen weights are not in the checkpoint" in capsys.readouterr().err
     assert job(monkeypatch, do="export", checkpoint=step, out=out, format="torch") == 0
     assert all(map(is_adapter, torch.load(out, weights_only=True)))
-    taken_in = {
-        "from": "peft",
-        "source": out,
-        "out": f"{out}-2",
-        "resolved": run("plain").read_text(),
-    }
-    assert job(monkeypatch, do="import", **taken_in) == 2
-    assert "the recipe has no adapters to load these into" in capsys.readouterr().err
+    for resolved, code, text in (
+        (run("plain"), 2, "the recipe has no adapters to load these into"),
+        (drawn, 4, "the recipe loads no weights that the adapters could belong to"),
+    ):
+        taken_in = {"from": "peft", "source": out, "out": f"{out}-2"}
+        assert job(monkeypatch, do="import", **taken_in, resolved=resolved.read_text()) == code
+        assert text in capsys.readouterr().err
+
+
+def test_weights_of_another_device_are_not_drawn_again() -> None:
+    text = "drew them from debug.seed on another GPU, and this machine has "
+    with pytest.raises(ProblemsFound, match=text):
+        select_drawing_device("another GPU")
+    assert select_drawing_device("cpu").type == "cpu"
 
 
 MOE = ("model.flavor=debugmodel_moe", "model.moe={num_experts: 4, top_k: 2, hidden_dim: 16}")
@@ -337,19 +342,15 @@ def test_a_fork_of_adapters_alone_is_that_of_the_whole_checkpoint(
         [line["loss"] for line in read_metrics(fork.parent / "metrics.jsonl")] for fork in forks
     )
     assert whole == alone
-    # merging looks where the first run began, which drew its weights
-    for fork, code in zip(forks, (0, 4), strict=True):
+    # merging draws the weights of the first run again where no checkpoint has them
+    merged = []
+    for fork in forks:
+        out = tmp_path / f"merged-{fork.parent.name}"
         step = str(fork.parent / "checkpoint" / "step-4")
-        assert (
-            job(
-                monkeypatch,
-                do="export",
-                checkpoint=step,
-                out=str(tmp_path / f"merged-{code}"),
-                format="torch",
-                merge=True,
-            )
-            == code
-        )
+        merging = {"do": "export", "checkpoint": step, "format": "torch", "merge": True}
+        assert job(monkeypatch, out=str(out), **merging) == 0
+        merged.append(torch.load(out, weights_only=True))
+    assert merged[0].keys() == merged[1].keys()
+    assert all(torch.equal(merged[1][name], tensor) for name, tensor in merged[0].items())
     with pytest.raises(ProblemsFound, match=r"for weights that its run drew from debug.seed 0"):
         train(run("other", LORA, ALONE, start[1], "training.steps=4", "debug.seed=9"))

@@ -53,34 +53,26 @@ def test_merged_weights_are_what_was_trained(
         f"checkpoint.initial_load_path={base.parent / 'hf'}",
     )
     from_checkpoint = (f"checkpoint.initial_load_path={base.parent}",)
-    tuned, other = (
+    # tied embeddings are drawn once
+    from_seed = ("model.tie_word_embeddings=true",)
+    tuned, other, drawn = (
         run(name, *QLORA, *given, "checkpoint.last_save_in_hf=true")
-        for name, given in (("a", start), ("b", from_checkpoint))
+        for name, given in (("a", start), ("b", from_checkpoint), ("c", from_seed))
     )
-    for each in (tuned, other):
+    for each in (tuned, other, drawn):
         assert main([str(each)]) == 0
     # a Hugging Face folder and a checkpoint give the same frozen weights
     assert_same_losses(tuned, other)
-    step = str(tuned.parent / "checkpoint" / "step-10")
-    assert (
-        job(
-            monkeypatch,
-            do="export",
-            checkpoint=step,
-            out=str(tmp_path / "merged"),
-            format="hf",
-            merge=True,
+    for resolved in (tuned, drawn):
+        out = str(tmp_path / f"merged-{resolved.parent.name}")
+        step = str(resolved.parent / "checkpoint" / "step-10")
+        exporting = {"do": "export", "checkpoint": step, "format": "hf", "merge": True}
+        assert job(monkeypatch, out=out, **exporting) == 0
+        merged, at_end = (
+            AutoModelForCausalLM.from_pretrained(folder).state_dict()
+            for folder in (out, resolved.parent / "hf")
         )
-        == 0
-    )
-    merged, at_end = (
-        AutoModelForCausalLM.from_pretrained(folder)
-        for folder in (tmp_path / "merged", tuned.parent / "hf")
-    )
-    assert all(
-        torch.equal(weight, at_end.state_dict()[name])
-        for name, weight in merged.state_dict().items()
-    )
+        assert all(torch.equal(weight, at_end[name]) for name, weight in merged.items())
 
 
 def assert_same_losses(*runs: Path) -> None:

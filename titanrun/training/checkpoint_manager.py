@@ -84,7 +84,7 @@ class CheckpointManager:
         config: the checkpoint section of the recipe.
         store: the folder of the checkpoints.
         resolved_text: the text of resolved.yaml.
-        parallelism: how the ranks split the model, for the manifest.
+        layout: device of the ranks and how they split the model, for the manifest.
         async_saver: writes in the background while training continues. None: training waits.
         trainer_state: additional state of trainer kinds other than pretraining.
         last_save_seconds: duration of the last save of this process, None before it.
@@ -99,7 +99,7 @@ class CheckpointManager:
     dataloader: StatefulDataLoader
     train_state: TrainState
     resolved_text: str
-    parallelism: Mapping[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
     async_saver: AsyncSaver | None = None
     trainer_state: Stateful | None = None
     last_save_seconds: float | None = None
@@ -366,7 +366,7 @@ class CheckpointManager:
             },
             rng=get_rng_states(self.engine.device),
             resolved_yaml=self.resolved_text,
-            layout={"ranks": self.rank_group.size, **self.parallelism},
+            layout={"ranks": self.rank_group.size, **self.layout},
             validation_loss=validation_loss,
             run=self.run_id,
             assets=self.assets,

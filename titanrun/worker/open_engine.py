@@ -47,6 +47,7 @@ from titanrun.rl.weight_sync.in_process_transport import InProcessTransport
 from titanrun.rl.weight_sync.transport import WeightTransport
 from titanrun.rl.weight_sync.weight_sync import WeightSync, publish_weights
 from titanrun.training.engine import Engine
+from titanrun.worker.build.build_checkpoints import describe_layout
 from titanrun.worker.build.build_data import build_tokenizer
 from titanrun.worker.build.build_engine import build_engine, set_determinism
 from titanrun.worker.build.build_rollout_source import build_policy_loss
@@ -230,7 +231,7 @@ class EngineHandle:
             ),
             self.engine,
             resolved=self.resolved_text,
-            parallelism=dump_config(self.recipe.parallelism),
+            layout=describe_layout(self.recipe, self.engine),
         )
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class Snapshot:
         rng: Tensors of this rank's RNG states.
         resolved_yaml: Text of resolved.yaml.
         holds: Whether it has the whole state of the run or its weights only.
-        layout: Number of ranks and how they shard the model.
+        layout: Number of ranks, their device, and how they shard the model.
         validation_loss: Validation loss after that step, if measured.
         run: Id of the run, None if it has none.
         assets: Files that go with the weights, such as the tokenizer's, by name.

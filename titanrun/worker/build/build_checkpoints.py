@@ -6,6 +6,7 @@ weights.
 
 import secrets
 from functools import partial
+from typing import Any
 
 from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
@@ -15,6 +16,7 @@ from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.writer_process import WriterProcess
 from titanrun.config.base import dump_config
 from titanrun.config.checksum import to_yaml_with_checksum
+from titanrun.distributed.device import get_device_name
 from titanrun.distributed.object_collectives import (
     RankGroup,
     join_companion_group,
@@ -64,13 +66,18 @@ def build_checkpoint_manager(
         dataloader=dataloader,
         train_state=state,
         resolved_text=text,
-        parallelism=dump_config(recipe.parallelism),
+        layout=describe_layout(recipe, engine),
         async_saver=build_async_save(config, store, job.rank_info) if in_background else None,
         trainer_state=rl_state,
         run_id=run_id,
         assets=collect_assets(recipe) if is_saving_enabled(config) and is_main else {},
         check_owner=RunIdentity(run_id, text).check_owner,
     )
+
+
+def describe_layout(recipe: Recipe, engine: Engine) -> dict[str, Any]:
+    """Return the device of the ranks and how they split the model, for manifests."""
+    return {"device": get_device_name(engine.device), **dump_config(recipe.parallelism)}
 
 
 def clear_load_step(resolved_text: str) -> str:

@@ -26,13 +26,13 @@ class EngineCheckpoints:
         store: the folder of the checkpoints.
         engine: the engine to save.
         resolved: the text of the resolved recipe.
-        parallelism: how the ranks split the model, for the manifest.
+        layout: device of the ranks and how they split the model, for the manifest.
     """
 
     store: CheckpointStore
     engine: Engine
     resolved: str
-    parallelism: Mapping[str, Any]
+    layout: Mapping[str, Any]
 
     def save(self, step: int, *, model_only: bool) -> AnyPath:
         """Save a checkpoint and return its folder.
@@ -63,7 +63,7 @@ class EngineCheckpoints:
             state={"train": {"step": step, "tokens_seen": 0}, "engine": counts},
             rng=get_rng_states(engine.device),
             resolved_yaml=self.resolved,
-            layout={"ranks": ranks.size, **self.parallelism},
+            layout={"ranks": ranks.size, **self.layout},
         )
         self.store.save(snapshot)
         return self.store.get_checkpoint(step).folder

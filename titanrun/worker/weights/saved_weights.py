@@ -32,6 +32,7 @@ from titanrun.distributed.quantized_weights import fake_quantize
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import MODEL_PREFIX
+from titanrun.worker.weights.drawn_weights import draw_base_weights
 from titanrun.worker.weights.initial_weights import (
     get_checkpoint,
     get_huggingface_folder,
@@ -46,7 +47,7 @@ def merge_adapter_weights(
 ) -> dict[str, Tensor]:
     """Merge the adapters into the weights.
 
-    Weights that the checkpoint leaves out are read from where its run loaded them.
+    Weights that the checkpoint leaves out are read from where its run loaded them, or drawn again.
     """
     lora = find_lora_converter(recipe)
     if lora is None or not any(map(is_adapter, weights)):
@@ -55,7 +56,7 @@ def merge_adapter_weights(
         )
     base, adapters = split_adapters(weights)
     if not base:
-        base = load_base_weights(recipe)
+        base = load_base_weights(recipe) or draw_base_weights(recipe, checkpoint)
     if isinstance(lora, QloraConfig):
         base = round_to_quantized_base(base, recipe, lora)
     return merge_adapters({**base, **adapters}, scale=lora.scale)
@@ -84,24 +85,16 @@ def build_meta_model(recipe: Recipe) -> nn.Module:
 
 
 def load_base_weights(recipe: Recipe) -> dict[str, Tensor]:
-    """Return the initial weights of a run in its storage dtype.
+    """Return the weights that a run loaded at its start in its storage dtype.
 
-    Raises:
-        ProblemsFound: the weights were drawn from a seed.
+    Return no weights if they were drawn from a seed.
     """
     section, dtype = recipe.checkpoint, get_dtype(recipe.training.dtype)
     if section.initial_load_in_hf:
         weights = load_huggingface_weights(get_huggingface_folder(section, recipe.model), recipe)
         return {name: tensor.to(dtype) for name, tensor in weights.items()}
     if section.initial_load_path is None:
-        message = "the frozen weights are not in the checkpoint: its run drew them from debug.seed"
-        raise problem_error(
-            "checkpoint",
-            message,
-            hint="train with checkpoint.adapters_only: false to use the model by itself; "
-            "'titanrun push --format adapter' or 'checkpoint export' without --merge write "
-            "the adapters",
-        )
+        return {}
     checkpoint = get_checkpoint(parse_storage_path(section.initial_load_path), section.folder)
     base, _ = split_adapters(load_verified_weights(checkpoint))
     if not base:
@@ -148,9 +141,18 @@ def load_peft_weights(source: AnyPath, recipe: Recipe) -> dict[str, Tensor]:
             path=("converters",),
             hint=hint,
         )
+    base = load_base_weights(recipe)
+    if not base:
+        raise problem_error(
+            "checkpoint",
+            "the recipe loads no weights that the adapters could belong to",
+            path=("checkpoint", "initial_load_path"),
+            hint="set checkpoint.initial_load_path to the weights that peft adapted, and "
+            "checkpoint.initial_load_in_hf: true for a Hugging Face folder",
+        )
     model = build_meta_model(recipe)
     converted = lora.load_builder()(lora, model=model, shards=1).converted
-    return load_base_weights(recipe) | read_adapters(source, lora, recipe.model, converted)
+    return base | read_adapters(source, lora, recipe.model, converted)
 
 
 def get_expected_shapes(recipe: Recipe) -> dict[str, tuple[int, ...]]:

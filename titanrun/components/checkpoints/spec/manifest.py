@@ -32,7 +32,7 @@ class Manifest:
     Args:
         step: Number of completed optimizer steps.
         holds: Whether it has the whole state of the run or its weights only.
-        layout: Number of ranks that saved it, and how they shard the model.
+        layout: Number of ranks that saved it, their device, and how they shard the model.
         versions: Versions of the packages that wrote it.
         recipe: SHA-256 of resolved.yaml.
         saved_at: Time of the save, as ISO 8601.
