@@ -274,10 +274,10 @@ def test_adapters_of_experts_go_on_are_forked_merged_and_written_for_peft_and_re
 @pytest.mark.parametrize(
     ("converter", "said"),
     [
-        ("{name: lora, target_modules: [wz]}", "no module name of the model contains 'wz'"),
+        ("{name: lora, target_modules: [wz]}", "no module of the model is called 'wz'"),
         (
             "{name: lora, target_modules: [experts]}",
-            "no module name of the model contains 'experts'",
+            "no module of the model is called 'experts'",
         ),
         ("{name: lora, target_modules: []}", "lora cannot convert any module of the model"),
         ("{name: lora, target_modules: [norm]}", "lora cannot convert any module of the model"),

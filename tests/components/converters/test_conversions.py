@@ -20,10 +20,10 @@ from titanrun.components.converters.config import (
 )
 from titanrun.components.converters.conversion_report import (
     ConversionReport,
-    collapse_layer_numbers,
 )
 from titanrun.components.converters.grouped_mm import compute_padded_slots, multiply_padded_groups
 from titanrun.components.converters.mxfp8_linear import get_matmul_arguments
+from titanrun.components.converters.spec.module_names import collapse_layer_numbers
 from titanrun.config import registry
 
 SHAPES = {

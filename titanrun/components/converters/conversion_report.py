@@ -1,13 +1,13 @@
 """Report of a converter: converted modules, skipped ones with reasons, and a listener."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
+from titanrun.components.converters.spec.module_names import collapse_layer_numbers
+
 WeightsListener = Callable[[nn.Module], None]
-LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,6 @@ class ConversionReport:
             for why in reasons
         ]
         return "; ".join([words, *(f"skipped {each}" for each in left)])
-
-
-def collapse_layer_numbers(names: Iterable[str]) -> list[str]:
-    """Return the names with `*` for the number of a layer, without duplicates."""
-    return list(dict.fromkeys(LAYER_NUMBER.sub("*", name) for name in names))
 
 
 def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.migrate.key_mapping import (
     NO_DORA_DROPOUT,
@@ -13,16 +14,6 @@ from titanrun.recipe.migrate.key_mapping import (
 )
 from titanrun.recipe.resolving.recipe_from_hf import get_model_family, is_huggingface_folder
 
-NATIVE_MODULE_NAMES = {
-    "q_proj": "wq",
-    "k_proj": "wk",
-    "v_proj": "wv",
-    "o_proj": "wo",
-    "gate_proj": "w1",
-    "up_proj": "w3",
-    "down_proj": "w2",
-    "lm_head": "output",
-}
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 DOWNLOAD = "weights come from a folder: titanrun download {} -o {}"
 BY_CONFIG = "the sizes are read from config.json in that folder"

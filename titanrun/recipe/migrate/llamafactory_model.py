@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
 from titanrun.recipe.migrate.axolotl_model import (
     BY_CONFIG,
     DOWNLOAD,
     ITS_CLASS,
     LINEAR,
-    NATIVE_MODULE_NAMES,
     detect_family_and_flavor,
     get_weights_folder,
     is_native_family,

@@ -4,11 +4,16 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from titanrun.components.converters.config import AdapterConfig, QloraConfig
+from titanrun.components.converters.spec.module_names import list_module_names, suggest_pattern
+from titanrun.models.transformers.config import TransformersConfig
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.compile import ENABLE, compiles_model
 from titanrun.recipe.rules.converters import iter_converters
 from titanrun.recipe.rules.parallel_dims import get_parallelism_path
 from titanrun.recipe.rules.registry import RuleViolation, rule
+
+ALL_LINEAR = ("all", "all-linear", "all_linear")
+"""Words of other tools for modules of all names."""
 
 
 @rule("adapters-come-last")
@@ -100,6 +105,36 @@ def adapter_magnitudes_are_of_linear_modules(run: Recipe) -> Iterator[RuleViolat
                 hint="remove experts from target_modules, or set magnitude: false",
                 code="not-built",
             )
+
+
+@rule("adapter-targets-exist")
+def adapter_targets_exist(run: Recipe) -> Iterator[RuleViolation]:
+    """Require that every entry of target_modules matches a module of the model.
+
+    Families of titanrun have names of their own, where transformers has q_proj. Models of
+    transformers and replaced modules are examined when the model is built. Use the names that
+    `titanrun show RECIPE --model` lists.
+    """
+    if run.replace or isinstance(run.model, TransformersConfig):
+        return
+    shapes = run.model.parameter_shapes()
+    # a tied head has no parameters of its own
+    names = [*list_module_names(shapes), "output"]
+    matrices = [name.removesuffix(".weight") for name in shapes if len(shapes[name]) > 1]
+    targets = sorted({name.rpartition(".")[2] for name in matrices} - {"tok_embeddings"})
+    for path, converter in iter_converters(run):
+        if not isinstance(converter, AdapterConfig):
+            continue
+        for index, pattern in enumerate(converter.target_modules or ()):
+            if not any(converter.matches_pattern(pattern, name) for name in names):
+                yield RuleViolation(
+                    f"no module of the model is called '{pattern}'",
+                    ((*path, "target_modules", index), ("model", "name")),
+                    hint="leave target_modules out: without it all linear modules have adapters"
+                    if pattern in ALL_LINEAR
+                    else suggest_pattern(pattern, targets),
+                    code="unknown-name",
+                )
 
 
 def has_expert_adapters(run: Recipe, converter: AdapterConfig) -> bool:

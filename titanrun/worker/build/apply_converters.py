@@ -6,13 +6,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from titanrun.components.converters.conversion_report import (
-    ConversionReport,
-    collapse_layer_numbers,
-)
+from titanrun.components.converters.conversion_report import ConversionReport
+from titanrun.components.converters.spec.module_names import suggest_pattern
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.distributed.device import format_device, meets_device_requirement
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.recipe.recipe import Recipe
@@ -100,17 +97,6 @@ def iter_expert_matrix_names(model: nn.Module) -> Iterator[str]:
         f"{name}.{matrix}"
         for name, module in model.named_modules()
         for matrix in getattr(module, "matrices", ())
-    )
-
-
-def suggest_pattern(pattern: str, names: Sequence[str]) -> str:
-    """Build a hint with a similar pattern, or with the names of modules."""
-    words = {word for name in names for word in name.split(".") if not word.isdigit()}
-    near = find_closest(pattern, words) or find_closest(pattern, collapse_layer_numbers(names))
-    return (
-        f"did you mean '{near}'?"
-        if near
-        else f"names of modules: {format_word_list(sorted(words))}"
     )
 
 

@@ -8,12 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from titanrun.components.converters.conversion_report import collapse_layer_numbers, replace_module
+from titanrun.components.converters.conversion_report import replace_module
+from titanrun.components.converters.spec.module_names import (
+    collapse_layer_numbers,
+    suggest_pattern,
+)
 from titanrun.components.modules.config import ReplaceConfig
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.recipe.recipe import Recipe
-from titanrun.worker.build.apply_converters import suggest_pattern
 
 log = logging.getLogger(__name__)
 
