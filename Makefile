@@ -9,6 +9,7 @@ VERL := .venv-verl
 KUBERNETES := .venv-kubernetes
 SKYPILOT := .venv-skypilot
 TORCHFT := .venv-torchft
+TRITON := .venv-triton
 ORACLES := .venv-oracles
 DOCS := .venv-docs
 OPENAI := .venv-openai
@@ -28,12 +29,12 @@ THREADS ?= 2
 WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
-OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or torchft or site or delivery or gpu or multi_gpu
+OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or torchft or triton or site or delivery or gpu or multi_gpu
 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-torchft test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -102,6 +103,10 @@ test-stores: $(VENV)/.installed-dev $(STORES)/.installed
 # replica groups, killed and restarted
 test-torchft: $(VENV)/.installed-dev $(TORCHFT)/.installed
 	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m torchft tests/worker
+
+# kernels of GPUs: their numbers by Triton's interpreter, and compiled for Hopper
+test-triton: $(VENV)/.installed-dev $(TRITON)/.installed
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest -m triton tests/components
 
 # the documentation site, in site/; a dead link fails
 docs: $(VENV)/.installed $(DOCS)/.installed
@@ -237,6 +242,11 @@ $(PICTURES)/.installed:
 # torchft, and what it measures itself with
 $(TORCHFT)/.installed: pyproject.toml
 	$(PIP) install --no-deps --target $(TORCHFT) torchft==0.2.0 opentelemetry-api==1.45.2 opentelemetry-sdk==1.45.2 opentelemetry-semantic-conventions==0.66b2 opentelemetry-proto==1.45.2 opentelemetry-exporter-otlp-proto-http==1.45.2 opentelemetry-exporter-otlp-proto-common==1.45.2 opentelemetry-exporter-otlp-common==0.66b2 opentelemetry-exporter-http-transport==0.66b2 googleapis-common-protos==1.76.0 protobuf==7.36.2
+	touch $@
+
+# of Triton the version of the oldest torch with CUDA
+$(TRITON)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(TRITON) triton==3.6.0
 	touch $@
 
 # what drives the browser of this machine; it brings none along

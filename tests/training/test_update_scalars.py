@@ -5,7 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from titanrun.components.optimizers.config import MuonConfig
+from titanrun.components.optimizers.adamw import build_adamw
+from titanrun.components.optimizers.adamw_8bit import build_adamw_8bit
+from titanrun.components.optimizers.config import AdamW8bitConfig, AdamWConfig, MuonConfig
+from titanrun.components.optimizers.kernel_adamw import KernelAdamW
 from titanrun.components.optimizers.muon import build_muon
 from titanrun.distributed.grad_norm import clip_grads_with_norm_
 from titanrun.training.update_scalars import (
@@ -83,3 +86,19 @@ def test_an_error_takes_the_scalars_away_too() -> None:
         assert not hasattr(optimizer, "grad_scale")
         1 / 0  # noqa: B018
     assert not hasattr(optimizer, "found_inf")
+
+
+def test_kernels_are_for_parts_on_accelerators_that_are_in_one_piece() -> None:
+    weights = [("w", nn.Parameter(torch.zeros(4, 64)))]
+    small = AdamWConfig(state_dtype="bfloat16")
+    low_bit, bf16 = (
+        build_adamw_8bit(AdamW8bitConfig(), parameters=weights),
+        build_adamw(small, parameters=weights),
+    )
+    assert isinstance(low_bit, KernelAdamW) and isinstance(bf16, KernelAdamW)
+    gpu = torch.empty(4, 64, device="meta")
+    parts = [gpu, gpu.bfloat16(), gpu.t(), torch.empty(4, 64)]
+    assert [low_bit.has_kernel(part) for part in parts] == [True, True, False, False]
+    assert [bf16.has_kernel(part) for part in parts] == [True, False, False, False]
+    # so that gradients are clipped in a pass of their own
+    assert not reads_update_scalars(low_bit) and not reads_update_scalars(bf16)

@@ -1,4 +1,6 @@
-"""Scalars on the device that torch's fused Adam and AdamW read: a divisor of gradients, and a veto.
+"""Scalars on the device that kernels of optimizers read: a divisor of gradients, and a veto.
+
+torch's fused Adam and AdamW read them, and titanrun's kernels of AdamW with small states.
 
 The kernel divides each gradient by `grad_scale` as it reads it, which saves a pass over all
 gradients for clipping. It writes nothing if `found_inf` is 1, so that the host need not wait for
@@ -14,6 +16,7 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from titanrun.components.optimizers.adamw import EagerAdam, EagerAdamW
+from titanrun.components.optimizers.kernel_adamw import KernelAdamW
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.dtensor import is_sharded
 from titanrun.distributed.grad_norm import EPSILON
@@ -35,14 +38,16 @@ class DeferredUpdate:
 def accepts_update_scalars(optimizer: Optimizer, device: torch.device) -> bool:
     """Return whether the optimizer's kernel reads the scalars.
 
-    On a CPU it would too, but gradients are scaled beforehand there, as in recorded runs. A kernel
-    over sharded weights takes sharded tensors only.
+    On a CPU it would too, but gradients are scaled beforehand there, as in recorded runs. torch's
+    kernels over sharded weights take sharded scalars only.
     """
     return is_accelerator(device) and reads_update_scalars(optimizer)
 
 
 def reads_update_scalars(optimizer: Optimizer) -> bool:
-    """Return whether this is a fused Adam or AdamW over whole tensors, on any device."""
+    """Return whether this is a fused Adam or AdamW over whole tensors, or one with own kernels."""
+    if isinstance(optimizer, KernelAdamW):
+        return optimizer.kernels is not None
     # not isinstance(): Muon is an AdamW whose matrices have another update
     return type(optimizer) in FUSED_OPTIMIZERS and all(
         group.get("fused") and not any(map(is_sharded, group["params"]))

@@ -12,7 +12,9 @@ from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from titanrun.components.optimizers.config import AdamConfig, AdamWConfig
+from titanrun.components.optimizers.kernel_adamw import KernelAdamW
 from titanrun.components.optimizers.param_groups import build_param_groups
+from titanrun.distributed.dtensor import to_local
 
 # torch's method, without the hooks that torch adds to a class's step at the first instance
 adam_step = torch.no_grad()(unwrap(Adam.step))
@@ -37,13 +39,15 @@ class EagerAdamW(AdamW):
     step = torch.no_grad()(unwrap(AdamW.step))
 
 
-class Bfloat16StateAdamW(Optimizer):
+class Bfloat16StateAdamW(KernelAdamW):
     """AdamW that stores both running means in bf16 and computes in the dtype of the weight.
 
     torch's kernels require one dtype for all.
     """
 
-    add_param_group = unwrap(Optimizer.add_param_group)
+    def has_kernel(self, part: torch.Tensor) -> bool:
+        """Return whether there is a kernel for this rank's part of a weight: in fp32 only."""
+        return part.dtype == torch.float32 and super().has_kernel(part)
 
     # torch's signature allows a closure that recomputes the loss, which is not supported here
     @torch.no_grad()
@@ -66,6 +70,12 @@ class Bfloat16StateAdamW(Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.bfloat16)
         state["step"] += 1
         steps = state["step"].item()
+        if self.kernels is not None:
+            self.kernels.update_adamw(
+                *map(to_local, (parameter, gradient, state["exp_avg"], state["exp_avg_sq"])),
+                self.kernels.AdamWStep.from_group(group, steps=steps, optimizer=self),
+            )
+            return
         mean = state["exp_avg"].to(parameter.dtype).lerp_(gradient, 1 - beta1)
         square = (
             state["exp_avg_sq"]

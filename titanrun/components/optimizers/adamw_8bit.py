@@ -10,7 +10,6 @@ Shapes: R rows of the last dim, C columns, K blocks of a row, S numbers of a blo
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from inspect import unwrap
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from titanrun.components.optimizers.config import AdamW8bitConfig, AdamWFp8Config, LowBitConfig
+from titanrun.components.optimizers.kernel_adamw import KernelAdamW
 from titanrun.components.optimizers.param_groups import build_param_groups
 from titanrun.config.problems import problem_error
 from titanrun.distributed.dtensor import new_zeros_with_columns, to_local
@@ -47,6 +47,10 @@ class LowBitFormat(Protocol):
         """Return the numbers (fp32) of codes."""
         ...
 
+    def build_table(self, device: torch.device) -> Tensor:
+        """Return the number of each code, for a kernel, then the limits between them if needed."""
+        ...
+
 
 class DynamicQuantMap:
     """Map of 256 values that are denser near zero (https://arxiv.org/abs/1511.04561).
@@ -69,12 +73,22 @@ class DynamicQuantMap:
         values, _ = build_dynamic_map(self.is_signed, codes.device)
         return values[codes.int()]
 
+    def build_table(self, device: torch.device) -> Tensor:
+        """Return the values of the map, then the limits between them."""
+        return build_dynamic_table(self.is_signed, device)
+
 
 @cache
 def build_dynamic_map(is_signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the values of the map, and the limits between them."""
     values = torch.tensor(sorted(compute_map_values(is_signed)), dtype=torch.float64)
     return values.float().to(device), ((values[1:] + values[:-1]) / 2).float().to(device)
+
+
+@cache
+def build_dynamic_table(is_signed: bool, device: torch.device) -> Tensor:
+    """Return the values of the map, then the limits between them."""
+    return torch.cat(build_dynamic_map(is_signed, device))
 
 
 def compute_map_values(is_signed: bool) -> list[float]:
@@ -107,8 +121,18 @@ class Float8Format:
         """Return the numbers (fp32) of codes."""
         return codes.view(torch.float8_e4m3fn).float()
 
+    def build_table(self, device: torch.device) -> Tensor:
+        """Return the numbers of all codes."""
+        return build_float8_table(device)
 
-class LowBitAdamW(Optimizer):
+
+@cache
+def build_float8_table(device: torch.device) -> Tensor:
+    """Return the number of each e4m3 code."""
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().to(device)
+
+
+class LowBitAdamW(KernelAdamW):
     """AdamW with 8-bit states, computed in fp32 on one slice of a weight at a time.
 
     The states of weights with short rows stay in fp32.
@@ -119,8 +143,6 @@ class LowBitAdamW(Optimizer):
         formats: Formats of the running means of gradients and of their squares.
         block_size: Maximum number of values that share a scale.
     """
-
-    add_param_group = unwrap(Optimizer.add_param_group)
 
     def __init__(
         self,
@@ -171,6 +193,13 @@ class LowBitAdamW(Optimizer):
         state["step"] += 1
         beta1, beta2 = group["betas"]
         steps = state["step"].item()
+        if self.kernels is not None:
+            self.kernels.update_low_bit_adamw(
+                *map(to_local, (parameter, gradient)),
+                *(self._get_stored_mean(state, mean) for mean in MEANS),
+                self.kernels.AdamWStep.from_group(group, steps=steps, optimizer=self),
+            )
+            return
         parts = {
             key: view_as_matrix(to_local(value)) for key, value in state.items() if key != "step"
         }
@@ -190,6 +219,19 @@ class LowBitAdamW(Optimizer):
             weight_RC[rows] = weight.addcdiv_(
                 mean, root, value=-group["lr"] / (1 - beta1**steps)
             ).to(weight_RC.dtype)
+
+    def _get_stored_mean(self, state: dict[str, Tensor], mean: str) -> Any:
+        """Return this rank's part of a running mean as the kernel reads it."""
+        if mean in state:
+            return to_local(state[mean])
+        codes, scales = (to_local(state[f"{mean}_{part}"]) for part in ("codes", "scales"))
+        low_bit_format = self.formats[mean]
+        return self.kernels.CodedMean(
+            codes=codes,
+            scales=scales,
+            max_value=low_bit_format.max_value,
+            table=low_bit_format.build_table(codes.device),
+        )
 
     def _dequantize_mean(self, piece: dict[str, Tensor], mean: str) -> Tensor:
         """Return a copy of a running mean in fp32."""
