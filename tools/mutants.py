@@ -7,8 +7,8 @@
 
 A mutant lives in a copy of the repository, so that other work in the tree goes on. It meets the
 tests of its group that call its function, or that start processes, the fastest first; outside of
-functions all tests of its group. It is killed if one of them fails, or does
-not end. Survivors are printed with file, line and change; equivalent mutants, listed in
+functions all tests of its group. It is killed if one of them fails, or does not end. Each is
+printed with file, line, change and the test that failed. Equivalent mutants, listed in
 tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer than 90% are killed.
 """
 
@@ -17,6 +17,7 @@ import ast
 import compileall
 import os
 import py_compile
+import re
 import shutil
 import sys
 import tempfile
@@ -265,7 +266,7 @@ def run_mutants(
         late += result.exit_code is None
         if is_survivor(result):
             survivors.append(mutant)
-        print(f"{'survived' if is_survivor(result) else 'killed'}: {mutant}", flush=True)
+        print(f"{describe_end(result)}: {mutant}", flush=True)
     return survivors, late
 
 
@@ -292,6 +293,16 @@ def is_survivor(result: Result) -> bool:
     if result.exit_code == FAULT:
         raise RuntimeError(result.output)
     return result.exit_code in (0, NO_TESTS)
+
+
+def describe_end(result: Result) -> str:
+    """Return what became of a mutant, with the test that killed it."""
+    if is_survivor(result):
+        return "survived"
+    if result.exit_code is None:
+        return "killed by its time limit"
+    failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", result.output, re.MULTILINE)
+    return f"killed by {failed[1] if failed else f'exit code {result.exit_code}'}"
 
 
 def select_tests(mutant: Mutant, copy: Path, records: Path, seconds: int) -> list[str]:

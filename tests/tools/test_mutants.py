@@ -8,7 +8,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from called_functions import FileOfCalls  # noqa: E402
-from mutants import choose_mutants, iter_changes, iter_nodes  # noqa: E402
+from forked_pytest import Result  # noqa: E402
+from mutants import choose_mutants, describe_end, iter_changes, iter_nodes  # noqa: E402
 
 SOURCE = """
 @dataclass(frozen=True)
@@ -58,3 +59,10 @@ def test_tests_that_call_a_function_or_start_processes_meet_its_mutants() -> Non
     assert record.get_tests("a.py:g") == ["t.py::one", "t.py::two", "t.py::three"]
     assert record.get_tests("a.py:h") == ["t.py::three"]
     assert record.get_tests(None) == list(record.seconds)
+
+
+def test_a_killed_mutant_names_the_test_that_failed() -> None:
+    output = "F\n= short test summary info =\nFAILED tests/a.py::test_b[c-d] - assert 0\n"
+    assert describe_end(Result("1", 1, output)) == "killed by tests/a.py::test_b[c-d]"
+    assert describe_end(Result("1", None, "")) == "killed by its time limit"
+    assert describe_end(Result("1", 0, "")) == "survived"

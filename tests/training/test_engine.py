@@ -40,9 +40,10 @@ def engine(
     precision: Precision = FP32,
     steps: int = 10,
     optimizer: OptimizerConfig | None = None,
+    model: nn.Module | None = None,
 ) -> Engine:
     torch.manual_seed(0)
-    model = Bigram().to(precision.storage_dtype)
+    model = (model or Bigram()).to(precision.storage_dtype)
     config = optimizer or AdamWConfig(lr=1e-2)
     return Engine(
         model,

@@ -1,10 +1,29 @@
 """Weights and state by name, loads into them, and who hears of new weights."""
 
+import pytest
 import torch
+from torch import nn
 
-from tests.training.test_engine import batch, engine
+from tests.training.test_engine import WIDTH, Bigram, batch, engine
 from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
+from titanrun.models.shared.config import DecoderInitConfig, MoeConfig
+from titanrun.models.shared.moe import Moe
 from titanrun.training.engine import Engine
+
+EXPERTS = {
+    "num_experts": 4,
+    "top_k": 1,
+    "hidden_dim": 8,
+    "num_shared_experts": 0,
+    "score_func": "sigmoid",
+    "route_norm": False,
+    "route_scale": 1.0,
+    "gate_bias": False,
+    "score_before_experts": False,
+    "num_expert_groups": None,
+    "num_limited_groups": None,
+    "load_balance_coeff": 1e-3,
+}
 
 
 def train(trained: Engine, *steps: int) -> None:
@@ -85,3 +104,20 @@ def test_only_beside_adapters_are_weights_that_stay_called_frozen() -> None:
         "model.norm.weight",
         "model.embedding.weight",
     }
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_tokens_of_a_step_that_was_refused_do_not_move_the_bias_of_experts_later(
+    is_applied: bool,
+) -> None:
+    model = Bigram()
+    moe = Moe(MoeConfig.model_validate(EXPERTS), dim=WIDTH)
+    moe.init_weights(
+        DecoderInitConfig(), residual_std=0.02, generator=torch.Generator().manual_seed(0)
+    )
+    model.norm = nn.Sequential(moe)
+    trained = engine(model=model)
+    trained.forward_backward(batch())
+    assert moe.tokens_per_expert.sum() == 8 * 12
+    trained.optim_step(should_update=lambda norm: is_applied)
+    assert not moe.tokens_per_expert.any()

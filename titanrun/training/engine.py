@@ -235,9 +235,7 @@ class Engine(EngineState):
             self.runner.compute_loss_sum(load(), loss=loss)
             for load in self._iter_forward_inputs(parts, are_microbatches=are_microbatches)
         ]
-        return self._build_step_output(
-            sums[0] if len(sums) == 1 else torch.stack(sums).sum(), self._count_valid_tokens(parts)
-        )
+        return self._build_step_output(torch.stack(sums).sum(), self._count_valid_tokens(parts))
 
     def forward(
         self,

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.pipelining import schedules
@@ -80,6 +81,16 @@ def test_meshes_have_the_sizes_of_the_worked_cases(
         fsdp,
         efsdp,
     )
+
+
+def test_a_rank_reads_and_computes_what_its_coordinates_in_the_mesh_say() -> None:
+    """Otherwise ranks that share sequences would read different ones."""
+    dims = ParallelDims(pp=2, dp_replicate=3, dp_shard=2, cp=5, tp=3)
+    shape = (dims.pp, dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp)
+    for rank in range(dims.world_size):
+        pp, replicate, shard, *_ = np.unravel_index(rank, shape)
+        assert dims.get_pp_rank(rank) == pp
+        assert dims.get_dp_rank(rank) == np.ravel_multi_index((replicate, shard), (3, 2))
 
 
 @pytest.mark.parametrize(("balancer", "chunks"), [("headtail", 2), ("ptrr", 1), (None, 1)])

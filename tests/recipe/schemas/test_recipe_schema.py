@@ -17,8 +17,16 @@ SCHEMA = json.loads((ROOT / "schemas" / "recipe.schema.json").read_text(encoding
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def test_the_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+def test_every_default_and_every_example_is_a_value_that_its_field_takes() -> None:
+    """An editor offers both; one that validate refuses sends its user in a circle."""
+    for section, definition in SCHEMA["$defs"].items():
+        for name, field in definition.get("properties", {}).items():
+            takes = jsonschema.Draft202012Validator({**field, "$defs": SCHEMA["$defs"]})
+            offered = [
+                *field.get("examples", []),
+                *([field["default"]] if "default" in field else []),
+            ]
+            assert [value for value in offered if not takes.is_valid(value)] == [], (section, name)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)

@@ -26,8 +26,7 @@ class WarmupSchedule:
         """
         if step < self.warmup_steps:
             return self.start + (1 - self.start) * ((step + self.first_step) / self.warmup_steps)
-        left = self.decay_factor(step)
-        return 1.0 if left == 1.0 else self.floor + (1 - self.floor) * left
+        return self.floor + (1 - self.floor) * self.decay_factor(step)
 
     def decay_factor(self, step: int) -> float:
         """Return the remaining fraction of the way from peak to floor after the warmup, 1 to 0."""
