@@ -18,6 +18,7 @@ from titanrun.config.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
 TOOLS = ROOT / ".venv-delivery"
 GOOD = "version: 1\nextends: [shipped:llama3_debug.yaml]\n"
 
@@ -40,6 +41,32 @@ def test_workflows_and_action_are_valid() -> None:
     run(check, "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
     run(check, "--builtin-schema", "vendor.github-actions", "action.yml")
     run(TOOLS / "bin" / "zizmor", "--offline", "--quiet", ".github", "action.yml")
+
+
+@pytest.mark.delivery
+def test_issue_forms_and_citation_are_valid() -> None:
+    check = TOOLS / "bin" / "check-jsonschema"
+    config = FORMS / "config.yml"
+    forms = [path for path in FORMS.glob("*.yml") if path != config]
+    run(check, "--builtin-schema", "vendor.github-issue-forms", *forms)
+    run(check, "--builtin-schema", "vendor.github-issue-config", config)
+    run(check, "--builtin-schema", "vendor.citation-file-format", "CITATION.cff")
+
+
+def test_a_report_of_a_bug_needs_the_machine_and_the_resolved_recipe() -> None:
+    fields = {item.get("id"): item for item in load(FORMS / "bug.yml")["body"]}
+    needed = [name for name, item in fields.items() if item.get("validations", {}).get("required")]
+    assert needed == ["what", "recipe", "doctor"]
+    assert "`titanrun doctor --json`" in fields["doctor"]["attributes"]["description"]
+    assert "`resolved.yaml`" in fields["recipe"]["attributes"]["description"]
+
+
+def test_every_named_file_has_an_owner_and_exists() -> None:
+    lines = (ROOT / ".github" / "CODEOWNERS").read_text().splitlines()
+    rules = [line.split() for line in lines if line and not line.startswith("#")]
+    assert rules[0][0] == "*"
+    assert all(len(rule) == 2 and rule[1].startswith("@") for rule in rules)
+    assert all((ROOT / rule[0].lstrip("/")).exists() for rule in rules[1:])
 
 
 @pytest.mark.delivery
