@@ -9,7 +9,9 @@ from typing import Literal
 
 import pytest
 
+from tests.shipped import RUN_RECIPES
 from titanrun.recipe import builtins
+from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.reference.recipe_template import build_recipe_template
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -164,8 +166,23 @@ def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
     assert named("--model", "no_such_model") == []
     first = json.loads(titanrun("ls", "recipes", "--json", cwd=tmp_path).stdout.splitlines()[0])
     assert set(shipped_recipes.HEADER_KEYS) <= set(first)
-    shown = titanrun("ls", "recipes", "--method", "pre", cwd=tmp_path).stdout
-    assert "memory:  1 GiB" in shown
+    about = named("lora", "chat")
+    assert {"llama3_8b_sft_lora.yaml", "llama3_qlora_sft_debug.yaml"} < set(about)
+    assert not {"llama3_lora_debug.yaml", "chat_qwen3_0.6b.yaml"} & set(about)
+    short, long = (
+        titanrun("ls", "recipes", "pre", *more, cwd=tmp_path).stdout for more in ((), ("--long",))
+    )
+    assert len(short.splitlines()) < len(long.splitlines()) / 3
+    assert "memory:  1 GiB" in long and "memory:" not in short
+
+
+def test_recipes_with_adapters_are_found_by_their_method() -> None:
+    for entry in shipped_recipes.list_shipped_recipes():
+        if entry.path not in RUN_RECIPES:
+            continue
+        run = resolve_recipe(str(entry.path), environment={}).run
+        has_adapters = find_lora_converter(run) is not None
+        assert entry.matches({"method": "lora"}) == has_adapters, entry.name
 
 
 @pytest.mark.parametrize(
@@ -193,6 +210,7 @@ def test_ls_groups_recipes_by_task(name: str, task: str, tmp_path: Path) -> None
     [
         (["recipes", "--metod=x"], "did you mean '--method'?"),
         (["models", "--method", "x"], "--method filters recipes only"),
+        (["models", "qwen"], "'qwen' filters recipes only"),
     ],
     ids=str,
 )
@@ -208,3 +226,5 @@ def test_a_number_in_a_filter_is_that_number() -> None:
     assert shipped_recipes.has_all_words("8 GPUs", "8 GPUs or more")
     assert not shipped_recipes.has_all_words("8", "80 GiB")
     assert shipped_recipes.has_all_words("llama", "Llama3 8B")
+    assert shipped_recipes.has_all_words("lora", "SFT with QLoRA")
+    assert not shipped_recipes.has_all_words("rl", "a URL")

@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from titanrun.cli.arguments import CommandParser
-from titanrun.cli.messages import print_detail
+from titanrun.cli.messages import print_detail, print_note
 from titanrun.cli.plugin_option import add_plugins_option, use_plugins
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config import registry
@@ -21,9 +21,12 @@ from titanrun.recipe.reference import shipped_recipes
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+# of `1 GPU with 141 GB`
+DEVICES_WIDTH = 17
 EXAMPLES = """  titanrun ls          everything
   titanrun ls models   model families and their flavors
-  titanrun ls recipes --method pretraining --model llama3
+  titanrun ls recipes lora chat          recipes about both
+  titanrun ls recipes --devices "1 GPU" --long
   titanrun ls recipes --json
   titanrun ls plugins  installed plug-ins
   titanrun ls optimizers --plugins my_plugin"""
@@ -32,6 +35,25 @@ EXAMPLES = """  titanrun ls          everything
 def run(arguments: list[str]) -> int:
     """Print the names of one kind, or of all."""
     builtins.register_builtins()
+    options, unknown = build_parser().parse_known_intermixed_args(arguments)
+    if unknown:
+        raise build_unknown_option_error(unknown[0])
+    use_plugins(options)
+    known = get_listable_kinds()
+    if options.kind is not None and options.kind not in known:
+        raise build_unknown_kind_error(options.kind, known)
+    recipes = select_recipes(options)
+    for kind in [options.kind] if options.kind else known:
+        if kind == "recipes":
+            print_recipes(recipes, options)
+        else:
+            print_kind(kind, get_kind_rows(kind), as_json=options.json)
+    print_detail(options, f"shipped recipes are in {shipped_recipes.get_shipped_folder()}")
+    return 0
+
+
+def build_parser() -> CommandParser:
+    """Build the parser of the command line."""
     parser = CommandParser(
         "ls", "List available recipes, models, optimizers, datasets ...", EXAMPLES
     )
@@ -40,44 +62,42 @@ def run(arguments: list[str]) -> int:
         nargs="?",
         help="one of " + format_word_list(get_listable_kinds(), conjunction="or", max_words=99),
     )
+    parser.add_argument(
+        "words", nargs="*", help="only recipes with all of these words in name or description"
+    )
+    parser.add_argument(
+        "--long", action="store_true", help="also print model, method, devices and memory"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     add_plugins_option(parser)
     for key in shipped_recipes.HEADER_KEYS:
         parser.add_argument(
             f"--{key}", metavar="TEXT", help=f"only recipes whose {key} contains these words"
         )
-    options, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        raise build_unknown_option_error(unknown[0])
-    use_plugins(options)
-    known = get_listable_kinds()
-    if options.kind is not None and options.kind not in known:
-        raise build_unknown_kind_error(options.kind, known)
+    return parser
+
+
+def select_recipes(options: Namespace) -> list[shipped_recipes.ShippedRecipe]:
+    """Return the shipped recipes that pass the filters.
+
+    Raises:
+        ProblemsFound: if something else is filtered.
+    """
     wanted = {
         key: getattr(options, key)
         for key in shipped_recipes.HEADER_KEYS
         if getattr(options, key) is not None
     }
-    if wanted and options.kind != "recipes":
+    filters = [*(f"'{word}'" for word in options.words), *(f"--{key}" for key in wanted)]
+    if filters and options.kind != "recipes":
         raise problem_error(
-            "usage",
-            f"--{next(iter(wanted))} filters recipes only",
-            hint="run titanrun ls recipes ...",
+            "usage", f"{filters[0]} filters recipes only", hint="run titanrun ls recipes ..."
         )
-    for kind in [options.kind] if options.kind else known:
-        if kind == "recipes":
-            print_recipes(
-                [
-                    entry
-                    for entry in shipped_recipes.list_shipped_recipes()
-                    if entry.matches(wanted)
-                ],
-                options,
-            )
-        else:
-            print_kind(kind, get_kind_rows(kind), as_json=options.json)
-    print_detail(options, f"shipped recipes are in {shipped_recipes.get_shipped_folder()}")
-    return 0
+    return [
+        entry
+        for entry in shipped_recipes.list_shipped_recipes()
+        if entry.matches(wanted, options.words)
+    ]
 
 
 def build_unknown_kind_error(kind: str, known: list[str]) -> ProblemsFound:
@@ -104,7 +124,7 @@ def build_unknown_option_error(written: str) -> ProblemsFound:
 
 
 def print_recipes(entries: list[shipped_recipes.ShippedRecipe], options: Namespace) -> None:
-    """Print the recipes with their purpose; if listed alone, also the rest of their header."""
+    """Print the recipes by task, one a line, or with their whole headers."""
     if options.json:
         for entry in entries:
             known = {
@@ -126,27 +146,33 @@ def print_recipes(entries: list[shipped_recipes.ShippedRecipe], options: Namespa
         return
     print("recipes:")
     width = max((len(entry.name) for entry in entries), default=0)
+    print_entry = print_long_entry if options.long else print_short_entry
     for task in shipped_recipes.TASKS:
         if chosen := [entry for entry in entries if entry.task == task]:
             print(f" {task}:")
-            print_task_recipes(chosen, width, with_header=bool(options.kind))
+            for entry in chosen:
+                print_entry(entry, width)
     if not entries:
         print("  (no match)")
+    elif options.kind and not options.long:
+        print_note(options, "titanrun ls recipes WORD ... filters, --long says more")
 
 
-def print_task_recipes(
-    entries: list[shipped_recipes.ShippedRecipe], width: int, *, with_header: bool
-) -> None:
-    """Print recipes below the name of their task, with or without the rest of their headers."""
+def print_short_entry(entry: shipped_recipes.ShippedRecipe, width: int) -> None:
+    """Print name, devices and purpose of a recipe in one line, cut at the terminal's edge."""
+    devices, purpose = (entry.header.get(key, "") for key in ("devices", "purpose"))
+    line = f"  {entry.name:<{width}}  {devices:<{DEVICES_WIDTH}}  {purpose}"
     columns = get_terminal_width()
-    for entry in entries:
-        first = f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}"
-        rest = [
-            f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}"
-            for key in shipped_recipes.HEADER_KEYS[1:]
-        ]
-        for line in [first, *(rest if with_header else ())]:
-            print(wrap_to_width(line, columns))
+    print(line if columns is None or len(line) <= columns else line[: columns - 3] + "...")
+
+
+def print_long_entry(entry: shipped_recipes.ShippedRecipe, width: int) -> None:
+    """Print name and header of a recipe."""
+    columns = get_terminal_width()
+    print(wrap_to_width(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", columns))
+    for key in shipped_recipes.HEADER_KEYS[1:]:
+        line = f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}"
+        print(wrap_to_width(line, columns))
 
 
 def get_listable_kinds() -> list[str]:

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,8 @@ TASKS = {
 }
 # the last stage is the task of a recipe with several
 LAST_STAGES = ("reinforcement learning", "preferences and rewards")
+# letters of a word that may be part of another one
+MIN_PART = 4
 WORD = re.compile(r"[\w.+-]+")
 HEADER = re.compile(r"#\s*([a-z]+):\s*(.+)")
 
@@ -50,12 +52,15 @@ class ShippedRecipe:
         order = (*LAST_STAGES, *TASKS)
         return next((task for task in order if set(TASKS[task]) & set(words)), "pretraining")
 
-    def matches(self, wanted: Mapping[str, str]) -> bool:
-        """Return whether each wanted text is in the header.
+    def matches(self, wanted: Mapping[str, str], words: Sequence[str] = ()) -> bool:
+        """Return whether each wanted text is in the header, and each word in it, name or task.
 
-        Numbers match exactly, words by their beginning, in any case and order.
+        `has_all_words` describes what matches.
         """
-        return all(has_all_words(text, self.header.get(key, "")) for key, text in wanted.items())
+        whole = " ".join([self.name.replace("_", " "), self.task, *self.header.values()])
+        return has_all_words(" ".join(words), whole) and all(
+            has_all_words(text, self.header.get(key, "")) for key, text in wanted.items()
+        )
 
 
 def get_shipped_folder() -> Path:
@@ -88,15 +93,22 @@ def list_shipped_recipes() -> list[ShippedRecipe]:
 
 
 def has_all_words(wanted: str, text: str) -> bool:
-    """Return whether each word of `wanted` starts a word of `text`.
+    """Return whether each word of `wanted` matches a word of `text`, in any case and order.
 
-    "llama" matches llama3, but "8" does not match 80.
+    Numbers match themselves, short words the beginning of a word, and longer ones any part of it:
+    "llama" matches llama3, "lora" QLoRA, but "8" does not match 80.
     """
     words = WORD.findall(text.lower())
     return all(
-        any(word == found if word.isdigit() else found.startswith(word) for found in words)
-        for word in WORD.findall(wanted.lower())
+        any(matches_word(word, found) for found in words) for word in WORD.findall(wanted.lower())
     )
+
+
+def matches_word(wanted: str, found: str) -> bool:
+    """Return whether a wanted word matches a word of a text."""
+    if wanted.isdigit():
+        return wanted == found
+    return found.startswith(wanted) or (len(wanted) >= MIN_PART and wanted in found)
 
 
 def get_recipe_schema_path() -> Path:
