@@ -16,6 +16,7 @@ OPENAI := .venv-openai
 GGUF := .venv-gguf
 DELIVERY := .venv-delivery
 STORES := .venv-stores
+DATATROVE := .venv-datatrove
 PICTURES := .venv-pictures
 BROWSER := .venv-browser
 CONSTRAINTS ?= constraints.txt
@@ -29,12 +30,12 @@ THREADS ?= 2
 WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
-OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or torchft or triton or site or delivery or gpu or multi_gpu
+OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -99,6 +100,10 @@ test-openai: $(VENV)/.installed-dev $(OPENAI)/.installed
 # streams from servers of S3 and of Google's storage that others wrote
 test-stores: $(VENV)/.installed-dev $(STORES)/.installed
 	TITANRUN_STORES=$(CURDIR)/$(STORES) $(BIN)/python -m pytest -m stores tests/components/data
+
+# texts and tokens that datatrove wrote, as the recipe reads them
+test-datatrove: $(VENV)/.installed-dev $(DATATROVE)/.installed
+	TITANRUN_DATATROVE_PYTHON=$(CURDIR)/$(DATATROVE)/bin/python $(BIN)/python -m pytest -m datatrove tests/cli
 
 # replica groups, killed and restarted
 test-torchft: $(VENV)/.installed-dev $(TORCHFT)/.installed
@@ -232,6 +237,11 @@ $(DELIVERY)/.installed:
 # servers with their clients; tests look for modules there after those of titanrun
 $(STORES)/.installed: pyproject.toml
 	$(PIP) install --target $(STORES) "moto[server]==5.2.5" "gcp-storage-emulator==2026.7.19" "s3fs==2026.9.0" "gcsfs==2026.10.1"
+	touch $@
+
+$(DATATROVE)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DATATROVE)
+	$(DATATROVE)/bin/python -m pip --disable-pip-version-check --quiet install datatrove==0.10.1 tokenizers orjson pyarrow regex
 	touch $@
 
 # what replays a terminal

@@ -52,6 +52,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
                 "row": None,
                 "section": None,
                 "repair": False,
+                "workers": None,
+                "part": None,
+                "finish": False,
                 **request,
             }
         )

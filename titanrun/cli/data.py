@@ -1,6 +1,7 @@
 """`titanrun data`: tokenize the data of a recipe, inspect it, and manage its cache."""
 
 import json
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -29,6 +30,9 @@ from titanrun.recipe.resolving.validation_levels import attach_recipe_origin
 from titanrun.recipe.rundir.run_files import RUNS
 
 EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
+  titanrun data build recipe.yaml --workers 32
+  titanrun data build recipe.yaml --part 3/64 --workers 32
+  titanrun data build recipe.yaml --finish  after all parts
   titanrun data build --repair recipe.yaml  tokenize damaged data again
   titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss colored
   titanrun data show recipe.yaml --row 17 --section validation
@@ -82,10 +86,58 @@ def build_data_cache(arguments: list[str]) -> int:
         action="store_true",
         help="read all tokens of the cache, and tokenize anew what is damaged",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="tokenize text files in N processes, with the same result",
+    )
+    steps = parser.add_mutually_exclusive_group()
+    steps.add_argument(
+        "--part",
+        metavar="K/N",
+        help="tokenize the K-th of N parts of the text files only, as one task of an array of jobs",
+    )
+    steps.add_argument(
+        "--finish",
+        action="store_true",
+        help="after all parts: check that nothing is missing, and complete the index",
+    )
     options, resolved = parse_recipe_options(parser, arguments)
-    found = query_recipe_data("build", options, resolved, repair=options.repair)
+    if options.workers is not None and options.workers < 1:
+        raise problem_error("usage", f"--workers is {options.workers}", hint="use 1 or more")
+    if options.repair and (options.part or options.finish):
+        raise problem_error(
+            "usage",
+            "--repair reads the whole index, --part and --finish do not",
+            hint="use --repair with --workers only",
+        )
+    found = query_recipe_data(
+        "build",
+        options,
+        resolved,
+        repair=options.repair,
+        workers=options.workers,
+        part=parse_part(options.part),
+        finish=options.finish,
+    )
     sys.stdout.writelines(iter_build_lines(found))
     return 0
+
+
+def parse_part(text: str | None) -> tuple[int, int] | None:
+    """Return K and N of a part K/N, None without one."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise problem_error(
+            "usage",
+            f"--part {text} is not one of N parts",
+            hint="write K/N with K from 1 to N, for example 3/64",
+        )
+    return number, count
 
 
 def show_data(arguments: list[str]) -> int:

@@ -19,6 +19,10 @@ OPEN, CLOSE = "⟦", "⟧"
 def iter_build_lines(found: Sequence[DataEntry]) -> Iterator[str]:
     """Yield the location of the tokenized sequences of each dataset, and what was repaired."""
     for entry in found:
+        if "part" in entry:
+            number, count = entry["part"]
+            yield f"part {number} of {count}: {pluralize(entry['units'], 'unit')} tokenized\n"
+            continue
         if "repaired" in entry:
             repaired = entry["repaired"]
             yield f"{repaired['name']}: repaired, {repaired['source']}\n"

@@ -59,15 +59,22 @@ def open_document_index(
 
     Tokens are encoded as in token_records.py if the dataset separates documents.
     """
-    bound = tokenizer.vocab_size * (ID_FACTOR if config.restarts_positions else 1)
-    contents = IndexSpec(
+    spec = make_document_spec(config, tokenizer, holdout)
+    return open_files_index(files, source=source, spec=spec, cache_folder=cache_folder)
+
+
+def make_document_spec(
+    config: DocumentsConfig, tokenizer: Tokenizer, holdout: Holdout | None, *, is_unit: bool = False
+) -> IndexSpec:
+    """Return the content of the index of the documents in files."""
+    return IndexSpec(
         tokenizer.fingerprint,
         serialize_document_settings(config),
-        bound,
+        tokenizer.vocab_size * (ID_FACTOR if config.restarts_positions else 1),
         partial(write_file_documents, config, tokenizer),
         holdout,
+        is_unit=is_unit,
     )
-    return open_files_index(files, source=source, spec=contents, cache_folder=cache_folder)
 
 
 def open_revision_index(

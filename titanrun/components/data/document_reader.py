@@ -9,6 +9,7 @@ from typing import Any
 
 from titanrun.components.data.config import DocumentsConfig, Filter
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
+from titanrun.components.data.file_spans import FileSpan, iter_span_records
 from titanrun.components.data.holdout import (
     compute_holdout_hash,
     compute_text_hash,
@@ -103,6 +104,14 @@ class DocumentReader:
             ProblemsFound: A data problem that names the file, and line and column if known.
         """
         return self._iter_chosen(self._iter_all_documents(files, scratch))
+
+    def iter_span_documents(self, span: FileSpan) -> Iterator[Document]:
+        """Yield the documents of a part of a file in order, at most `max_documents`."""
+        return self.iter_record_documents(
+            iter_span_records(
+                span, required=self._required_columns, on_bad_record=self._on_bad_record
+            )
+        )
 
     def iter_record_documents(self, records: Iterable[LocatedRecord]) -> Iterator[Document]:
         """Yield the documents of given records in order, at most `max_documents`."""

@@ -18,7 +18,18 @@ from titanrun.components.data.token_writer import write_file_atomically
 from titanrun.config.json_text import parse_json
 
 FORMAT = 3
+UNITS = "units"
+"""Folder of the units of indexes that were built in parts."""
 LOCK_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class UnitEntry:
+    """Part of an index: the index of one span of a file, in the folder of units."""
+
+    name: str
+    tokens: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,8 @@ class IndexRecord:
     """Source and content of an index, stored next to it as JSON.
 
     `left_out` documents passed no filter. `skipped` records could not be read. `other_side`
-    documents are held out or, if the index has the held-out ones, trained on.
+    documents are held out or, if the index has the held-out ones, trained on. An index that was
+    built in parts has `units` instead of a file of its own.
     """
 
     format: int
@@ -43,6 +55,7 @@ class IndexRecord:
     digest: str
     max_token_id: int
     other_side: int = 0
+    units: tuple[UnitEntry, ...] = ()
 
 
 def compute_index_key(settings: str, tokenizer: str, content_hashes: Sequence[str]) -> str:
@@ -77,7 +90,8 @@ def find_index_record(path: Path) -> IndexRecord | None:
     try:
         data = parse_json(path.read_bytes())
         files = tuple(SourceFile(**entry) for entry in data.pop("files"))
-        record = IndexRecord(files=files, **data)
+        units = tuple(UnitEntry(**entry) for entry in data.pop("units", ()))
+        record = IndexRecord(files=files, units=units, **data)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return record if record.format == FORMAT else None
@@ -133,7 +147,25 @@ def lock_index(folder: Path, key: str, *, on_wait: Callable[[], None]) -> Iterat
 def find_complete_index(folder: Path, key: str) -> IndexRecord | None:
     """Return the record of a complete index, None if it must be built."""
     record = find_index_record(get_index_record_path(folder, key))
-    tokens = get_index_tokens_path(folder, key)
-    if record is None or not tokens.is_file() or tokens.stat().st_size != record.size:
+    if record is None:
         return None
-    return record
+    if record.units:
+        units = folder / UNITS
+        is_complete = all(has_unit(units, unit) for unit in record.units)
+    else:
+        is_complete = has_size(get_index_tokens_path(folder, key), record.size)
+    return record if is_complete else None
+
+
+def has_unit(folder: Path, unit: UnitEntry) -> bool:
+    """Return whether a unit of an index exists."""
+    is_recorded = get_index_record_path(folder, unit.name).is_file()
+    return is_recorded and has_size(get_index_tokens_path(folder, unit.name), unit.size)
+
+
+def has_size(path: Path, size: int) -> bool:
+    """Return whether a file exists and has this size."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False

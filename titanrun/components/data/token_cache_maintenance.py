@@ -1,14 +1,16 @@
 """Verification and cleanup of a folder of token indexes."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.spec.data_files import describe_file
 from titanrun.components.data.token_blocks import find_damaged_block, read_block_digests
 from titanrun.components.data.token_cache import (
+    UNITS,
     IndexRecord,
+    UnitEntry,
     find_index_record,
     get_index_blocks_path,
     get_index_record_path,
@@ -63,6 +65,8 @@ def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None
     Every token is read. Of a very large index without digests of its blocks, which an earlier
     version built, only a sample.
     """
+    if record.units:
+        return find_unit_damage(folder / UNITS, record.units)
     path = get_index_tokens_path(folder, key)
     try:
         if path.stat().st_size != record.size:
@@ -83,6 +87,17 @@ def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None
     return None if digest == record.digest else OTHER_TOKENS
 
 
+def find_unit_damage(folder: Path, units: Sequence[UnitEntry]) -> str | None:
+    """Return what is wrong with the first damaged unit of an index, None if nothing."""
+    for unit in units:
+        record = find_index_record(get_index_record_path(folder, unit.name))
+        gone = "it is gone" if record is None else None
+        damage = gone if record is None else find_index_damage(folder, unit.name, record)
+        if damage is not None:
+            return f"{damage}; unit {UNITS}/{unit.name}.npy"
+    return None
+
+
 def discard_damaged_indexes(folder: Path) -> dict[str, IndexRecord]:
     """Remove the records of damaged indexes, so that they are built again; return them by name."""
     found = {
@@ -90,8 +105,11 @@ def discard_damaged_indexes(folder: Path) -> dict[str, IndexRecord]:
         for key, record in list_token_indexes(folder)
         if find_index_damage(folder, key, record) is not None
     }
-    for key in found:
+    for key, record in found.items():
         get_index_record_path(folder, key).unlink(missing_ok=True)
+        for unit in record.units:
+            if find_unit_damage(folder / UNITS, [unit]) is not None:
+                get_index_record_path(folder / UNITS, unit.name).unlink(missing_ok=True)
     return found
 
 
@@ -153,9 +171,19 @@ def prune_token_cache(
         if why is not None:
             found.append({"name": key, **summarize_index_record(record), "why": why})
             if should_delete:
-                get_index_record_path(folder, key).unlink(missing_ok=True)
-                get_index_tokens_path(folder, key).unlink(missing_ok=True)
-                get_index_blocks_path(folder, key).unlink(missing_ok=True)
+                remove_index(folder, key)
+    found += prune_units(
+        folder,
+        {entry["name"] for entry in found},
+        lambda key, record: find_prune_reason(
+            folder / UNITS,
+            key,
+            record,
+            should_delete_all=should_delete_all,
+            max_unused_days=max_unused_days,
+        ),
+        should_delete=should_delete,
+    )
     for path in sorted(folder.glob(".*.tmp-*")):
         if time.time() - path.stat().st_mtime > STALE_SECONDS:
             found.append(
@@ -169,6 +197,37 @@ def prune_token_cache(
             if should_delete:
                 path.unlink(missing_ok=True)
     return found
+
+
+def prune_units(
+    folder: Path,
+    pruned: Collection[str],
+    find_reason: Callable[[str, IndexRecord], str | None],
+    *,
+    should_delete: bool,
+) -> list[dict[str, Any]]:
+    """Remove units that no remaining index has, if there is a reason, and return which.
+
+    Other units stay: they may be waiting for the last part, or for an index of files of which some
+    have changed.
+    """
+    indexes = list_token_indexes(folder)
+    kept = {unit.name for key, record in indexes if key not in pruned for unit in record.units}
+    found = []
+    for key, record in list_token_indexes(folder / UNITS):
+        why = None if key in kept else find_reason(key, record)
+        if why is not None:
+            found.append({"name": f"{UNITS}/{key}", **summarize_index_record(record), "why": why})
+            if should_delete:
+                remove_index(folder / UNITS, key)
+    return found
+
+
+def remove_index(folder: Path, key: str) -> None:
+    """Remove the files of an index."""
+    get_index_record_path(folder, key).unlink(missing_ok=True)
+    get_index_tokens_path(folder, key).unlink(missing_ok=True)
+    get_index_blocks_path(folder, key).unlink(missing_ok=True)
 
 
 def find_prune_reason(

@@ -90,9 +90,14 @@ def summarize_tokens(tokens: NDArray[np.integer], *, source: str) -> TokenSummar
     Raises:
         ProblemsFound: A data problem if one is negative.
     """
-    digest = hashlib.sha256(f"{tokens.dtype.str} {tokens.shape}".encode())
+    return summarize_stream(tokens.ravel(order="K"), tokens.shape, source=source)
+
+
+def summarize_stream(tokens: TokenStream, shape: tuple[int, ...], *, source: str) -> TokenSummary:
+    """Summarize consecutive token ids like those of an array of this shape."""
+    digest = hashlib.sha256(f"{tokens.dtype.str} {shape}".encode())
     smallest, largest = 0, -1
-    for block in iter_token_blocks(tokens.ravel(order="K")):
+    for block in iter_token_blocks(tokens):
         digest.update(block.tobytes())
         smallest, largest = min(smallest, int(block.min())), max(largest, int(block.max()))
     if smallest < 0:
@@ -105,14 +110,14 @@ def summarize_tokens(tokens: NDArray[np.integer], *, source: str) -> TokenSummar
     return TokenSummary(digest.hexdigest(), largest)
 
 
-def iter_token_blocks(stream: NDArray[np.integer]) -> Iterator[NDArray[np.integer]]:
+def iter_token_blocks(stream: TokenStream) -> Iterator[NDArray[np.integer]]:
     """Yield consecutive blocks of a stream.
 
     Of a very large one, yields evenly spaced blocks, including the first and the last.
     """
-    length = HASH_BLOCK_BYTES // stream.itemsize
+    length = HASH_BLOCK_BYTES // stream.dtype.itemsize
     starts = range(0, len(stream), length)
-    if stream.nbytes > MAX_FULL_READ_BYTES:
+    if len(stream) * stream.dtype.itemsize > MAX_FULL_READ_BYTES:
         starts = (
             np.linspace(0, len(stream) - length, MAX_FULL_READ_BYTES // HASH_BLOCK_BYTES)
             .astype(np.int64)

@@ -19,7 +19,11 @@ from titanrun.components.data.document_split import (
     format_split,
     split_documents,
 )
-from titanrun.components.data.file_change_guard import UnchangedFile, find_file_state
+from titanrun.components.data.file_change_guard import (
+    UnchangedData,
+    UnchangedFile,
+    find_file_state,
+)
 from titanrun.components.data.spec.data_files import SourceFile, describe_files, is_file_unchanged
 from titanrun.components.data.token_blocks import (
     VerifiedTokens,
@@ -29,7 +33,9 @@ from titanrun.components.data.token_blocks import (
 )
 from titanrun.components.data.token_cache import (
     FORMAT,
+    UNITS,
     IndexRecord,
+    UnitEntry,
     compute_index_key,
     find_complete_index,
     get_file_hashes_path,
@@ -43,6 +49,7 @@ from titanrun.components.data.token_cache import (
 )
 from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
 from titanrun.components.data.token_writer import TokenWriter, fsync_folder
+from titanrun.components.data.unit_tokens import UnitTokens
 from titanrun.config.base import dump_config
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -86,6 +93,7 @@ class IndexSpec:
             folder, and returns the counts.
         holdout: Side of the split of the documents, None for all of them.
         document_noun: Name of a document in messages.
+        is_unit: Whether it is a part of another index, which checks the number of documents.
     """
 
     tokenizer_fingerprint: str
@@ -96,6 +104,7 @@ class IndexSpec:
     ]
     holdout: Holdout | None = None
     document_noun: str = "document"
+    is_unit: bool = False
 
     @property
     def all_settings(self) -> str:
@@ -118,7 +127,7 @@ class TokenIndex:
     The encoding of the ids depends on the `IndexSpec`.
     """
 
-    tokens: VerifiedTokens
+    tokens: VerifiedTokens | UnitTokens
     record: IndexRecord
     path: Path
 
@@ -132,8 +141,10 @@ class TokenIndex:
         """Number of documents."""
         return self.record.documents
 
-    def get_unchanged_file(self) -> UnchangedFile:
+    def get_unchanged_file(self) -> UnchangedData:
         """Return the file of the ids, to check that it stays as it is now."""
+        if isinstance(self.tokens, UnitTokens):
+            return self.tokens
         return UnchangedFile(
             self.path,
             state=find_file_state(self.path),
@@ -207,7 +218,7 @@ def open_or_build_index(
 
 def report_split(record: IndexRecord, spec: IndexSpec, source: str) -> None:
     """Check the sizes of both sides of a split, and log how many documents training leaves out."""
-    if spec.holdout is None:
+    if spec.holdout is None or spec.is_unit:
         return
     noun, sizes = spec.document_noun, (record.documents, record.other_side)
     check_split_sizes(spec.holdout, *sizes, noun=noun, source=source)
@@ -224,6 +235,8 @@ def find_token_index(folder: Path, key: str) -> TokenIndex | None:
     record = find_complete_index(folder, key)
     if record is None:
         return None
+    if record.units:
+        return open_units(folder, key, record)
     path, blocks = get_index_tokens_path(folder, key), get_index_blocks_path(folder, key)
     try:
         tokens = open_token_memmap(path)
@@ -242,6 +255,26 @@ def find_token_index(folder: Path, key: str) -> TokenIndex | None:
         write_block_digests(blocks, tokens, digests, index_digest=record.digest)
     discard = partial(get_index_record_path(folder, key).unlink, missing_ok=True)
     return TokenIndex(VerifiedTokens(tokens, digests, path=path, discard=discard), record, path)
+
+
+def open_units(folder: Path, key: str, record: IndexRecord) -> TokenIndex:
+    """Return an index that consists of units."""
+    units = folder / UNITS
+
+    def open_unit(unit: UnitEntry) -> TokenIndex:
+        index = find_token_index(units, unit.name)
+        if index is not None:
+            return index
+        get_index_record_path(units, unit.name).unlink(missing_ok=True)
+        raise problem_error(
+            "data",
+            f"'{get_index_tokens_path(units, unit.name)}' holds other tokens than were written",
+            path=("path",),
+            hint="titanrun data build --repair RECIPE tokenizes it anew",
+        )
+
+    tokens = UnitTokens(record.units, open_unit=open_unit)
+    return TokenIndex(tokens, record, get_index_record_path(folder, key))
 
 
 def build_token_index(
@@ -298,6 +331,8 @@ def build_token_index(
 
 def check_has_documents(counts: DocumentCounts, spec: IndexSpec, source: str) -> None:
     """Raise a problem if there are no documents, or none on one side of a split."""
+    if spec.is_unit:
+        return
     if spec.holdout is not None and counts.documents + counts.other_side:
         noun, sizes = spec.document_noun, (counts.documents, counts.other_side)
         check_split_sizes(spec.holdout, *sizes, noun=noun, source=source)

@@ -54,6 +54,7 @@ from titanrun.worker.build.build_stream_loader import (
     build_stream_loader,
     plan_training_streams,
 )
+from titanrun.worker.commands.build_units import Part, finish_units, tokenize_units
 from titanrun.worker.commands.dry_build import build_problem_to_dict
 
 DataRequest = dict[str, Any]
@@ -80,11 +81,26 @@ def main() -> int:
 
 
 def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
-    """Tokenize all datasets that are not cached, and return section and size of each."""
+    """Tokenize all datasets that are not cached, and return section and size of each.
+
+    With `part`, only the units of this part are tokenized, and the answer is their number.
+    """
     recipe = load_resolved_text(request["resolved"])
     folder = get_cache_folder(recipe, Path())
+    workers, part = request["workers"], Part(*(request["part"] or ()))
+    if request["part"]:
+        check_has_tokens(recipe)
+        tokenizer = build_tokenizer(recipe)
+        count = tokenize_units(recipe, tokenizer, part, num_workers=workers or 1)
+        return [{"part": request["part"], "units": count}]
     discarded = discard_damaged_indexes(folder) if request["repair"] else {}
     try:
+        if workers or request["finish"] or any(record.units for record in discarded.values()):
+            check_has_tokens(recipe)
+            tokenizer = build_tokenizer(recipe)
+            if not request["finish"]:
+                tokenize_units(recipe, tokenizer, part, num_workers=workers or 1)
+            finish_units(recipe, tokenizer)
         _, opened = open_datasets(recipe, preview=0)
     finally:
         repaired = finish_repair(folder, discarded)
@@ -173,14 +189,7 @@ def open_datasets(
 
     Of a stream, only the first `preview` sequences are read.
     """
-    if recipe.model.modality != "tokens":
-        hint = "open the files directly: a run reads only their names and captions"
-        raise problem_error(
-            "usage",
-            f"{recipe.model.name} trains on {recipe.model.modality}, "
-            "but only text can be tokenized and shown",
-            hint=hint,
-        )
+    check_has_tokens(recipe)
     tokenizer = build_tokenizer(recipe)
     opened: dict[str, IndexedDataset] = {
         "training": preview_stream(recipe, tokenizer, count=preview)
@@ -209,6 +218,18 @@ def open_datasets(
             max_rows=count_validation_rows(recipe),
         )
     return tokenizer, opened
+
+
+def check_has_tokens(recipe: Recipe) -> None:
+    """Raise a problem if the data of a recipe is not text."""
+    if recipe.model.modality != "tokens":
+        hint = "open the files directly: a run reads only their names and captions"
+        raise problem_error(
+            "usage",
+            f"{recipe.model.name} trains on {recipe.model.modality}, "
+            "but only text can be tokenized and shown",
+            hint=hint,
+        )
 
 
 def preview_stream(recipe: Recipe, tokenizer: Tokenizer | None, *, count: int) -> IndexedDataset:

@@ -1,6 +1,7 @@
 """Data files at a dataset's path, and detection of changed ones."""
 
 import hashlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ def describe_file(file: Path, known: SourceFile | None) -> SourceFile:
             status.st_mtime_ns,
         ):
             return known
-        settled = time.time() - status.st_mtime > MIN_SETTLED_SECONDS
+        mtime_ns = find_settled_mtime(status)
         with file.open("rb") as opened:
             sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
@@ -147,7 +148,13 @@ def describe_file(file: Path, known: SourceFile | None) -> SourceFile:
             path=("path",),
             hint="check the file's permissions",
         ) from None
-    return SourceFile(str(file), status.st_size, status.st_mtime_ns if settled else None, sha256)
+    return SourceFile(str(file), status.st_size, mtime_ns, sha256)
+
+
+def find_settled_mtime(status: os.stat_result) -> int | None:
+    """Return the time of a file that is about to be read, None if it may change again unseen."""
+    settled = time.time() - status.st_mtime > MIN_SETTLED_SECONDS
+    return status.st_mtime_ns if settled else None
 
 
 def is_file_unchanged(file: SourceFile) -> bool:
