@@ -6,10 +6,11 @@
     mutants.py titanrun/config/x.py:31  all mutants of this line
 
 A mutant lives in a copy of the repository, so that other work in the tree goes on. It meets the
-tests of its group that call its function, or that start processes, the fastest first; outside of
-functions all tests of its group. It is killed if one of them fails, or does not end. Each is
-printed with file, line, change and the test that failed. Equivalent mutants, listed in
-tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer than 90% are killed.
+tests of its group that call its function, or that start processes, those with its name and the
+fastest first; outside of functions all tests of its group. It is killed if one of them fails, or
+does not end. Each is printed with file, line, change and the test that failed. Equivalent
+mutants, listed in tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer than 90%
+are killed.
 """
 
 import argparse
@@ -306,20 +307,35 @@ def describe_end(result: Result) -> str:
 
 
 def select_tests(mutant: Mutant, copy: Path, records: Path, seconds: int) -> list[str]:
-    """Return the tests that may notice a mutant, the fastest first, for about `seconds`."""
-    times: dict[str, tuple[bool, float]] = {}
+    """Return the tests that may notice a mutant, for about `seconds`.
+
+    Those named after its function or module come first, then the fastest.
+    """
+    times: dict[str, tuple[bool, bool, float]] = {}
     function = mutant.function and f"{mutant.file}:{mutant.function}"
     for file in iter_test_files(copy, mutant.tests):
         record = read_record(records / name_record(copy, file))
         for test in record.get_tests(function):
-            times[test] = (test in record.starts_processes, record.seconds[test])
+            seconds_taken = record.seconds[test]
+            times[test] = (
+                test in record.starts_processes,
+                not is_near(mutant, test),
+                seconds_taken,
+            )
     chosen, total = [], 0.0
     for test in sorted(times, key=lambda test: times[test]):
-        total += times[test][1]
+        total += times[test][-1]
         if chosen and total > seconds:
             break
         chosen.append(test)
     return chosen
+
+
+def is_near(mutant: Mutant, test: str) -> bool:
+    """Return whether a test is named after the function of a mutant or after its module."""
+    function = (mutant.function or "").rpartition(".")[2]
+    name = test.replace("-", "_")
+    return f"test_{mutant.file.stem}.py" in name or (bool(function) and function in name)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from called_functions import FileOfCalls  # noqa: E402
 from forked_pytest import Result  # noqa: E402
-from mutants import choose_mutants, describe_end, iter_changes, iter_nodes  # noqa: E402
+from mutants import Mutant, choose_mutants, describe_end, is_near, iter_changes, iter_nodes  # noqa: E402
 
 SOURCE = """
 @dataclass(frozen=True)
@@ -66,3 +68,19 @@ def test_a_killed_mutant_names_the_test_that_failed() -> None:
     assert describe_end(Result("1", 1, output)) == "killed by tests/a.py::test_b[c-d]"
     assert describe_end(Result("1", None, "")) == "killed by its time limit"
     assert describe_end(Result("1", 0, "")) == "survived"
+
+
+@pytest.mark.parametrize(
+    ("test", "near"),
+    [
+        ("tests/problems/test_golden.py::test_text[steps-fit]", True),
+        ("tests/recipe/rules/test_schedule.py::test_other", True),
+        ("tests/recipe/rules/test_schedules.py::test_other", False),
+        ("tests/problems/test_golden.py::test_text[heads-fit]", False),
+    ],
+)
+def test_tests_named_after_a_function_or_its_module_meet_its_mutants_first(
+    test: str, near: bool
+) -> None:
+    file = Path("titanrun/recipe/rules/schedule.py")
+    assert is_near(Mutant(file, 1, 0, 1, "1", "2", "steps_fit", ()), test) == near
