@@ -11,8 +11,9 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TextIO
@@ -166,43 +167,56 @@ class ForkedLoop:
     """A plug-in of pytest: collects tests once, then runs some of them in each of several forks.
 
     Args:
-        cases: Names, each with the id of its tests and what is called before them.
+        cases: Names, each with the ids of its tests and what is called before them.
         limits: What each fork may take.
         report: Gets each result as soon as there is one.
     """
 
     def __init__(
         self,
-        cases: Sequence[tuple[str, str, Callable[[], object]]],
+        cases: Sequence[tuple[str, Sequence[str], Callable[[], object]]],
         limits: Limits,
         report: Callable[[Result], object],
     ) -> None:
         self.cases = cases
         self.limits = limits
         self.report = report
+        # of the fork that runs; pytest captures what it prints
+        self.failed = tempfile.TemporaryFile("w+")  # noqa: SIM115
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run every case instead of the tests themselves."""
         jobs = [
-            Job(name, lambda test=test, prepare=prepare: run_items(session, test, prepare))
-            for name, test, prepare in self.cases
+            Job(name, lambda tests=tests, prepare=prepare: self.run_case(session, tests, prepare))
+            for name, tests, prepare in self.cases
         ]
         for result in run_in_forks(jobs, limits=self.limits):
-            self.report(result)
+            self.failed.seek(0)
+            self.report(replace(result, output=self.failed.read() + result.output))
+            self.failed.truncate(0)
         return True
 
+    def run_case(
+        self, session: pytest.Session, tests: Sequence[str], prepare: Callable[[], object]
+    ) -> int:
+        """Run tests and note which of them fails."""
+        prepare()
+        items = select_items(session, tests)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                self.failed.seek(0)
+                self.failed.write(f"FAILED {item.nodeid}\n")
+                self.failed.flush()
+                # what fixtures opened ends with this process
+                return int(pytest.ExitCode.TESTS_FAILED)
+        return int(pytest.ExitCode.OK if items else pytest.ExitCode.NO_TESTS_COLLECTED)
 
-def run_items(session: pytest.Session, test: str, prepare: Callable[[], object]) -> int:
-    """Run what was collected of one test and return the exit code that pytest would have."""
-    prepare()
-    items = [
-        item for item in session.items if item.nodeid == test or item.nodeid.startswith(f"{test}[")
-    ]
-    if not items:
-        return int(pytest.ExitCode.NO_TESTS_COLLECTED)
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.testsfailed:
-            # what fixtures opened ends with this process
-            return int(pytest.ExitCode.TESTS_FAILED)
-    return int(pytest.ExitCode.OK)
+
+def select_items(session: pytest.Session, tests: Sequence[str]) -> list[pytest.Item]:
+    """Return what was collected of tests; one without its parameters stands for all of them."""
+    items: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in session.items:
+        for name in {item.nodeid, item.nodeid.partition("[")[0]}:
+            items[name].append(item)
+    return [item for test in tests for item in items[test]]

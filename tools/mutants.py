@@ -7,8 +7,9 @@
 
 A mutant lives in a copy of the repository, so that other work in the tree goes on. It meets the
 tests of its group that call its function, or that start processes, those with its name and the
-fastest first; outside of functions all tests of its group. It is killed if one of them fails, or
-does not end. Each is printed with file, line, change and the test that failed. Equivalent
+fastest first; outside of functions all tests of its group. Those of functions meet tests that are
+imported already, and what survives that those of a process of its own. It is killed if one of them
+fails, or does not end. Each is printed with file, line, change and the test that failed. Equivalent
 mutants, listed in tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer than 90%
 are killed.
 """
@@ -17,18 +18,18 @@ import argparse
 import ast
 import compileall
 import os
-import py_compile
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from called_functions import CallRecorder, iter_test_files, name_record, read_record
 from forked_pytest import FAULT, PRELOADED, Job, Limits, Result, preload, run_in_forks, run_pytest
+from mutant_session import Trial, is_noticed, run_trials, write_line
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -105,9 +106,10 @@ def main() -> int:
         records = options.calls or Path(scratch, "calls")
         records.mkdir(exist_ok=True)
         record_calls(chosen, copies[0], records)
-        survivors, late = run_mutants(chosen, copies, records, options.seconds)
+        rest = run_in_sessions(chosen, copies, records, options.seconds)
+        survivors = run_mutants(rest, copies, records, options.seconds)
     score = 1 - len(survivors) / max(len(chosen), 1)
-    print(f"{score:.1%} of {len(chosen)} mutants killed, {late} of them for they did not end")
+    print(f"{score:.1%} of {len(chosen)} mutants killed")
     return int(score < WANTED_SCORE)
 
 
@@ -211,11 +213,10 @@ def is_text(node: ast.BinOp) -> bool:
 
 
 def copy_repository(folder: Path) -> Path:
-    """Copy the tree; bytecode is valid by the digest of its source, so a mutant is compiled."""
-    ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs", "*_cache")
+    """Copy the tree with its bytecode, of which that of a mutant is too old."""
+    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "*_cache")
     shutil.copytree(ROOT, folder, ignore=ignored)
-    mode = py_compile.PycInvalidationMode.CHECKED_HASH
-    compileall.compile_dir(folder / "titanrun", quiet=2, invalidation_mode=mode)
+    compileall.compile_dir(folder / "titanrun", quiet=2)
     return folder
 
 
@@ -247,12 +248,52 @@ def enter_copy(copy: Path) -> None:
     sys.path.insert(0, str(copy))
 
 
+def run_in_sessions(
+    mutants: list[Mutant], copies: list[Path], records: Path, seconds: int
+) -> list[Mutant]:
+    """Return the mutants that are left when tests, collected once, have met those of functions.
+
+    Tests that start processes are left to `run_mutants`, as is what runs on import.
+    """
+    killed = copies[0].parent / "killed"
+    killed.mkdir()
+    trials = {
+        str(number): Trial(str(number), mutant.file, mutant.function, source, tests)
+        for number, mutant in enumerate(mutants)
+        if mutant.function is not None
+        and (source := change_source((copies[0] / mutant.file).read_bytes(), mutant))
+        and (tests := select_tests(mutant, copies[0], records, seconds, with_processes=False))
+    }
+
+    def run_share(copy: Path, names: list[str], console: int) -> int:
+        enter_copy(copy)
+
+        def report(result: Result) -> None:
+            if is_noticed(result):
+                write_line(console, f"{describe_end(result)}: {mutants[int(result.name)]}")
+                (killed / result.name).touch()
+
+        own = [replace(trials[name], file=copy / trials[name].file) for name in names]
+        return run_trials(copy, own, TOO_LONG, report)
+
+    shares = {copy: list(trials)[number :: len(copies)] for number, copy in enumerate(copies)}
+    console = os.dup(1)
+    jobs = [
+        Job(str(copy), lambda copy=copy, names=names: run_share(copy, names, console))
+        for copy, names in shares.items()
+    ]
+    for result in run_in_forks(jobs, processes=len(copies)):
+        if result.exit_code not in (0, NO_TESTS):
+            raise RuntimeError(result.output)
+    return [one for number, one in enumerate(mutants) if not (killed / str(number)).exists()]
+
+
 def run_mutants(
     mutants: list[Mutant], copies: list[Path], records: Path, seconds: int
-) -> tuple[list[Mutant], int]:
-    """Return the mutants that no test notices, and how many did not end; print each at once."""
+) -> list[Mutant]:
+    """Return the mutants that no test notices in a process that imports them; print each."""
     free, used = list(copies), dict[str, tuple[Mutant, Path, bytes]]()
-    survivors, late = [], 0
+    survivors = []
 
     def iter_jobs() -> Iterator[Job]:
         for number, mutant in enumerate(mutants):
@@ -264,19 +305,22 @@ def run_mutants(
         mutant, copy, source = used.pop(result.name)
         (copy / mutant.file).write_bytes(source)
         free.append(copy)
-        late += result.exit_code is None
         if is_survivor(result):
             survivors.append(mutant)
         print(f"{describe_end(result)}: {mutant}", flush=True)
-    return survivors, late
+    return survivors
 
 
 def write_change(copy: Path, mutant: Mutant) -> bytes:
     """Write a mutant into a copy and return the source as it was."""
     source = (copy / mutant.file).read_bytes()
-    text = mutant.text.encode()
-    (copy / mutant.file).write_bytes(source[: mutant.start] + text + source[mutant.end :])
+    (copy / mutant.file).write_bytes(change_source(source, mutant))
     return source
+
+
+def change_source(source: bytes, mutant: Mutant) -> bytes:
+    """Return the text of a file with a mutant."""
+    return source[: mutant.start] + mutant.text.encode() + source[mutant.end :]
 
 
 def run_tests(copy: Path, tests: list[str]) -> int:
@@ -306,7 +350,9 @@ def describe_end(result: Result) -> str:
     return f"killed by {failed[1] if failed else f'exit code {result.exit_code}'}"
 
 
-def select_tests(mutant: Mutant, copy: Path, records: Path, seconds: int) -> list[str]:
+def select_tests(
+    mutant: Mutant, copy: Path, records: Path, seconds: int, *, with_processes: bool = True
+) -> list[str]:
     """Return the tests that may notice a mutant, for about `seconds`.
 
     Those named after its function or module come first, then the fastest.
@@ -324,6 +370,8 @@ def select_tests(mutant: Mutant, copy: Path, records: Path, seconds: int) -> lis
             )
     chosen, total = [], 0.0
     for test in sorted(times, key=lambda test: times[test]):
+        if times[test][0] and not with_processes:
+            continue
         total += times[test][-1]
         if chosen and total > seconds:
             break

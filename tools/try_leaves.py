@@ -91,7 +91,7 @@ class FileOfTests:
     def run(self) -> int:
         """Try every setting and return pytest's exit code."""
         tests = {name: f"tests/{table()[name]}" for name in self.names}
-        cases = [(name, test, lambda name=name: leave_out(name)) for name, test in tests.items()]
+        cases = [(name, [test], lambda name=name: leave_out(name)) for name, test in tests.items()]
         loop = ForkedLoop(cases, TOO_LONG, self.report)
         code = run_pytest(ROOT, ["-m", "", *dict.fromkeys(tests.values())], loop)
         return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code

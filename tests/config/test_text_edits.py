@@ -4,8 +4,9 @@ from typing import Literal
 
 import pytest
 
-from titanrun.config.problems import Origin, SourceText
+from titanrun.config.problems import Fix, Origin, SourceText
 from titanrun.config.text_edits import (
+    apply_text_edits,
     build_quote_fix,
     build_unquote_fix,
     build_word_fix,
@@ -61,3 +62,17 @@ def test_quotes_come_off_numbers_and_switches_only_and_go_on_plain_text() -> Non
     fix = build_quote_fix(origin("a: 1.50", "1.50"))
     assert fix is not None and fix.replacement == '"1.50"'
     assert build_quote_fix(origin("a: [1]", "[1]")) is None
+
+
+def test_edits_replace_their_words_and_leave_the_rest_as_it_is() -> None:
+    text = "first: 1\r\n{a: wrod, b: 2}  # wrod\r\n"
+    source = SourceText("r.yaml", text)
+    word, whole = Origin(source, 2, 5, 9), Origin(source, 2, 1, 16)
+    number = Origin(source, 2, 14, 15)
+    fixes = [Fix(number, "30"), Fix(word, "word"), Fix(number, "30")]
+    assert apply_text_edits(text, fixes) == text.replace("a: wrod, b: 2", "a: word, b: 30")
+    # of two that overlap the first stays
+    assert apply_text_edits(text, [Fix(word, "word"), Fix(whole, "x")]) == text.replace(
+        "{a: wrod, b: 2}", "x"
+    )
+    assert apply_text_edits(text, []) == text

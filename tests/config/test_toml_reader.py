@@ -177,6 +177,17 @@ def test_syntax_errors_are_put_in_plain_words(text: str, column: int, words: str
     assert (problem.code, problem.origin.line, problem.origin.column) == ("syntax", 1, column)
 
 
+@pytest.mark.parametrize(("line", "column"), [("a = 1 b", 7), ("a =", 4)])
+@pytest.mark.parametrize("num_lines", [0, 1, 10])
+def test_an_error_has_its_place_in_a_file_of_windows_too(
+    num_lines: int, line: str, column: int
+) -> None:
+    unix = "".join(f"x{number} = 1\n" for number in range(num_lines)) + f"{line}\nc = 2\n"
+    for text in (unix, unix.replace("\n", "\r\n")):
+        origin = problem_of(text).origin
+        assert origin is not None and (origin.line, origin.column) == (num_lines + 1, column)
+
+
 @pytest.mark.parametrize("text", ["a = 010", "a = [1, 010]", "a = {b = -010}"])
 def test_a_leading_zero_is_ambiguous_here_too(text: str) -> None:
     problem = problem_of(text)

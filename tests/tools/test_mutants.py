@@ -3,6 +3,7 @@
 import ast
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,6 +12,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from called_functions import FileOfCalls  # noqa: E402
 from forked_pytest import Result  # noqa: E402
+from mutant_session import Trial, apply_trial  # noqa: E402
 from mutants import Mutant, choose_mutants, describe_end, is_near, iter_changes, iter_nodes  # noqa: E402
 
 SOURCE = """
@@ -84,3 +86,14 @@ def test_tests_named_after_a_function_or_its_module_meet_its_mutants_first(
 ) -> None:
     file = Path("titanrun/recipe/rules/schedule.py")
     assert is_near(Mutant(file, 1, 0, 1, "1", "2", "steps_fit", ()), test) == near
+
+
+def test_a_change_reaches_methods_that_are_imported_already(tmp_path: Path) -> None:
+    file = tmp_path / "box.py"
+    file.write_text("class Box:\n    @property\n    def size(self):\n        return 1\n")
+    module = ModuleType("box")
+    exec(compile(file.read_text(), str(file), "exec"), module.__dict__)
+    box = module.Box()
+    changed = file.read_bytes().replace(b"1", b"2")
+    apply_trial(Trial("0", file, "Box.size", changed, []))
+    assert (box.size, file.read_bytes()) == (2, changed)
