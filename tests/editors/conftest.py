@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 CACHE = Path.home() / ".cache" / "titanrun-tests" / "editors"
-PACKAGES = ("yaml-language-server@1", "@taplo/cli@0.7", "@microsoft/jest-sarif@1.0.0-beta.0")
+PACKAGES = (
+    "yaml-language-server@1",
+    "@taplo/cli@0.7",
+    "@microsoft/jest-sarif@1.0.0-beta.0",
+    "ajv@8",
+)
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +22,7 @@ def tools() -> Path:
     if npm is None:
         pytest.skip("npm is not installed")
     folder = CACHE / "node_modules" / ".bin"
-    needed = ("yaml-language-server", "taplo", "../@microsoft/jest-sarif")
+    needed = ("yaml-language-server", "taplo", "../@microsoft/jest-sarif", "../ajv/dist/2020.js")
     if not all((folder / name).exists() for name in needed):
         CACHE.mkdir(parents=True, exist_ok=True)
         command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(CACHE), *PACKAGES]
