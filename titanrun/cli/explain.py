@@ -44,12 +44,15 @@ def run(arguments: list[str]) -> int:
             hint="run titanrun explain training.steps, or titanrun explain --all",
         )
     from titanrun.recipe.reference.explain import explain_word
+    from titanrun.recipe.reference.tool_words import find_tool_word
 
+    together = " ".join(options.word)
+    words = [together] if find_tool_word(together) else options.word
     if options.json:
-        for word in options.word:
+        for word in words:
             print(json.dumps({"word": word, "text": explain_word(word)}, ensure_ascii=False))
         return 0
     columns = get_terminal_width()
-    text = "\n".join(explain_word(word, columns=columns) for word in options.word)
+    text = "\n".join(explain_word(word, columns=columns) for word in words)
     sys.stdout.write(wrap_to_width(text, columns))
     return 0

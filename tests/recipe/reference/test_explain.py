@@ -5,6 +5,7 @@ import pytest
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference.explain import explain_word
 from titanrun.recipe.reference.reference_search import MAX_HITS, search_reference
+from titanrun.recipe.reference.tool_words import TOOL_WORDS
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,45 @@ def test_a_word_is_searched_in_names_and_descriptions(word: str, first: str) -> 
     assert len(lines) <= MAX_HITS + 1
     assert max(map(len, lines)) <= 80
     assert all(explain_word(line.split()[0]) for line in lines[:MAX_HITS])
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        ("lora_r", "converters.rank"),
+        ("lora_alpha", "converters.alpha"),
+        ("lora_dropout", "converters.dropout"),
+        ("max_samples", "training.steps"),
+        ("validation_split", "validation.holdout"),
+        ("val_set_size", "validation.holdout"),
+        ("deepspeed", "parallelism.data_parallel_shard_degree"),
+        ("fsdp", "parallelism.data_parallel_shard_degree"),
+        ("early stopping", "checkpoint.keep_best"),
+        ("gradient_accumulation_steps", "training.global_batch_size"),
+        ("per_device_train_batch_size", "training.local_batch_size"),
+        ("num_train_epochs", "training.epochs"),
+        ("max_seq_length", "training.seq_len"),
+        ("bf16", "training.mixed_precision_param"),
+        ("packing", "training.dataset.packing"),
+        ("Flash-Attention", "model.attention.backend"),
+        ("warmup_ratio", "lr_scheduler.warmup_ratio"),
+        ("save_steps", "checkpoint.interval"),
+        ("eval_steps", "validation.freq"),
+        ("logging_steps", "metrics.log_freq"),
+        ("report_to", "metrics.trackers"),
+    ],
+)
+def test_a_word_of_other_tools_leads_to_the_setting(word: str, path: str) -> None:
+    assert explain_word(word, columns=80).splitlines()[1].split()[0] == path
+
+
+def test_a_word_without_setting_names_the_command() -> None:
+    assert "titanrun push RUN OWNER/NAME" in explain_word("push_to_hub")
+
+
+def test_every_word_of_other_tools_leads_to_entries() -> None:
+    for word in TOOL_WORDS:
+        assert explain_word(word)
 
 
 def test_a_rule_is_found_by_a_word_of_its_description() -> None:

@@ -25,6 +25,7 @@ from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
 from titanrun.recipe.reference.reference_search import (
     format_search_result,
+    format_tool_word,
     list_words,
     search_reference,
 )
@@ -35,6 +36,7 @@ from titanrun.recipe.reference.schema_topics import (
     get_topics,
     list_explainable_paths,
 )
+from titanrun.recipe.reference.tool_words import find_tool_word
 from titanrun.recipe.rules.registry import RULES, get_active_rules
 
 INDENT = "  "
@@ -60,6 +62,8 @@ def explain_word(word: str, *, columns: int | None = None) -> str:
         explain_rule,
     )
     found = [text for explain in explainers for text in explain(word)]
+    if not found and (meant := find_tool_word(word)):
+        return format_tool_word(word, meant, columns)
     if not found and (entries := search_reference(word)):
         return format_search_result(word, entries, columns)
     if not found:

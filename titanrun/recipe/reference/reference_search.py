@@ -7,10 +7,12 @@ from textwrap import shorten
 
 from titanrun.config.field_docs import get_class_summary, get_field_docs
 from titanrun.config.pluralize import pluralize
+from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe.editing.key_synonyms import SYNONYMS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
 from titanrun.recipe.reference.schema_topics import get_topics
+from titanrun.recipe.reference.tool_words import ToolWord
 from titanrun.recipe.rules.registry import get_active_rules
 
 MAX_HITS = 10
@@ -101,15 +103,29 @@ def list_words() -> set[str]:
 
 def format_search_result(word: str, found: list[ReferenceEntry], columns: int | None) -> str:
     """Format the best entries with one line each, no wider than `columns`."""
-    shown = found[:MAX_HITS]
-    width = max(len(entry.title) for entry in shown)
     lines = [f"'{word}' is found in {pluralize(len(found), 'entry', 'entries')}:"]
+    lines += iter_reference_lines(found[:MAX_HITS], columns)
+    hidden = len(found) - MAX_HITS
+    lines += [f"  ... and {hidden:,} more; a longer word finds fewer"] if hidden > 0 else []
+    return "\n".join(lines) + "\n"
+
+
+def format_tool_word(word: str, meant: ToolWord, columns: int | None) -> str:
+    """Format what stands for a word of other tools, and the entries of its settings."""
+    entries = {entry.title: entry for entry in list_entries()}
+    head = f"'{word}' is a word of other tools. Here: " + (
+        meant.sentence or format_word_list(meant.paths)
+    )
+    lines = [head, *iter_reference_lines([entries[path] for path in meant.paths], columns)]
+    return "\n".join(lines) + "\n"
+
+
+def iter_reference_lines(shown: list[ReferenceEntry], columns: int | None) -> Iterator[str]:
+    """Yield title and first sentence of each entry, no wider than `columns`."""
+    width = max((len(entry.title) for entry in shown), default=0)
     for entry in shown:
         summary = re.split(r"(?<=[.;])\s", entry.text.strip(), maxsplit=1)[0].rstrip(".;")
         if columns is not None:
             room = max(columns - width - 4, MIN_SUMMARY_WIDTH)
             summary = shorten(summary, room, placeholder=" ...")
-        lines.append(f"  {entry.title:<{width}}  {summary}".rstrip())
-    hidden = len(found) - len(shown)
-    lines += [f"  ... and {hidden:,} more; a longer word finds fewer"] if hidden else []
-    return "\n".join(lines) + "\n"
+        yield f"  {entry.title:<{width}}  {summary}".rstrip()

@@ -1,0 +1,108 @@
+"""Words that other tools use for what titanrun calls otherwise, or does not have."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWord:
+    """What stands for a word of other tools: settings, and a sentence where they need one."""
+
+    paths: tuple[str, ...]
+    sentence: str = ""
+
+
+LORA_RANK = ToolWord(("converters.rank",), "a field of the converters lora and qlora")
+LORA_ALPHA = ToolWord(("converters.alpha",), "a field of the converters lora and qlora")
+LORA_DROPOUT = ToolWord(("converters.dropout",), "a field of the converters lora and qlora")
+LORA_TARGETS = ToolWord(
+    ("converters.target_modules",),
+    "a field of the converters lora and qlora; the model's own names, where q_proj is wq",
+)
+HOLDOUT = ToolWord(
+    ("validation.holdout",), "a share such as 0.05, or a number of documents, of training.dataset"
+)
+SAMPLE_LIMIT = ToolWord(
+    ("training.steps", "evaluation.tasks.limit"),
+    "no setting limits the training data: set the length of the run, or cut the file",
+)
+ZERO = ToolWord(
+    (
+        "parallelism.data_parallel_shard_degree",
+        "parallelism.fsdp_reshard_after_forward",
+        "training.enable_cpu_offload",
+    ),
+    "no setting of that name: FSDP2 shards weights, gradients and optimizer states, as ZeRO-3 does",
+)
+FSDP = ToolWord(
+    (
+        "parallelism.data_parallel_shard_degree",
+        "parallelism.data_parallel_replicate_degree",
+        "parallelism.fsdp_reshard_after_forward",
+        "training.enable_cpu_offload",
+    ),
+    "on by default where a run has several ranks",
+)
+EARLY_STOPPING = ToolWord(
+    ("checkpoint.keep_best", "validation.freq"),
+    "no setting ends a run early: keep the checkpoints with the lowest validation loss, and end a "
+    "run with `titanrun stop RUN`",
+)
+ACCUMULATION = ToolWord(
+    ("training.global_batch_size",),
+    "local_batch_size x data-parallel ranks x accumulation steps: the steps follow from it",
+)
+FLASH_ATTENTION = ToolWord(
+    ("model.attention.backend",),
+    "no setting of that name: sdpa takes PyTorch's flash kernel where device and mask allow it",
+)
+UPLOAD = ToolWord(
+    (), "no setting: `titanrun push RUN OWNER/NAME` uploads the model of a run with a card"
+)
+EVAL_FREQ = ToolWord(("validation.freq", "validation.enable"), "validation has to be enabled")
+LOG_FREQ = ToolWord(("metrics.log_freq",))
+TRACKERS = ToolWord(("metrics.trackers",), "a list such as [wandb]")
+
+TOOL_WORDS: dict[str, ToolWord] = {
+    "lora_r": LORA_RANK,
+    "lora_rank": LORA_RANK,
+    "lora_alpha": LORA_ALPHA,
+    "lora_dropout": LORA_DROPOUT,
+    "lora_target": LORA_TARGETS,
+    "lora_target_modules": LORA_TARGETS,
+    "max_samples": SAMPLE_LIMIT,
+    "max_train_samples": SAMPLE_LIMIT,
+    "validation_split": HOLDOUT,
+    "val_set_size": HOLDOUT,
+    "val_size": HOLDOUT,
+    "test_size": HOLDOUT,
+    "deepspeed": ZERO,
+    "zero3": ZERO,
+    "fsdp": FSDP,
+    "fsdp2": FSDP,
+    "early_stopping": EARLY_STOPPING,
+    "early_stopping_patience": EARLY_STOPPING,
+    "load_best_model_at_end": EARLY_STOPPING,
+    "gradient_accumulation_steps": ACCUMULATION,
+    "grad_accum_steps": ACCUMULATION,
+    "per_device_train_batch_size": ToolWord(("training.local_batch_size",)),
+    "micro_batch_size": ToolWord(("training.local_batch_size",)),
+    "num_train_epochs": ToolWord(("training.epochs",), "in place of training.steps"),
+    "num_epochs": ToolWord(("training.epochs",), "in place of training.steps"),
+    "max_seq_length": ToolWord(("training.seq_len",)),
+    "cutoff_len": ToolWord(("training.seq_len",)),
+    "flash_attention": FLASH_ATTENTION,
+    "flash_attn": FLASH_ATTENTION,
+    "attn_implementation": FLASH_ATTENTION,
+    "save_steps": ToolWord(("checkpoint.interval",)),
+    "eval_steps": EVAL_FREQ,
+    "eval_strategy": EVAL_FREQ,
+    "logging_steps": LOG_FREQ,
+    "report_to": TRACKERS,
+    "push_to_hub": UPLOAD,
+    "hub_model_id": UPLOAD,
+}
+
+
+def find_tool_word(word: str) -> ToolWord | None:
+    """Return what stands for a word, in any case and with any separators; None if unknown."""
+    return TOOL_WORDS.get("_".join(word.lower().replace("-", " ").split()))
