@@ -26,8 +26,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # before titanrun-core there was titanrun alone: removed after it, it would take the program with it
 UNINSTALL_OLD = ! $(BIN)/python -m pip show titanrun >/dev/null 2>&1 || $(BIN)/python -m pip show titanrun-core >/dev/null 2>&1 || $(PIP) uninstall --yes titanrun
 THREADS ?= 2
-# processes that share the tests' files out among themselves
-WORKERS ?= 2
+# processes that share the tests' files out among themselves; the fast tests wait half of the time
+WORKERS ?= 4
+SLOW_WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
 OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
@@ -45,10 +46,10 @@ test: $(VENV)/.installed-dev
 
 # what failed last runs first, then the files that take longest
 test-slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --failed-first $(PYTEST_ARGS) -m "slow and not endurance and not ($(OWN_TARGETS))"
+	$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile --failed-first $(PYTEST_ARGS) -m "slow and not endurance and not ($(OWN_TARGETS))"
 
 test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not ($(OWN_TARGETS))"
+	$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile -m "not ($(OWN_TARGETS))"
 
 # a Slurm on this machine: apt-get install -y slurmctld slurmd slurm-client
 test-slurm: $(VENV)/.installed-dev

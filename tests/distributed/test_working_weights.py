@@ -27,15 +27,24 @@ from titanrun.worker.build.build_parallelism import compile_model
 CPU = torch.device("cpu")
 BF16, FP32 = get_precision("float32", "bfloat16"), get_precision("float32", "float32")
 PASSES = 2
-SMALL = "dim: 64, n_layers: 2, n_heads: 4"
+SMALL = "dim: 64, n_heads: 4"
+LLAMA3 = f"name: llama3, flavor: debugmodel, n_layers: 2, {SMALL}"
+EXPERTS = "moe: {num_experts: 4, top_k: 2, hidden_dim: 96"
+LATENT = (
+    "q_lora_rank: 24, kv_lora_rank: 32, qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16"
+)
 FAMILIES = {
-    "llama3": "name: llama3, flavor: debugmodel, n_layers: 2",
-    "llama3_tied": "name: llama3, flavor: debugmodel, n_layers: 2, tie_word_embeddings: true",
-    "qwen3": "name: qwen3, flavor: debugmodel, n_layers: 2",
-    "gpt_oss": "name: gpt_oss, flavor: debugmodel, n_layers: 2, vocab_size: 2048",
-    "deepseek_v3": "name: deepseek_v3, flavor: debugmodel, n_layers: 2",
-    "llama4": "name: llama4, flavor: debugmodel_irope, n_layers: 4, every_n_layers_nope: 4",
+    "llama3": LLAMA3,
+    "llama3_tied": f"{LLAMA3}, tie_word_embeddings: true",
+    "qwen3": f"name: qwen3, flavor: debugmodel, n_layers: 2, {SMALL}, n_kv_heads: 2, head_dim: 16",
+    "gpt_oss": f"name: gpt_oss, flavor: debugmodel, n_layers: 2, vocab_size: 2048, {SMALL}, "
+    f"n_kv_heads: 2, head_dim: 16, {EXPERTS}}}",
+    "deepseek_v3": f"name: deepseek_v3, flavor: debugmodel, n_layers: 2, {SMALL}, {LATENT}, "
+    f"{EXPERTS}, num_shared_experts: 1}}",
+    "llama4": f"name: llama4, flavor: debugmodel_irope, n_layers: 4, every_n_layers_nope: 4, "
+    f"{SMALL}, n_kv_heads: 2, head_dim: 16, {EXPERTS}}}",
 }
+NARROW = ("model.dim=64", "model.n_heads=8")
 FP32_HEAD = "converters: [fp32_lm_head]\n"
 
 
@@ -208,12 +217,12 @@ def test_frozen_weights_get_no_gradients(tmp_path: Path) -> None:
     ["1F1B", pytest.param("ZBVZeroBubble", marks=pytest.mark.slow)],
 )
 def test_pipeline_stages_compute_with_copies_too(schedule: str) -> None:
-    mixed = "training.mixed_precision_param=bfloat16"
+    mixed = (*NARROW, "training.mixed_precision_param=bfloat16")
     pipeline = (
         "parallelism.pipeline_parallel_degree=2",
         f"parallelism.pipeline_parallel_schedule={schedule}",
     )
-    expected, found = train(1, [mixed]), train(2, [mixed, *pipeline], look=dtypes_between_stages)
+    expected, found = train(1, mixed), train(2, (*mixed, *pipeline), look=dtypes_between_stages)
     assert found.build_mask == [[torch.bfloat16]] * 2
     for line, wanted in zip(found.numbers, expected.numbers, strict=True):
         assert line["loss"] == pytest.approx(wanted["loss"], rel=2e-3)

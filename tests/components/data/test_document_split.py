@@ -75,12 +75,11 @@ def read_texts(
     """Return the text of each document of one side, in order."""
     tokenizer = tokenizer or ByteTokenizer()
     rows = open_side(config, folder, holdout, tokenizer, 4096)
-    found = [
-        tokenizer.decode(rows[index][0][start:end].tolist())
-        for index in range(len(rows))
-        for start, end in iter_document_spans(rows[index])
+    return [
+        tokenizer.decode(row[0][start:end].tolist())
+        for row in map(rows.__getitem__, range(len(rows)))
+        for start, end in iter_document_spans(row)
     ]
-    return found
 
 
 def read_both_sides(
