@@ -75,7 +75,7 @@ def test_runs_show_the_columns_that_fit(on_terminal: Show, tmp_path: Path) -> No
         write_run(tmp_path / "runs" / name, state=state)
     shown = on_terminal("runs", "ls")
     lines = read_lines(shown)
-    assert lines[0].split()[:4] == ["run", "state", "step", "loss"]
+    assert lines[0].split()[:5] == ["run", "state", "step", "last", "loss"]
     assert "\x1b[32mfinished\x1b[0m" in shown and "\x1b[1;31mfailed" in shown
     assert "1,200" in shown
     narrow = on_terminal("runs", "ls", columns=60)

@@ -115,6 +115,16 @@ def test_an_entry_says_what_the_files_say(
     }
 
 
+def test_the_table_says_which_losses_it_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a", losses=(3.0, 1.5, 2.0))
+    assert runs(["ls", str(tmp_path)]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    ends = [head.index(title) + len(title) for title in ("last loss", "best val")]
+    assert [line[:end].split()[-1] for end in ends] == ["2.00000", "2.50000"]
+
+
 def test_metrics_cut_short_by_a_crash_are_read_up_to_the_cut(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", losses=(3.0, 2.5))
     with (run / "metrics.jsonl").open("a") as file:

@@ -41,22 +41,24 @@ LS_SUMMARY = (
     "List the runs below a folder, oldest first. States: starting and running are alive; "
     "finished, preempted (stopped by a signal with nothing lost) and failed have ended and "
     "recorded it; crashed: the process died without a record; stale: on another machine, without "
-    f"a heartbeat for 15 minutes. The results are cached in {INDEX} in that folder, which may be "
+    "a heartbeat for 15 minutes. `last loss` is that of the last logged training step, `best val` "
+    "the lowest validation loss of all steps; --sort and --where call them loss and validation. "
+    f"The results are cached in {INDEX} in that folder, which may be "
     "deleted at any time."
 )
 TABLE_HEAD = (
     "run",
     "state",
     "step",
-    "loss",
-    "validation",
+    "last loss",
+    "best val",
     "tok/s",
     "duration",
     "started",
     "commit",
     "tags",
 )
-RIGHT_ALIGNED = {"step", "loss", "validation", "tok/s", "duration"}
+RIGHT_ALIGNED = {"step", "last loss", "best val", "tok/s", "duration"}
 # columns of TABLE_HEAD that a narrow terminal goes without, the least important first
 DROPPABLE = (8, 5, 6, 7, 9)
 STATE_STYLES: Mapping[str, Style] = {
