@@ -5,9 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from titanrun.cli.migrate import SOURCE_PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -83,3 +86,23 @@ def test_a_fresh_clone_trains(tmp_path: Path) -> None:
     assert ran.stderr.count("finished: ") == 2, ran.stderr
     assert re.search(r"finished +80/80", ran.stdout), ran.stdout
     assert re.search(r"finished +40/40", ran.stdout), ran.stdout
+
+
+def test_it_names_every_program_that_migrate_reads() -> None:
+    section = README.partition("## Coming from another tool")[2].partition("\n## ")[0]
+    assert re.findall(r"migration_(\w+)\.md", section) == list(SOURCE_PROGRAMS)
+
+
+def test_every_area_leads_to_a_page() -> None:
+    table = README.partition("## What is in it")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 10
+    assert [row for row in rows if not row.startswith("| [")] == []
+
+
+def test_the_installation_page_lists_every_extra() -> None:
+    section = (ROOT / "docs" / "install.md").read_text().partition("## Extras")[2]
+    named = set(re.findall(r"`([a-z0-9-]+)`", section.partition("`titanrun doctor`")[0]))
+    for file in ("pyproject.toml", "packages/titanrun/pyproject.toml"):
+        extras = tomllib.loads((ROOT / file).read_text())["project"]["optional-dependencies"]
+        assert set(extras) <= named
