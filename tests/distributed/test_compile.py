@@ -9,10 +9,13 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+from torch._inductor import metrics
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.compile import compile_layers, iter_compilable_modules
 from titanrun.distributed.precision import get_precision
+from titanrun.models.shared.moe import sum_outputs_by_product, sum_outputs_elementwise
 from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
@@ -36,6 +39,8 @@ EXPERTS = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 1, moe: {num_experts: 4, top_k: 2, "
     "hidden_dim: 64, num_shared_experts: 1}}"
 )
+
+GPT_OSS = "model={name: gpt_oss, flavor: debugmodel, n_layers: 1, vocab_size: 2048}"
 
 
 def resolved(folder: Path, *overrides: str, ranks: int | None = None) -> Recipe:
@@ -78,6 +83,20 @@ def test_what_is_compiled_is_what_the_recipe_says(
     assert (layers, is_compiled(build_loss(recipe))) == ([compiled[0]] * 3, compiled[1])
 
 
+@pytest.mark.parametrize(
+    ("recipe_name", "emulates"),
+    [("tensorwise", False), ("rowwise", True), ("rowwise_with_gw_hp", True)],
+)
+def test_scales_of_rows_see_the_rounding_of_uncompiled_code(
+    recipe_name: str, emulates: bool, tmp_path: Path
+) -> None:
+    converter = f"{{name: float8_linear, recipe_name: {recipe_name}, emulate: true}}"
+    recipe = resolved(tmp_path, *SMALL, "compile={enable: true}", f"converters=[{converter}]")
+    with inductor_config.patch(emulate_precision_casts=False):
+        compile_model(recipe, built(recipe))
+        assert inductor_config.emulate_precision_casts is emulates
+
+
 @pytest.mark.parametrize(("backend", "graphs"), [("eager", 0), ("aot_eager", 1)])
 def test_the_back_end_is_the_recipes(backend: str, graphs: int, tmp_path: Path) -> None:
     recipe = resolved(tmp_path, *SMALL, f"compile={{enable: true, backend: {backend}}}")
@@ -112,6 +131,44 @@ def test_of_a_layer_with_experts_all_but_the_experts_is_compiled(tmp_path: Path)
         "moe.router",
         "moe.shared_experts",
     ]
+
+
+@pytest.mark.parametrize("model", [EXPERTS, pytest.param(GPT_OSS, marks=pytest.mark.slow)])
+def test_element_wise_functions_between_products_of_experts_are_compiled(
+    model: str, tmp_path: Path
+) -> None:
+    recipe = resolved(tmp_path, model, "compile={enable: true, backend: aot_eager}")
+    plain, compiled = built(recipe), built(recipe)
+    compile_model(recipe, compiled)
+    (moe,) = get_moe_layers(compiled)
+    assert is_compiled(moe.sum_outputs) and is_compiled(moe.experts.activate)
+    torch._dynamo.reset()
+    losses = []
+    for each in (plain, compiled):
+        loss = each(torch.arange(64).view(2, 32)).square().mean()
+        loss.backward()
+        losses.append(loss.detach())
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=0)
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(
+            compiled.get_parameter(name).grad, parameter.grad, rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.slow  # inductor starts a C++ compiler
+def test_compiled_sums_of_expert_outputs_are_one_kernel_in_each_direction() -> None:
+    torch._dynamo.reset()
+    gates = torch.rand(64, 4, requires_grad=True)
+    outputs = torch.randn(64, 4, 32, dtype=torch.bfloat16, requires_grad=True)
+    before = metrics.generated_kernel_count
+    found = torch.compile(sum_outputs_elementwise)(gates, outputs)
+    assert metrics.generated_kernel_count == before + 1
+    found.float().sum().backward()
+    torch.testing.assert_close(found, sum_outputs_by_product(gates, outputs))
+    expected = torch.autograd.grad(
+        sum_outputs_by_product(gates, outputs).float().sum(), (gates, outputs)
+    )
+    torch.testing.assert_close((gates.grad, outputs.grad), expected)
 
 
 def test_every_back_end_of_torch_that_a_name_is_enough_for_can_be_chosen() -> None:

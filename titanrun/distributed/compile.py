@@ -33,6 +33,18 @@ def compile_layers(model: nn.Module, *, backend: str, experts: Collection[nn.Mod
             # an instance attribute, not a wrapper module: a wrapper would put its name into every
             # parameter's name
             part.forward = torch.compile(part.forward, backend=backend, fullgraph=True)
+        compile_functions(layer, backend=backend)
+
+
+def compile_functions(layer: nn.Module, *, backend: str) -> None:
+    """Compile the element-wise functions of a layer's experts, which are outside of its graphs.
+
+    The modules name them in `compiled_functions`. Expert parallelism changes the number of slots
+    with each pass: beyond torch's limit of recompilations they run uncompiled.
+    """
+    for module in layer.modules():
+        for name, function in getattr(module, "compiled_functions", {}).items():
+            setattr(module, name, torch.compile(function, backend=backend))
 
 
 def iter_compilable_modules(
@@ -45,6 +57,16 @@ def iter_compilable_modules(
     for name, part in module.named_children():
         if module not in experts or name != UNCOMPILED_CHILD:
             yield from iter_compilable_modules(part, experts)
+
+
+def emulate_precision_casts() -> None:
+    """Make inductor round to bf16 where uncompiled code does.
+
+    It otherwise keeps fp32 between fused operations, and the scales of rows in float8 are those of
+    other numbers.
+    """
+    settings: Any = import_module("torch._inductor.config")
+    settings.emulate_precision_casts = True
 
 
 def allow_second_backward() -> None:

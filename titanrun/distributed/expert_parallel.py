@@ -17,6 +17,7 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distr
 
 from titanrun.distributed.dtensor import silence_gather_warnings
 from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.row_permutation import invert_permutation, permute_rows
 
 EXPERT_DIM = 0
 
@@ -119,9 +120,10 @@ class TokenDispatcher:
             all_to_all_single_autograd(slots_SD, received, sent, self.group)
         )
         order_S = argsort_by_expert(received_RL, sum(received))
-        out_SD = self.insert_barrier(
-            experts(arrived_SD[order_S], received_RL.sum(0))[order_S.argsort()]
-        )
+        inverse_S = invert_permutation(order_S)
+        sorted_SD = permute_rows(arrived_SD, order_S, inverse_S)
+        out_SD = experts(sorted_SD, received_RL.sum(0))
+        out_SD = self.insert_barrier(permute_rows(out_SD, inverse_S, order_S))
         return self.insert_barrier(all_to_all_single_autograd(out_SD, sent, received, self.group))
 
 

@@ -7,11 +7,15 @@ import warnings
 import pytest
 import torch
 import torch.nn.attention.flex_attention
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
 
 from titanrun.distributed.torch_versions import adapt_varlen_kernel
 from titanrun.models.shared.attention import (
     BACKENDS,
+    KERNELS,
     FlexAttention,
+    FullAttention,
     SdpaAttention,
     VarlenAttention,
     build_attention_backend,
@@ -115,6 +119,21 @@ def test_scores_are_scaled_by_the_width_of_a_head_where_nothing_else_is_said():
     torch.testing.assert_close(
         SdpaAttention(CausalMask())(q, k, v).double(), expected, atol=1e-6, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("backend", [SdpaAttention(CausalMask()), FullAttention()])
+def test_kernels_are_tried_fastest_first(backend, monkeypatch):
+    orders, plain = [], F.scaled_dot_product_attention
+
+    def record(*arguments, **named):
+        orders.append(torch._C._get_sdp_priority_order())
+        return plain(*arguments, **named)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", record)
+    q, k, v, _ = inputs(4)
+    backend(q, k, v, None)
+    (order,) = orders
+    assert [SDPBackend(each) for each in order[: len(KERNELS)]] == KERNELS
 
 
 def test_what_is_causal_alone_needs_no_mask_written_out():

@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import Generator
 from torch.nn.functional import silu
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from titanrun.distributed.activation_checkpoint import apply_full_ac
 from titanrun.distributed.config import FullActivationCheckpointConfig
+from titanrun.distributed.row_permutation import invert_permutation, permute_rows
 from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, find_moe_problems
 from titanrun.models.shared.moe import Moe
 from titanrun.models.shared.moe_load_balance import LoadBalancer, get_moe_layers
@@ -116,6 +118,46 @@ def test_one_grouped_product_has_the_gradients_of_a_loop_over_experts():
         torch.testing.assert_close(
             grad, gradients[1][name], msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+class RecordOps(TorchDispatchMode):
+    """Records the names of all operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_gradient_of_a_slot_is_added_into_zeros():
+    with RecordOps() as recorded:
+        layer(top_k=3)(torch.randn(1, 12, DIM, requires_grad=True)).sum().backward()
+    assert "aten::index.Tensor" in recorded.names
+    assert not [name for name in recorded.names if "index_put" in name or "index_add" in name]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_a_tokens_copies_are_added_in_their_order(dtype):
+    generator = Generator().manual_seed(2)
+    x_ND = torch.randn(12, DIM, generator=generator).to(dtype).requires_grad_()
+    order_S = torch.randperm(36, generator=generator)
+    grad_SD = torch.randn(36, DIM, generator=generator).to(dtype)
+    slots_SD = permute_rows(x_ND, order_S, order_S.argsort(), copies=3)
+    slots_SD.backward(grad_SD)
+    assert torch.equal(slots_SD, x_ND[order_S // 3])
+    slot_of_copy = {copy: slot for slot, copy in enumerate(order_S.tolist())}
+    for token in range(12):
+        first, second, third = (grad_SD[slot_of_copy[3 * token + k]].float() for k in range(3))
+        # rounded once
+        assert torch.equal(x_ND.grad[token], (first + second + third).to(dtype))
+
+
+def test_the_inverse_of_a_permutation_needs_no_sort():
+    order = torch.randperm(50, generator=Generator().manual_seed(0))
+    assert torch.equal(invert_permutation(order), order.argsort())
 
 
 def test_an_expert_without_tokens_gets_a_gradient_of_zeros():

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, pad, scaled_dot_product_attention, silu
+from torch.nn.functional import interpolate, pad, silu
 
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.models.shared.attention import FullAttention
 
 # raw latents are shifted and scaled to a mean of about 0 and a variance of about 1
 SCALE, SHIFT = 0.3611, 0.1159
@@ -167,6 +168,7 @@ class SpatialAttention(nn.Module):
         super().__init__()
         self.norm = build_group_norm(width)
         self.q, self.k, self.v, self.proj_out = (nn.Conv2d(width, width, 1) for _ in range(4))
+        self.attention = FullAttention()
 
     def forward(self, h_BCHW: Tensor) -> Tensor:
         """Return the sum of the input and the attention output."""
@@ -175,9 +177,8 @@ class SpatialAttention(nn.Module):
             part(normed).flatten(2).transpose(1, 2).unsqueeze(1)
             for part in (self.q, self.k, self.v)
         )
-        attended_BCHW = (
-            scaled_dot_product_attention(q, k, v).squeeze(1).transpose(1, 2).reshape(h_BCHW.shape)
-        )
+        attended = self.attention(q, k, v, None)
+        attended_BCHW = attended.squeeze(1).transpose(1, 2).reshape(h_BCHW.shape)
         out: Tensor = h_BCHW + self.proj_out(attended_BCHW)
         return out
 

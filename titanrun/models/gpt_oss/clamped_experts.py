@@ -56,7 +56,7 @@ class ClampedExperts(StackedExperts):
     )
 
     def __init__(self, config: ClampedExpertSizes, *, dim: int) -> None:
-        super().__init__(use_grouped_mm=config.use_grouped_mm)
+        super().__init__(use_grouped_mm=config.use_grouped_mm, activate=apply_clamped_swiglu)
         experts, hidden = unwrap_auto(config.num_experts), unwrap_auto(config.hidden_dim)
         self.mlp1_weight = nn.Parameter(torch.empty(experts, 2 * hidden, dim))
         self.mlp1_bias = nn.Parameter(torch.empty(experts, 2 * hidden))
@@ -69,8 +69,13 @@ class ClampedExperts(StackedExperts):
         # cast like the matrices in `multiply`
         b1_EJ, b2_ED = (to_local(bias).to(x_SD.dtype) for bias in (self.mlp1_bias, self.mlp2_bias))
         expert_S = compute_slot_experts(counts_E, x_SD.size(0))
-        h_SF = apply_clamped_swiglu(
-            self.multiply("mlp1_weight", x_SD, counts_E) + b1_EJ[expert_S], self.config
+        limit = unwrap_auto(self.config.swiglu_limit)
+        alpha = unwrap_auto(self.config.swiglu_alpha)
+        assert limit is not None and alpha is not None, "clamped SwiGLU has both"
+        h_SF = self.activate(
+            self.multiply("mlp1_weight", x_SD, counts_E) + b1_EJ[expert_S],
+            limit=limit,
+            alpha=alpha,
         )
         bias_ED = scale_summed_bias(b2_ED, h_SF.size(1) / unwrap_auto(self.config.hidden_dim))
         return self.multiply("mlp2_weight", h_SF, counts_E) + bias_ED[expert_S]
@@ -83,10 +88,8 @@ class ClampedExperts(StackedExperts):
             truncated_normal_(weight, std=residual_std, bound=init.truncation, generator=generator)
 
 
-def apply_clamped_swiglu(h_SJ: Tensor, config: ClampedExpertSizes) -> Tensor:
+def apply_clamped_swiglu(h_SJ: Tensor, *, limit: float, alpha: float) -> Tensor:
     """Return (clamp(value) + 1) * gate * sigmoid(alpha * gate), with gates limited above."""
-    limit, alpha = unwrap_auto(config.swiglu_limit), unwrap_auto(config.swiglu_alpha)
-    assert limit is not None and alpha is not None, "clamped SwiGLU has both"
     gate_SF = h_SJ[..., ::2].clamp(max=limit)
     value_SF = h_SJ[..., 1::2].clamp(-limit, limit)
     return gate_SF * torch.sigmoid(alpha * gate_SF) * (value_SF + 1)

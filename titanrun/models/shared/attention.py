@@ -344,7 +344,8 @@ class FullAttention(nn.Module):
         self, q_BNSH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor, mask: None, sinks_N: None = None
     ) -> Tensor:
         """Return [B, N, S, H]. `mask` and `sinks_N` are in the interface of every back end."""
-        return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH)
+        with sdpa_kernel(KERNELS, set_priority=True):
+            return F.scaled_dot_product_attention(q_BNSH, k_BKTH, v_BKTH)
 
 
 BACKENDS: dict[str, type[SdpaAttention]] = {

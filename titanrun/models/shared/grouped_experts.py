@@ -39,13 +39,21 @@ class StackedExperts(nn.Module):
     etp_dims: Mapping[str, int | None]
     # replicated weights whose gradients on those ranks are partial sums
     partial_grad_names: frozenset[str] = frozenset()
+    # element-wise function between the products; compiled with the layer
+    activate: Callable[..., Tensor]
 
-    def __init__(self, *, use_grouped_mm: bool) -> None:
+    def __init__(self, *, use_grouped_mm: bool, activate: Callable[..., Tensor]) -> None:
         super().__init__()
+        self.activate = activate
         self.use_grouped_mm = use_grouped_mm
         self.grouped_mm: GroupedMM | None = None
         # set when the weights are split
         self.gradient_placements: Mapping[str, Sequence[Any]] = {}
+
+    @property
+    def compiled_functions(self) -> Mapping[str, Callable[..., Tensor]]:
+        """Attributes that are compiled with a layer."""
+        return {"activate": self.activate}
 
     def multiply(self, name: str, x_SI: Tensor, counts_E: Tensor) -> Tensor:
         """Multiply slots sorted by expert by the matrices `name`, [S, O].
@@ -79,7 +87,7 @@ class GroupedExperts(StackedExperts):
     etp_dims: Mapping[str, int | None] = MappingProxyType({"w1": 1, "w2": 2, "w3": 1})
 
     def __init__(self, config: MoeConfig, *, dim: int) -> None:
-        super().__init__(use_grouped_mm=config.use_grouped_mm)
+        super().__init__(use_grouped_mm=config.use_grouped_mm, activate=apply_swiglu)
         experts, hidden = unwrap_auto(config.num_experts), unwrap_auto(config.hidden_dim)
         self.w1 = nn.Parameter(torch.empty(experts, hidden, dim))
         self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
@@ -87,7 +95,9 @@ class GroupedExperts(StackedExperts):
 
     def forward(self, x_SD: Tensor, counts_E: Tensor) -> Tensor:
         """Return outputs [S, D] of slots sorted by expert. `counts_E` are the slots of each."""
-        h_SF = F.silu(self.multiply("w1", x_SD, counts_E)) * self.multiply("w3", x_SD, counts_E)
+        h_SF = self.activate(
+            self.multiply("w1", x_SD, counts_E), self.multiply("w3", x_SD, counts_E)
+        )
         return self.multiply("w2", h_SF, counts_E)
 
     def init_weights(
@@ -103,6 +113,11 @@ class GroupedExperts(StackedExperts):
             (self.w3, residual_std),
         ):
             truncated_normal_(weight, std=std, bound=init.truncation, generator=generator)
+
+
+def apply_swiglu(gate_SF: Tensor, value_SF: Tensor) -> Tensor:
+    """Return silu(gate) * value."""
+    return F.silu(gate_SF) * value_SF
 
 
 def choose_grouped_mm(

@@ -7,13 +7,15 @@ experts, K experts of one token, S = N * K slots (one token at one expert), F hi
 expert.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
 from titanrun.distributed.activation_checkpoint import is_recomputing
+from titanrun.distributed.row_permutation import invert_permutation, permute_rows
 from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, unwrap_auto
 from titanrun.models.shared.feed_forward import FeedForward
 from titanrun.models.shared.grouped_experts import GroupedExperts
@@ -92,6 +94,16 @@ class Router(nn.Module):
         return grouped_NGe.masked_fill(excluded_NG.unsqueeze(-1), float("-inf")).flatten(1)
 
 
+def sum_outputs_by_product(gates_NK: Tensor, out_NKD: Tensor) -> Tensor:
+    """Return the sum of each token's outputs, weighted by its gates in fp32: [N, D]."""
+    return torch.bmm(gates_NK.unsqueeze(1), out_NKD.float()).squeeze(1).type_as(out_NKD)
+
+
+def sum_outputs_elementwise(gates_NK: Tensor, out_NKD: Tensor) -> Tensor:
+    """Return the same sum without a matrix product: compiled, it is one kernel."""
+    return (gates_NK.unsqueeze(-1) * out_NKD.float()).sum(1).type_as(out_NKD)
+
+
 class Moe(nn.Module):
     """Mixture-of-experts layer: routed experts, and a shared one if the config has it.
 
@@ -99,6 +111,10 @@ class Moe(nn.Module):
     Expert parallelism installs one that sends the slots to the ranks that hold their experts.
     """
 
+    # attributes that are replaced by a compiled function
+    compiled_functions: ClassVar[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+        {"sum_outputs": sum_outputs_elementwise}
+    )
     expert_bias: Tensor | None
     tokens_per_expert: Tensor
 
@@ -113,6 +129,7 @@ class Moe(nn.Module):
             FeedForward(dim=dim, hidden_dim=shared_width) if shared_width else None
         )
         self.token_dispatcher: DispatchFn = run_experts_locally
+        self.sum_outputs: Callable[[Tensor, Tensor], Tensor] = sum_outputs_by_product
         self.forces_load_balance = False
         balanced = config.load_balance_coeff is not None
         self.register_buffer(
@@ -143,15 +160,16 @@ class Moe(nn.Module):
         """Return the experts' outputs for each token, summed with their gates: [N, D]."""
         top_k = unwrap_auto(self.config.top_k)
         order_S = routing.experts_NK.flatten().argsort(stable=True)
-        slots_SD = x_ND[order_S // top_k]
+        inverse_S = invert_permutation(order_S)
+        slots_SD = permute_rows(x_ND, order_S, inverse_S, copies=top_k)
         if self.config.score_before_experts:
             gates_S1 = routing.gates_NK.flatten()[order_S].unsqueeze(-1)
             slots_SD = (slots_SD.float() * gates_S1).type_as(x_ND)
         out_SD = self.token_dispatcher(self.experts, slots_SD, counts_E)
-        out_NKD: Tensor = out_SD[order_S.argsort()].unflatten(0, (-1, top_k))
+        out_NKD: Tensor = permute_rows(out_SD, inverse_S, order_S).unflatten(0, (-1, top_k))
         if self.config.score_before_experts:
             return out_NKD.sum(1)
-        return torch.bmm(routing.gates_NK.unsqueeze(1), out_NKD.float()).squeeze(1).type_as(x_ND)
+        return self.sum_outputs(routing.gates_NK, out_NKD)
 
     def init_weights(
         self, init: DecoderInitConfig, *, residual_std: float, generator: Generator | None

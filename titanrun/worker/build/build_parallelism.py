@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from titanrun.components.converters.config import Float8LinearConfig
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
 from titanrun.distributed.context_parallel_layout import SequenceSharding
@@ -226,9 +227,19 @@ def compile_model(recipe: Recipe, model: nn.Module, meshes: ParallelMeshes | Non
     if "model" in recipe.compile.components:
         if recipe.parallelism.pipeline_parallel_degree > 1:
             model_compile.allow_second_backward()
+        if has_rowwise_scales(recipe):
+            model_compile.emulate_precision_casts()
         model_compile.compile_layers(
             model, backend=recipe.compile.backend, experts=get_moe_layers(model)
         )
+
+
+def has_rowwise_scales(recipe: Recipe) -> bool:
+    """Return whether a float8 converter has a scale per row."""
+    return any(
+        isinstance(converter, Float8LinearConfig) and converter.recipe_name != "tensorwise"
+        for converter in recipe.converters
+    )
 
 
 def is_loss_parallel(recipe: Recipe) -> bool:
