@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCH = Path(__file__).parents[2] / "tools" / "bench"
 sys.path.insert(0, str(BENCH))
 
 from gpu import compare_sides, format_line  # noqa: E402
+from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
 from gpu_rows import ROWS  # noqa: E402
 
 LOSSES = [6.0, 5.5]
@@ -63,6 +65,27 @@ def test_flops_are_those_of_the_formula(name: str, flops: float) -> None:
     assert ROWS[name].flops_per_token == pytest.approx(flops, rel=2e-3)
 
 
+def test_flops_of_wide_heads_count_their_width() -> None:
+    # Qwen3 0.6B: 440 million weights of layers and 156 million of the head; attention of 2048
+    layer = 2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072
+    expected = 6 * (28 * layer + 1024 * 151936) + 12 * 28 * 2048 * 4096
+    assert ROWS["qwen3_0.6b"].flops_per_token == expected
+
+
+def test_updates_of_every_optimizer_are_measured_and_printed() -> None:
+    sizes = {"dim": 64, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 64}
+    found = measure_optimizers({**sizes, "vocab_size": 128}, torch.device("cpu"))
+    assert list(found) == list(OPTIMIZERS)
+    weights = create_weights({**sizes, "vocab_size": 128}, torch.device("cpu")).values()
+    count = sum(weight.numel() for weight in weights)
+    # weights and two means both ways, gradients once, 4 bytes each
+    traffic = found["adamw"]["gb_per_second"] * found["adamw"]["ms"] * 1e6
+    assert traffic == pytest.approx(count * 28)
+    ours = {"state": "done", "optimizers": found}
+    text = format_line({"row": "optimizers", "titanrun": ours, "verdict": "alone"})
+    assert all(name in text for name in OPTIMIZERS)
+
+
 def test_the_bare_loop_knows_nothing_of_titanrun() -> None:
     text = (BENCH / "gpu_bare.py").read_text()
     assert "import titanrun" not in text and "from titanrun" not in text
@@ -74,6 +97,8 @@ def test_the_whole_program_runs_at_toy_size(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     table = json.loads((tmp_path / "table.json").read_text())
-    assert [row["row"] for row in table] == ["1b_s4096", "8b_s4096", "8b_s4096_bf16_storage"]
+    names = ["1b_s4096", "8b_s4096", "8b_s4096_bf16_storage", "qwen3_0.6b", "optimizers"]
+    assert [row["row"] for row in table] == names
     # one model is written by hand, the other is titanrun's
-    assert all(row["loss_difference"] < 1e-4 for row in table)
+    assert all(row["loss_difference"] < 1e-4 for row in table[:3])
+    assert [row["verdict"] for row in table[3:]] == ["alone", "alone"]

@@ -123,7 +123,14 @@ def format_line(found: dict[str, Any]) -> str:
         else " " * 35
     )
     ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
-    return f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"
+    line = f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"
+    optimizers = ours.get("optimizers", {})
+    return "\n".join([line, *(format_update(name, each) for name, each in optimizers.items())])
+
+
+def format_update(name: str, found: dict[str, float]) -> str:
+    """Return the line of an optimizer's update."""
+    return f"  {name:<26} {found['ms']:>9,.2f} ms {found['gb_per_second']:>14,.1f} GB/s"
 
 
 def read_clocks() -> str | None:

@@ -82,6 +82,11 @@ def main() -> None:
     is_gpu = torch.cuda.is_available() and not is_toy
     device = torch.device("cuda" if is_gpu else "cpu")
     report.add("build", torch=torch.__version__, device=str(device))
+    if row.is_of_optimizers:
+        from gpu_optimizers import measure_optimizers
+
+        report.add("done", state="done", optimizers=measure_optimizers(row.sizes, device))
+        return
     open_side = open_titanrun if side == "titanrun" else open_bare
     with tempfile.TemporaryDirectory() as folder:
         measure(open_side(row, Path(rows_file), device, Path(folder)), row, report, is_gpu, is_toy)

@@ -20,6 +20,15 @@ EIGHT_B = {
     "hidden_dim": 14336,
     "vocab_size": 128256,
 }
+QWEN3_SMALL = {
+    "dim": 1024,
+    "n_layers": 28,
+    "n_heads": 16,
+    "n_kv_heads": 8,
+    "head_dim": 128,
+    "hidden_dim": 3072,
+    "vocab_size": 151936,
+}
 TOY = {
     "dim": 64,
     "n_layers": 2,
@@ -29,6 +38,10 @@ TOY = {
     "vocab_size": 512,
 }
 LLAMA = "llama3"
+TOY_QWEN3 = (
+    "{name: qwen3, flavor: debugmodel, dim: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2, "
+    "head_dim: 16, vocab_size: 512, feed_forward: {hidden_dim: 192}}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +56,8 @@ class Row:
         settings: lines of the recipe that only titanrun needs.
         bare: arguments of the bare loop. None: there is none to compare with.
         model: the recipe's model section. None: a Llama of `sizes`.
+        compiles: whether layers are compiled.
+        is_of_optimizers: whether updates alone are measured, by each optimizer.
     """
 
     what: str
@@ -53,16 +68,18 @@ class Row:
     bare: dict[str, Any] | None = None
     model: str | None = None
     compiles: bool = True
+    is_of_optimizers: bool = False
 
     @property
     def flops_per_token(self) -> int:
-        """FLOP of a token: 6 a weight but the embedding's, and 12 L D S for attention."""
+        """FLOP of a token: 6 a weight but the embedding's, and 12 L N H S for attention."""
         s = self.sizes
-        head_dim = s["dim"] // s["n_heads"]
-        attention = 2 * s["dim"] ** 2 + 2 * s["dim"] * head_dim * s["n_kv_heads"]
+        head_dim = s.get("head_dim", s["dim"] // s["n_heads"])
+        heads = s["n_heads"] * head_dim
+        attention = 2 * s["dim"] * heads + 2 * s["dim"] * head_dim * s["n_kv_heads"]
         layer = attention + 3 * s["dim"] * s["hidden_dim"]
         weights = s["n_layers"] * layer + s["dim"] * s["vocab_size"]
-        return 6 * weights + 12 * s["n_layers"] * s["dim"] * self.seq_len
+        return 6 * weights + 12 * s["n_layers"] * heads * self.seq_len
 
     def recipe(self, rows_file: Path, device: str) -> str:
         """Return titanrun's recipe."""
@@ -180,12 +197,22 @@ ROWS = {
         settings=(float8("rowwise"),),
         bare={"float8": "rowwise"},
     ),
+    "qwen3_0.6b": Row(
+        what="Qwen3 0.6B, bf16",
+        sizes=QWEN3_SMALL,
+        batch=4,
+        seq_len=4096,
+        model="{name: qwen3, flavor: 0.6B}",
+    ),
+    "optimizers": Row(
+        what="updates of 1B", sizes=ONE_B, batch=1, seq_len=64, is_of_optimizers=True
+    ),
     "debugmodel": Row(what="launch bound", sizes=TOY, batch=32, seq_len=512, bare={}),
 }
 
 
 # what differs at toy size, without float8 and compilation
-TOY_ROWS = ("1b_s4096", "8b_s4096", "8b_s4096_bf16_storage")
+TOY_ROWS = ("1b_s4096", "8b_s4096", "8b_s4096_bf16_storage", "qwen3_0.6b", "optimizers")
 
 
 def toy_row(row: Row) -> Row:
@@ -195,6 +222,14 @@ def toy_row(row: Row) -> Row:
         bare = {name: value for name, value in row.bare.items() if name != "float8"}
         bare["compiles"] = False
     settings = tuple(line for line in row.settings if not line.startswith("converters"))
+    model = None if row.model is None else TOY_QWEN3
     return replace(
-        row, sizes=TOY, batch=2, seq_len=64, bare=bare, settings=settings, compiles=False
+        row,
+        model=model,
+        sizes=TOY,
+        batch=2,
+        seq_len=64,
+        bare=bare,
+        settings=settings,
+        compiles=False,
     )
