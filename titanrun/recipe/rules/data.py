@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.components.data.chat_config import ConversationsConfig
 from titanrun.components.data.config import DatasetConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.spec.tokenizer_files import get_vocab_size
@@ -27,8 +28,22 @@ def text_needs_tokenizer(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 f"dataset '{dataset.name}' needs a tokenizer",
                 (place, ("tokenizer",), ("model", "hf_assets_path")),
-                hint="set tokenizer: {name: huggingface, path: ...}, or model.hf_assets_path",
+                hint=suggest_tokenizer(dataset),
             )
+
+
+def suggest_tokenizer(dataset: DatasetConfig) -> str:
+    """Return what to write for a dataset of texts or conversations without a tokenizer."""
+    hint = (
+        "write tokenizer: tiny for a trial, or model.hf_assets_path: FOLDER for a model that "
+        "titanrun download OWNER/NAME -o FOLDER fetched"
+    )
+    if not isinstance(dataset, ConversationsConfig) and not dataset.compares:
+        return f"{hint}, or tokenizer: {{name: huggingface, path: FOLDER}}"
+    return (
+        f"{hint}, or tokenizer: {{name: huggingface, path: FOLDER, chat_template: NAME}} where the "
+        "folder has no chat template of its own"
+    )
 
 
 @rule("validation-needs-dataset")
