@@ -35,7 +35,6 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "mutants.yaml"
 WANTED_SCORE = 0.9
-TOO_LONG = Limits(cpu_seconds=120, wall_seconds=1200)
 TESTS_FAILED, NO_TESTS = 1, 5
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -274,7 +273,7 @@ def run_in_sessions(
                 (killed / result.name).touch()
 
         own = [replace(trials[name], file=copy / trials[name].file) for name in names]
-        return run_trials(copy, own, TOO_LONG, report)
+        return run_trials(copy, own, limit_tests(seconds), report)
 
     shares = {copy: list(trials)[number :: len(copies)] for number, copy in enumerate(copies)}
     console = os.dup(1)
@@ -301,7 +300,7 @@ def run_mutants(
             used[str(number)] = (mutant, copy, write_change(copy, mutant))
             yield Job(str(number), lambda copy=copy, tests=tests: run_tests(copy, tests))
 
-    for result in run_in_forks(iter_jobs(), processes=len(copies), limits=TOO_LONG):
+    for result in run_in_forks(iter_jobs(), processes=len(copies), limits=limit_tests(seconds)):
         mutant, copy, source = used.pop(result.name)
         (copy / mutant.file).write_bytes(source)
         free.append(copy)
@@ -333,9 +332,9 @@ def is_survivor(result: Result) -> bool:
     """Return whether no test noticed a mutant.
 
     Raises:
-        RuntimeError: The tests could not be run.
+        RuntimeError: The tests could not be run, whatever the mutant does.
     """
-    if result.exit_code == FAULT:
+    if result.exit_code == FAULT or "ERROR: not found: " in result.output:
         raise RuntimeError(result.output)
     return result.exit_code in (0, NO_TESTS)
 
@@ -348,6 +347,11 @@ def describe_end(result: Result) -> str:
         return "killed by its time limit"
     failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", result.output, re.MULTILINE)
     return f"killed by {failed[1] if failed else f'exit code {result.exit_code}'}"
+
+
+def limit_tests(seconds: int) -> Limits:
+    """Return what tests may take that have taken about `seconds` without a mutant."""
+    return Limits(cpu_seconds=20 + 2 * seconds, wall_seconds=20 * (20 + 2 * seconds))
 
 
 def select_tests(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from titanrun.config.encoding import decode_source
+from titanrun.config.limits import MAX_BYTES
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
 from titanrun.config.read_source import read_source, read_source_text, read_value_text
 from titanrun.config.tree import Node, iter_nodes, to_plain_data
@@ -48,6 +49,16 @@ def test_the_suffix_decides_the_format(tmp_path: Path, name: str, text: str) -> 
     root = read_source(str(tmp_path / name))
     assert to_plain_data(root) == {"a": 1}
     assert root.origin.source.name == str(tmp_path / name)
+
+
+def test_a_file_may_have_as_many_bytes_as_the_limit_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_bytes(b"a: 1\n".ljust(MAX_BYTES, b"#"))
+    assert to_plain_data(read_source(str(path))) == {"a": 1}
+    path.write_bytes(b"a: 1\n".ljust(MAX_BYTES + 1, b"#"))
+    with pytest.raises(ProblemsFound) as found:
+        read_source(str(path))
+    assert [problem.code for problem in found.value.problems] == ["limit"]
 
 
 def test_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:

@@ -133,6 +133,15 @@ def test_a_duplicate_key_names_the_first_place(
     )
 
 
+def test_every_duplicate_key_is_told_but_no_more_than_anyone_reads() -> None:
+    def lines_of(count: int) -> list[int]:
+        repeated = "".join(f"k{number} = 1\nk{number} = 2\n" for number in range(count))
+        return [problem.origin.line for problem in problems_of(repeated) if problem.origin]
+
+    assert lines_of(3) == [2, 4, 6]
+    assert lines_of(150) == list(range(2, 202, 2))
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -70,6 +70,9 @@ def test_a_killed_mutant_names_the_test_that_failed() -> None:
     assert describe_end(Result("1", 1, output)) == "killed by tests/a.py::test_b[c-d]"
     assert describe_end(Result("1", None, "")) == "killed by its time limit"
     assert describe_end(Result("1", 0, "")) == "survived"
+    # else a record of tests that are gone would kill every mutant
+    with pytest.raises(RuntimeError, match="test_gone"):
+        describe_end(Result("1", 4, "ERROR: not found: a.py::test_gone\n"))
 
 
 @pytest.mark.parametrize(
