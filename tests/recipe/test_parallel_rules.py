@@ -107,3 +107,23 @@ def test_ranks_that_nobody_named_leave_the_shards_open(tmp_path: Path) -> None:
         "heads-divide-over-tp",
         "rows-divide-over-tp",
     ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "is_refused"),
+    [
+        # every rank has a part of each expert
+        ({"tp": 4}, True),
+        ({"tp": 4, "ep": 2, "etp": 4}, True),
+        # ranks keep experts whole
+        ({"tp": 4, "ep": 4, "etp": 1}, False),
+        ({"tp": 2}, False),
+    ],
+    ids=str,
+)
+def test_experts_are_split_equally_unless_ranks_keep_them_whole(
+    layout: dict[str, object], is_refused: bool, tmp_path: Path
+) -> None:
+    found = told(tmp_path, 8, f"{EXPERTS}, moe: {{hidden_dim: 90}}", **layout)
+    words = "moe.hidden_dim 90 is not divisible by tensor_parallel_degree 4"
+    assert any(problem.message == words for problem in found) == is_refused

@@ -121,3 +121,29 @@ def test_tokens_of_a_step_that_was_refused_do_not_move_the_bias_of_experts_later
     assert moe.tokens_per_expert.sum() == 8 * 12
     trained.optim_step(should_update=lambda norm: is_applied)
     assert not moe.tokens_per_expert.any()
+
+
+@pytest.mark.parametrize("takes_state", [True, False])
+def test_an_engine_that_moves_takes_its_weights_gradients_and_states_along(
+    takes_state: bool,
+) -> None:
+    trained = engine()
+    train(trained, 0)
+    trained.forward_backward(batch())
+    # stands for an accelerator: what is there takes no host memory
+    trained.device = torch.device("meta")
+    trained.to("meta", **({} if takes_state else {"optimizer": False}))
+    for weight in trained.model.parameters():
+        assert weight.is_meta and weight.grad is not None and weight.grad.is_meta
+    moments = [state["exp_avg"] for state in trained.optimizer.state.values()]
+    assert {moment.is_meta for moment in moments} == {takes_state}
+
+
+def test_an_engine_moves_to_the_host_and_back_only_and_gradients_not_alone() -> None:
+    trained = engine()
+    with pytest.raises(ValueError, match="only to the CPU and back"):
+        trained.to("meta")
+    with pytest.raises(ValueError, match="grad needs model"):
+        trained.to("cpu", model=False)
+    trained.to("cpu", model=False, grad=False)
+    trained.to("cpu")
