@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from titanrun.components.data.holdout import (
+from titanrun.components.data.spec.holdout_hash import (
     compute_holdout_hash,
     compute_holdout_threshold,
     compute_text_hash,
@@ -81,7 +81,7 @@ def test_column_keys_are_canonical_json() -> None:
 
 def test_the_module_imports_neither_torch_nor_datasets() -> None:
     code = (
-        "import sys; import titanrun.components.data.holdout; "
+        "import sys; import titanrun.components.data.spec.holdout_hash; "
         "assert not {'torch', 'datasets', 'pyarrow', 'fsspec'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

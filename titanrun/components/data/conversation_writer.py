@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
-from titanrun.components.data.holdout import (
-    compute_holdout_hash,
-    make_column_key,
-    make_messages_key,
-)
 from titanrun.components.data.loss_mask import MaskedConversation, build_loss_mask
 from titanrun.components.data.record_readers import LocatedRecord
 from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Conversation
 from titanrun.components.data.spec.file_columns import check_columns
+from titanrun.components.data.spec.holdout_hash import (
+    compute_holdout_hash,
+    make_column_key,
+    make_messages_key,
+)
 from titanrun.components.data.token_records import (
     ID_FACTOR,
     IN_LOSS,

@@ -10,12 +10,6 @@ from typing import Any
 from titanrun.components.data.config import DocumentsConfig, Filter
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
 from titanrun.components.data.file_spans import FileSpan, iter_span_records
-from titanrun.components.data.holdout import (
-    compute_holdout_hash,
-    compute_text_hash,
-    make_column_key,
-    make_text_key,
-)
 from titanrun.components.data.jsonl_reader import iter_file_lines, silence_datasets_library
 from titanrun.components.data.record_readers import (
     BadRecordHandler,
@@ -28,6 +22,12 @@ from titanrun.components.data.spec.file_columns import (
     check_columns,
     get_required_columns,
     parse_format_columns,
+)
+from titanrun.components.data.spec.holdout_hash import (
+    compute_holdout_hash,
+    compute_text_hash,
+    make_column_key,
+    make_text_key,
 )
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 

@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from titanrun.components.data.holdout import HASH_RANGE, compute_holdout_threshold
-from titanrun.components.data.spec.holdout_limits import MIN_DOCUMENTS, ONE_DOCUMENT_HINT
+from titanrun.components.data.spec.holdout_hash import HASH_RANGE, compute_holdout_threshold
+from titanrun.components.data.spec.holdout_limits import MIN_DOCUMENTS, describe_small_side
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 
@@ -43,7 +43,7 @@ class HeldOutDataTooSmall(ProblemsFound):
 
 
 class DocumentFilter(Protocol):
-    """Choice of documents by their hash, which is computed as in holdout.py."""
+    """Choice of documents by their hash, which is computed as in spec/holdout_hash.py."""
 
     by: str | None
     num_other_side: int
@@ -116,19 +116,17 @@ def check_split_sizes(
     is_held_too_small = held < MIN_DOCUMENTS and (holdout.is_validation or not holdout.is_part)
     if not is_held_too_small and (trained >= MIN_DOCUMENTS or holdout.is_validation):
         return
-    side = "held out" if is_held_too_small else "left to train on"
-    found = held if is_held_too_small else trained
-    total = documents + other_side
-    hint = f"each side needs {MIN_DOCUMENTS} or more: set another share, or use more data"
-    if total < 2 * MIN_DOCUMENTS:
-        hint = f"no share is enough for so few (a .txt file is one document): {ONE_DOCUMENT_HINT}"
-    problem = problem_error(
-        "conflict",
-        f"validation.holdout {holdout.size:g}: {found} of the "
-        f"{pluralize(total, noun)} of '{source}' would be {side}",
-        path=(HOLDOUT,),
-        hint=hint,
+    described = describe_small_side(
+        holdout.size,
+        held,
+        documents + other_side,
+        noun=noun,
+        source=source,
+        takes_number=not holdout.is_part,
     )
+    assert described is not None, "a side is too small"
+    message, hint = described
+    problem = problem_error("conflict", message, path=(HOLDOUT,), hint=hint)
     raise HeldOutDataTooSmall(problem.problems) if is_held_too_small else problem
 
 

@@ -8,13 +8,13 @@ from titanrun.components.data.conversation_writer import (
     write_masked_conversations,
 )
 from titanrun.components.data.document_split import DocumentFilter
-from titanrun.components.data.holdout import make_messages_key, make_pair_key
 from titanrun.components.data.loss_mask import MaskedConversation, mask_all_but_last_reply
 from titanrun.components.data.record_readers import LocatedRecord
 from titanrun.components.data.replies_config import (
     LabelledDatasetConfig,
     PreferenceDatasetConfig,
 )
+from titanrun.components.data.spec.holdout_hash import make_messages_key, make_pair_key
 from titanrun.components.data.spec.preference_formats import parse_labelled, parse_preference_pair
 from titanrun.components.data.token_writer import TokenWriter
 from titanrun.components.tokenizers.chat_template import ChatTemplate

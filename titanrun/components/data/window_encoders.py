@@ -27,7 +27,6 @@ from titanrun.components.data.conversation_writer import (
 from titanrun.components.data.document_reader import DocumentReader
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentSplit, Holdout
 from titanrun.components.data.encode_documents import iter_encoded_chunks
-from titanrun.components.data.holdout import compute_holdout_threshold
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.loss_mask import MaskedConversation
 from titanrun.components.data.packed_sequences import (
@@ -42,6 +41,7 @@ from titanrun.components.data.preference_writer import PreferencePairWriter
 from titanrun.components.data.record_readers import BadRecordHandler, LocatedRecord
 from titanrun.components.data.replies_config import PreferenceDatasetConfig
 from titanrun.components.data.spec.file_columns import RequiredColumns, get_required_columns
+from titanrun.components.data.spec.holdout_hash import compute_holdout_threshold
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.components.data.text_dataset import build_sequences
 from titanrun.components.data.token_index import TokenIndex, serialize_document_settings

@@ -19,6 +19,8 @@ REQUIRED_PATHS: tuple[DataPath, ...] = (
     ("training", "dataset", "name"),
 )
 DATASET: DataPath = ("training", "dataset")
+HOLDOUT: DataPath = ("validation", "holdout")
+SOME_HOLDOUT = 0.05
 MODEL: DataPath = ("model",)
 FLAVOR: DataPath = (*MODEL, "flavor")
 
@@ -26,10 +28,10 @@ FLAVOR: DataPath = (*MODEL, "flavor")
 def replace_broken_parts(tree: Node, touched: Collection[DataPath]) -> Node:
     """Return the sound part of a tree.
 
-    Broken data or model sizes are replaced by existing ones, so that the rest can be checked.
+    Broken data, holdout or model sizes are replaced by sound ones, so that the rest can be checked.
     """
     sound, written, families = (
-        replace_broken_dataset(remove_paths(tree, touched), touched),
+        replace_broken_values(remove_paths(tree, touched), touched),
         find_node(tree, MODEL),
         registry.load_choices(ModelConfig),
     )
@@ -60,24 +62,24 @@ def replace_broken_parts(tree: Node, touched: Collection[DataPath]) -> Node:
     )
 
 
-def replace_broken_dataset(sound: Node, touched: Collection[DataPath]) -> Node:
-    """Return the tree with the tiny corpus in place of a broken dataset."""
-    training = find_node(sound, DATASET[:-1])
-    if (
-        DATASET not in touched
-        or training is None
-        or not isinstance(training.value, dict)
-        or not isinstance(sound.value, dict)
-    ):
-        return sound
-    data = Node("tiny", training.origin)
-    return replace(
-        sound,
-        value={
-            **sound.value,
-            "training": replace(training, value={**training.value, "dataset": data}),
-        },
-    )
+def replace_broken_values(sound: Node, touched: Collection[DataPath]) -> Node:
+    """Return the tree with the tiny corpus in place of a broken dataset, and a sound holdout.
+
+    Without a value there would be no data, and validation would be off or without documents.
+    """
+    sound_values: dict[DataPath, str | float] = {DATASET: "tiny", HOLDOUT: SOME_HOLDOUT}
+    for path, plain in sound_values.items():
+        section = find_node(sound, path[:-1])
+        if (
+            path in touched
+            and section is not None
+            and isinstance(section.value, dict)
+            and isinstance(sound.value, dict)
+        ):
+            node = Node(plain, section.origin)
+            section = replace(section, value={**section.value, str(path[-1]): node})
+            sound = replace(sound, value={**sound.value, str(path[0]): section})
+    return sound
 
 
 def is_fatal_problem(problem: Problem) -> bool:

@@ -1,6 +1,9 @@
 """Rules about documents that training holds out for validation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from titanrun.components.data.chat_config import (
     ChatDatasetConfig,
@@ -14,9 +17,26 @@ from titanrun.components.data.config import (
     TinyDatasetConfig,
 )
 from titanrun.components.data.replies_config import RepliesConfig, TinyPairsConfig
+from titanrun.components.data.spec.chat_formats import CHAT_FORMATS
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
-from titanrun.components.data.spec.file_columns import check_columns, find_file_columns
-from titanrun.components.data.spec.holdout_limits import MIN_DOCUMENTS, ONE_DOCUMENT_HINT
+from titanrun.components.data.spec.file_columns import (
+    check_columns,
+    find_file_columns,
+    get_required_columns,
+)
+from titanrun.components.data.spec.holdout_hash import (
+    compute_holdout_hash,
+    compute_holdout_threshold,
+    make_column_key,
+    make_messages_key,
+    make_text_key,
+)
+from titanrun.components.data.spec.holdout_limits import (
+    MIN_DOCUMENTS,
+    ONE_DOCUMENT_HINT,
+    describe_small_side,
+)
+from titanrun.components.data.spec.json_lines import parse_jsonl_line
 from titanrun.config.base import iter_nested_configs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, ProblemsFound
@@ -27,6 +47,8 @@ from titanrun.recipe.rules.registry import RuleViolation, rule
 HOLDOUT: DataPath = ("validation", "holdout")
 HOLDOUT_BY: DataPath = ("validation", "holdout_by")
 TRAINING_DATASET: DataPath = ("training", "dataset")
+MAX_SPLIT_BYTES = 2**20
+"""Size of all files up to which their documents are split before a run, some milliseconds."""
 DOCUMENT_DATASETS = (
     DocumentsConfig,
     ConversationsConfig,
@@ -143,6 +165,79 @@ def holdout_has_enough_files(run: Recipe) -> Iterator[RuleViolation]:
                 hint=ONE_DOCUMENT_HINT,
                 code="data",
             )
+
+
+@rule("holdout-fills-both-sides", level="environment")
+def holdout_fills_both_sides(run: Recipe) -> Iterator[RuleViolation]:
+    """Require two documents on each side of validation.holdout.
+
+    A hash of each document decides which are held out, so that a share of few documents may hold
+    out none. Set a number of documents instead. Documents of small jsonl files are split here;
+    those of other data when they are tokenized.
+    """
+    size, dataset = run.validation.holdout, run.training.dataset
+    if size is None or dataset.is_streamed:
+        return
+    path = getattr(dataset, "path", None)
+    hashes = None
+    if isinstance(path, str) and matches_existing_path(path):
+        with suppress(
+            ProblemsFound, OSError, UnicodeDecodeError
+        ):  # the run names what is wrong with the files
+            hashes = hash_small_files(dataset, resolve_data_files(path), run.validation.holdout_by)
+    if not hashes:
+        return
+    threshold = (
+        compute_holdout_threshold(size)
+        if size < 1
+        else sorted(hashes)[min(int(size), len(hashes)) - 1] + 1
+    )
+    held = sum(one < threshold for one in hashes)
+    noun = "document" if isinstance(dataset, FilesConfig) else "conversation"
+    found = describe_small_side(size, held, len(hashes), noun=noun, source=str(path))
+    if found is not None:
+        message, hint = found
+        yield RuleViolation(message, (HOLDOUT, (*TRAINING_DATASET, "path")), hint=hint)
+
+
+def hash_small_files(
+    dataset: DatasetConfig, files: Sequence[Path], by: str | None
+) -> list[int] | None:
+    """Return the hash of each document, None if the files are large or need more than a parser."""
+    if isinstance(dataset, FilesConfig):
+        if dataset.format or dataset.filters or dataset.max_documents:
+            return None
+    elif not isinstance(dataset, ChatDatasetConfig):
+        return None
+    if any(file.suffix.lower() != ".jsonl" for file in files):
+        return None
+    if sum(file.stat().st_size for file in files) > MAX_SPLIT_BYTES:
+        return None
+    found = []
+    for file in files:
+        with file.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.isspace():
+                    place = f"'{file}' line {number}"
+                    found.append(hash_document(dataset, parse_jsonl_line(line, place), place, by))
+    return found
+
+
+def hash_document(
+    dataset: DatasetConfig, record: Mapping[str, Any], place: str, by: str | None
+) -> int:
+    """Return the hash of the document in a record, or of one of its columns."""
+    if by is not None:
+        check_columns(record, {by: HOLDOUT_BY}, place)
+        return compute_holdout_hash(make_column_key(record[by]))
+    if isinstance(dataset, FilesConfig):
+        check_columns(record, get_required_columns(dataset), place)
+        return compute_holdout_hash(make_text_key(str(record[dataset.column])))
+    assert isinstance(dataset, ChatDatasetConfig)
+    parse = CHAT_FORMATS[dataset.layout]
+    messages = parse(dict(record), dataset.get_columns(), place).messages
+    prompt = messages[:-1] if dataset.layout == "prompt_completion" else messages
+    return compute_holdout_hash(make_messages_key(prompt))
 
 
 def list_training_sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:

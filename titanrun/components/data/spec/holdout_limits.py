@@ -1,6 +1,40 @@
 """How many documents a split for validation needs. Torch-free."""
 
+from titanrun.config.pluralize import pluralize
+
 MIN_DOCUMENTS = 2
 """Documents that each side of a split needs."""
 ONE_DOCUMENT_HINT = "write a jsonl file with one document per line, or name more files"
 """Hint for data in which too few documents are large ones."""
+
+
+def describe_small_side(
+    size: float, held: int, total: int, *, noun: str, source: str, takes_number: bool = True
+) -> tuple[str, str] | None:
+    """Return message and hint of a split of which a side has too few documents, or None.
+
+    Args:
+        size: `validation.holdout`.
+        held: Number of documents that are held out.
+        total: Number of documents.
+        noun: Name of a document.
+        source: Path or name of the data.
+        takes_number: Whether `validation.holdout` may be a number of documents.
+    """
+    trained = total - held
+    if held >= MIN_DOCUMENTS and trained >= MIN_DOCUMENTS:
+        return None
+    side, found = ("held out", held) if held < MIN_DOCUMENTS else ("left to train on", trained)
+    message = (
+        f"validation.holdout {size:g}: {found} of the {pluralize(total, noun)} of '{source}' would "
+        f"be {side}"
+    )
+    rule = f"each side needs {MIN_DOCUMENTS} or more"
+    if total < 2 * MIN_DOCUMENTS:
+        few = "no share is enough for so few (a .txt file is one document)"
+        return message, f"{few}: {ONE_DOCUMENT_HINT}"
+    if not takes_number:
+        return message, f"{rule}: set another share, or use more data"
+    wanted = round(size * total) if size < 1 else int(size)
+    number = min(max(wanted, MIN_DOCUMENTS), total - MIN_DOCUMENTS)
+    return message, f"{rule}: set validation.holdout: {number} to hold out that many"
