@@ -132,6 +132,8 @@ def test_an_engine_that_moves_takes_its_weights_gradients_and_states_along(
     trained.forward_backward(batch())
     # stands for an accelerator: what is there takes no host memory
     trained.device = torch.device("meta")
+    trained.to("cpu")
+    assert not any(weight.is_meta for weight in trained.model.parameters())
     trained.to("meta", **({} if takes_state else {"optimizer": False}))
     for weight in trained.model.parameters():
         assert weight.is_meta and weight.grad is not None and weight.grad.is_meta
