@@ -14,6 +14,7 @@ from titanrun.recipe import builtins
 from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.reference.recipe_template import build_recipe_template
+from titanrun.recipe.resolving.read_recipe import find_recipe_file
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -174,6 +175,24 @@ def test_ls_filters_recipes_by_their_header(tmp_path: Path) -> None:
     )
     assert len(short.splitlines()) < len(long.splitlines()) / 3
     assert "memory:  1 GiB" in long and "memory:" not in short
+
+
+def test_a_recipe_has_the_names_of_its_tasks() -> None:
+    names = [name for entry in shipped_recipes.list_shipped_recipes() for name in set(entry.names)]
+    files = [entry.name for entry in shipped_recipes.list_shipped_recipes()]
+    # llama3_debug is shipped as YAML and as TOML
+    assert {name for name in names if names.count(name) > 1} == {"llama3_debug"}
+    for name, file in (
+        ("first_chat", "llama3_sft_debug.yaml"),
+        ("first_lora", "llama3_qlora_sft_debug.yaml"),
+        ("first_kto", "llama3_kto_debug.yaml"),
+        ("first_reward_model", "llama3_reward_debug.yaml"),
+        ("chat_qwen3_8b_lora", "qwen3_8b_sft_lora.yaml"),
+        ("chat_llama3_8b_qlora", "llama3_8b_qlora_sft.yaml"),
+    ):
+        assert file in files
+        assert shipped_recipes.get_shipped_recipe(name).name == file
+        assert Path(find_recipe_file(name)).name == file
 
 
 def test_recipes_with_adapters_are_found_by_their_method() -> None:

@@ -161,6 +161,7 @@ def print_recipes(entries: list[shipped_recipes.ShippedRecipe], options: Namespa
 def print_short_entry(entry: shipped_recipes.ShippedRecipe, width: int) -> None:
     """Print name, devices and purpose of a recipe in one line, cut at the terminal's edge."""
     devices, purpose = (entry.header.get(key, "") for key in ("devices", "purpose"))
+    purpose = f"{purpose} (also: {', '.join(entry.names[1:])})" if entry.names[1:] else purpose
     line = f"  {entry.name:<{width}}  {devices:<{DEVICES_WIDTH}}  {purpose}"
     columns = get_terminal_width()
     print(line if columns is None or len(line) <= columns else line[: columns - 3] + "...")
@@ -170,7 +171,7 @@ def print_long_entry(entry: shipped_recipes.ShippedRecipe, width: int) -> None:
     """Print name and header of a recipe."""
     columns = get_terminal_width()
     print(wrap_to_width(f"  {entry.name:<{width}}  {entry.header.get('purpose', '')}", columns))
-    for key in shipped_recipes.HEADER_KEYS[1:]:
+    for key in (*shipped_recipes.HEADER_KEYS[1:], *(("also",) if entry.names[1:] else ())):
         line = f"  {'':<{width}}    {key + ':':<9}{entry.header.get(key, '')}"
         print(wrap_to_width(line, columns))
 

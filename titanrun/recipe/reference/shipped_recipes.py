@@ -4,7 +4,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from titanrun.config.lazy_module import LazyModule
@@ -44,6 +44,12 @@ class ShippedRecipe:
     name: str
     path: Path
     header: dict[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names without suffix that a command takes: that of the file, then those in `# also:`."""
+        also = self.header.get("also", "").replace(",", " ").split()
+        return (str(PurePath(self.name).with_suffix("")), *also)
 
     @property
     def task(self) -> str:
@@ -136,7 +142,7 @@ def get_shipped_recipe(name: str, *, suffix: str = ".yaml") -> ShippedRecipe:
     """
     entries = list_shipped_recipes()
     for entry in entries:
-        if {entry.name, entry.path.name} & {name, name + suffix}:
+        if {entry.name, entry.path.name} & {name, name + suffix} or name in entry.names[1:]:
             return entry
     meant = find_closest(name, [entry.path.stem for entry in entries])
     known = format_word_list([entry.name for entry in entries], conjunction="and", max_words=99)

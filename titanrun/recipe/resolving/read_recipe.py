@@ -232,8 +232,7 @@ def find_recipe_file(file: str) -> str:
     if not is_absent(path) or any(not is_absent(path + suffix) for suffix in FORMATS):
         return file
     names = {
-        str(PurePath(entry.name).with_suffix("")): entry.path
-        for entry in shipped_recipes.list_shipped_recipes()
+        name: entry.path for entry in shipped_recipes.list_shipped_recipes() for name in entry.names
     }
     if path in names:
         return f"{names[path]}#{stage}" if stage is not None else str(names[path])
