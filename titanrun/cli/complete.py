@@ -195,7 +195,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("kinds",), ()),
         {
             **dict.fromkeys(f"--{key}" for key in shipped_recipes.HEADER_KEYS),
-            **make_flags("--json"),
+            **make_flags("--json", "--long"),
             "--plugins": "plugins",
         },
     ),
