@@ -18,6 +18,8 @@ from titanrun.distributed import replica_groups
 from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.replica_groups import ReplicaGroups
 from titanrun.distributed.step_attempt import StepAttempt
+from titanrun.training.replicas import synced_source
+from titanrun.training.replicas.synced_source import SyncedSource
 
 FOLDER = Path(sys.argv[1]).parent
 GROUP, RANK = int(os.environ["TITANRUN_GROUP"]), int(os.environ["RANK"])
@@ -27,11 +29,11 @@ FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
 class FaultyGroups(ReplicaGroups):
     """Replica groups with faults in front of, within and behind what they do for a step."""
 
-    step = 0
+    step, synced_step = 0, 0
 
     def start_attempt(self) -> StepAttempt:
         found = super().start_attempt()
-        self.step = found.step + 1
+        self.step = self.synced_step or found.step + 1
         die("before the backward pass", self.step)
         return found
 
@@ -42,6 +44,10 @@ class FaultyGroups(ReplicaGroups):
                 self._manager.allreduce(tensor)
             die("in the all-reduce", self.step)
         return super().all_reduce_sum_(tensor)
+
+    def start_average(self, tensor: Tensor) -> Any:
+        die("in the sync", self.step)
+        return super().start_average(tensor)
 
     def should_commit(self) -> bool:
         die("before the commit", self.step)
@@ -54,10 +60,21 @@ class FaultyGroups(ReplicaGroups):
             save = next(save for name, _, save in self._states if name == "tensors")
             found = hashlib.sha256()
             for name, tensor in sorted(save().items()):
-                found.update(name.encode() + to_local(tensor).numpy().tobytes())
+                # between syncs, each group has an optimizer state of its own
+                if name.startswith("model.") or not self.synced_step:
+                    found.update(name.encode() + to_local(tensor).numpy().tobytes())
             (FOLDER / f"digest-{GROUP}-{RANK}").write_text(found.hexdigest())
         super().close()
         die("at the end", self.step)
+
+
+class FaultySource(SyncedSource):
+    """Source of a group's steps that dies between two syncs."""
+
+    def on_update(self, step: int) -> None:
+        FaultyGroups.synced_step = step
+        die("between syncs", step)
+        super().on_update(step)
 
 
 def is_due(moment: str, step: int) -> bool:
@@ -73,4 +90,6 @@ def die(moment: str, step: int) -> None:
 
 faulty: Any = FaultyGroups
 replica_groups.ReplicaGroups = faulty
+faulty_source: Any = FaultySource
+synced_source.SyncedSource = faulty_source
 runpy.run_module("titanrun.worker", run_name="__main__")

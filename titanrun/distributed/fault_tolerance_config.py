@@ -1,13 +1,20 @@
 """The fault_tolerance section: replica groups that may fail while the others train on."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from titanrun.config.base import Config
 from titanrun.config.conflict import conflict_error
-from titanrun.config.fields import ReadWhen, performance
-from titanrun.config.types import PositiveInt
+from titanrun.config.fields import ReadWhen, numerics, performance
+from titanrun.config.types import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Text,
+)
 
 ENABLED = ReadWhen(
     "settings-need-replica-groups",
@@ -16,6 +23,37 @@ ENABLED = ReadWhen(
     "set fault_tolerance.enable: true, or remove it",
     values=(True,),
 )
+SYNCED = (
+    ENABLED,
+    ReadWhen(
+        "settings-need-semi-sync",
+        ".semi_sync_method",
+        "is null",
+        "set fault_tolerance.semi_sync_method, or remove it",
+        values=("local_sgd", "diloco"),
+    ),
+)
+OUTER = (
+    *SYNCED,
+    ReadWhen(
+        "settings-need-diloco",
+        ".semi_sync_method",
+        "is local_sgd",
+        "use semi_sync_method: diloco, or remove it",
+        values=("diloco",),
+    ),
+)
+COUNTED = (
+    *OUTER,
+    ReadWhen(
+        "listed-fragments-are-counted",
+        ".module_fqns_per_model_fragment",
+        "lists the fragments",
+        "remove one of the two",
+        values=(None,),
+    ),
+)
+QUANTIZED_SUMS = "groups that communicate over NCCL"
 
 
 class FaultToleranceConfig(Config):
@@ -45,6 +83,44 @@ class FaultToleranceConfig(Config):
         5000, unit="milliseconds", resume=True, read_when=ENABLED
     )
     """Time without a sign of life after which a group counts as lost."""
+    semi_sync_method: Literal["local_sgd", "diloco"] | None = numerics(None, read_when=ENABLED)
+    """Algorithm of groups that train on their own and agree every sync_steps steps: `local_sgd`
+    averages their weights, `diloco` applies the mean of what they changed by an outer optimizer.
+    null: they agree on every step."""
+    sync_steps: PositiveInt = numerics(5, unit="steps", read_when=SYNCED)
+    """Steps between two syncs of a weight."""
+    num_fragments: PositiveInt = numerics(1, read_when=COUNTED)
+    """Parts of the model that DiLoCo syncs in turn, one every sync_steps / num_fragments steps.
+    Layers are split evenly; embedding and head count as one layer each."""
+    module_fqns_per_model_fragment: tuple[tuple[Text, ...], ...] | None = numerics(
+        None, read_when=OUTER
+    )
+    """Names of the modules of each fragment. null: split by num_fragments."""
+    fragment_sync_delay: NonNegativeInt = numerics(0, unit="steps", read_when=OUTER)
+    """Steps that a group trains on while the sync of a fragment is under way."""
+    fragment_update_alpha: Fraction = numerics(0.0, read_when=OUTER)
+    """Share of a group's own weights in its weights after a sync."""
+    should_quantize: bool = numerics(False, not_built=QUANTIZED_SUMS, read_when=OUTER)
+    """Whether changes are summed in 8 bits."""
+    outer_lr: PositiveFloat = numerics(0.7, read_when=OUTER)
+    """Learning rate of DiLoCo's outer optimizer, which is SGD."""
+    outer_momentum: NonNegativeFloat = numerics(0.9, read_when=OUTER)
+    """Momentum of the outer optimizer."""
+    outer_nesterov: bool = numerics(True, read_when=OUTER)
+    """Whether the momentum of the outer optimizer is Nesterov's."""
+
+    @property
+    def fragment_count(self) -> int:
+        """Fragments that are synced in turn: 1 with LocalSGD."""
+        if self.semi_sync_method != "diloco":
+            return 1
+        listed = self.module_fqns_per_model_fragment
+        return self.num_fragments if listed is None else len(listed)
+
+    @property
+    def sync_interval(self) -> int:
+        """Steps between two syncs, each of one fragment."""
+        return self.sync_steps // self.fragment_count
 
     @property
     def extra(self) -> str | None:
@@ -74,5 +150,51 @@ class FaultToleranceConfig(Config):
             )
             raise conflict_error(
                 message, "min_replica_size", "group_size", hint="set group_size to as many or more"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def check_fragments(self) -> Self:
+        """Require syncs of the fragments at equal distances, none of which overlap."""
+        listed = self.module_fqns_per_model_fragment
+        if self.semi_sync_method != "diloco":
+            return self
+        if listed is not None and not listed:
+            raise conflict_error(
+                "module_fqns_per_model_fragment lists no fragment",
+                "module_fqns_per_model_fragment",
+                hint="remove it, or list the modules of each fragment",
+            )
+        count_field = "num_fragments" if listed is None else "module_fqns_per_model_fragment"
+        if self.sync_steps % self.fragment_count:
+            message = (
+                f"{self.fragment_count} fragments cannot be synced evenly within sync_steps "
+                f"{self.sync_steps}"
+            )
+            hint = f"use another number, or set sync_steps to a multiple of {self.fragment_count}"
+            raise conflict_error(message, count_field, "sync_steps", hint=hint)
+        if self.fragment_sync_delay >= self.sync_interval:
+            message = (
+                f"fragment_sync_delay is {self.fragment_sync_delay}, but the next sync begins "
+                f"after {self.sync_interval}: sync_steps / fragments"
+            )
+            raise conflict_error(
+                message,
+                "fragment_sync_delay",
+                "sync_steps",
+                count_field,
+                hint=f"use at most {self.sync_interval - 1}",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def check_outer_optimizer(self) -> Self:
+        """Require a momentum where it is Nesterov's."""
+        if self.semi_sync_method == "diloco" and self.outer_nesterov and not self.outer_momentum:
+            raise conflict_error(
+                "outer_nesterov needs a momentum, but outer_momentum is 0",
+                "outer_momentum",
+                "outer_nesterov",
+                hint="raise outer_momentum, or set outer_nesterov: false",
             )
         return self

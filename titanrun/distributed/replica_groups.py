@@ -1,7 +1,7 @@
 """Replica groups of torchft: the quorum of each step, sums over the groups, and healing.
 
-The only module that calls torchft. The quorum is synchronous, so that the sequences of a step are
-dealt to the groups that take part in it.
+Only this module and `semi_sync` call torchft. The quorum is synchronous, so that the sequences of a
+step are dealt to the groups that take part in it.
 """
 
 import logging
@@ -133,6 +133,11 @@ class ReplicaGroups:
         self._manager.allreduce(tensor, reduce_op=dist.ReduceOp.SUM).wait()
         return tensor
 
+    def start_average(self, tensor: Tensor) -> Any:
+        """Start to average a tensor over the groups, in place, and return the work to wait for."""
+        assert self._manager is not None
+        return self._manager.allreduce(tensor)
+
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Sum the local parts of the gradients over the groups, in place, in large buckets."""
         parts = [to_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
@@ -150,6 +155,16 @@ class ReplicaGroups:
         """
         assert self._manager is not None
         return bool(self._manager.should_commit())
+
+    def set_version(self, version: int) -> None:
+        """Set the version of this group's state: groups with a lower one take over a higher one."""
+        assert self._manager is not None
+        self._manager.load_state_dict({"step": version, "batches_committed": 0})
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a sum or the transfer of state has failed since the last quorum."""
+        return self._manager is not None and self._manager.errored() is not None
 
     def describe_failure(self) -> str:
         """Return why this rank thinks that the attempt failed."""

@@ -321,14 +321,14 @@ def has_run_finished(run_dir: Path) -> bool:
 
 
 def read_last_commit(run_dir: Path, group: int) -> int:
-    """Return the last step that a group trained, 0 if it trained none."""
+    """Return the last step of a group that counts for the run, 0 if there is none."""
     try:
         lines = (run_dir / "logs" / f"group-{group}.jsonl").read_text(encoding="utf-8").split("\n")
     except OSError:
         return 0
     for line in reversed(lines):
         event = parse_event(line)
-        if event.get("event") == "committed":
+        if event.get("event") in ("committed", "synced"):
             return int(event["step"])
     return 0
 

@@ -60,6 +60,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.simulated_ranks",
     "titanrun.recipe.rules.nonfinite",
     "titanrun.recipe.rules.fault_tolerance",
+    "titanrun.recipe.rules.semi_sync",
     "titanrun.recipe.rules.preference",
     "titanrun.recipe.rules.reward_model",
     "titanrun.recipe.rules.generation_samples",

@@ -52,7 +52,7 @@ class TrainingConfig(Config):
     global_batch_size: OrAuto[PositiveInt] = numerics("auto", unit="sequences", examples=[64])
     """Sequences per optimizer step over all ranks, by gradient accumulation if necessary.
 
-    `auto`: one forward pass on each data-parallel rank."""
+    `auto`: one forward pass on each data-parallel rank, of all replica groups."""
     seq_len: PositiveInt = numerics(2048, unit="tokens")
     """Tokens per sequence."""
     lanes: OrAuto[PositiveInt] | None = numerics("auto", examples=[128], read_when=STREAMS_DATA)

@@ -1,21 +1,48 @@
-"""torchft's replica groups come over from a configuration of torchtitan; what is not built of them
-is refused with one reason."""
+"""torchft's replica groups come over from a configuration of torchtitan; what needs
+other communication is refused."""
 
 from pathlib import Path
 
-import pytest
-
-from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.migrate.key_mapping import SEMI_SYNC
 from titanrun.recipe.migrate.migration import migrate_file
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
-RECIPE = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
 SYNC = (
     "[fault_tolerance]\nenable = true\ngroup_size = 2\nprocess_group = 'gloo'\n"
     "process_group_timeout_ms = 20000\nreplica_id = 1\n"
 )
+# the keys of its debug_model.toml and of its FaultTolerance class, without what other recipes have
+LLAMA3_FT = """
+[job]
+custom_config_module = "torchtitan.components.ft.config"
+[model]
+name = "llama3"
+flavor = "debugmodel"
+hf_assets_path = "./tests/assets/tokenizer"
+[training]
+local_batch_size = 8
+seq_len = 2048
+steps = 100
+dataset = "c4_test"
+[checkpoint]
+enable = true
+interval = 10
+enable_ft_dataloader_checkpoints = true
+[fault_tolerance]
+enable = true
+process_group = "nccl"
+process_group_timeout_ms = 10000
+replica_id = 0
+group_size = 2
+min_replica_size = 1
+semi_sync_method = "diloco"
+sync_steps = 10
+should_quantize = false
+fragment_sync_delay = 0
+fragment_update_alpha = 0.0
+num_fragments = 2
+module_fqns_per_model_fragment = []
+"""
 SEMI = "semi_sync_method = 'diloco'\nsync_steps = 10\nnum_fragments = 2\n"
 
 
@@ -38,11 +65,47 @@ def test_groups_that_agree_on_every_step_come_over(tmp_path: Path) -> None:
     }
 
 
-def test_groups_that_agree_now_and_then_are_refused(tmp_path: Path) -> None:
+def test_groups_that_agree_now_and_then_come_over(tmp_path: Path) -> None:
     found = fates(SYNC + SEMI, tmp_path)
-    names = ("semi_sync_method", "sync_steps", "num_fragments")
-    assert [found[name] for name in names] == ["refused"] * 3
-    assert fates(SYNC.replace("gloo", "nccl"), tmp_path)["process_group"] == "refused"
+    assert [found[name] for name in ("semi_sync_method", "sync_steps", "num_fragments")] == [
+        "changed",
+        "mapped",
+        "mapped",
+    ]
+    assert "refused" not in found.values()
+
+
+def test_other_communication_is_refused(tmp_path: Path) -> None:
+    assert fates(SYNC.replace("gloo", "nccl"), tmp_path)["process_group"] == "unread"
+    assert fates(SYNC.replace("gloo", "mccl"), tmp_path)["process_group"] == "refused"
+    assert fates(SYNC + SEMI + "should_quantize = true\n", tmp_path)["should_quantize"] == "refused"
+
+
+def test_the_example_of_torchtitan_comes_over_and_is_a_valid_recipe(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(LLAMA3_FT)
+    migration = migrate_file(
+        str(tmp_path / "config.toml"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    )
+    assert not [item.path for item in migration.items if item.outcome == "refused"]
+    (tmp_path / "recipe.yaml").write_text(migration.text)
+    run = resolve_recipe(str(tmp_path / "recipe.yaml"), [], environment={}).run
+    config = run.fault_tolerance
+    assert (config.semi_sync_method, config.sync_steps, config.fragment_count) == ("diloco", 10, 2)
+    assert run.training.global_batch_size == 16
+
+
+def test_the_batch_is_that_of_all_groups(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(SYNC + "[training]\nglobal_batch_size = 24\n")
+    text = migrate_file(
+        str(tmp_path / "config.toml"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    ).text
+    assert "global_batch_size: 48" in text
+
+
+def test_fragments_that_are_listed_are_not_counted(tmp_path: Path) -> None:
+    listed = "module_fqns_per_model_fragment = [['tok_embeddings', 'layers.0'], ['output']]\n"
+    found = fates(SYNC + SEMI + listed, tmp_path)
+    assert (found["module_fqns_per_model_fragment"], found["num_fragments"]) == ("mapped", "unread")
 
 
 def test_groups_that_are_switched_off_are_no_reason_to_refuse_anything(tmp_path: Path) -> None:
@@ -50,15 +113,3 @@ def test_groups_that_are_switched_off_are_no_reason_to_refuse_anything(tmp_path:
         "unread",
         "mapped",
     }
-
-
-def test_a_recipe_with_a_key_of_torchtitan_is_told_why_it_does_not_exist(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    with pytest.raises(ProblemsFound) as caught:
-        resolve_recipe(
-            str(tmp_path / "recipe.yaml"),
-            ["fault_tolerance.semi_sync_method=diloco"],
-            environment={},
-        )
-    (problem,) = caught.value.problems
-    assert (problem.code, SEMI_SYNC in str(problem.hint)) == ("unknown-key", True)

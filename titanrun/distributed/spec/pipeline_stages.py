@@ -81,15 +81,28 @@ def assign_stage_modules(
 
     Modules before the layers are in the first stage, modules after them in the last.
     """
-    layers = [name for name in modules if name.startswith("layers.")]
-    first, end = modules.index(layers[0]), modules.index(layers[-1]) + 1
-    ranges = split_layers_into_stages(
-        compute_num_stages(section, len(layers)), len(layers), get_end_layer_costs(section)
+    num_layers = sum(map(is_layer, modules))
+    return split_modules(
+        modules, compute_num_stages(section, num_layers), get_end_layer_costs(section)
     )
-    stages = [[layers[index] for index in held] for held in ranges]
-    stages[0] = [*modules[:first], *stages[0]]
-    stages[-1] += modules[end:]
-    return tuple(map(tuple, stages))
+
+
+def split_modules(
+    modules: Sequence[str], num_parts: int, end_costs: EndLayerCosts
+) -> tuple[tuple[str, ...], ...]:
+    """Split a model into parts of about equal numbers of layers, in its order."""
+    layers = [name for name in modules if is_layer(name)]
+    first, end = modules.index(layers[0]), modules.index(layers[-1]) + 1
+    ranges = split_layers_into_stages(num_parts, len(layers), end_costs)
+    parts = [[layers[index] for index in held] for held in ranges]
+    parts[0] = [*modules[:first], *parts[0]]
+    parts[-1] += modules[end:]
+    return tuple(map(tuple, parts))
+
+
+def is_layer(module: str) -> bool:
+    """Return whether a module is one of the model's layers."""
+    return module.startswith("layers.")
 
 
 def get_end_layer_costs(section: ParallelismConfig) -> EndLayerCosts:
@@ -144,7 +157,10 @@ def compute_units_per_stage(
 
 
 def find_layer_split_problem(
-    num_stages: int, num_layers: int, end_costs: EndLayerCosts
+    num_stages: int,
+    num_layers: int,
+    end_costs: EndLayerCosts,
+    noun: str = "pipeline stages",
 ) -> str | None:
     """Return why the layers cannot be split into `num_stages`, or None if they can."""
     total = num_layers + end_costs.first + end_costs.last
@@ -152,14 +168,14 @@ def find_layer_split_problem(
         return None
     if num_stages > total:
         return (
-            f"{num_stages} pipeline stages need {num_stages} layers, but there are "
+            f"{num_stages} {noun} need {num_stages} layers, but there are "
             f"{num_layers} (embedding and head count as {total - num_layers})"
         )
     for end, weight in (("first", end_costs.first), ("last", end_costs.last)):
         if weight > total // num_stages:
             return (
-                f"the {end} of {num_stages} stages takes {total // num_stages} layers, but its "
-                f"embedding or head counts as {weight}"
+                f"the {end} of {num_stages} {noun.split()[-1]} takes {total // num_stages} layers, "
+                f"but its embedding or head counts as {weight}"
             )
     return None
 

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 OTHER_RECORDS = "other records are held out: a hash of each record decides, not a random split"
-SEMI_SYNC = (
-    "LocalSGD and DiLoCo are not built: the replica groups of fault_tolerance agree on every step"
-)
 NO_DORA_DROPOUT = "adapters with magnitudes (DoRA) have no dropout"
 KeyOutcome = Literal["mapped", "changed", "unread", "refused"]
 SourceValues = Mapping[str, Any]
@@ -94,21 +91,6 @@ def reject_key(path: str, default: Any, why: str, **options: Any) -> SourceKey:
     return SourceKey(path, default, None, "refused", why, **options)
 
 
-def reject_semi_sync_key(path: str, default: Any, **options: Any) -> SourceKey:
-    """Return a key of LocalSGD and DiLoCo, without which its default has no meaning."""
-    return reject_key(
-        path,
-        default,
-        SEMI_SYNC,
-        needs=(
-            when_enabled("fault_tolerance.enable"),
-            when_any("fault_tolerance.semi_sync_method", "local_sgd", "diloco"),
-        ),
-        convert=reject_unless_default,
-        **options,
-    )
-
-
 def reject_unless_default(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
     """Drop the default, which nobody requested; refuse another value."""
     return (
@@ -145,6 +127,11 @@ def when_any(path: str, *options: str) -> KeyCondition:
         options[0],
         f"with {path} = {' or '.join(map(repr, options))}",
     )
+
+
+def when_empty(path: str) -> KeyCondition:
+    """Return the condition that the list `path` is empty."""
+    return KeyCondition(path, lambda value: not value, [], f"with {path} = []")
 
 
 def when_component(path: str, name: str, *older: str) -> KeyCondition:

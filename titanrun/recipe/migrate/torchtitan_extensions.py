@@ -7,12 +7,17 @@ from titanrun.recipe.migrate import torchtitan_values as to
 from titanrun.recipe.migrate.key_mapping import (
     SourceKey,
     ignore_key,
+    keep_key,
     move_key,
     reject_key,
-    reject_semi_sync_key,
+    reject_unless_default,
+    when_any,
+    when_empty,
+    when_enabled,
 )
 
 FLUX = "flux"
+REPLICAS = "llama3_ft"
 PASSES = (
     "passes of torchtitan's compiler experiments; titanrun shards with FSDP2 and compiles with "
     "compile.enable"
@@ -28,15 +33,37 @@ LOCAL = "the folder of a model, not a name on the Hugging Face Hub"
 AUTOENCODER = "torchtitan/experiments/flux/assets/autoencoder/ae.safetensors"
 SAMPLER = "torchtitan's sampling script reads it; a training run does not"
 
-EXTENSIONS: tuple[SourceKey, ...] = (
-    reject_semi_sync_key("fault_tolerance.sync_steps", 5, extension="llama3_ft"),
-    reject_semi_sync_key("fault_tolerance.should_quantize", False, extension="llama3_ft"),
-    reject_semi_sync_key("fault_tolerance.fragment_sync_delay", 0, extension="llama3_ft"),
-    reject_semi_sync_key("fault_tolerance.fragment_update_alpha", 0.0, extension="llama3_ft"),
-    reject_semi_sync_key(
-        "fault_tolerance.module_fqns_per_model_fragment", [], extension="llama3_ft"
+GROUPS = when_enabled("fault_tolerance.enable")
+SYNCED = (GROUPS, when_any("fault_tolerance.semi_sync_method", "local_sgd", "diloco"))
+DILOCO = (GROUPS, when_any("fault_tolerance.semi_sync_method", "diloco"))
+SEMI_SYNC = (
+    keep_key("fault_tolerance.sync_steps", 5, needs=SYNCED, extension=REPLICAS),
+    reject_key(
+        "fault_tolerance.should_quantize",
+        False,
+        "sums in 8 bits need NCCL, and groups communicate over gloo only",
+        needs=DILOCO,
+        convert=reject_unless_default,
+        extension=REPLICAS,
     ),
-    reject_semi_sync_key("fault_tolerance.num_fragments", 1, extension="llama3_ft"),
+    keep_key("fault_tolerance.fragment_sync_delay", 0, needs=DILOCO, extension=REPLICAS),
+    keep_key("fault_tolerance.fragment_update_alpha", 0.0, needs=DILOCO, extension=REPLICAS),
+    keep_key(
+        "fault_tolerance.module_fqns_per_model_fragment",
+        [],
+        needs=DILOCO,
+        convert=to.convert_empty_to_null,
+        extension=REPLICAS,
+    ),
+    keep_key(
+        "fault_tolerance.num_fragments",
+        1,
+        needs=(*DILOCO, when_empty("fault_tolerance.module_fqns_per_model_fragment")),
+        extension=REPLICAS,
+    ),
+)
+EXTENSIONS: tuple[SourceKey, ...] = (
+    *SEMI_SYNC,
     move_key(
         "training.classifier_free_guidance_prob",
         0.0,
@@ -158,9 +185,7 @@ EXPERIMENTS: dict[str, str] = {
         "mapped to the model family: the parallelism section sets the placement that a solver "
         "finds there"
     ),
-    "llama3_ft (torchft)": (
-        "mapped to llama3 with `fault_tolerance`; LocalSGD and DiLoCo are refused"
-    ),
+    "llama3_ft (torchft)": "mapped to llama3 with `fault_tolerance`",
     "transformers_modeling_backend": (
         "mapped to `model: {name: transformers, path: ...}`, available once that component is built"
     ),

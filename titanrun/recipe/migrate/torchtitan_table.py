@@ -8,7 +8,6 @@ up in the schema when a recipe is migrated.
 from titanrun.recipe.migrate import torchtitan_flux, torchtitan_streams
 from titanrun.recipe.migrate import torchtitan_values as to
 from titanrun.recipe.migrate.key_mapping import (
-    SEMI_SYNC,
     SourceKey,
     ignore_key,
     keep_key,
@@ -61,9 +60,9 @@ BATCHES = (
     "and averaged batches"
 )
 AGREEING_GROUPS = (
-    "one titanrun train starts the groups and their lighthouse on this machine; they agree before "
-    "each step, whose sequences are dealt to those that take part, so that none is lost; tokens, "
-    "not groups, weigh alike"
+    "one titanrun train starts the groups and their lighthouse on this machine; without "
+    "semi_sync_method they agree before each step, whose sequences are dealt to those that take "
+    "part, so that none is lost, and tokens, not groups, weigh alike"
 )
 PIPELINED = (
     "gradients are divided by the number of tokens, as without a pipeline; torchtitan 0.2.2 omits "
@@ -151,7 +150,7 @@ TRAINING = (
     ),
     move_key("training.dataset_path", None, "training.dataset.path"),
     keep_key("training.local_batch_size", 8, convert=to.convert_local_batch_size),
-    keep_key("training.global_batch_size", -1, convert=to.convert_negative_to_auto),
+    keep_key("training.global_batch_size", -1, convert=to.convert_global_batch_size),
     keep_key("training.seq_len", 2048, convert=torchtitan_flux.convert_seq_len),
     keep_key("training.max_norm", 1.0),
     keep_key("training.steps", 10000),
@@ -299,12 +298,12 @@ MEMORY_ESTIMATION = (
 )
 FAULT_TOLERANCE = (
     keep_key("fault_tolerance.enable", False, how=AGREEING_GROUPS, convert=to.convert_switch),
-    reject_key(
+    ignore_key(
         "fault_tolerance.process_group",
         "gloo",
-        "groups communicate over gloo only",
+        "groups communicate over gloo, with the same sums as over NCCL",
         needs=(GROUPS,),
-        convert=reject_unless_default,
+        convert=to.convert_process_group,
     ),
     keep_key("fault_tolerance.process_group_timeout_ms", 10000, needs=(GROUPS,)),
     ignore_key(
@@ -320,12 +319,12 @@ FAULT_TOLERANCE = (
         needs=(GROUPS,),
     ),
     keep_key("fault_tolerance.min_replica_size", 1, needs=(GROUPS,)),
-    reject_key(
+    keep_key(
         "fault_tolerance.semi_sync_method",
         None,
-        SEMI_SYNC,
+        how=to.SYNCED_GROUPS,
+        convert=to.convert_switch,
         needs=(GROUPS,),
-        convert=reject_unless_default,
     ),
 )
 EXPERIMENTAL = (

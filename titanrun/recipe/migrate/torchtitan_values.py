@@ -28,9 +28,14 @@ AUTO_FILTER = "auto_filter_small_kn"
 HF_DEBUG_SIZES = "hidden_size 256, 2 layers and 16 heads"
 FLAVORS = {"flux-debug": "debugmodel", "flux-dev": "dev", "flux-schnell": "schnell"}
 NEW_MODULES = {"lm_head": "output"}
-OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.")
+OWN_MODULES = ("torchtitan.models.", "torchtitan.experiments.", "torchtitan.components.")
 REPLICATED = "llama3, with the replica groups of fault_tolerance"
-DEFAULT_GROUPS = "left out: without a number there are 2 groups"
+SYNCED_GROUPS = (
+    "the loss of a step is that of the group that writes; checkpoints and validation use the "
+    "weights of the last sync"
+)
+DEFAULT_GROUP_SIZE = 2
+DEFAULT_GROUPS = f"left out: without a number there are {DEFAULT_GROUP_SIZE} groups"
 COMPILED = (
     "the same model; parallelism comes from the parallelism section, not from compiler passes"
 )
@@ -79,6 +84,21 @@ def convert_zero_to_one(key: SourceKey, value: Any, _: SourceValues) -> Converte
 def convert_group_size(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
     """Leave out 0, with which torchtitan deals no data."""
     return convert_to_target(key, value) if value else ConvertedValue({}, how=DEFAULT_GROUPS)
+
+
+def convert_global_batch_size(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Count the sequences of all replica groups: torchtitan counts those of one."""
+    groups = values.get("fault_tolerance.group_size") or DEFAULT_GROUP_SIZE
+    if not values.get("fault_tolerance.enable") or not isinstance(value, int) or value < 0:
+        return convert_negative_to_auto(key, value, values)
+    return convert_to_target(key, value * groups, how="the sequences of all replica groups")
+
+
+def convert_process_group(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
+    """Leave out what has an equivalent, and refuse other communication."""
+    if value in ("gloo", "nccl"):
+        return ConvertedValue({}, how=key.how)
+    return ConvertedValue({}, refused="groups communicate over gloo only")
 
 
 def convert_empty_to_null(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:

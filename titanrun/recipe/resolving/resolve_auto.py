@@ -126,7 +126,8 @@ def resolve_batch_sizes(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
         return {}
     degrees = resolve_parallel_dims(recipe.parallelism, ranks)
     readers = degrees.dp_size if degrees else recipe.parallelism.data_parallel_replicate_degree
-    return {"global_batch_size": recipe.training.local_batch_size * readers}
+    groups = recipe.fault_tolerance.group_size if recipe.fault_tolerance.enable else 1
+    return {"global_batch_size": recipe.training.local_batch_size * readers * groups}
 
 
 def find_num_lanes(recipe: Recipe, *, global_batch_size: int) -> int | None:

@@ -61,6 +61,12 @@ DOCUMENTATION = {
     "Set bad_files: skip, or remove the limit.",
     "settings-need-replica-groups": "While fault_tolerance.enable is false, the run has one group, "
     "and nothing else in the section is read. Enable it, or remove the rest.",
+    "settings-need-semi-sync": "Without fault_tolerance.semi_sync_method the groups agree on every "
+    "step, and nothing is synced now and then. Set it, or remove the setting.",
+    "settings-need-diloco": "LocalSGD averages all weights at once: it has neither fragments nor "
+    "an outer optimizer. Use diloco, or remove the setting.",
+    "listed-fragments-are-counted": "module_fqns_per_model_fragment names the modules of each "
+    "fragment, so that num_fragments is not read. Remove one of the two.",
     "settings-need-a-stream": "Lanes and windows are how a stream is read. Data that is tokenized "
     "before the first step has neither. Set streaming: true, or remove the setting.",
     "pinning-needs-a-copy": "Page-locked memory speeds up the copy of token ids to an accelerator. "

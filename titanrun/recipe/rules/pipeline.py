@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from titanrun.config.problems import DataPath
-from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.distributed.config import ParallelismConfig
 from titanrun.distributed.spec.parallel_dims import compute_common_divisors
@@ -16,6 +15,7 @@ from titanrun.distributed.spec.pipeline_stages import (
     should_overlap_passes,
 )
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.module_lists import LAYERS, find_cover_violations
 from titanrun.recipe.rules.parallel_dims import get_parallelism_path
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
@@ -30,7 +30,6 @@ WEIGHTS = (
 )
 OVERLAP = get_parallelism_path("pipeline_parallel_expert_parallel_overlap")
 LOCAL_BATCH = ("training", "local_batch_size")
-LAYERS = (("model", "n_layers"), ("model", "flavor"))
 
 
 def find_pipeline_schedule(section: ParallelismConfig) -> str | None:
@@ -134,45 +133,8 @@ def parts_cover_model(run: Recipe) -> Iterator[RuleViolation]:
     part is empty.
     """
     parts = run.parallelism.module_fqns_per_model_part
-    if run.parallelism.pipeline_parallel_degree == 1 or parts is None:
-        return
-    modules, places = run.model.module_names(), dict[str, DataPath]()
-    named = [
-        ((*PARTS, index, item), name)
-        for index, part in enumerate(parts)
-        for item, name in enumerate(part)
-    ]
-    for path, name in named:
-        if name in places:
-            yield RuleViolation(
-                f"module '{name}' is in two parts", (path, places[name]), hint="list it once"
-            )
-        elif name not in modules:
-            closest = None if name.startswith("layers.") else find_closest(name, modules)
-            hint = (
-                f"did you mean '{closest}'?"
-                if closest
-                else f"use one of {format_word_list(modules)}"
-            )
-            yield RuleViolation(
-                f"module '{name}' not found in the model", (path, *LAYERS), hint=hint
-            )
-            places.setdefault(closest or name, path)
-        places.setdefault(name, path)
-    for index, part in enumerate(parts):
-        if not part:
-            yield RuleViolation(
-                f"part {index} is empty",
-                ((*PARTS, index), PARTS),
-                hint="list at least one module in every part",
-            )
-    missing = [name for name in modules if name not in places]
-    if missing:
-        yield RuleViolation(
-            f"no part has {format_word_list(missing, conjunction='and')}",
-            (PARTS, *LAYERS),
-            hint="list every module of the model",
-        )
+    if run.parallelism.pipeline_parallel_degree > 1 and parts is not None:
+        yield from find_cover_violations(parts, run.model.module_names(), PARTS, noun="part")
 
 
 @rule("parts-follow-order")

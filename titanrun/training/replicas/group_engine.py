@@ -1,21 +1,18 @@
 """Engine of a rank in one of several replica groups, which sum gradients over the groups."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from titanrun.components.data.token_batch import Batch
-from titanrun.distributed.dtensor import to_local
-from titanrun.training.engine import Engine
 from titanrun.training.engine_outputs import OptimOutput, StepOutput, as_batch_list
+from titanrun.training.replicas.healed_engine import HealedEngine
 from titanrun.training.replicas.replica_session import ReplicaSession
 from titanrun.training.runners.forward_backward import Loss
 from titanrun.training.update_scalars import DeferredUpdate
 
 
-class GroupEngine(Engine):
+class GroupEngine(HealedEngine):
     """Engine whose step is over the batches of all groups that take part.
 
     A step is applied only if no group was lost in it. Evaluation does not involve other groups.
@@ -63,18 +60,3 @@ class GroupEngine(Engine):
     def _compute_grad_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         self.session.groups.sum_gradients(parameters)
         return super()._compute_grad_norm(parameters)
-
-    def state_to_heal(self) -> dict[str, Any]:
-        """Return this rank's parts of weights and optimizer state by name, without copies."""
-        return {
-            name: to_local(tensor.detach()) for name, tensor in self.named_state_tensors().items()
-        }
-
-    def heal(self, state: dict[str, Any]) -> None:
-        """Take over the parts that the equal rank of another group returned."""
-        own = self.state_to_heal()
-        assert own.keys() == state.keys(), "all groups train one recipe"
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(state[name])
-        self.on_state_loaded()

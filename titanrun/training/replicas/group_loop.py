@@ -1,8 +1,9 @@
-"""Training loop of a rank in one of several replica groups."""
+"""Training loops of a rank in one of several replica groups."""
 
 from dataclasses import dataclass
 
 from titanrun.training.loop import TrainLoop
+from titanrun.training.replicas.group_session import GroupSession
 from titanrun.training.replicas.group_source import GroupSource
 from titanrun.training.replicas.replica_session import ReplicaSession
 from titanrun.training.train_hook import TrainResult
@@ -11,15 +12,13 @@ from titanrun.training.train_hook import TrainResult
 # no slots: with them, `super()` would not work in a dataclass
 @dataclass(kw_only=True)
 class GroupTrainLoop(TrainLoop):
-    """Loop that repeats a step in which another group was lost.
+    """Loop that leaves the other groups at its end.
 
     Args:
-        source: source of this group's part of each step.
-        session: attempts at steps.
+        session: who takes part.
     """
 
-    source: GroupSource
-    session: ReplicaSession
+    session: GroupSession
 
     def train(self) -> TrainResult:
         """Run the remaining steps. See `TrainLoop.train`."""
@@ -30,6 +29,25 @@ class GroupTrainLoop(TrainLoop):
         finally:
             self.session.close()
 
+    def _build_result(self) -> TrainResult:
+        if self.session.is_over:
+            message = "finished: the other replica groups have trained to the end"
+            return TrainResult("finished", self.state.step, message)
+        return super()._build_result()
+
+
+@dataclass(kw_only=True)
+class RetryingTrainLoop(GroupTrainLoop):
+    """Loop that repeats a step in which another group was lost.
+
+    Args:
+        source: source of this group's part of each step.
+        session: attempts at steps.
+    """
+
+    source: GroupSource
+    session: ReplicaSession
+
     def _recover(self) -> bool:
         if self.session.has_committed:
             return super()._recover()
@@ -38,9 +56,3 @@ class GroupTrainLoop(TrainLoop):
         # what the attempt recorded cannot be told from what earlier steps recorded
         self.step_metrics.reset()
         return False
-
-    def _build_result(self) -> TrainResult:
-        if self.session.is_over:
-            message = "finished: the other replica groups have trained to the end"
-            return TrainResult("finished", self.state.step, message)
-        return super()._build_result()

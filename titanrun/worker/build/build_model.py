@@ -18,6 +18,7 @@ from titanrun.distributed.chunked_loss import ChunkedLMHead
 from titanrun.distributed.determinism import WeightInitRng
 from titanrun.distributed.device import CPU, is_accelerator
 from titanrun.distributed.dtypes import set_default_dtype
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.head_loss import (
     HeadLossOptions,
     LogitGradientFn,
@@ -34,6 +35,7 @@ from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import Engine
 from titanrun.training.optimizer_in_backward import OptimizerInBackward
 from titanrun.training.replicas.group_engine import GroupEngine
+from titanrun.training.replicas.synced_engine import SyncedEngine
 from titanrun.training.runners.chunked_forward_backward import ChunkedLossForwardBackward
 from titanrun.training.runners.forward_backward import ForwardBackward, Loss
 from titanrun.training.runners.mtp_forward_backward import MTPForwardBackward
@@ -165,8 +167,7 @@ def build_engine_from_model(
     tied = build_tied_embeddings(recipe, model, parallelized, meshes)
     weights = WorkingWeights(model, parallelized.precision)
     steps_early = getattr(recipe.optimizer, "early_step_in_backward", False)
-    engine_class = GroupEngine if recipe.fault_tolerance.enable else Engine
-    return engine_class(
+    return select_engine_class(recipe.fault_tolerance)(
         model,
         optimizer,
         schedule,
@@ -185,6 +186,16 @@ def build_engine_from_model(
             recipe, model, parallelized, loss, weights, device=device, meshes=meshes
         ),
     )
+
+
+def select_engine_class(config: FaultToleranceConfig) -> Callable[..., Engine]:
+    """Return the engine of a run with or without replica groups."""
+    if not config.enable:
+        return Engine
+    if config.semi_sync_method is None:
+        return GroupEngine
+    has_momentum = config.semi_sync_method == "diloco" and config.outer_momentum > 0
+    return partial(SyncedEngine, has_outer_momentum=has_momentum)
 
 
 def build_forward_backward(

@@ -1,6 +1,9 @@
 """Builder of what a rank in one of several replica groups has beside a plain rank."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.dealt_dataloader import DealtDataLoader
@@ -9,25 +12,30 @@ from titanrun.components.metrics.writer_metrics import WriterMetrics
 from titanrun.config.problems import problem_error
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
 from titanrun.distributed.replica_groups import ReplicaGroups
+from titanrun.distributed.semi_sync import SemiSync
 from titanrun.training.data_source import DataSource
 from titanrun.training.replicas.group_checkpoints import GroupCheckpoints
 from titanrun.training.replicas.group_engine import GroupEngine
-from titanrun.training.replicas.group_loop import GroupTrainLoop
+from titanrun.training.replicas.group_loop import GroupTrainLoop, RetryingTrainLoop
+from titanrun.training.replicas.group_session import GroupSession
 from titanrun.training.replicas.group_signals import GroupSignals
 from titanrun.training.replicas.group_source import GroupSource
+from titanrun.training.replicas.healed_engine import HealedEngine
 from titanrun.training.replicas.replica_session import ReplicaSession
+from titanrun.training.replicas.sync_session import SyncSession
+from titanrun.training.replicas.synced_engine import SyncedEngine
+from titanrun.training.replicas.synced_source import SyncedSource
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.synced_signals import SyncedSignals
+from titanrun.training.train_hook import StepSource
 from titanrun.worker.build.build_metrics import METRICS_FILE, build_metric_logger
 from titanrun.worker.build.epochs_to_steps import get_num_steps
 from titanrun.worker.build.source_parts import LoopParts, SourceParts
 from titanrun.worker.worker_job import WorkerJob
 
 
-def build_replica_session(
-    parts: SourceParts, job: WorkerJob, signals: SignalRequests | SyncedSignals
-) -> ReplicaSession:
-    """Build the attempts of this group at steps, with all state that a returning group takes over.
+def build_groups(parts: SourceParts, job: WorkerJob) -> ReplicaGroups:
+    """Build the communication with the other groups, and what one that returns takes over.
 
     Raises:
         ProblemsFound: no launcher started the groups.
@@ -40,7 +48,7 @@ def build_replica_session(
             path=("fault_tolerance", "enable"),
             hint="start the run with titanrun train, which starts the groups",
         )
-    assert isinstance(engine, GroupEngine)
+    assert isinstance(engine, HealedEngine)
     groups = ReplicaGroups(parts.recipe.fault_tolerance, place, job.store)
     groups.register_state("tensors", engine.heal, engine.state_to_heal)
     groups.register_state(
@@ -51,16 +59,14 @@ def build_replica_session(
         lambda states: set_rng_states(states, engine.device),
         lambda: get_rng_states(engine.device),
     )
-    engine.session = ReplicaSession(
-        groups,
-        GroupSignals(signals),
-        size=parts.recipe.fault_tolerance.group_size,
-        device=engine.device,
-        events=job.resolved_path.parent / "logs" / f"group-{place.group}.jsonl"
-        if place.is_main_rank
-        else None,
-    )
-    return engine.session
+    return groups
+
+
+def locate_events(job: WorkerJob) -> Path | None:
+    """Return the file of a group's events on its first rank, None on others."""
+    if not job.rank_info.is_main_rank:
+        return None
+    return job.resolved_path.parent / "logs" / f"group-{job.rank_info.group}.jsonl"
 
 
 def collect_progress(parts: SourceParts) -> dict[str, Any]:
@@ -84,27 +90,111 @@ def build_group_loop_parts(
 ) -> LoopParts:
     """Build what ranks of several replica groups have in place of those of one."""
     assert isinstance(parts.source, DataSource) and isinstance(parts.dataloader, DealtDataLoader)
-    session = build_replica_session(parts, job, signals)
     store, last_step = parts.checkpoints.store, get_num_steps(parts.recipe)
-    source = GroupSource(
-        source=parts.source,
-        dataloader=parts.dataloader,
-        session=session,
-        has_run_ended=lambda: last_step in store.list_complete_steps(),
+    groups, requests = build_groups(parts, job), GroupSignals(signals)
+    build = (
+        build_shared_steps
+        if parts.recipe.fault_tolerance.semi_sync_method is None
+        else build_synced_steps
     )
-    build = partial(
+    steps = build(
+        parts,
+        groups,
+        requests,
+        locate_events(job),
+        lambda: last_step in store.list_complete_steps(),
+    )
+    return LoopParts(
+        partial(
+            steps.loop,
+            session=steps.session,
+            source=steps.source,
+            signals=requests,
+            checkpoints=steps.checkpoints,
+        ),
+        build_group_metrics(parts, job, steps.session),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSteps:
+    """Loop of a group with the parts that depend on how often the groups agree."""
+
+    loop: type[GroupTrainLoop]
+    session: GroupSession
+    source: StepSource
+    checkpoints: GroupCheckpoints
+
+
+def build_shared_steps(
+    parts: SourceParts,
+    groups: ReplicaGroups,
+    signals: GroupSignals,
+    events: Path | None,
+    has_run_ended: Callable[[], bool],
+) -> GroupSteps:
+    """Build the parts of groups that agree on every step."""
+    engine, source, dataloader = parts.engine, parts.source, parts.dataloader
+    assert isinstance(engine, GroupEngine) and isinstance(dataloader, DealtDataLoader)
+    assert isinstance(source, DataSource)
+    session = ReplicaSession(
+        groups,
+        signals,
+        size=parts.recipe.fault_tolerance.group_size,
+        device=engine.device,
+        events=events,
+    )
+    engine.session = session
+    return GroupSteps(
+        RetryingTrainLoop,
+        session,
+        GroupSource(
+            source=source, dataloader=dataloader, session=session, has_run_ended=has_run_ended
+        ),
+        GroupCheckpoints(parts.checkpoints, session),
+    )
+
+
+def build_synced_steps(
+    parts: SourceParts,
+    groups: ReplicaGroups,
+    signals: GroupSignals,
+    events: Path | None,
+    has_run_ended: Callable[[], bool],
+) -> GroupSteps:
+    """Build the parts of groups that sync weights every few steps."""
+    engine, source, dataloader = parts.engine, parts.source, parts.dataloader
+    assert isinstance(engine, SyncedEngine) and isinstance(dataloader, DealtDataLoader)
+    assert isinstance(source, DataSource)
+    config = parts.recipe.fault_tolerance
+    session = SyncSession(groups, signals, parts.state, config=config, events=events)
+    sync = SemiSync(
+        config,
+        session,
+        parameters=engine.trained_parameters,
+        modules=parts.recipe.model.module_names(),
+        outer_momentum=engine.outer_momentum,
+    )
+    groups.register_state("synced", sync.load_synced_weights, sync.read_synced_weights)
+    if config.semi_sync_method == "diloco":
+        engine.synced_weights = sync.read_synced_weights
+    return GroupSteps(
         GroupTrainLoop,
-        session=session,
-        source=source,
-        signals=session.signals,
-        checkpoints=GroupCheckpoints(parts.checkpoints, session),
+        session,
+        SyncedSource(
+            source=source,
+            dataloader=dataloader,
+            session=session,
+            sync=sync,
+            engine=engine,
+            num_groups=config.group_size,
+            has_run_ended=has_run_ended,
+        ),
+        GroupCheckpoints(parts.checkpoints, session, engine.use_synced_weights),
     )
-    return LoopParts(build, build_group_metrics(parts, job, session))
 
 
-def build_group_metrics(
-    parts: SourceParts, job: WorkerJob, session: ReplicaSession
-) -> MetricLogger:
+def build_group_metrics(parts: SourceParts, job: WorkerJob, session: GroupSession) -> MetricLogger:
     """Build the logger of metrics, which writes the files of the run while this group does."""
     build = partial(build_metric_logger, parts.recipe, job, first_step=parts.state.step)
     metrics = WriterMetrics(

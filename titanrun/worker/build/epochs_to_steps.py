@@ -6,6 +6,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve_auto import fill_steps
 from titanrun.recipe.resolving.run_length import compute_tokens_per_step
 from titanrun.recipe.rules.schedule import schedule_covers_run, warmup_within_run
+from titanrun.recipe.rules.semi_sync import groups_save_at_syncs
 
 
 def resolve_epochs(recipe: Recipe, *, num_samples: int | None) -> Recipe:
@@ -42,7 +43,7 @@ def resolve_epochs(recipe: Recipe, *, num_samples: int | None) -> Recipe:
     run = fill_steps(recipe, total // size)
     found = [
         finding
-        for check in (warmup_within_run, schedule_covers_run)
+        for check in (warmup_within_run, schedule_covers_run, groups_save_at_syncs)
         for finding in check(run)
         if finding.severity == "error"
     ]

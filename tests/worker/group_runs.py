@@ -1,0 +1,105 @@
+"""Runs of replica groups on this machine whose workers kill themselves, and what they leave."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+GROUPS = (
+    "fault_tolerance.enable=true",
+    "fault_tolerance.heartbeat_timeout_ms=1000",
+)
+TRAIN = """
+import sys
+from functools import partial
+from titanrun.cli import train
+from titanrun.cli.main import main
+train.start_replica_groups = partial(
+    train.start_replica_groups, command=[sys.executable, sys.argv.pop(1)]
+)
+sys.exit(main())
+"""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@contextmanager
+def start_runs(recipe: Path) -> Iterator[Start]:
+    """Give what starts `titanrun train` of the recipe, and end all that was started."""
+    started: list[subprocess.Popen[str]] = []
+
+    def train(folder: Path, *overrides: str, faults: list[Any] | None = None) -> Any:
+        command = [sys.executable, "-c", TRAIN, str(Path(__file__).with_name("faulty_worker.py"))]
+        started.append(
+            subprocess.Popen(
+                [*command, "train", str(recipe), f"dump_folder={folder}", *overrides],
+                env={**os.environ, "FAULTS": json.dumps(faults or []), "OMP_NUM_THREADS": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    try:
+        yield train
+    finally:
+        for process in started:
+            process.kill()
+
+
+def end(process: subprocess.Popen[str], code: int = 0) -> str:
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == code, error
+    return error
+
+
+def losses(folder: Path) -> dict[int, float]:
+    """The loss of each step; no step is written twice."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines]
+    assert len(set(steps)) == len(steps)
+    return {line["step"]: line["loss"] for line in lines}
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {**json.loads(line), "group": int(file.stem[-1])}
+        for file in sorted((folder / "logs").glob("group-?.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+
+
+def names(folder: Path, group: int) -> list[str]:
+    return [
+        event["event"]
+        for event in events(folder)
+        if event["group"] == group and event["event"] != "committed"
+    ]
+
+
+def digests(folder: Path) -> set[str]:
+    return {file.read_text() for file in folder.glob("digest-*")}
+
+
+def find_workers(folder: Path, group: int) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command, variables = ((process / name).read_bytes() for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        if str(folder).encode() in command and f"\0TITANRUN_GROUP={group}\0".encode() in variables:
+            found.append(int(process.name))
+    return found
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        file = folder / "metrics.jsonl"
+        if file.exists() and len(file.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.05)

@@ -1,0 +1,137 @@
+"""What the parts of a training loop share about the replica groups of a run."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from titanrun.distributed.step_attempt import StepAttempt
+from titanrun.training.replicas.group_signals import GroupSignals
+
+log = logging.getLogger(__name__)
+
+
+class Groups(Protocol):
+    """Communication between groups, see `titanrun.distributed.replica_groups.ReplicaGroups`."""
+
+    group: int
+
+    def open(self, step: int) -> None:
+        """Join the other groups."""
+
+    def start_attempt(self) -> StepAttempt:
+        """Wait for the groups of the next step."""
+        ...
+
+    def all_reduce_sum_(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over the groups, in place."""
+        ...
+
+    def start_average(self, tensor: Tensor) -> Any:
+        """Start to average a tensor over the groups."""
+        ...
+
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Sum gradients over the groups, in place."""
+
+    def should_commit(self) -> bool:
+        """Return whether the attempt counts."""
+        ...
+
+    def set_version(self, version: int) -> None:
+        """Set the version of this group's state."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something has failed since the last quorum."""
+        ...
+
+    def describe_failure(self) -> str:
+        """Return why the attempt did not count."""
+        ...
+
+    def close(self) -> None:
+        """Leave the other groups."""
+
+
+class GroupSession:
+    """Who takes part in the steps of a run, and who writes its checkpoints, metrics and status.
+
+    Args:
+        groups: communication with the other groups.
+        signals: requests to stop or save, of all groups.
+        size: groups of the run.
+        events: file of this group's events. None on other ranks than its first.
+    """
+
+    can_save = True
+    """Whether the weights of this step are those of all groups."""
+
+    def __init__(
+        self, groups: Groups, signals: GroupSignals, *, size: int, events: Path | None
+    ) -> None:
+        self.groups, self.signals = groups, signals
+        self.is_writer, self.is_over = False, False
+        self._size, self._events = size, events
+        self._attempt: StepAttempt | None = None
+        self._writer_listeners: list[Callable[[bool], None]] = []
+        self._attempt_listeners: list[Callable[[], None]] = []
+
+    def add_writer_listener(self, listener: Callable[[bool], None]) -> None:
+        """Call `listener` at each change of whether this group writes."""
+        self._writer_listeners.append(listener)
+
+    def add_attempt_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the groups of a step are known."""
+        self._attempt_listeners.append(listener)
+
+    def end(self) -> None:
+        """Record that the run has its last checkpoint.
+
+        Its writer may have died before it recorded that the run has finished.
+        """
+        self.is_over = True
+        self._set_writer(True)
+
+    def close(self) -> None:
+        """Leave the other groups."""
+        self.groups.close()
+
+    def record(self, event: str, step: int, **values: object) -> None:
+        """Append an event of this group to its file."""
+        if self._events is None:
+            return
+        line = {
+            "step": step,
+            "event": event,
+            "groups": None if self._attempt is None else self._attempt.num_groups,
+            **values,
+            "time": time.time(),
+        }
+        try:
+            with self._events.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            log.warning("cannot write %s, training continues: %s", self._events, error)
+            self._events = None
+
+    def _set_attempt(self, attempt: StepAttempt, step: int) -> None:
+        """Record who takes part in the steps after `step`."""
+        before, self._attempt = self._attempt, attempt
+        if before is None:
+            self.record("joined", step)
+        if attempt.has_healed:
+            self.record("healed", step)
+        if before is None or before.num_groups != attempt.num_groups:
+            log.info("step %d: %d of %d replica groups", step + 1, attempt.num_groups, self._size)
+
+    def _set_writer(self, is_writer: bool) -> None:
+        if is_writer == self.is_writer:
+            return
+        self.is_writer = is_writer
+        for listener in self._writer_listeners:
+            listener(is_writer)
