@@ -90,7 +90,10 @@ def run_ci(clone: Path, *arguments: str, **variables: str) -> tuple[int, list[st
 def test_without_arguments_it_runs_everything_in_order(clone: Path) -> None:
     code, calls, printed = run_ci(clone)
     assert code == 0, printed
-    assert calls == ORDER
+    remaining = iter(calls)
+    # other parts may stand between
+    assert [call for call in ORDER if call not in remaining] == []
+    assert [calls[0], *calls[-2:]] == [ORDER[0], *ORDER[-2:]]
     assert printed.endswith("green\n")
 
 
