@@ -155,3 +155,16 @@ def test_a_format_number_that_is_damaged_is_damage(store: CheckpointStore) -> No
     path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
     (reason,) = store.find_damage(1, "always")
     assert "manifest.json is damaged" in reason
+
+
+@pytest.mark.parametrize(("policy", "num_found"), [("always", 3), ("sampled", 2), ("off", 0)])
+def test_a_policy_reads_all_large_files_or_one_of_them_or_none(
+    store: CheckpointStore, policy: Any, num_found: int
+) -> None:
+    folder = store.folder / "step-1"
+    sizes = {"extra-small.bin": 9, "extra-1.bin": 1024**2 + 1, "extra-2.bin": 1024**2 + 1}
+    for name, size in sizes.items():
+        forge_file(folder, name, bytes(size))
+        (folder / name).write_bytes(b"x".ljust(size, b"\0"))
+    found = find_damaged_files(folder, read_manifest(folder), policy)
+    assert len([text for text in found if "extra-" in text]) == num_found
