@@ -14,7 +14,7 @@ from titanrun.distributed.torch_versions import FromLocal, accepts_keyword, sele
 
 PACKAGE = Path(torch_versions.__file__).parents[1]
 # what they write down of a run, for people to compare
-REPORTS = ("checkpoint_store.py", "hardware_info.py", "doctor.py")
+REPORTS = ("checkpoint_store.py", "drawn_weights.py", "hardware_info.py", "doctor.py")
 RANKS = 2
 
 

@@ -10,8 +10,11 @@ from titanrun.config.tree import Node, iter_nodes
 
 REFERENCE_START = "${"
 ENVIRONMENT_PREFIX = "env:"
-# an escape, a reference, or an unterminated reference
-REFERENCE_OR_ESCAPE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)")
+# an escape, a reference, or an unterminated reference, after which no reference is closed: to look
+# for one again and again would take a time that grows with the square of the length
+REFERENCE_OR_ESCAPE = re.compile(
+    r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)[^}]*\Z"
+)
 REFERENCE_HINT = "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ is the text ${"
 
 
@@ -63,7 +66,8 @@ def split_references(node: Node, path: DataPath) -> Iterator[str | ValueReferenc
         if found["escape"]:
             yield REFERENCE_START
             continue
-        reference = ValueReference(node, path, found.start(), found.end(), found["inner"] or "")
+        end = found.end("open" if found["open"] else 0)
+        reference = ValueReference(node, path, found.start(), end, found["inner"] or "")
         if found["open"]:
             raise reference_error(reference, "'${' is never closed")
         yield reference
