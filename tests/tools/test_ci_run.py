@@ -97,6 +97,14 @@ def test_without_arguments_it_runs_everything_in_order(clone: Path) -> None:
     assert printed.endswith("green\n")
 
 
+def test_without_time_only_what_may_be_left_out_is_left_out(clone: Path) -> None:
+    code, calls, printed = run_ci(clone, TITANRUN_CI_SECONDS="0")
+    assert code == 0, printed
+    assert calls[:2] == ["make test", "make check"] and calls[-2] == "make test-settings"
+    left_out = re.findall(r"^([a-z-]+): left out: out of time", printed, re.MULTILINE)
+    assert {"verl", "slurm", "kubernetes", "docs", "editors", "vllm", "slow"} < set(left_out)
+
+
 def test_a_step_runs_alone(clone: Path) -> None:
     code, calls, printed = run_ci(clone, "--step", "check")
     assert code == 0, printed
