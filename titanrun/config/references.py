@@ -12,9 +12,7 @@ REFERENCE_START = "${"
 ENVIRONMENT_PREFIX = "env:"
 # an escape, a reference, or an unterminated reference, after which no reference is closed: to look
 # for one again and again would take a time that grows with the square of the length
-REFERENCE_OR_ESCAPE = re.compile(
-    r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)[^}]*\Z"
-)
+REFERENCE_OR_ESCAPE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)[^}]*\Z")
 REFERENCE_HINT = "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ is the text ${"
 
 
