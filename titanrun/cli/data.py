@@ -18,6 +18,11 @@ from titanrun.cli.data_output import (
     plot_length_histogram,
 )
 from titanrun.cli.data_pin import pin_data
+from titanrun.cli.data_pipeline import (
+    add_pipeline_options,
+    check_pipeline_options,
+    write_pipeline,
+)
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
@@ -33,6 +38,7 @@ EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
   titanrun data build recipe.yaml --workers 32
   titanrun data build recipe.yaml --part 3/64 --workers 32
   titanrun data build recipe.yaml --finish  after all parts
+  titanrun data build recipe.yaml --pipeline out.py  a program for datatrove
   titanrun data build --repair recipe.yaml  tokenize damaged data again
   titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss colored
   titanrun data show recipe.yaml --row 17 --section validation
@@ -103,7 +109,21 @@ def build_data_cache(arguments: list[str]) -> int:
         action="store_true",
         help="after all parts: check that nothing is missing, and complete the index",
     )
+    add_pipeline_options(parser)
     options, resolved = parse_recipe_options(parser, arguments)
+    check_pipeline_options(options)
+    if options.pipeline is None:
+        sys.stdout.writelines(iter_build_lines(build_datasets(options, resolved)))
+        return 0
+    written = write_pipeline(
+        options, resolved, lambda: query_recipe_data("tokenizer", options, resolved)
+    )
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    return 0
+
+
+def build_datasets(options: Namespace, resolved: Resolved) -> Any:
+    """Tokenize the datasets, or a part of them, and return what was built."""
     if options.workers is not None and options.workers < 1:
         raise problem_error("usage", f"--workers is {options.workers}", hint="use 1 or more")
     if options.repair and (options.part or options.finish):
@@ -112,7 +132,7 @@ def build_data_cache(arguments: list[str]) -> int:
             "--repair reads the whole index, --part and --finish do not",
             hint="use --repair with --workers only",
         )
-    found = query_recipe_data(
+    return query_recipe_data(
         "build",
         options,
         resolved,
@@ -121,8 +141,6 @@ def build_data_cache(arguments: list[str]) -> int:
         part=parse_part(options.part),
         finish=options.finish,
     )
-    sys.stdout.writelines(iter_build_lines(found))
-    return 0
 
 
 def parse_part(text: str | None) -> tuple[int, int] | None:

@@ -49,14 +49,14 @@ def build_token_dataset(
 ) -> IndexedDataset:
     """Build the dataset of the rows of a 2-D array, of the windows of a 1-D one, or of documents.
 
-    Tokenizer and cache are not used.
+    The cache is not used, and the tokenizer only to compare it with that of the files.
 
     Raises:
         ProblemsFound: A data problem if the file does not fit, with a path relative to the
             dataset's config.
     """
     if config.layout != "npy":
-        return build_document_dataset(config, sample_length=sample_length)
+        return build_document_dataset(config, sample_length=sample_length, tokenizer=tokenizer)
     path = Path(config.path)
     state = find_file_state(path)
     tokens = open_token_memmap(path)
@@ -71,9 +71,11 @@ def build_token_dataset(
     return TokenArrayDataset(tokens, summary=summary, file=file)
 
 
-def build_document_dataset(config: TokensDatasetConfig, *, sample_length: int) -> IndexedDataset:
+def build_document_dataset(
+    config: TokensDatasetConfig, *, sample_length: int, tokenizer: Tokenizer | None
+) -> IndexedDataset:
     """Build the dataset of the documents in files of datatrove or Megatron."""
-    documents = open_tokenized_documents(config.path, config.layout)
+    documents = open_tokenized_documents(config.path, config.layout, tokenizer)
     if config.packing == "windows":
         return build_token_chunks(
             documents.ids,

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.file_change_guard import UnchangedFiles
 from titanrun.components.data.spec.data_files import resolve_data_files
+from titanrun.components.data.spec.tokenizer_digest import find_tokenizer_digest
 from titanrun.components.data.token_file import TokenSummary, summarize_tokens
 from titanrun.components.data.token_records import ID_FACTOR, IN_LOSS, STARTS_DOCUMENT
 from titanrun.components.data.tokenized_files import OPENERS, TokenizedFile
+from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 
@@ -103,14 +105,19 @@ class TokenizedDocuments:
         return UnchangedFiles(self._paths)
 
 
-def open_tokenized_documents(path: str, layout: str) -> TokenizedDocuments:
+def open_tokenized_documents(
+    path: str, layout: str, tokenizer: Tokenizer | None = None
+) -> TokenizedDocuments:
     """Open the files at a file name, a folder or a glob.
 
     Raises:
-        ProblemsFound: A data problem if there are none, or one is damaged.
+        ProblemsFound: A data problem if there are none, one is damaged, or one names the digest of
+            another tokenizer.
     """
     suffix, open_file = OPENERS[layout]
     files = [open_file(file) for file in resolve_data_files(path, (suffix,))]
+    if tokenizer is not None:
+        check_tokenizer_digests(files, tokenizer)
     documents = TokenizedDocuments(files, source=path)
     names = sorted({file.tokenizer for file in files if file.tokenizer})
     log.info(
@@ -121,3 +128,17 @@ def open_tokenized_documents(path: str, layout: str) -> TokenizedDocuments:
         f", tokenized with {', '.join(names)}" if names else "",
     )
     return documents
+
+
+def check_tokenizer_digests(files: Sequence[TokenizedFile], tokenizer: Tokenizer) -> None:
+    """Raise a data problem if a file names the digest of another tokenizer than the recipe's."""
+    for file in files:
+        digest = find_tokenizer_digest(file.tokenizer or "")
+        if digest is not None and digest != tokenizer.fingerprint:
+            raise problem_error(
+                "data",
+                f"'{file.path}' was tokenized with the tokenizer {digest[:12]}, "
+                f"the recipe's is {tokenizer.fingerprint[:12]}",
+                path=("path",),
+                hint="name the tokenizer of the files in the recipe, or tokenize again",
+            )

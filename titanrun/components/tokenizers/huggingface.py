@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from titanrun.components.tokenizers.config import (
@@ -87,6 +87,17 @@ class HuggingFaceTokenizer:
     def get_token_text(self, token: int) -> str:
         """Return the text of a token as it stands in the vocabulary, also of a special one."""
         return str(self._library.id_to_token(token))
+
+    def dump_json(self, begin: Sequence[int], end: Sequence[int]) -> str:
+        """Return the library's JSON of a tokenizer that adds given ids to each text itself."""
+        copy = LibraryTokenizer.from_str(self._library.to_str())
+        # the template needs a name for each id, not its text, which it would parse
+        names = {token: f"T{token}" for token in (*begin, *end)}
+        copy.post_processor = processors.TemplateProcessing(
+            single=[*(names[token] for token in begin), "$A", *(names[token] for token in end)],
+            special_tokens=[(name, token) for token, name in names.items()],
+        )
+        return str(copy.to_str())
 
     def _find_token_id(self, text: str | None) -> int | None:
         return None if text is None else self._library.token_to_id(text)

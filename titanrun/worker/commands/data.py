@@ -15,6 +15,7 @@ from titanrun.components.data.chat_config import (
     ChatDatasetConfig,
     ConversationsConfig,
 )
+from titanrun.components.data.config import DocumentsConfig
 from titanrun.components.data.data_inspection import (
     DataSummary,
     ReplyEnds,
@@ -33,6 +34,7 @@ from titanrun.components.data.token_cache_maintenance import (
 )
 from titanrun.components.tokenizers.chat_template import load_chat_template
 from titanrun.components.tokenizers.end_of_turn import find_end_ids
+from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 from titanrun.config.tree import format_path
@@ -112,6 +114,30 @@ def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
         }
         for section, rows in opened.items()
     ] + [{"repaired": entry} for entry in repaired]
+
+
+def export_tokenizer(request: DataRequest) -> DataRequest:
+    """Return the tokenizer of the training data as a file of the tokenizers library.
+
+    It adds the tokens before and after each document itself, which are returned too.
+    """
+    recipe = load_resolved_text(request["resolved"])
+    tokenizer, config = build_tokenizer(recipe), recipe.training.dataset
+    if not isinstance(tokenizer, HuggingFaceTokenizer) or not isinstance(config, DocumentsConfig):
+        raise problem_error(
+            "usage",
+            "this tokenizer is not one of the tokenizers library",
+            path=("tokenizer",),
+            hint="use titanrun data build without --pipeline",
+        )
+    begin = tokenizer.encode("", add_bos=True, add_eos=False) if config.add_bos else []
+    end = tokenizer.encode("", add_bos=False, add_eos=True) if config.add_eos else []
+    return {
+        "tokenizer": tokenizer.dump_json(begin, end),
+        "fingerprint": tokenizer.fingerprint,
+        "begin": [(tokenizer.get_token_text(token), token) for token in begin],
+        "end": [(tokenizer.get_token_text(token), token) for token in end],
+    }
 
 
 def show_samples(request: DataRequest) -> list[DataRequest]:
@@ -319,6 +345,7 @@ def build_data_summary(
 
 ACTIONS: dict[str, Callable[[DataRequest], Any]] = {
     "build": tokenize_datasets,
+    "tokenizer": export_tokenizer,
     "show": show_samples,
     "stats": compute_data_stats,
     "verify": lambda request: verify_token_cache(Path(request["folder"])),
