@@ -37,7 +37,8 @@ PROMPTS = [[3, 8, 5], [4, 4, 9, 20], [17, 6], [3, 11, 12, 5]]
 CHOSEN = [[7, 21, 1], [10, 1], [13, 14, 15, 16, 1], [22, 1]]
 REJECTED = [[9, 1], [18, 19, 7, 1], [2, 1], [23, 2, 6, 1]]
 LABELS = [True, False, True, True]
-TOLERANCE = 1e-6
+# in fp32; another kind of CPU differs by 1.5e-6, another formula by far more
+TOLERANCE = 1e-5
 
 Cases = dict[str, tuple[Tensor, torch.nn.Module]]
 
