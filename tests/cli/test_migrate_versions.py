@@ -125,6 +125,34 @@ def test_a_configuration_of_another_program_is_known_by_its_keys(
     ) == (2, True)
 
 
+def test_several_recipes_are_checked_and_updated_at_once(
+    titanrun: Run, tmp_path: Path, renaming: dict[str, str]
+) -> None:
+    (tmp_path / "new.yaml").write_text("version: 1\nmodel: llama3\n", encoding="utf-8")
+    (tmp_path / "old.yaml").write_text(YAML, encoding="utf-8")
+    (tmp_path / "old.toml").write_text(TOML, encoding="utf-8")
+    (tmp_path / "future.yaml").write_text("version: 2\n", encoding="utf-8")
+    names = ("new.yaml", "old.yaml", "old.toml")
+    checked = titanrun("migrate", "--check", *names, env=renaming)
+    assert checked.returncode == 1
+    assert [name for name in names if f"--> {name}:" in checked.stderr] == ["old.yaml", "old.toml"]
+    mixed = titanrun("migrate", "--check", "future.yaml", *names, env=renaming)
+    assert mixed.returncode == 2
+    assert "this recipe has version 2" in mixed.stderr and "--> old.toml:" in mixed.stderr
+    assert titanrun("migrate", "--write", *names, env=renaming).returncode == 0
+    assert titanrun("migrate", "--check", "--quiet", *names, env=renaming).returncode == 0
+
+
+def test_configurations_of_other_programs_are_converted_alone(
+    titanrun: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text("version: 1\nmodel: llama3\n", encoding="utf-8")
+    (tmp_path / "llama.yml").write_text("base_model: ./weights\nseed: 4\n", encoding="utf-8")
+    done = titanrun("migrate", "mine.yaml", "llama.yml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a configuration of axolotl is converted alone" in done.stderr
+
+
 def test_a_recipe_from_the_future_is_an_error(titanrun: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("version: 2\nmodel: llama3\n", encoding="utf-8")
     done = titanrun("migrate", "mine.yaml", "--write")

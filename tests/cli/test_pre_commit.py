@@ -1,4 +1,4 @@
-"""The hook for pre-commit, run by pre-commit itself in another repository."""
+"""The hooks for pre-commit, run by pre-commit itself in another repository."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ BAD = GOOD.replace("steps", "stepz")
 
 
 @pytest.mark.slow
-def test_the_hook_reports_recipes_and_leaves_other_files_alone(tmp_path: Path) -> None:
+def test_the_hooks_report_recipes_and_leave_other_files_alone(tmp_path: Path) -> None:
     repository = tmp_path / "project"
     (repository / "recipes" / "parts").mkdir(parents=True)
     (repository / "recipes" / "mine.yaml").write_text(GOOD)
@@ -29,16 +29,21 @@ def test_the_hook_reports_recipes_and_leaves_other_files_alone(tmp_path: Path) -
             command, cwd=repository, env=environment, capture_output=True, text=True, check=False
         )
 
-    def run_hook() -> subprocess.CompletedProcess[str]:
+    def run_hook(hook: str) -> subprocess.CompletedProcess[str]:
         assert run("git", "add", ".").returncode == 0
-        return run("pre-commit", "try-repo", str(ROOT), "titanrun-validate", "--all-files")
+        return run("pre-commit", "try-repo", str(ROOT), hook, "--all-files")
 
     assert run("git", "init", "--quiet").returncode == 0
-    passed = run_hook()
-    assert passed.returncode == 0, passed.stdout + passed.stderr
-    assert "Passed" in passed.stdout
+    for hook in ("titanrun-validate", "titanrun-migrate-check"):
+        passed = run_hook(hook)
+        assert passed.returncode == 0, passed.stdout + passed.stderr
+        assert "Passed" in passed.stdout
     (repository / "recipes" / "mine.yaml").write_text(BAD)
-    failed = run_hook()
+    failed = run_hook("titanrun-validate")
     assert failed.returncode == 1
     assert "recipes/mine.yaml:4:3" in failed.stdout and "did you mean 'steps'" in failed.stdout
     assert failed.stdout.count("error[") == 1
+    (repository / "recipes" / "mine.yaml").write_text(GOOD.replace("version: 1", "version: 2"))
+    old = run_hook("titanrun-migrate-check")
+    assert old.returncode == 1
+    assert "recipes/mine.yaml:1:10" in old.stdout and "this recipe has version 2" in old.stdout

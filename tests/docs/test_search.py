@@ -1,12 +1,18 @@
-"""The search of the built site, as a reader uses it: the answer is among the first results."""
+"""The built site as a reader uses it: the search answers, axe finds nothing, phones show it."""
 
+import functools
+import http.server
 import shutil
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.docs.test_site import address
+from tests.docs.test_site import SITE, address
+from tools.copy_pages import ROOT
+from tools.publish_site import publish_site
 
 __all__ = ["address"]
 
@@ -16,7 +22,7 @@ pytestmark = pytest.mark.site
 QUESTIONS = {
     "out of memory": ["troubleshooting", "memory"],
     "resume after a crash": ["troubleshooting"],
-    "local_batch_size": ["reference"],
+    "local_batch_size": ["training"],
     "NaN loss": ["troubleshooting"],
     "multiple GPUs": ["several_gpus", "parallelism"],
     "train on your own text": ["own_text", "data"],
@@ -30,7 +36,7 @@ QUESTIONS = {
     "export to Hugging Face": ["chat", "push"],
     "wandb": ["components", "experiment_tracking"],
     "migrate from torchtitan": ["migration_torchtitan"],
-    "gradient accumulation": ["memory", "reference"],
+    "gradient accumulation": ["memory", "training"],
     "install without PyTorch": ["install"],
     "pre-commit": ["ci"],
     "hyperparameter search": ["managing_runs"],
@@ -39,6 +45,13 @@ QUESTIONS = {
     "exit codes": ["commands", "coding_assistants"],
 }
 FIRST_RESULTS = 5
+AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+# one of each kind
+PAGES = [
+    "index", "install", "status", "tutorials/first_run", "finetuning", "ui", "commands/train",
+    "reference", "reference/model", "models/llama3", "fault_injection",
+]  # fmt: skip
+PHONE = {"width": 390, "height": 844}
 # the dialog is drawn into a shadow root
 READ_LINKS = """() => {
     const found = [];
@@ -51,22 +64,75 @@ READ_LINKS = """() => {
 }"""
 
 
-@pytest.fixture
-def page(address: str) -> Iterator[Any]:
-    """The start page in Chromium, with the search open."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium."""
     from playwright.sync_api import sync_playwright
 
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    assert browser is not None, "this test needs a browser: apt-get install chromium"
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    assert program is not None, "this test needs a browser: apt-get install chromium"
     with sync_playwright() as playwright:
-        window = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
-        opened = window.new_page()
-        opened.goto(f"{address}/index.html")
-        opened.wait_for_load_state("networkidle")
-        opened.keyboard.press("/")
-        opened.locator("input:visible").first.wait_for()
-        yield opened
+        window = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield window
         window.close()
+
+
+@pytest.fixture
+def page(address: str, browser: Any) -> Iterator[Any]:
+    """The start page, with the search open."""
+    opened = browser.new_page()
+    opened.goto(f"{address}/index.html")
+    opened.wait_for_load_state("networkidle")
+    opened.keyboard.press("/")
+    opened.locator("input:visible").first.wait_for()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(
+    address: str, browser: Any, scheme: str
+) -> None:
+    opened = browser.new_page(viewport=PHONE, color_scheme=scheme)
+    faults = {}
+    for name in PAGES:
+        opened.goto(f"{address}/{name}.html")
+        opened.wait_for_load_state("networkidle")
+        found = opened.evaluate(AXE.read_text() + "; axe.run(document)")
+        width = opened.evaluate("document.documentElement.scrollWidth")
+        faults[name] = [rule["id"] for rule in found["violations"]]
+        faults[name] += ["too wide"] if width > PHONE["width"] else []
+    opened.close()
+    assert {name: found for name, found in faults.items() if found} == {}
+
+
+def test_readers_choose_between_versions(tmp_path: Path, browser: Any) -> None:
+    for is_release in (False, True):
+        publish_site(SITE, tmp_path, is_release=is_release, version="7.1.0")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        opened = browser.new_page()
+        opened.goto(f"{address}/")
+        opened.wait_for_url(f"{address}/latest/")
+        opened.goto(f"{address}/dev/operations.html")
+        opened.wait_for_url(f"{address}/dev/troubleshooting.html")
+        opened.locator(".md-version").first.wait_for()
+        links = [link.get_attribute("href") for link in opened.locator(".md-version a").all()]
+        opened.close()
+        server.shutdown()
+    assert links == [f"{address}/7.1/", f"{address}/dev/"]
+
+
+def test_no_page_loads_scripts_of_others() -> None:
+    assert len(list(SITE.rglob("*.html"))) > 100
+    assert [page for page in SITE.rglob("*.html") if "unpkg" in page.read_text()] == []
 
 
 def test_the_first_results_answer_the_questions_of_readers(page: Any) -> None:

@@ -18,11 +18,15 @@ from titanrun.launch.group_launcher import build_lighthouse_arguments
 
 LAUNCH = """
 import sys
+import time
 from pathlib import Path
 from titanrun.launch.group_launcher import *
 class NoLighthouse:
     address, has_ended = "http://127.0.0.1:1", False
-    def start(self): pass
+    def start(self):
+        if len(sys.argv) > 3:
+            Path(sys.argv[3]).touch()
+            time.sleep(1)
 here = Path(sys.argv[1])
 signal.signal(signal.SIGCHLD, do_nothing)
 groups = [ReplicaGroup(number, 2, resolved=here / "resolved.yaml", num_workers=2, num_groups=2,
@@ -46,11 +50,13 @@ def finish(state="finished"):
 """
 
 
-def launch(folder: Path, worker: str, min_groups: int = 1) -> subprocess.Popen[str]:
-    """A launcher of two groups of two ranks that run `worker`; it knows its start's `number`."""
+def launch(folder: Path, worker: str, min_groups: int = 1, *more: str) -> subprocess.Popen[str]:
+    """A launcher of two groups of two ranks that run `worker`; it knows its start's `number`.
+
+    `more` is a file that appears while the lighthouse takes its time to start."""
     (folder / "worker.py").write_text(WORKER + worker)
     return subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, str(folder), str(min_groups)],
+        [sys.executable, "-c", LAUNCH, str(folder), str(min_groups), *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -140,6 +146,24 @@ def test_those_that_finished_start_again_while_the_last_checkpoint_is_missing(
     assert (code, [len(starts(tmp_path, group)) for group in range(2)]) == (0, [2, 2])
 
 
+def test_a_signal_during_the_start_of_the_lighthouse_reaches_the_groups(tmp_path: Path) -> None:
+    """The launcher died of it, and status.json said starting for ever."""
+    begun = tmp_path / "begun"
+    launcher = launch(
+        tmp_path,
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])\n"
+        "time.sleep(60)",
+        1,
+        str(begun),
+    )
+    while not begun.exists():
+        time.sleep(0.05)
+    launcher.send_signal(signal.SIGTERM)
+    assert end(launcher)[0] == 75
+    assert [len(starts(tmp_path, group)) for group in range(2)] == [1, 1]
+
+
 def test_a_signal_reaches_every_rank_and_no_group_starts_again(tmp_path: Path) -> None:
     launcher = launch(
         tmp_path,
@@ -179,7 +203,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_lighthouse_waits_as_the_recipe_says(
-    recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from titanrun.worker import lighthouse
 
@@ -196,7 +220,26 @@ def test_the_lighthouse_waits_as_the_recipe_says(
         ("127.0.0.1:4321", 2),
         {"join_timeout_ms": 70_000, "heartbeat_timeout_ms": 700},
     )
-    assert capsys.readouterr().out == "http://127.0.0.1:1234\n"
+    assert capfd.readouterr().out == "http://127.0.0.1:1234\n"
+
+
+def test_a_lighthouse_whose_launcher_has_died_ends_without_a_word(
+    recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from titanrun.worker import lighthouse
+
+    def break_pipe(*_: object) -> None:
+        raise BrokenPipeError
+
+    def wait(*_: object) -> None:
+        raise AssertionError("it waits for a signal of nobody")
+
+    fakes = {name: getattr(signal, name) for name in ("SIGTERM", "SIG_BLOCK", "SIG_DFL")}
+    calls = {name: lambda *_: None for name in ("pthread_sigmask", "signal")}
+    monkeypatch.setattr(lighthouse, "ignore_run_signals", lambda: None)
+    monkeypatch.setattr(lighthouse, "signal", SimpleNamespace(**fakes, **calls, sigwait=wait))
+    monkeypatch.setattr(lighthouse, "os", SimpleNamespace(write=break_pipe))
+    lighthouse.main(build_lighthouse_arguments(FaultToleranceConfig(enable=True), 0))
 
 
 def test_the_groups_wait_as_the_recipe_says_and_listen_on_this_machine(

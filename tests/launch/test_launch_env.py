@@ -4,7 +4,9 @@ import pytest
 
 from titanrun.launch.host_info import count_accelerators
 from titanrun.launch.launch_env import (
+    build_node_environment,
     build_rank_environment,
+    build_threads_environment,
     get_first_host,
     get_rank_and_world_size,
 )
@@ -96,3 +98,23 @@ def test_accelerators_are_counted_without_torch(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert count_accelerators(environ, tmp_path) == count
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "spins"),
+    [(None, None, "1000"), ("GOMP_SPINCOUNT", "5", "5"), ("OMP_WAIT_POLICY", "active", None)],
+)
+def test_compute_threads_that_wait_soon_leave_the_processor(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variable: str | None,
+    value: str | None,
+    spins: str | None,
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None and value is not None:
+        monkeypatch.setenv(variable, value)
+    node = build_node_environment(tmp_path, 2, is_loopback=True)
+    assert build_threads_environment(2).get("GOMP_SPINCOUNT") == spins
+    assert node.get("GOMP_SPINCOUNT") == spins

@@ -110,8 +110,18 @@ def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
     done = launch(tmp_path, "os.kill(os.getpid(), signal.SIGKILL) if rank == 2 else time.sleep(60)")
     _, error = done.communicate(timeout=60)
     assert done.returncode == 128 + signal.SIGKILL
-    assert error.startswith("error[internal]: rank 2 was killed by SIGKILL without a message")
+    assert error.startswith("error[killed]: rank 2 was killed by SIGKILL\n  = help: ")
+    assert "memory" in error.splitlines()[1]
     assert '"state": "failed"' in (tmp_path / "status.json").read_text()
+
+
+def test_a_worker_that_crashes_is_named_and_one_that_ends_silently_too(tmp_path: Path) -> None:
+    done = launch(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV) if rank else time.sleep(60)")
+    error = done.communicate(timeout=60)[1]
+    assert "was killed by SIGSEGV\n  = help: a library crashed" in error
+    done = launch(tmp_path, "os._exit(70) if rank == 1 else time.sleep(60)", count=2)
+    error = done.communicate(timeout=60)[1]
+    assert error.startswith("error[internal]: rank 1 ended with exit code 70 without a message")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +215,7 @@ def test_a_first_rank_that_dies_before_it_can_write_leaves_a_status_that_says_so
 ) -> None:
     done = launch(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", count=1)
     _, error = done.communicate(timeout=60)
-    assert "rank 0 was killed by SIGKILL without a message" in error
+    assert "error[killed]: rank 0 was killed by SIGKILL" in error
     status = json.loads((tmp_path / "status.json").read_text())
     assert (done.returncode, status["state"], status["exit_code"], status["step"]) == (
         137,

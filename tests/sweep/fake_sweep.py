@@ -11,9 +11,9 @@ from titanrun.sweep.sweep_file import read_sweep
 FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_train.py")))
 
 
-def main(file: str) -> int:
+def main(file: str, *overrides: str) -> int:
     """Train the remaining trials of a search. Return the exit code."""
-    planner = build_planner(read_sweep(Path(file)), [], {})
+    planner = build_planner(read_sweep(Path(file)), overrides, {})
     planner.sweep.folder.mkdir(parents=True, exist_ok=True)
     return train_search(planner, [], Namespace(quiet=False), FAKE)
 

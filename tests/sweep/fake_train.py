@@ -2,7 +2,8 @@
 
 Its loss after the last step is the square of the distance of log10(optimizer.lr) from -3, plus a
 hundredth of weight_decay. FAKE_STEPS, FAKE_SECONDS (of a step) and FAKE_FAIL_ABOVE (a rate) change
-it. A run that was killed goes on after its last step; SIGTERM ends it with 75.
+it. A run that was killed goes on after its last step; SIGTERM and SIGINT end it with 75, and
+status.json has the first of them.
 """
 
 import fcntl
@@ -34,11 +35,12 @@ def main() -> int:
     starts = json.loads(record.read_text())["starts"] if record.is_file() else []
     record.write_text(json.dumps({"format": 1, "name": folder.name, "starts": [*starts, {}]}))
     stopped: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    for request in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(request, lambda number, frame: stopped.append(number))
 
     def report(state: str, step: int) -> None:
         about = {"host": socket.gethostname(), "pid": os.getpid(), "boot_id": BOOT_ID}
-        about |= {"state": state, "step": step, "heartbeat": time.time()}
+        about |= {"state": state, "step": step, "heartbeat": time.time(), "signals": stopped}
         (folder / "status.tmp").write_text(json.dumps(about))
         (folder / "status.tmp").replace(folder / "status.json")
 

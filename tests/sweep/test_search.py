@@ -400,6 +400,40 @@ def test_the_command_shows_runs_results_and_importance(
     assert picture.read_text().count("<rect") == 2
 
 
+def test_what_a_search_was_begun_with_need_not_be_repeated_to_look_at_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, "count: 3, sampler: random")
+    assert fake_sweep.main(str(file), "metrics.log_freq=7") == 0
+    for option in ("--table", "--importance"):
+        assert sweep_command.run([str(file), option]) == 0
+    capsys.readouterr()
+    assert sweep_command.run([str(file), "--list"]) == 0
+    assert capsys.readouterr().out.count("metrics.log_freq=7") == 3
+    with pytest.raises(ProblemsFound, match="was begun with other overrides"):
+        sweep_command.run([str(file), "--table", "metrics.log_freq=8"])
+
+
+def test_a_signal_reaches_the_runs_as_it_is_and_a_second_ctrl_c_still_saves(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path, "count: 4, sampler: random", more="slots: 2")
+    process = start(file, FAKE_STEPS=100, FAKE_SECONDS=0.5)
+    statuses = tmp_path / "runs"
+    wait_for(lambda: len(list(statuses.glob("*/status.json"))) == 2, process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert said.count("interrupted, resumes when the sweep is run again") == 2
+    found = [json.loads(path.read_text()) for path in statuses.glob("*/status.json")]
+    assert {status["state"] for status in found} == {"preempted"}
+    assert all(
+        status["signals"] in ([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]) for status in found
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

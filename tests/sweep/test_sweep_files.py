@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from titanrun.cli import sweep as sweep_command
 from titanrun.cli import validate
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.tree import to_plain_data
@@ -357,6 +358,29 @@ def test_a_mistake_is_named_with_its_place_in_the_file(
     tmp_path: Path, text: str, expected: list[str]
 ) -> None:
     assert said(written(tmp_path, text)) == expected
+
+
+def test_the_overrides_of_a_sweep_need_not_be_repeated_to_see_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recipe is not valid without them."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("version: 1\nmodel: {name: llama3, flavor: debugmodel}\n")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        f"version: 1\nrecipe: {recipe}\nfolder: {tmp_path / 'runs'}\n"
+        "grid: {optimizer.lr: [1.0e-3, 2.0e-3]}\n"
+    )
+    monkeypatch.setattr(sweep_command, "train_sweep", lambda *_: 0)
+    overrides = ["training.dataset=tiny", "training.steps=5"]
+    assert sweep_command.run([str(file), *overrides]) == 0
+    capsys.readouterr()
+    assert sweep_command.run([str(file), "--table"]) == 0
+    assert capsys.readouterr().out.count("waiting") == 2
+    # a start without them forgets them
+    sweep_command.run([str(file), "--table", *overrides])
+    with pytest.raises(ProblemsFound):
+        sweep_command.run([str(file)])
 
 
 def test_a_sweep_that_tries_nothing_or_keeps_nothing_says_so(tmp_path: Path) -> None:

@@ -143,6 +143,31 @@ def start_ui(tmp_path: Path, workspace: Path) -> Iterator[Callable[..., UiProces
         process.stdout.close()
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium of this machine; no browser is ever downloaded."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    assert program is not None, "apt-get install -y --no-install-recommends chromium"
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def watched(browser: Any, start_ui: Callable[..., UiProcess]) -> Iterator[Any]:
+    """A page on a server of its own."""
+    # imported here: that module needs what stands above
+    from tests.ui.watched_page import Watched
+
+    found = Watched(browser, start_ui())
+    yield found
+    found.context.close()
+    assert found.faults == []
+
+
 @pytest.fixture
 def ui(start_ui: Callable[..., UiProcess]) -> UiProcess:
     """A server whose link was followed."""

@@ -7,26 +7,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ui.conftest import RECIPES, ROOT, UiProcess, write_run
+from tests.ui.conftest import RECIPES, UiProcess, write_run
+from tests.ui.watched_page import SMALL, Watched, check_everywhere, get_text, set_text, wait_until
 
 pytestmark = pytest.mark.browser
-AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-SMALL = (
-    "model.n_layers=1",
-    "model.dim=64",
-    "model.n_heads=4",
-    "training.seq_len=32",
-    "metrics.log_freq=1",
-    "validation.enable=false",
-)
-WIDTHS = (1280, 390)
 MISTAKES = (
     "version: 1\n"
     "name: '🦙 run'\n"
@@ -35,72 +26,6 @@ MISTAKES = (
     'training: {dataset: tiny, step: 8, seq_len: "64"} # 🦙\n'
     "optimizer: {'🦙': 1, learning_rate: 3}\n"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium of this machine; no browser is ever downloaded."""
-    from playwright.sync_api import sync_playwright
-
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    assert program is not None, "apt-get install -y --no-install-recommends chromium"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-class Watched:
-    """A page of the server, and everything that it must not do."""
-
-    def __init__(self, browser: Any, ui: UiProcess) -> None:
-        self.ui = ui
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900})
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        self.faults: list[str] = []
-        self.allowed: tuple[str, ...] = ()
-        self.page = self.context.new_page()
-        self.page.on("console", self.note_console)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error.stack)))
-        self.page.on("request", self.note_request)
-
-    def note_console(self, message: Any) -> None:
-        if message.type in ("error", "warning") and not message.text.startswith(
-            self.allowed or "\0"
-        ):
-            self.faults.append(message.text)
-
-    def note_request(self, request: Any) -> None:
-        if not request.url.startswith((self.ui.origin, "data:", "blob:")):
-            self.faults.append(f"asked {request.url}")
-
-    def open(self, path: str = "") -> Any:
-        """Open the link, and then a page."""
-        if not self.page.url.startswith(self.ui.origin):
-            self.page.goto(self.ui.link)
-            self.page.wait_for_selector("h1")
-        if path:
-            self.page.goto(self.ui.origin + path)
-        self.page.wait_for_selector("h1")
-        return self.page
-
-    def check_axe(self) -> None:
-        """Fail for whatever axe finds."""
-        found = self.page.evaluate(AXE.read_text() + "; axe.run(document)")
-        faults = [
-            (one["id"], [node["html"][:160] for node in one["nodes"][:3]])
-            for one in found["violations"]
-        ]
-        assert faults == [], (self.page.url, faults)
-
-
-@pytest.fixture
-def watched(browser: Any, start_ui: Callable[..., UiProcess]) -> Iterator[Watched]:
-    """A page on a server of its own."""
-    found = Watched(browser, start_ui())
-    yield found
-    found.context.close()
-    assert found.faults == []
 
 
 @pytest.fixture
@@ -126,28 +51,6 @@ def ten_runs(workspace: Path) -> Path:
         json.dumps({"step": 1, "prompt": "<i>p</i>", "text": "<u>sample</u>"}) + "\n"
     )
     return runs
-
-
-def wait_until(page: Any, claim: str) -> None:
-    """Wait until a claim about the page holds; TEXT is that of the editor, TITLE the heading."""
-    for name, selector in {"TEXT": ".text", "TITLE": "h1"}.items():
-        claim = claim.replace(name, f"document.querySelector('{selector}').innerText")
-    page.wait_for_function(f"() => {claim}")
-
-
-def set_text(page: Any, text: str) -> None:
-    """Replace the text of the editor as a user does who pastes another one."""
-    page.evaluate("(text) => navigator.clipboard.writeText(text)", text)
-    page.click(".cm-content")
-    page.keyboard.press("Control+a")
-    page.keyboard.press("Control+v")
-
-
-def get_text(page: Any) -> str:
-    lines: list[str] = page.eval_on_selector_all(
-        ".text .cm-line", "all => all.map(x => x.innerText)"
-    )
-    return "\n".join(line.replace("\n", "") for line in lines)
 
 
 def test_the_link_opens_the_editor_and_leaves_no_token(watched: Watched) -> None:
@@ -483,24 +386,6 @@ PAGES = {
     "compare": "/compare?runs=lr-0.004-seed-0,lr-0.001-seed-0,lr-0.001-seed-1",
     "choose": "/compare",
 }
-
-
-def check_everywhere(watched: Watched, paths: dict[str, str]) -> None:
-    page = watched.open()
-    page.emulate_media(reduced_motion="reduce")
-    for width in (*WIDTHS, 320):
-        page.set_viewport_size({"width": width, "height": 844})
-        for path in paths.values():
-            watched.open(path)
-            page.wait_for_timeout(500)
-            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, (path, width, wide)
-            if width == 320:
-                continue
-            for theme in ("light", "dark"):
-                page.evaluate("(t) => { document.documentElement.dataset.theme = t }", theme)
-                page.wait_for_timeout(200)
-                watched.check_axe()
 
 
 def test_axe_finds_nothing_and_no_page_is_too_wide(watched: Watched, ten_runs: Path) -> None:

@@ -145,3 +145,67 @@ def test_nothing_in_the_package_has_the_name_of_a_host_in_lists(ui: UiProcess) -
     write_run(ui.workspace / "runs" / "a", losses=[1.0], host="secret-host", pid=1)
     body = ui.ask("GET", "/api/runs").body
     assert not re.search(b"secret-host", body)
+
+
+def test_commands_that_only_read_have_options_within_bounds(ui: UiProcess) -> None:
+    plan = {"command": "plan", "ranks": 8, "device": "h200"}
+    assert preview(ui, **plan)["shell"] == (
+        "titanrun plan ./recipes/mine.yaml --world-size 8 --device h200 --json"
+    )
+    row = preview(ui, command="data-show", row=3)
+    assert row["shell"] == "titanrun data show ./recipes/mine.yaml --json --row 3"
+    for changes in (
+        {**plan, "ranks": 0},
+        {**plan, "ranks": "8"},
+        {**plan, "device": "--trust"},
+        {"command": "data-show", "count": 10**9},
+        {"command": "data-show", "row": -1},
+        {"command": "data-stats", "target": "../x.yaml"},
+    ):
+        answer = ui.ask("POST", "/api/jobs/preview", {**TRAIN, **changes})
+        assert answer.status in (400, 403), (changes, answer.body)
+    names = {one["name"] for one in ui.ask("GET", "/api/plan-devices").data["devices"]}
+    assert {"h100", "h200"} <= names
+
+
+def test_histograms_count_every_value() -> None:
+    from titanrun.ui.job_results import NUM_BINS, build_histogram
+
+    for values in ([5], [1, 1, 2], list(range(1000)), [0, 10**6]):
+        found = build_histogram(values)
+        assert sum(found["counts"]) == len(values) and len(found["counts"]) <= NUM_BINS
+        last = found["start"] + found["width"] * len(found["counts"])
+        assert found["start"] == min(values) and last > max(values)
+    assert build_histogram([])["counts"] == []
+
+
+def test_a_conversation_is_with_checkpoints_only(ui: UiProcess) -> None:
+    run = write_run(ui.workspace / "runs" / "a", losses=[1.0])
+    (run / "checkpoint" / "step-2").mkdir(parents=True)
+    for changes in ({"target": "a"}, {"target": "a", "step": 9}, {"target": "../..", "step": 2}):
+        answer = ui.ask("POST", "/api/jobs/preview", {"command": "chat", **changes})
+        assert answer.status in (400, 403, 404), (changes, answer.body)
+    for request in ({"text": 5}, {"id": 1, "text": "x", "options": [{"top_p": 5}]}, {"pick": 3}):
+        answer = ui.ask("POST", "/api/chat", {"id": "none", "request": request})
+        assert answer.status in (400, 404)
+
+
+def test_requests_of_a_conversation_are_checked() -> None:
+    from titanrun.ui.chats import check_request
+    from titanrun.ui.refusal import Refusal
+
+    options = {"temperature": 0, "top_p": 0.5, "seed": 1, "max_new_tokens": 4}
+    good = {"id": 1, "text": "Hi", "options": [options]}
+    assert check_request({**good, "more": 1}) == good
+    for bad in (
+        {"text": "Hi", "options": [options]},
+        {**good, "options": []},
+        {**good, "options": [{**options, "seed": 1.5}]},
+        {**good, "options": [{**options, "temperature": True}]},
+        {**good, "options": [{**options, "max_new_tokens": 10**9}]},
+        {"pick": 3},
+        {"reset": True},
+        {},
+    ):
+        with pytest.raises(Refusal):
+            check_request(bad)

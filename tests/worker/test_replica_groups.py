@@ -86,9 +86,16 @@ def test_two_groups_train_as_one_process_does(
 
 
 @pytest.mark.parametrize(
-    "moment", ["before the backward pass", "in the all-reduce", "before the commit"]
+    ("group", "moment"),
+    [
+        (1, "before the backward pass"),
+        (0, "in the all-reduce"),
+        (1, "before the commit"),
+        pytest.param(0, "before the backward pass", marks=pytest.mark.slow),
+        pytest.param(1, "in the all-reduce", marks=pytest.mark.slow),
+        pytest.param(0, "before the commit", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("group", [0, 1])
 def test_a_group_killed_within_a_step_costs_no_sequence(
     moment: str, group: int, start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:

@@ -159,7 +159,7 @@ def read_weights(folder: Path, like: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix("model."): tensor for name, tensor in into.items()}
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("method", ["local_sgd", "diloco", "streaming"])
 def test_weights_and_losses_are_those_of_a_loop_in_plain_torch(
     method: str, count: int, groups: Any, start: Start, tmp_path: Path
@@ -195,9 +195,9 @@ def check_rows(folder: Path) -> None:
     [
         ("between syncs", 6, 0, DILOCO),
         ("in the sync", 8, 1, DILOCO),
-        ("before the commit", 8, 0, DILOCO),
-        ("after the commit", 8, 1, DILOCO),
-        ("between syncs", 6, 1, LOCAL_SGD),
+        pytest.param("before the commit", 8, 0, DILOCO, marks=pytest.mark.slow),
+        pytest.param("after the commit", 8, 1, DILOCO, marks=pytest.mark.slow),
+        pytest.param("between syncs", 6, 1, LOCAL_SGD, marks=pytest.mark.slow),
         ("in the sync", 8, 0, LOCAL_SGD),
     ],
 )

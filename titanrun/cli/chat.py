@@ -51,6 +51,11 @@ def run(arguments: list[str]) -> int:
         help="sample from the most likely tokens with total probability P (1)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="sampling seed (0)")
+    parser.add_argument(
+        "--requests",
+        action="store_true",
+        help="for programs: each line of stdin is a request, each line of stdout an event, as JSON",
+    )
     options = parser.parse_args(arguments)
     require_torch()
     check_chat_options(options)
@@ -64,7 +69,8 @@ def run(arguments: list[str]) -> int:
     ]
     job = {"models": models, "system": options.system, "history": str(get_history_file())}
     job |= {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
-    return run_model_process("chat", {**job, "max_new_tokens": options.max_new_tokens})
+    module = "chat_requests" if options.requests else "chat"
+    return run_model_process(module, {**job, "max_new_tokens": options.max_new_tokens})
 
 
 def check_chat_options(options: Namespace) -> None:

@@ -92,7 +92,10 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "chat": CommandSyntax(
         (("files",), ("files",)),
-        dict.fromkeys(("--system", "--max-new-tokens", "--temperature", "--top-p", "--seed")),
+        {
+            **dict.fromkeys(("--system", "--max-new-tokens", "--temperature", "--top-p", "--seed")),
+            **make_flags("--requests"),
+        },
     ),
     "serve": CommandSyntax(
         (("files",), ()),

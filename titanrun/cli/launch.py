@@ -24,11 +24,11 @@ from titanrun.launch.slurm_queue import check_not_queued
 from titanrun.launch.slurm_submission import SlurmSubmission
 from titanrun.launch.submission import Submission
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.recipe.dump_folder import find_lost_run_problems
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
-    build_dump_folder_problem,
     check_last_checkpoint,
     select_run_directory,
 )
@@ -110,56 +110,29 @@ def build_submission(resolved: Resolved, options: Namespace) -> Submission | Non
             if directory is None
             else SlurmSubmission(config, directory, resolved, command, allows_code)
         )
+    lost = find_lost_run_problems(resolved.recipe, is_submitted=True)
+    if lost:
+        raise ProblemsFound(lost)
     name = str(resolved.run.name)
     if isinstance(config, SkyPilotLaunchConfig):
         return build_sky_submission(config, resolved, name, allows_code=allows_code)
     assert isinstance(config, KubernetesLaunchConfig)
-    folder = get_folder_in_volumes(resolved, [volume.path for volume in config.volumes])
+    # a rule requires it to lie in a volume
+    folder = PurePosixPath(str(resolved.recipe.dump_folder))
     return KubernetesSubmission(config, name, resolved.text, folder, allows_code)
 
 
 def build_sky_submission(
     config: SkyPilotLaunchConfig, resolved: Resolved, name: str, *, allows_code: bool
 ) -> SkySubmission:
-    """Build the task of a run.
-
-    Raise ProblemsFound if the run would be lost with its machines: one machine may save its
-    checkpoints to an address, several need a run directory that all of them mount.
-    """
-    saving = resolved.run.checkpoint
-    folder: PurePosixPath | None
-    if config.nnodes == 1 and saving.enable and is_storage_path(saving.folder):
-        written = resolved.recipe.dump_folder
-        folder = None if written is None else PurePosixPath(str(written))
-        storage = saving.folder
-    else:
-        folder = get_folder_in_volumes(resolved, [volume.path for volume in config.volumes])
-        storage = str(folder)
+    """Build the task of a run, whose checkpoints are at an address or in its run directory."""
+    saving, written = resolved.run.checkpoint, resolved.recipe.dump_folder
+    folder = None if written is None else PurePosixPath(str(written))
+    has_address = config.nnodes == 1 and saving.enable and is_storage_path(saving.folder)
+    storage = saving.folder if has_address else str(folder)
     return SkySubmission(
         config, name, resolved.text, folder, storage, get_environment(), allows_code
     )
-
-
-def get_folder_in_volumes(resolved: Resolved, volumes: Sequence[str]) -> PurePosixPath:
-    """Return the run directory of a run whose machines vanish.
-
-    Raise ProblemsFound if it does not lie in one of the volumes.
-    """
-    written = resolved.recipe.dump_folder
-    folder = PurePosixPath(str(written))
-    if (
-        written is not None
-        and ".." not in folder.parts
-        and any(folder.is_relative_to(path) for path in volumes)
-    ):
-        return folder
-    message = (
-        "dump_folder is not set, so that the run would be lost with its machines"
-        if written is None
-        else f"'{folder}' is in no volume of the launch section, and lost with the machines"
-    )
-    hint = f"set dump_folder to a folder in {volumes[0]}" if volumes else "set launch.volumes"
-    raise ProblemsFound([build_dump_folder_problem("conflict", message, resolved, hint=hint)])
 
 
 def select_slurm_directory(resolved: Resolved, options: Namespace) -> RunDirectory | None:

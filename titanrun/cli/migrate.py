@@ -9,12 +9,13 @@ from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.terminal import get_terminal_width
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import should_use_color
 
 EXAMPLES = """  titanrun migrate my.yaml                                show the changes as a patch
   titanrun migrate my.yaml --check                        exit 1 if anything would change
   titanrun migrate my.yaml --write                        change it; comments stay
+  titanrun migrate --check recipes/*.yaml                 several at once
   titanrun migrate --from torchtitan llama3_8b.toml -o llama3_8b.yaml  a TOML file of torchtitan 0.2
   titanrun migrate --from torchtitan llama3_8b.toml > llama3_8b.yaml  report on the terminal
   titanrun migrate --from torchtitan outputs/config.json  a config dump of torchtitan 0.2.2 or later
@@ -31,20 +32,33 @@ def run(arguments: list[str]) -> int:
     """
     options = parse_migrate_options(arguments)
     if not options.origin and not options.check and not options.write:
-        from titanrun.recipe.migrate.program_detection import detect_file_program
-
-        options.origin = detect_file_program(options.file)
-        if options.origin:
-            print_note(options, f"{options.file}: a configuration of {options.origin}")
+        options.origin = detect_origin(options)
     if options.origin:
-        return migrate_from_program(options)
+        if len(options.files) > 1:
+            raise problem_error(
+                "usage",
+                f"a configuration of {options.origin} is converted alone",
+                hint="name one file",
+            )
+        return migrate_from_program(options, options.files[0])
     if options.output:
         raise problem_error(
             "usage",
             "--output requires a configuration of another program",
             hint="use --write to change the file in place",
         )
-    return update_recipe_version(options)
+    return max(update_or_report(options, file) for file in options.files)
+
+
+def detect_origin(options: Namespace) -> str | None:
+    """Return the program of the first file that is a configuration of another one."""
+    from titanrun.recipe.migrate.program_detection import detect_file_program
+
+    for file in options.files:
+        if origin := detect_file_program(file):
+            print_note(options, f"{file}: a configuration of {origin}")
+            return origin
+    return None
 
 
 def parse_migrate_options(arguments: list[str]) -> Namespace:
@@ -55,9 +69,11 @@ def parse_migrate_options(arguments: list[str]) -> Namespace:
         EXAMPLES,
     )
     parser.add_argument(
-        "file",
-        help="a recipe, or a configuration of another program, detected in .yaml and .toml files; "
-        "torchtitan's .json dumps need --from",
+        "files",
+        nargs="+",
+        metavar="file",
+        help="a recipe, or several; or a configuration of another program, detected in .yaml and "
+        ".toml files; torchtitan's .json dumps need --from",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
@@ -82,14 +98,25 @@ def parse_migrate_options(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def update_recipe_version(options: Namespace) -> int:
+def update_or_report(options: Namespace, file: str) -> int:
+    """Update a recipe; where there are several, report an unreadable one and let others follow."""
+    try:
+        return update_recipe_version(options, file)
+    except ProblemsFound as found:
+        if len(options.files) == 1:
+            raise
+        print_problems(found.problems)
+        return found.exit_code
+
+
+def update_recipe_version(options: Namespace, file: str) -> int:
     """Check or change the recipe itself, or print a patch to stdout."""
     from titanrun.recipe.migrate.recipe_update import build_recipe_update, write_update
     from titanrun.recipe.resolving.resolve import RECIPE_VERSION
 
-    found = build_recipe_update(options.file)
+    found = build_recipe_update(file)
     if not found.renames:
-        print_note(options, f"{options.file}: already version {RECIPE_VERSION}")
+        print_note(options, f"{file}: already version {RECIPE_VERSION}")
         return 0
     if options.write:
         write_update(found)
@@ -103,7 +130,7 @@ def update_recipe_version(options: Namespace) -> int:
     return 0
 
 
-def migrate_from_program(options: Namespace) -> int:
+def migrate_from_program(options: Namespace, file: str) -> int:
     """Write the recipe to stdout or a file, and the report to stderr."""
     from titanrun.recipe.migrate.migration import migrate_file
     from titanrun.recipe.migrate.migration_report import format_migration_report
@@ -117,10 +144,10 @@ def migrate_from_program(options: Namespace) -> int:
     schema = [f"# yaml-language-server: $schema={get_schema_path(target)}"] if target else []
     head = [
         *schema,
-        f"# Migrated from {options.origin}'s {Path(options.file).name} by titanrun migrate.",
+        f"# Migrated from {options.origin}'s {Path(file).name} by titanrun migrate.",
     ]
     migration = migrate_file(
-        options.file,
+        file,
         PROGRAMS[options.origin],
         recipe_name=str(target or "the recipe"),
         header_lines=head,
@@ -132,7 +159,7 @@ def migrate_from_program(options: Namespace) -> int:
         write_new_recipe(target, migration.text)
     report = format_migration_report(
         migration,
-        options.file,
+        file,
         is_quiet=options.quiet,
         columns=get_terminal_width(sys.stderr),
         use_color=should_use_color(sys.stderr.isatty()),

@@ -25,7 +25,12 @@ from titanrun.launch.worker_query import find_build_problems
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.folder_lock import lock_sweep_folder
-from titanrun.sweep.run_sources import FixedRuns, load_early_stops
+from titanrun.sweep.run_sources import (
+    FixedRuns,
+    load_early_stops,
+    load_overrides,
+    write_overrides,
+)
 from titanrun.sweep.slurm_array import build_array_script, get_unfinished_runs, submit_array
 from titanrun.sweep.sweep_file import Sweep, read_sweep
 from titanrun.sweep.sweep_results import (
@@ -81,6 +86,8 @@ def run(arguments: list[str]) -> int:
         from titanrun.cli.sweep_search import run_search
 
         return run_search(sweep, overrides, arguments, options)
+    if options.table and not overrides:
+        overrides = load_overrides(sweep.folder)
     resolve = resolve_for_elsewhere if options.dry_run else resolve_here
     runs, warnings = validate_points(sweep, overrides, get_environment(), resolve=resolve)
     if warnings and not options.quiet and not options.table:
@@ -92,10 +99,11 @@ def run(arguments: list[str]) -> int:
         planned = [run.resolved for run in runs]
         request_consent(planned, options, ["sweep", *arguments], submits=options.launch)
     if options.launch or options.dry_run:
-        return submit_sweep(sweep, runs, options)
+        return submit_sweep(sweep, runs, overrides, options)
     code = 0
     with nullcontext() if options.table else lock_sweep_folder(sweep.folder):
         if not options.table:
+            write_overrides(sweep.folder, overrides)
             code = train_sweep(sweep, runs, options)
         print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
     return code
@@ -182,8 +190,13 @@ def train_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) ->
     return runner.run()
 
 
-def submit_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) -> int:
-    """Submit the remaining runs of the sweep, or show what would be submitted."""
+def submit_sweep(
+    sweep: Sweep, runs: Sequence[PlannedRun], overrides: Sequence[str], options: Namespace
+) -> int:
+    """Submit the remaining runs of the sweep, or show what would be submitted.
+
+    `overrides` are those of the command line.
+    """
     left = get_unfinished_runs(runs)
     if not left:
         print_note(
@@ -197,6 +210,7 @@ def submit_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) -
         sys.stdout.write(build_array_script(sweep, left, allows_code=allows_code))
         return 0
     with lock_sweep_folder(sweep.folder):
+        write_overrides(sweep.folder, overrides)
         now = datetime.now().astimezone()
         job = submit_array(sweep, left, get_environment(), now, allows_code=allows_code)
     print_note(

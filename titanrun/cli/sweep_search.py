@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from titanrun.cli.consent import request_consent
@@ -24,7 +25,7 @@ from titanrun.sweep.folder_lock import (
 )
 from titanrun.sweep.search_points import PointPlanner, build_planner, validate_space
 from titanrun.sweep.search_runs import SearchRuns, load_trial_result
-from titanrun.sweep.search_space import describe_search
+from titanrun.sweep.search_space import OVERRIDES, describe_search
 from titanrun.sweep.search_study import SQLITE, SearchStudy, open_study
 from titanrun.sweep.sweep_file import Sweep, format_sweep_override
 from titanrun.sweep.sweep_results import SweepRunResult
@@ -42,7 +43,7 @@ def run_search(
     check_search_options(sweep, options)
     planner = build_planner(sweep, overrides, get_environment())
     if options.list or options.table or options.importance:
-        show_search(planner, options)
+        show_search(planner, options, has_overrides=bool(overrides))
         return 0
     samples, warnings = validate_space(planner)
     if not options.quiet:
@@ -83,8 +84,11 @@ def get_storage(sweep: Sweep) -> str:
     return sweep.search.config.storage or str(sweep.folder / JOURNAL)
 
 
-def open_search_study(planner: PointPlanner) -> SearchStudy:
-    """Open the study of a search, or begin it."""
+def open_search_study(planner: PointPlanner, *, uncompared: Sequence[str] = ()) -> SearchStudy:
+    """Open the study of a search, or begin it.
+
+    `uncompared` are settings that may differ from those it was begun with.
+    """
     sweep = planner.sweep
     with wait_for_search_lock(sweep.folder):
         return open_study(
@@ -93,6 +97,7 @@ def open_search_study(planner: PointPlanner) -> SearchStudy:
             name=sweep.folder.as_posix(),
             goal=sweep.config.goal,
             settings=describe_search(planner.space, sweep.config, planner.common),
+            uncompared=uncompared,
         )
 
 
@@ -144,14 +149,18 @@ def open_search_process(folder: Path) -> Iterator[SearchProcess]:
         process.close()
 
 
-def show_search(planner: PointPlanner, options: Namespace) -> None:
-    """Print the runs of a search so far, its results, or the importance of its values."""
+def show_search(planner: PointPlanner, options: Namespace, *, has_overrides: bool) -> None:
+    """Print the runs of a search so far, its results, or the importance of its values.
+
+    Without overrides, the search has those that it was begun with.
+    """
     sweep = planner.sweep
     storage = get_storage(sweep).removeprefix(SQLITE)
     if not sweep.folder.is_dir() or not Path(storage).is_file():
         print_note(options, f"the search in {sweep.folder} has no trials yet")
         return
-    study = open_search_study(planner)
+    study = open_search_study(planner, uncompared=() if has_overrides else (OVERRIDES,))
+    planner = replace(planner, common=study.overrides)
     if options.list:
         print_trial_runs(planner, study)
     elif options.table:

@@ -244,10 +244,11 @@ class GroupMonitor:
 
     def run(self) -> int:
         """Start the groups and wait for their end. Return the exit code of the run."""
+        # the groups answer a signal during the start, with a status and a checkpoint
+        signal.pthread_sigmask(signal.SIG_BLOCK, list_monitored_signals())
         self.lighthouse.start()
         for group in self.groups:
             group.start(self.lighthouse.address)
-        signal.pthread_sigmask(signal.SIG_BLOCK, list_monitored_signals())
         while True:
             self._poll()
             if not self._running_groups:

@@ -18,6 +18,10 @@ NUM_PORTS = 10000
 # set by Slurm for each task if accelerators are bound to tasks (--gpus-per-task, --gpu-bind)
 TASK_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
+# how often a compute thread that waits for the others looks before it sleeps. libgomp's 300,000
+# takes milliseconds, a step several times as long where other programs compute too
+SPIN_COUNT = 1000
+
 
 def get_environment() -> Mapping[str, str]:
     """Return the environment variables that recipes may name in `${env:NAME}`."""
@@ -72,12 +76,23 @@ def build_stop_after_environment(step: int) -> dict[str, str]:
     return {**os.environ, "TITANRUN_STOP_AFTER": str(step)}
 
 
+def build_thread_variables(num_workers: int) -> dict[str, str]:
+    """Return the default variables of a worker's compute threads.
+
+    The cores are divided over `num_workers` workers. A wait policy of the user's stays.
+    """
+    variables = {"OMP_NUM_THREADS": str(max(1, count_usable_cores() // num_workers))}
+    if "OMP_WAIT_POLICY" not in os.environ:
+        variables["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
+    return variables
+
+
 def build_threads_environment(num_workers: int) -> dict[str, str]:
-    """Build the environment that sets the number of compute threads of a worker.
+    """Build the environment that sets the compute threads of a worker.
 
     The cores are divided over `num_workers` workers.
     """
-    return {"OMP_NUM_THREADS": str(max(1, count_usable_cores() // num_workers)), **os.environ}
+    return {**build_thread_variables(num_workers), **os.environ}
 
 
 def build_worker_environment(
@@ -149,7 +164,7 @@ def build_node_environment(
     """
     # torch's C++ side would print its stacks after another machine has left
     defaults = {
-        "OMP_NUM_THREADS": str(max(1, count_usable_cores() // num_workers)),
+        **build_thread_variables(num_workers),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if is_loopback and sys.platform == "linux":

@@ -39,6 +39,14 @@ MAX_INTERRUPTS = 3
 EXIT_PREEMPTED = 75
 SHELL_SIGNAL_BASE = 128
 PR_SET_PDEATHSIG = 1
+CRASHED = "a library crashed in the rank; the end of its log may say where"
+KILL_HINTS = {
+    signal.SIGKILL: "the system does that when memory runs out (see dmesg), and a scheduler at its "
+    "limits: give the run more memory, or lower training.local_batch_size",
+    **dict.fromkeys(
+        (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL), CRASHED
+    ),
+}
 
 
 @dataclass(slots=True)
@@ -275,19 +283,18 @@ def get_worker_failure(worker: WorkerProcess) -> WorkerFailureReport:
     if told:
         rank = told.get("rank", worker.rank)
         return WorkerFailureReport(worker, rank, told["is_of_another"], told["time"], told["text"])
-    code = worker.process.returncode
-    how = (
-        f"was killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"ended with exit code {code}"
-    )
-    return WorkerFailureReport(
-        worker,
-        worker.rank,
-        False,
-        worker.end_time,
-        f"error[internal]: {format_rank(worker.rank, worker.group)} {how} without a message",
-    )
+    text = format_silent_end(format_rank(worker.rank, worker.group), worker.process.returncode)
+    return WorkerFailureReport(worker, worker.rank, False, worker.end_time, text)
+
+
+def format_silent_end(rank: str, code: int) -> str:
+    """Format the end of a rank that reported nothing, by the return code of its process."""
+    if code >= 0:
+        return f"error[internal]: {rank} ended with exit code {code} without a message"
+    number = signal.Signals(-code)
+    text = f"error[killed]: {rank} was killed by {number.name}"
+    hint = KILL_HINTS.get(number)
+    return text if hint is None else f"{text}\n  = help: {hint}"
 
 
 def format_rank(rank: int, group: int | None) -> str:

@@ -142,7 +142,25 @@ def write_early_stops(
     folder: Path, reasons: Mapping[str, str], last_passed_rungs: Mapping[str, int]
 ) -> None:
     """Write why runs were stopped early, and the rungs that runs have passed, atomically."""
+    update_record(folder, ended_early=dict(reasons), passed_rungs=dict(last_passed_rungs))
+
+
+def load_overrides(folder: Path) -> list[str]:
+    """Load the overrides with which the sweep was last started."""
+    overrides = read_json_or_empty(folder / RECORD).get("overrides", [])
+    return [str(text) for text in overrides] if isinstance(overrides, list) else []
+
+
+def write_overrides(folder: Path, overrides: Sequence[str]) -> None:
+    """Write the overrides of the command line, with which the runs are found again."""
+    if list(overrides) != load_overrides(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        update_record(folder, overrides=list(overrides))
+
+
+def update_record(folder: Path, **entries: object) -> None:
+    """Replace entries of the sweep's record, atomically."""
     part = folder / f"{RECORD}.tmp"
-    record = {"ended_early": dict(reasons), "passed_rungs": dict(last_passed_rungs)}
+    record = {**read_json_or_empty(folder / RECORD), **entries}
     part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     part.replace(folder / RECORD)

@@ -23,7 +23,7 @@ from titanrun.sweep.validate_points import PlannedRun
 
 MAX_REJECTED = 100
 # a stop signal, a hang, and a kill say nothing about the values: the trial goes on later
-LEFT_OPEN_CODES = (75, 6, 137)
+LEFT_OPEN_CODES = (75, 130, 143, 6, 137)
 # how often the study is read for what other processes have recorded
 READ_SECONDS = 1.0
 EXIT_USAGE = 2

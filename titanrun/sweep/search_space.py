@@ -13,6 +13,7 @@ from titanrun.sweep.distributions import Distribution, parse_distribution, round
 from titanrun.sweep.iter_paths import Point, check_mapping, iter_path_nodes
 
 DEFAULT_STARTUP = 10
+OVERRIDES = "overrides"
 MIN_CMAES_PATHS = 2
 
 
@@ -249,7 +250,7 @@ def describe_search(
     settings = space.config
     return {
         "recipe": config.recipe,
-        "overrides": list(overrides),
+        OVERRIDES: list(overrides),
         "metric": config.metric,
         "goal": config.goal,
         "sampler": settings.sampler,

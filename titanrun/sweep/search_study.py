@@ -7,7 +7,7 @@ sweep's folder: several processes share one study.
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import to_plain_data
 from titanrun.sweep.distributions import Distribution
-from titanrun.sweep.search_space import DEFAULT_STARTUP, SearchSpace, label_choices
+from titanrun.sweep.search_space import DEFAULT_STARTUP, OVERRIDES, SearchSpace, label_choices
 
 SQLITE = "sqlite:///"
 SETTINGS = "titanrun_search"
@@ -85,6 +85,11 @@ class SearchStudy:
         self._distributions = {
             path: to_optuna_distribution(item) for path, item in space.distributions.items()
         }
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Overrides of all runs, as the search was begun with."""
+        return tuple(self._study.user_attrs[SETTINGS][OVERRIDES])
 
     def load_trials(self) -> list[TrialRecord]:
         """Return all trials by number, as all processes have recorded them so far."""
@@ -152,7 +157,13 @@ class SearchStudy:
 
 
 def open_study(
-    space: SearchSpace, storage: str, *, name: str, goal: str, settings: Mapping[str, object]
+    space: SearchSpace,
+    storage: str,
+    *,
+    name: str,
+    goal: str,
+    settings: Mapping[str, object],
+    uncompared: Collection[str] = (),
 ) -> SearchStudy:
     """Open the study of a search, or begin it.
 
@@ -162,6 +173,7 @@ def open_study(
         name: Name of the study in its storage.
         goal: `min` or `max`.
         settings: What must not change while the search goes on.
+        uncompared: Settings that are not compared with those it was begun with.
 
     Raises:
         ProblemsFound: The storage cannot be read, or the study was begun with other settings.
@@ -182,8 +194,10 @@ def open_study(
     known = study.user_attrs.get(SETTINGS)
     if known is None:
         begin_study(study, space, settings)
-    elif known != settings:
-        raise build_changed_search_problem(storage, known, settings)
+    elif changed := [
+        key for key in settings if known.get(key) != settings[key] and key not in uncompared
+    ]:
+        raise build_changed_search_problem(storage, changed)
     return SearchStudy(study, opened, space)
 
 
@@ -240,11 +254,8 @@ def build_storage_problem(storage: str, error: Exception) -> ProblemsFound:
     )
 
 
-def build_changed_search_problem(
-    storage: str, known: Mapping[str, object], settings: Mapping[str, object]
-) -> ProblemsFound:
+def build_changed_search_problem(storage: str, changed: Sequence[str]) -> ProblemsFound:
     """Build the problem of a search that was begun with other settings."""
-    changed = [key for key in settings if known.get(key) != settings[key]]
     return problem_error(
         "conflict",
         f"the search in '{storage}' was begun with other {format_word_list(changed)}",

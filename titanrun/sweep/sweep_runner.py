@@ -21,6 +21,8 @@ from titanrun.sweep.validate_points import PlannedRun
 
 POLL_SECONDS = 0.2
 EXIT_PREEMPTED = 75
+# of runs that a signal ended while they started
+STOPPED_EARLY_CODES = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 TRAIN_COMMAND = (sys.executable, "-m", "titanrun", "train")
 
 
@@ -132,7 +134,7 @@ class SweepRunner:
             self.print_line(f"{name}: stopped early: {reason}")
         elif code == 0:
             self.print_line(f"{name}: finished")
-        elif code == EXIT_PREEMPTED:
+        elif code == EXIT_PREEMPTED or (self._is_stopping and code in STOPPED_EARLY_CODES):
             self.print_line(f"{name}: interrupted, resumes when the sweep is run again")
             self._is_stopping = True
         else:
@@ -145,12 +147,17 @@ class SweepRunner:
 
     @contextmanager
     def _forward_signals(self) -> Iterator[None]:
-        """Stop all runs on a stop signal, each with a checkpoint."""
+        """Stop all runs on a stop signal, each with a checkpoint.
+
+        They get the same signal, which their states name. A second Ctrl-C would end them without a
+        checkpoint: they get SIGTERM.
+        """
 
         def stop(number: int, frame: FrameType | None) -> None:
+            number = signal.SIGTERM if self._is_stopping else number
             self._is_stopping = True
             for process in self._processes.values():
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
 
         before = {
             number: signal.signal(number, stop)

@@ -15,6 +15,7 @@ from anyio import to_thread
 from titanrun.components.metrics.spec.metrics_file import NON_FINITE
 from titanrun.config.json_text import parse_json
 from titanrun.recipe.rundir.run_files import METRICS
+from titanrun.ui.jobs import JobStarter
 from titanrun.ui.refusal import Refusal, encode_nonfinite_numbers
 from titanrun.ui.run_catalog import RunCatalog
 from titanrun.ui.run_details import LOG_PAGE_BYTES, list_logs, read_log
@@ -24,6 +25,7 @@ POLL_SECONDS = 0.25
 LIST_SECONDS = 2.0
 # asking for the state takes the lock of a run for a moment, which would disturb one that starts
 STATE_SECONDS = 1.0
+JOBS_SECONDS = 0.5
 PING_SECONDS = 15.0
 MAX_TOPICS = 16
 MAX_ROWS_BYTES = 4 * 1024**2
@@ -54,6 +56,7 @@ class EventSource:
 
     catalog: RunCatalog
     workspace: Workspace
+    jobs: JobStarter
     topics: dict[str, Topic]
     states: dict[str, Topic] = field(default_factory=dict)
 
@@ -73,6 +76,8 @@ class EventSource:
             "run": self.collect_run,
             "log": self.collect_log,
             "file": self.collect_file,
+            "jobs": self.collect_jobs,
+            "chat": self.collect_chat,
         }[kind]
 
     def collect_list(self, _: str, topic: Topic) -> list[Event]:
@@ -148,6 +153,22 @@ class EventSource:
         changed, topic.cursor = now != topic.cursor, now
         return [("file.changed", {"path": name, "sha256": now})] if changed else []
 
+    def collect_jobs(self, _: str, topic: Topic) -> list[Event]:
+        """Return an event if a command has begun, waits, or has ended."""
+        if not topic.is_due(JOBS_SECONDS):
+            return []
+        digest = hashlib.sha256(repr(self.jobs.list_jobs()).encode()).hexdigest()[:16]
+        changed, topic.cursor = topic.cursor not in ("", digest), digest
+        return [("jobs.changed", {})] if changed else []
+
+    def collect_chat(self, name: str, topic: Topic) -> list[Event]:
+        """Return what was said in a conversation since the cursor."""
+        events = self.jobs.chats.find(name).events
+        start = int(topic.cursor) if topic.cursor.isdigit() else 0
+        new = events[start:]
+        topic.cursor = str(start + len(new))
+        return [("chat.events", {"id": name, "events": new})] if new else []
+
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
     """Return a line of metrics.jsonl, or None if it is none."""
@@ -174,7 +195,7 @@ def parse_topics(text: str, since: str) -> dict[str, Topic]:
     """
     names = [name for name in text.split(",") if name]
     kinds = {name.partition(":")[0] for name in names}
-    if len(names) > MAX_TOPICS or not kinds <= {"runs", "run", "log", "file"}:
+    if len(names) > MAX_TOPICS or not kinds <= {"runs", "run", "log", "file", "jobs", "chat"}:
         raise Refusal(400, "usage", "unknown topics")
     try:
         cursors = parse_json(since) if since else {}

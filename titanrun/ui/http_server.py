@@ -3,6 +3,7 @@
 import json
 import secrets
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.rundir.run_files import RUNS
 from titanrun.ui.examination import TextExaminer
 from titanrun.ui.guard import POLICY, Guard, get_token
+from titanrun.ui.job_queue import list_devices
 from titanrun.ui.jobs import JobStarter
 from titanrun.ui.plugin_consent import PluginConsent
 from titanrun.ui.refusal import Refusal, build_problems_response, build_refusal_response
@@ -40,7 +42,7 @@ MEDIA_TYPES = {
     ".txt": "text/plain",
     ".json": "application/json",
 }
-PAGES = ("/", "/edit", "/runs", "/run", "/compare")
+PAGES = ("/", "/edit", "/runs", "/run", "/compare", "/launch", "/plan", "/data", "/chat")
 NO_SESSION = (
     "<!DOCTYPE html><html lang=en><meta charset=utf-8><title>titanrun</title>"
     "<p>Press Enter in the terminal in which titanrun ui runs, or start it once more in the same "
@@ -79,8 +81,9 @@ def build_parts(
     examiner = TextExaminer(workspace, environment)
     consent = PluginConsent(root, environment)
     consent.apply()
-    logs = get_session_file(root, environment).with_suffix("")
-    jobs = JobStarter(workspace, catalog, environment, logs, examiner.read_alone)
+    folder = get_session_file(root, environment).with_suffix("")
+    devices = list_devices(environment)
+    jobs = JobStarter(workspace, catalog, environment, folder, devices, examiner.read_alone)
     about = {
         "version": version,
         "workspace": root.name,
@@ -211,4 +214,12 @@ def run_server(app: Starlette, parts: UiParts, listening: socket.socket) -> None
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=3,
     )
-    UiServer(config, parts).run(sockets=[listening])
+    end = threading.Event()
+    if not parts.is_read_only:
+        queue = parts.jobs.queue
+        threading.Thread(target=queue.keep_advancing, args=(end,), daemon=True).start()
+    try:
+        UiServer(config, parts).run(sockets=[listening])
+    finally:
+        end.set()
+        parts.jobs.chats.close_all()

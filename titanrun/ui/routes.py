@@ -11,6 +11,7 @@ from starlette.routing import Route
 from titanrun.launch.run_control import request_save, request_stop
 from titanrun.runs.run_tags import change_tags
 from titanrun.ui.event_stream import EventSource, parse_topics, stream_events
+from titanrun.ui.job_routes import build_job_routes, build_queue_routes
 from titanrun.ui.json_routes import (
     Answer,
     get_number,
@@ -29,9 +30,10 @@ MAX_STREAMS = 8
 
 def build_routes(parts: UiParts) -> list[Route]:
     """Return the routes of the API; a read-only server has none that writes or starts."""
-    routes = [*build_file_routes(parts), *build_run_routes(parts), build_event_route(parts)]
+    routes = [*build_file_routes(parts), *build_run_routes(parts), *build_queue_routes(parts)]
+    routes.append(build_event_route(parts))
     if not parts.is_read_only:
-        routes += build_action_routes(parts)
+        routes += [*build_action_routes(parts), *build_job_routes(parts)]
     return routes
 
 
@@ -95,7 +97,7 @@ def compare_text(parts: UiParts, data: Mapping[str, Any]) -> Any:
 
 def build_action_routes(parts: UiParts) -> list[Route]:
     """Return the routes that write files, send signals or start commands."""
-    catalog, jobs = parts.catalog, parts.jobs
+    catalog = parts.catalog
 
     async def save_file(request: Request) -> Response:
         data = await read_json(request)
@@ -130,14 +132,6 @@ def build_action_routes(parts: UiParts) -> list[Route]:
         post_route("/save", save),
         post_route("/tags", tag),
         post_route("/plugins", allow_plugins),
-        post_route("/jobs/preview", jobs.preview),
-        post_route(
-            "/jobs",
-            lambda data: jobs.start(
-                get_text(data, "digest"), allows_code=data.get("allows_code") is True
-            ),
-        ),
-        get_route("/job", lambda request: jobs.describe_job(request.query_params.get("id", ""))),
     ]
 
 
@@ -150,7 +144,7 @@ def build_event_route(parts: UiParts) -> Route:
         if parts.num_streams >= MAX_STREAMS:
             raise Refusal(429, "busy", "too many pages follow this server")
         parts.num_streams += 1
-        source = EventSource(parts.catalog, parts.workspace, topics)
+        source = EventSource(parts.catalog, parts.workspace, parts.jobs, topics)
 
         async def count() -> Any:
             try:

@@ -3,6 +3,7 @@
 It listens on this machine only, prints its address, and outlives its launcher for the last saves.
 """
 
+import os
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from torchft.coordination import LighthouseServer
 from titanrun.distributed.spec.run_signals import ignore_run_signals
 
 HOST = "127.0.0.1"
+STDOUT = 1
 # after the death of the launcher the groups agree on a last step
 LAST_STEP_SECONDS = 300
 
@@ -35,7 +37,12 @@ def main(arguments: Sequence[str]) -> None:
         heartbeat_timeout_ms=heartbeat_timeout_ms,
     )
     # its own address holds the name of the machine, which may not resolve
-    print(f"http://{HOST}:{server.address().rpartition(':')[2]}", flush=True)
+    address = f"http://{HOST}:{server.address().rpartition(':')[2]}\n"
+    try:
+        os.write(STDOUT, address.encode())
+    except BrokenPipeError:
+        # the launcher died during the start, before there was a group
+        return
     signal.sigwait([signal.SIGTERM])
     time.sleep(LAST_STEP_SECONDS)
 

@@ -7,17 +7,21 @@ import { useEffect } from "preact/hooks";
 import { get, isLost, isOffline, openSession } from "./api";
 import { Dialog } from "./components/basics";
 import { follow } from "./events";
+import { ChatPage } from "./pages/chat";
 import { ComparePage } from "./pages/compare";
+import { DataPage } from "./pages/data";
 import { EditPage } from "./pages/edit";
+import { LaunchPage } from "./pages/launch";
+import { PlanPage } from "./pages/plan";
 import { RunPage } from "./pages/run";
 import { RunsPage } from "./pages/runs";
 import { go, place, startRouter } from "./router";
-import { about, numActive } from "./state";
+import { about, numActive, numQueued } from "./state";
 import { type Theme, theme } from "./theme";
 
-const PAGES: [string, string, string][] = [["/edit", "Edit", "e"], ["/runs", "Runs", "r"], ["/compare", "Compare", "c"]];
+const PAGES: [string, string, string][] = [["/edit", "Edit", "e"], ["/runs", "Runs", "r"], ["/compare", "Compare", "c"], ["/data", "Data", "d"], ["/plan", "Plan", "p"], ["/chat", "Chat", "t"], ["/launch", "Launch", "l"]];
 const KEYS: [string, string][] = [
-  ["g e, g r, g c", "Edit, Runs, Compare"], ["/", "filter"], ["Ctrl S", "save"], ["Ctrl Enter", "run the recipe"],
+  [PAGES.map(([, , key]) => `g ${key}`).join(", "), PAGES.map(([, name]) => name).join(", ")], ["/", "filter"], ["Ctrl S", "save"], ["Ctrl Enter", "run the recipe"],
   ["F8", "next problem"], ["Ctrl .", "corrections for the problem at the cursor"], ["F12", "go to definition"], ["Ctrl Space", "complete"], ["?", "this list"],
 ];
 const THEMES: [Theme, string][] = [["system", "System"], ["light", "Light"], ["dark", "Dark"]];
@@ -59,7 +63,7 @@ function Help() {
 
 function TopBar() {
   const path = place.value.path === "/" ? "/edit" : place.value.path;
-  const active = numActive.value;
+  const counts = [[numActive.value, "running"], [numQueued.value, "queued"]].filter(([count]) => count).map((pair) => pair.join(" "));
   return (
     <header class="top">
       <a class="brand" href="/edit"><svg viewBox="0 0 32 32" aria-hidden="true"><path d="M5 9c5 0 5 14 11 14s5-6 11-6" /></svg>titanrun</a>
@@ -70,7 +74,7 @@ function TopBar() {
         ))}
       </nav>
       <span class="grow" />
-      {active > 0 && <a class="pill tone-info" href="/runs?state=starting,running"><span class="shape" aria-hidden="true">●</span>{active} running</a>}
+      {counts.length > 0 && <a class="pill tone-info" href={numQueued.value ? "/launch" : "/runs?state=starting,running"}><span class="shape" aria-hidden="true">●</span>{counts[0]}{counts[1] && <span class="wide-only">, {counts[1]}</span>}</a>}
       <label class="theme"><span class="hidden">Theme</span>
         <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
           {THEMES.map(([name, title]) => <option key={name} value={name}>{title}</option>)}
@@ -86,6 +90,10 @@ function Page() {
   if (path === "/runs") return <RunsPage />;
   if (path === "/run") return <RunPage key={query.id} />;
   if (path === "/compare") return <ComparePage />;
+  if (path === "/launch") return <LaunchPage />;
+  if (path === "/data") return <DataPage />;
+  if (path === "/plan") return <PlanPage />;
+  if (path === "/chat") return <ChatPage />;
   return <EditPage />;
 }
 
@@ -94,8 +102,13 @@ function App() {
     if (isLost.value) return;
     const refresh = () => get("/runs", { limit: 1 }).then((found) => (numActive.value = found.active), () => {});
     get("/about").then((found) => (about.value = found), () => {});
+    const count = () => get("/jobs").then((found) => (numQueued.value = found.jobs.filter((job: { state: string }) => job.state === "queued").length), () => {});
     refresh();
-    return follow({ runs: "" }, (name) => name === "runs.changed" && refresh());
+    void count();
+    return follow({ runs: "", jobs: "" }, (name) => {
+      if (name === "runs.changed") void refresh();
+      if (name === "jobs.changed") void count();
+    });
   }, [isLost.value]);
   useEffect(() => {
     document.title = `${place.value.path === "/run" ? place.value.query.id : PAGES.find(([to]) => to === place.value.path)?.[1] ?? "Edit"} · titanrun`;

@@ -10,3 +10,4 @@ export interface About {
 }
 export const about = signal<About | null>(null);
 export const numActive = signal(0);
+export const numQueued = signal(0);

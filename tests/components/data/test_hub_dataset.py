@@ -445,6 +445,33 @@ def test_what_was_fetched_is_there_offline_and_what_was_not_is_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("script", "fields"),
+    [
+        (CONVERSE, {"name": "chat", "subset": "chats"}),
+        (CONVERSE, {"name": "preference", "subset": "pairs"}),
+        (CONVERSE, {"name": "labelled", "from_pairs": True, "subset": "pairs"}),
+        (ASK, {"name": "questions", "subset": "sums", "max_questions": 1}),
+        (CHOOSE, {"subset": "words"}),
+    ],
+    ids=["chat", "preference", "labelled", "questions", "multiple_choice"],
+)
+def test_every_slot_reads_what_was_fetched_before_the_hub_went_away(
+    script: str,
+    fields: dict[str, Any],
+    read: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = {"question": "who?", "choices": ["me", "you"], "answer": 1}
+    if script == CHOOSE:
+        monkeypatch.setitem(FILES, "words/train-0.jsonl", json.dumps(row).encode() + b"\n")
+    first, count = read(script=script, **fields), len(Hub.requests)
+    assert json.loads(first)
+    assert read(script=script, cache="other", offline=True, **fields) == first
+    assert len(Hub.requests) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"repo": "owner/none"}, "('repo',) 'owner/none' cannot be opened at 1234567890ab"),

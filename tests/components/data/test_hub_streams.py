@@ -12,8 +12,25 @@ import pytest
 from tests.components.data.test_hub_dataset import COMMIT, FILES, RESOLVE, Hub, hub_environment
 
 __all__ = ["hub_environment"]
+FETCH = """
+import sys
+from titanrun.components.data.hub_records import load_hub_split
+from titanrun.components.data.spec.hub_source import HubSource
+for subset in ("words", "chats"):
+    load_hub_split(HubSource("owner/words", subset, "train", sys.argv[1]))
+"""
+PLAN = """
+import sys
+from titanrun.components.data.config import HubDatasetConfig
+from titanrun.components.data.source_faults import RetryPolicy
+from titanrun.components.data.stream_sources import plan_stream
+config = HubDatasetConfig(
+    repo="owner/words", subset="words", revision=sys.argv[1], streaming=True
+)
+print(plan_stream(config, RetryPolicy(0)).digest)
+"""
 STREAM = """
-import json, sys
+import json, os, sys
 import datasets
 from datasets.distributed import split_dataset_by_node
 from tests.components.data.conftest import ByteTokenizer
@@ -45,7 +62,7 @@ numbers = [numbers_in(text) for text in texts]
 if chat:
     print(json.dumps(texts))
     sys.exit()
-if given["name"] == "text":
+if given["name"] == "text" or "HF_HUB_OFFLINE" in os.environ:
     print(json.dumps(numbers))
     sys.exit()
 loaded = datasets.load_dataset(
@@ -140,15 +157,43 @@ def test_files_that_the_library_reads_otherwise_are_refused(
 
 
 @pytest.mark.slow
+def test_offline_streams_read_what_was_fetched_before(
+    stream: Callable[..., Any], hub_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, talks = stream(), stream(name="chat", subset="chats")
+    # streams leave nothing in the cache; data that is indexed does
+    subprocess.run([sys.executable, "-c", FETCH, COMMIT], env=hub_environment, check=True)
+    monkeypatch.setitem(hub_environment, "HF_ENDPOINT", "http://127.0.0.1:9")
+    count = len(Hub.requests)
+    assert stream(offline=True) == whole == stream(offline=True, name="c4")
+    assert stream(offline=True, name="chat", subset="chats") == talks
+    for files in ("words/*.json.gz", "words"):
+        path = f"hf://datasets/owner/words@{COMMIT}/{files}"
+        assert stream(offline=True, name="text", path=path) == whole
+    assert len(Hub.requests) == count
+
+
+@pytest.mark.slow
+def test_the_cache_has_the_plan_of_the_hub(hub_environment: dict[str, str]) -> None:
+    commands = [[sys.executable, "-c", script, COMMIT] for script in (PLAN, FETCH, PLAN)]
+    offline = {**hub_environment, "HF_HUB_OFFLINE": "1"}
+    environments = [hub_environment, hub_environment, offline]
+    digests = [
+        subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout
+        for command, given in zip(commands, environments, strict=True)
+    ]
+    assert digests[0] == digests[2] != ""
+
+
+@pytest.mark.slow
 def test_what_cannot_be_streamed_is_told_at_the_start(stream: Callable[..., Any]) -> None:
-    ((_, path, message),) = stream(offline=True)
-    assert (path, message) == (
-        ["repo"],
-        "'owner/words' is streamed from the Hub, but HF_HUB_OFFLINE is set",
-    )
     address = f"hf://datasets/owner/words@{COMMIT}/words/*.json.gz"
-    ((_, path, message),) = stream(name="text", path=address, offline=True)
-    assert path == ["path"] and message.endswith("but HF_HUB_OFFLINE is set")
+    for field, given in (("repo", {}), ("path", {"name": "text", "path": address})):
+        ((_, path, message),) = stream(offline=True, **given)
+        assert path == [field] and message == (
+            "'owner/words' is streamed from the Hub, but HF_HUB_OFFLINE is set, and the Hub's "
+            f"cache does not hold it at {COMMIT[:12]}"
+        )
     ((_, path, message),) = stream(repo="owner/none")
     assert path == ["repo"] and "'owner/none' cannot be opened at 1234567890ab" in message
     ((_, path, message),) = stream(split="test")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,35 @@ def test_a_process_that_is_killed_at_any_step_is_replaced(
         victim.kill()
         assert same(ranks.batches(4), alone[step + 1 : step + 5])
         assert f"tokenization process {victim.pid} was killed by SIGKILL; starting" in caplog.text
+
+
+def test_a_batch_that_was_read_ahead_waits_for_no_process(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
+) -> None:
+    write_numbered(tmp_path, [60] * 8)
+    # a batch is larger than what a connection holds
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=1, length=8193))
+    expected = Ranks(text(tmp_path), tokenizer, length=8193).batches(2)
+    first, (process,) = ranks.next(), processes_of(ranks)
+    end = time.monotonic() + 60
+    while answers_of(ranks) == 0:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    alarm = threading.Timer(20, process.send_signal, [signal.SIGCONT])
+    alarm.start()
+    second = ranks.next()
+    assert not alarm.finished.is_set(), "the rank waited until the process went on"
+    alarm.cancel()
+    process.send_signal(signal.SIGCONT)
+    assert same([first, second], expected)
+
+
+def answers_of(ranks: Ranks) -> int:
+    """Return how many batches of the first process have arrived."""
+    runner: Any = ranks.loaders[0]._runner
+    count: int = runner._workers[0].connection.num_answers
+    return count
 
 
 def test_the_fourth_death_ends_the_run(

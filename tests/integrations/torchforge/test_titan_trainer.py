@@ -405,6 +405,8 @@ def test_the_log_begins_with_the_description_and_with_the_recipe_if_wanted(
 
 
 def test_kernels_are_deterministic_where_the_field_asks_for_it(make: Make) -> None:
+    # of the process, which other tests may have set
+    torch.use_deterministic_algorithms(False)
     try:
         make()
         assert not torch.are_deterministic_algorithms_enabled()

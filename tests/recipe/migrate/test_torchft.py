@@ -3,6 +3,8 @@ other communication is refused."""
 
 from pathlib import Path
 
+import pytest
+
 from titanrun.recipe.migrate.migration import migrate_file
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -11,10 +13,18 @@ SYNC = (
     "[fault_tolerance]\nenable = true\ngroup_size = 2\nprocess_group = 'gloo'\n"
     "process_group_timeout_ms = 20000\nreplica_id = 1\n"
 )
-# the keys of its debug_model.toml and of its FaultTolerance class, without what other recipes have
+# the values of its debug_model.toml and the keys of its FaultTolerance class
 LLAMA3_FT = """
 [job]
+dump_folder = "./outputs"
 custom_config_module = "torchtitan.components.ft.config"
+[profiling]
+enable_profiling = true
+save_traces_folder = "profile_trace"
+profile_freq = 10
+profiler_active = 10
+profiler_warmup = 0
+enable_memory_snapshot = false
 [model]
 name = "llama3"
 flavor = "debugmodel"
@@ -25,9 +35,15 @@ seq_len = 2048
 steps = 100
 dataset = "c4_test"
 [checkpoint]
-enable = true
-interval = 10
+enable = false
+folder = "saves"
+interval = 20
+last_save_model_only = false
+export_dtype = "float32"
+async_mode = "disabled"
 enable_ft_dataloader_checkpoints = true
+[comm]
+train_timeout_seconds = 15
 [fault_tolerance]
 enable = true
 process_group = "nccl"
@@ -86,12 +102,50 @@ def test_the_example_of_torchtitan_comes_over_and_is_a_valid_recipe(tmp_path: Pa
     migration = migrate_file(
         str(tmp_path / "config.toml"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
     )
-    assert not [item.path for item in migration.items if item.outcome == "refused"]
+    assert (migration.exit_code, migration.problems) == (0, ())
     (tmp_path / "recipe.yaml").write_text(migration.text)
     run = resolve_recipe(str(tmp_path / "recipe.yaml"), [], environment={}).run
     config = run.fault_tolerance
     assert (config.semi_sync_method, config.sync_steps, config.fragment_count) == ("diloco", 10, 2)
     assert run.training.global_batch_size == 16
+    checkpoint = run.checkpoint
+    assert (checkpoint.enable, checkpoint.folder, checkpoint.interval) == (True, "saves", 20)
+    assert not run.profiling.enable_profiling
+    found = {item.path: item for item in migration.items}
+    assert "group that returns" in found["checkpoint.enable"].words
+    assert "write no traces" in found["profiling.enable_profiling"].words
+
+
+def test_a_start_that_checkpoints_off_would_not_read_stays_unread(tmp_path: Path) -> None:
+    """Checkpoints are switched on to be saved; what torchtitan would not load is not loaded."""
+    found = fates(SYNC + "[checkpoint]\nenable = false\ninitial_load_path = 'other'\n", tmp_path)
+    assert found["checkpoint.enable"] == "changed"
+    assert found["checkpoint.initial_load_path"] == "unread"
+
+
+def test_groups_without_a_checkpoint_section_get_one(tmp_path: Path) -> None:
+    """torchtitan's default is no checkpoints."""
+    (tmp_path / "config.toml").write_text(
+        LLAMA3_FT.replace("[checkpoint]\nenable = false", "[checkpoint]")
+    )
+    migration = migrate_file(
+        str(tmp_path / "config.toml"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    )
+    assert (migration.exit_code, migration.problems) == (0, ())
+
+
+def test_what_only_observes_or_saves_in_another_way_is_changed_with_a_reason(
+    tmp_path: Path,
+) -> None:
+    observed = (
+        "[profiling]\nenable_memory_snapshot = true\n[metrics]\nsave_for_all_ranks = true\n"
+        "[checkpoint]\nenable = true\nasync_mode = 'async'\n"
+    )
+    found = fates(SYNC + observed, tmp_path)
+    assert found["profiling.enable_memory_snapshot"] == "changed"
+    assert found["metrics.save_for_all_ranks"] == "changed"
+    assert found["checkpoint.async_mode"] == "changed"
+    assert "refused" not in found.values()
 
 
 def test_the_batch_is_that_of_all_groups(tmp_path: Path) -> None:
@@ -113,3 +167,21 @@ def test_groups_that_are_switched_off_are_no_reason_to_refuse_anything(tmp_path:
         "unread",
         "mapped",
     }
+
+
+@pytest.mark.parametrize("enable", ["true", "false"])
+def test_groups_save_checkpoints_and_write_no_traces(enable: str, tmp_path: Path) -> None:
+    text = SYNC.replace("true", enable) + "[profiling]\nenable_profiling = true\n"
+    found = fates(text, tmp_path)
+    if enable == "true":
+        assert (found["profiling.enable_profiling"], migrated_saves(tmp_path)) == ("changed", True)
+    else:
+        assert (found["profiling.enable_profiling"], migrated_saves(tmp_path)) == ("mapped", False)
+
+
+def migrated_saves(folder: Path) -> bool:
+    """Return whether the recipe of the last file saves checkpoints."""
+    text = migrate_file(
+        str(folder / "config.toml"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    ).text
+    return "checkpoint:\n  enable: true\n" in text

@@ -5,6 +5,7 @@ tools/write_reference.py: read the diff when it changes, as
 it does where something that was "not built" is built.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,25 @@ def test_nothing_is_dropped_silently(file: Path) -> None:
     )
 
 
+# sizes that the class's config.json has
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "max_position_embeddings": 262144,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 5000000,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
 REFUSED = {
     "transformers_debug": "config.json",
     "vlm_debug": "titanrun has no vision-language models",
@@ -68,6 +88,21 @@ def test_a_file_validates_or_is_refused_by_name(file: Path, tmp_path: Path) -> N
     if file.stem in REFUSED:
         assert any(REFUSED[file.stem] in words for words in said)
         return
+    (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
+    resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
+
+
+def test_a_causal_model_of_transformers_needs_its_config_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (Path(FILES[0].parent) / "transformers_debug.toml").read_text(encoding="utf-8")
+    assert migrated(text, tmp_path).exit_code == 1
+    folder = tmp_path / "Qwen" / "Qwen3-4B-Instruct-2507"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(QWEN3), encoding="utf-8")
+    migration = migrated(text, tmp_path)
+    assert migration.exit_code == 0
     (tmp_path / "recipe.yaml").write_text(migration.text, encoding="utf-8")
     resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
 

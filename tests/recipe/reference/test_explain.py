@@ -17,6 +17,12 @@ def test_what_ends_a_run_is_explained(word: str) -> None:
     assert "cause" in told and "fix" in told
 
 
+@pytest.mark.parametrize("code", ["conflict", "usage"])
+def test_a_code_in_the_place_of_its_rule_is_explained(code: str) -> None:
+    """error[conflict] beside error[conflict/run-in-use] reads as conflict/conflict."""
+    assert explain_word(f"{code}/{code}") == explain_word(code)
+
+
 def test_a_block_that_many_components_share_is_printed_once() -> None:
     """Row C15: the same eight lines came for each of seven models."""
     told = explain_word("model.n_heads")

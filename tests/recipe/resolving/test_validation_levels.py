@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.config.problems import Problem
-from titanrun.recipe.resolving.resolve import Resolved
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
     ValidationLevel,
@@ -71,3 +71,18 @@ def test_nothing_is_built_while_there_are_errors(
     found = add_build_problems(examine("build"), try_build)
     assert [str(problem.origin) for problem in found.problems] == ["recipe.yaml:4:34"]
     assert found.exit_code == 2
+
+
+def test_a_folder_that_cannot_be_is_reported_together_with_other_mistakes(tmp_path: Path) -> None:
+    """It came only after all others had been repaired."""
+    (tmp_path / "file").touch()
+    recipe = tmp_path / "recipe.yaml"
+    for mistake in ("training: {datset: tiny}", "training: {dataset: tiny, seq_len: -1}"):
+        recipe.write_text(
+            f"version: 1\nmodel: {{name: llama3, flavor: debugmodel}}\n{mistake}\n"
+            f"dump_folder: {tmp_path / 'file' / 'run'}\n"
+        )
+        with pytest.raises(ProblemsFound) as found:
+            resolve_recipe(str(recipe), environment={}, should_check_inputs=True)
+        about = [problem.path for problem in found.value.problems]
+        assert len(about) > 1 and about.count(("dump_folder",)) == 1

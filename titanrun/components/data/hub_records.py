@@ -1,6 +1,7 @@
 """Records of a dataset on the Hugging Face Hub, imported only to build an index."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -86,6 +87,21 @@ def open_hub_builder(source: HubSource) -> Any:
         path=("revision",),
         hint=OPEN_HINT,
     )
+
+
+def open_folder_builder(source: HubSource, folder: Path, files: Mapping[str, Any]) -> Any:
+    """Return the builder for what a folder holds of a dataset.
+
+    `files` may have the `data_files` or the `data_dir` of the subset.
+
+    Raises:
+        ProblemsFound: A data problem if the folder does not have them.
+    """
+    try:
+        return datasets.load_dataset_builder(str(folder), source.subset, **files)
+    # see above
+    except Exception as error:
+        raise cannot_open_hub_error(source, error) from error
 
 
 def cannot_open_hub_error(source: HubSource, error: Exception) -> ProblemsFound:

@@ -1,14 +1,18 @@
 """Processes that run the lanes of a rank ahead of the steps that train on them."""
 
 import logging
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from titanrun.components.data.damaged_files import DamagedRecords, join_damaged
 from titanrun.components.data.dataloader_workers import (
@@ -34,6 +38,54 @@ ENTRY = "from titanrun.components.data.lane_process import main; main()"
 THREADS = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 
+class WorkerLink:
+    """Connection with a process, whose answers a thread receives as they come.
+
+    An answer is larger than what a connection holds. Without the thread, the process would wait in
+    the middle of it until the rank needs the batch, and the rank would then wait for the process.
+    """
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
+        self._answers: SimpleQueue[LaneAnswer | LogLine | None] = SimpleQueue()
+        self._thread = Thread(target=self._receive, name="answers of a stream", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_answers(self) -> int:
+        """Number of answers that have arrived and wait."""
+        return self._answers.qsize()
+
+    def send(self, request: object) -> None:
+        """Send a request."""
+        self._connection.send(request)
+
+    def get(self, seconds: float) -> LaneAnswer | LogLine | None:
+        """Return the next answer, None after the end of the connection.
+
+        Raises:
+            Empty: If none comes for some seconds.
+        """
+        return self._answers.get(timeout=seconds)
+
+    def close(self) -> None:
+        """End the connection, on both sides."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._connection.close()
+        self._socket.close()
+
+    def _receive(self) -> None:
+        """Receive answers until the connection ends."""
+        try:
+            with suppress(EOFError, OSError):
+                while True:
+                    self._answers.put(self._connection.recv())
+        finally:
+            self._answers.put(None)
+
+
 @dataclass(slots=True)
 class LaneProcess:
     """One process, its lanes, and what it has delivered.
@@ -42,7 +94,7 @@ class LaneProcess:
     """
 
     process: subprocess.Popen[bytes]
-    connection: Connection
+    connection: WorkerLink
     lanes: tuple[int, ...]
     num_requested: int = 0
     num_rows: int = 0
@@ -136,7 +188,7 @@ class LaneProcesses:
                 stdin=subprocess.DEVNULL,
                 env={**get_environment_variables(), **THREADS},
             )
-        worker = LaneProcess(process, Connection(ours.detach()), lanes)
+        worker = LaneProcess(process, WorkerLink(ours), lanes)
         worker.connection.send(sys.path)
         worker.connection.send((self._job, lanes, self._tokenizer))
         return worker
@@ -182,17 +234,16 @@ class LaneProcesses:
         """Return the next answer of a process, and log what it logs until then."""
         while True:
             try:
-                while not worker.connection.poll(WORKER_POLL_SECONDS):
-                    send_heartbeat()
-                    if worker.process.poll() is not None and not worker.connection.poll():
-                        raise EOFError
-                answer: LaneAnswer | LogLine = worker.connection.recv()
-            except (EOFError, OSError):
-                self._replace_worker(worker)
+                answer = worker.connection.get(WORKER_POLL_SECONDS)
+            except Empty:
+                send_heartbeat()
                 continue
-            if isinstance(answer, LaneAnswer):
+            if answer is None:
+                self._replace_worker(worker)
+            elif isinstance(answer, LaneAnswer):
                 return answer
-            log.log(answer.level, "%s", answer.text)
+            else:
+                log.log(answer.level, "%s", answer.text)
 
     def _replace_worker(self, worker: LaneProcess) -> None:
         """Replace a process that died by one that begins after its last batch."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from huggingface_hub import HfFileSystem, constants
+from huggingface_hub import HfFileSystem
 
-from titanrun.components.data import hub_records
+from titanrun.components.data import hub_cache, hub_records
 from titanrun.components.data.http_source import HttpSource
 from titanrun.components.data.jsonl_reader import silence_datasets_library
 from titanrun.components.data.lane_plan import PlanFile, StreamPlan
@@ -21,7 +21,6 @@ from titanrun.components.data.spec.data_files import (
 )
 from titanrun.components.data.spec.hub_source import HubSource
 from titanrun.components.data.spec.remote_path import (
-    HUB_PATH,
     HUB_SCHEME,
     WEB_SCHEMES,
     check_remote_path,
@@ -68,7 +67,6 @@ def plan_hub_files(source: HubSource, suffixes: Sequence[str], retries: RetryPol
     Raises:
         ProblemsFound: A data problem if the Hub does not answer, or the files cannot be streamed.
     """
-    check_is_online(source.repo, "repo")
     work = partial(list_split_files, source)
     files = retries.request(work, name=f"'{source.repo}'", path=("repo",))
     for file in files:
@@ -80,17 +78,6 @@ def plan_hub_files(source: HubSource, suffixes: Sequence[str], retries: RetryPol
                 hint="set streaming: false",
             )
     return build_plan(files)
-
-
-def check_is_online(name: str, field: str) -> None:
-    """Raise a data problem if the Hub's library must not use the network."""
-    if constants.HF_HUB_OFFLINE:
-        raise problem_error(
-            "data",
-            f"'{name}' is streamed from the Hub, but HF_HUB_OFFLINE is set",
-            path=(field,),
-            hint="unset it, or set streaming: false to read what the local cache holds",
-        )
 
 
 def build_plan(files: Sequence[PlanFile]) -> StreamPlan:
@@ -129,18 +116,20 @@ def list_store_files(path: str) -> list[PlanFile]:
 
 def list_hub_paths(path: str) -> list[PlanFile]:
     """Return the files of a dataset on the Hub at an address."""
-    check_is_online(path, "path")
-    match = HUB_PATH.fullmatch(path)
-    assert match is not None, "check_remote_path checks this"
+    if hub_cache.is_offline():
+        return hub_cache.list_cached_paths(path)
     found = list_objects(path)
     return [describe_hub_file(info) for info in found.values()]
 
 
 def list_split_files(source: HubSource) -> list[PlanFile]:
     """Return the files of one split in the order in which the datasets library reads them."""
+    open_builder = (
+        hub_cache.open_cached_builder if hub_cache.is_offline() else hub_records.open_hub_builder
+    )
     with silence_datasets_library():
         try:
-            builder = hub_records.open_hub_builder(source)
+            builder = open_builder(source)
         except ProblemsFound as error:
             if not may_pass(error.__cause__):
                 raise
@@ -158,11 +147,13 @@ def list_split_files(source: HubSource) -> list[PlanFile]:
             hint="name one of them",
         )
     locations = [str(file) for file in builder.config.data_files[source.split]]
+    if hub_cache.is_offline():
+        return hub_cache.describe_cached_split(locations, source)
     known: dict[str, Mapping[str, Any]] = {}
     with translate_faults(f"hf://datasets/{source.repo}"):
-        files: Any = HfFileSystem()
+        store: Any = HfFileSystem()
         for folder in dict.fromkeys(posixpath.dirname(location) for location in locations):
-            known |= {f"hf://{info['name']}": info for info in files.ls(folder, detail=True)}
+            known |= {f"hf://{info['name']}": info for info in store.ls(folder, detail=True)}
     return [describe_hub_file(known[location]) for location in locations]
 
 

@@ -22,10 +22,11 @@ from titanrun.config.lazy_module import LazyModule
 if TYPE_CHECKING:
     import huggingface_hub
 
-    from titanrun.components.data import remote_plan
+    from titanrun.components.data import hub_cache, remote_plan
 else:
     # imported only for remote files: the datasets library takes a second to import
     remote_plan = LazyModule("titanrun.components.data.remote_plan")
+    hub_cache = LazyModule("titanrun.components.data.hub_cache")
     huggingface_hub = LazyModule("huggingface_hub")
 
 
@@ -46,6 +47,8 @@ class SourceFiles:
         """
         if not is_remote_path(file.location):
             return LocalStreamFiles(self.retries.counts).open(file)
+        if get_scheme(file.location) == HUB_SCHEME and hub_cache.is_offline():
+            return hub_cache.open_cached_file(file, self.retries.counts)
         opened = RemoteFile(
             build_range_source(file),
             size=file.size,

@@ -27,13 +27,15 @@ class ConvertedValue:
 class KeyCondition:
     """Condition under which the program reads a key: a value of another key, `path`.
 
-    `example` is a value that meets it.
+    `example` is a value that meets it. The switch `implied_by`, if it is on, meets it too: with it
+    the recipe has what `path` turns on.
     """
 
     path: str
     is_met: Callable[[Any], bool]
     example: Any
     description: str
+    implied_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class SourceKey:
         Return an empty text if they do.
         """
         for need in self.needs:
-            if not need.is_met(values.get(need.path)):
+            if not need.is_met(values.get(need.path)) and not values.get(need.implied_by):
                 return need.description
         return ""
 
@@ -100,9 +102,9 @@ def reject_unless_default(key: SourceKey, value: Any, _: SourceValues) -> Conver
     )
 
 
-def when_enabled(path: str) -> KeyCondition:
-    """Return the condition that the switch `path` is on."""
-    return KeyCondition(path, bool, True, f"with {path} = true")
+def when_enabled(path: str, *, implied_by: str = "") -> KeyCondition:
+    """Return the condition that the switch `path` is on, or the switch that implies it."""
+    return KeyCondition(path, bool, True, f"with {path} = true", implied_by)
 
 
 def when_above_zero(path: str) -> KeyCondition:

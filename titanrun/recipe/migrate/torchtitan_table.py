@@ -30,6 +30,8 @@ TENSORBOARD, CHECKPOINTS, COMPILE = (
     when_enabled("checkpoint.enable"),
     when_enabled("compile.enable"),
 )
+# replica groups save in any case; what is loaded still depends on torchtitan's switch
+SAVES = when_enabled("checkpoint.enable", implied_by="fault_tolerance.enable")
 VALIDATION, GROUPS = when_enabled("validation.enable"), when_enabled("fault_tolerance.enable")
 TENSOR, PIPELINE = (
     when_above_one("parallelism.tensor_parallel_degree"),
@@ -82,12 +84,12 @@ JOB = (
     reject_key("job.custom_config_module", "", CODE, convert=to.convert_custom_module),
 )
 PROFILER = (
-    keep_key("profiling.enable_profiling", False),
+    keep_key("profiling.enable_profiling", False, convert=to.convert_profiling_switch),
     keep_key("profiling.save_traces_folder", "profile_traces", needs=(PROFILING,)),
     keep_key("profiling.profile_freq", 10, needs=(PROFILING,)),
     keep_key("profiling.profiler_active", 1, needs=(PROFILING,)),
     keep_key("profiling.profiler_warmup", 3, needs=(PROFILING,)),
-    keep_key("profiling.enable_memory_snapshot", False),
+    keep_key("profiling.enable_memory_snapshot", False, convert=to.convert_profiling_switch),
     keep_key("profiling.save_memory_snapshot_folder", "memory_snapshot", needs=(SNAPSHOTS,)),
 )
 METRICS = (
@@ -106,7 +108,7 @@ METRICS = (
         how=TRACE_FOLDER,
         needs=(TENSORBOARD,),
     ),
-    keep_key("metrics.save_for_all_ranks", False),
+    keep_key("metrics.save_for_all_ranks", False, convert=to.convert_profiling_switch),
     move_key(
         "metrics.enable_wandb",
         False,
@@ -209,7 +211,7 @@ PARALLELISM = (
     keep_key("parallelism.expert_parallel_comm_backend", "standard", needs=(EXPERT,)),
 )
 CHECKPOINT = (
-    keep_key("checkpoint.enable", False),
+    keep_key("checkpoint.enable", False, convert=to.convert_checkpoint_switch),
     reject_key(
         "checkpoint.enable_ft_dataloader_checkpoints",
         True,
@@ -218,8 +220,8 @@ CHECKPOINT = (
         needs=(GROUPS,),
         convert=reject_unless_default,
     ),
-    keep_key("checkpoint.folder", "checkpoint", needs=(CHECKPOINTS,)),
-    keep_key("checkpoint.interval", 500, needs=(CHECKPOINTS,)),
+    keep_key("checkpoint.folder", "checkpoint", needs=(SAVES,)),
+    keep_key("checkpoint.interval", 500, needs=(SAVES,)),
     keep_key("checkpoint.initial_load_path", None, needs=(CHECKPOINTS,)),
     keep_key("checkpoint.initial_load_model_only", True, needs=(CHECKPOINTS,)),
     keep_key("checkpoint.initial_load_in_hf", False, needs=(CHECKPOINTS,)),
@@ -228,29 +230,27 @@ CHECKPOINT = (
         False,
         needs=(CHECKPOINTS, when_enabled("checkpoint.initial_load_in_hf")),
     ),
-    keep_key("checkpoint.last_save_model_only", True, needs=(CHECKPOINTS,)),
+    keep_key("checkpoint.last_save_model_only", True, needs=(SAVES,)),
     keep_key(
         "checkpoint.last_save_in_hf",
         False,
         how="a folder hf next to the checkpoints, and the last checkpoint is written too",
         convert=to.convert_switch,
-        needs=(CHECKPOINTS,),
+        needs=(SAVES,),
     ),
     keep_key(
         "checkpoint.export_dtype",
         "float32",
         how="the dtype of the exported folder only; checkpoints keep the dtype of training",
         convert=to.convert_export_dtype,
-        needs=(CHECKPOINTS, when_enabled("checkpoint.last_save_model_only")),
+        needs=(SAVES, when_enabled("checkpoint.last_save_model_only")),
     ),
-    keep_key(
-        "checkpoint.async_mode", "disabled", convert=to.convert_to_lower_case, needs=(CHECKPOINTS,)
-    ),
+    keep_key("checkpoint.async_mode", "disabled", convert=to.convert_async_mode, needs=(SAVES,)),
     keep_key(
         "checkpoint.keep_latest_k",
         10,
         how="includes the last save, in addition to which torchtitan keeps one more; 1 is allowed",
-        needs=(CHECKPOINTS,),
+        needs=(SAVES,),
     ),
     keep_key(
         "checkpoint.load_step", -1, convert=to.convert_minus_one_to_null, needs=(CHECKPOINTS,)

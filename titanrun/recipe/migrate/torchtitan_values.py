@@ -34,6 +34,8 @@ SYNCED_GROUPS = (
     "the loss of a step is that of the group that writes; checkpoints and validation use the "
     "weights of the last sync"
 )
+SAVED_GROUPS = "set to true: a replica group that returns starts from a checkpoint"
+UNTRACED_GROUPS = "set to false: replica groups write no traces, and the metrics of one rank"
 DEFAULT_GROUP_SIZE = 2
 DEFAULT_GROUPS = f"left out: without a number there are {DEFAULT_GROUP_SIZE} groups"
 COMPILED = (
@@ -92,6 +94,28 @@ def convert_global_batch_size(key: SourceKey, value: Any, values: SourceValues) 
     if not values.get("fault_tolerance.enable") or not isinstance(value, int) or value < 0:
         return convert_negative_to_auto(key, value, values)
     return convert_to_target(key, value * groups, how="the sequences of all replica groups")
+
+
+def convert_checkpoint_switch(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Save checkpoints where there are replica groups; torchtitan's groups do without."""
+    if values.get("fault_tolerance.enable") is True and value is False:
+        return convert_to_target(key, True, how=SAVED_GROUPS)
+    return convert_to_target(key, value)
+
+
+def convert_profiling_switch(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Write no traces, and the metrics of one rank, where there are replica groups."""
+    if values.get("fault_tolerance.enable") is True and value is True:
+        return convert_to_target(key, False, how=UNTRACED_GROUPS)
+    return convert_to_target(key, value)
+
+
+def convert_async_mode(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Write the mode in lower case; replica groups save in the foreground."""
+    converted = convert_to_lower_case(key, value, values)
+    if not values.get("fault_tolerance.enable") or "disabled" in converted.targets.values():
+        return converted
+    return convert_to_target(key, "disabled", how="replica groups do not save in the background")
 
 
 def convert_process_group(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:

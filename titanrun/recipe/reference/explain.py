@@ -141,7 +141,9 @@ def explain_component(word: str) -> list[str]:
 
 def explain_code(word: str) -> list[str]:
     """Explain a problem code: cause, fix and example."""
-    _, _, name = word.rpartition("conflict/")
+    code, _, name = word.rpartition("/")
+    word = code if code == name else word
+    name = name if code in ("", "conflict") else word
     meaning = PROBLEM_CODES.get(word) or RUN_END_CODES.get(name)  # type: ignore[call-overload]
     if meaning is None:
         return []

@@ -241,6 +241,16 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         "the device, or the machine, ran out of memory",
         "lower training.local_batch_size or training.seq_len, or set activation_checkpoint: full",
     ),
+    "killed": CodeDocumentation(
+        (
+            "a signal ended a rank before it could report: SIGKILL often because the machine ran "
+            "out of memory, SIGSEGV and SIGABRT because a library crashed"
+        ),
+        (
+            "see dmesg, and the rank's log; start the same command again, the run resumes from its "
+            "last checkpoint"
+        ),
+    ),
     "hang": CodeDocumentation(
         (
             "a rank sent no heartbeat for longer than section guard allows, or a collective "

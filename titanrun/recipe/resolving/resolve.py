@@ -25,7 +25,11 @@ from titanrun.config.tree import (
 )
 from titanrun.config.validate_tree import validate_tree
 from titanrun.recipe import builtins
-from titanrun.recipe.dump_folder import find_dump_folder_problems
+from titanrun.recipe.dump_folder import (
+    DUMP_FOLDER_PATH,
+    find_dump_folder_problems,
+    find_lost_run_problems,
+)
 from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hints
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
@@ -131,27 +135,23 @@ def resolve_recipe(
     tree = reading.tree
     problems = [*find_checksum_problems(case.file, tree), *reading.warnings]
     if reading.problems:
-        raise ProblemsFound(
-            [*problems, *reading.problems, *find_problems_in_readable_part(reading, case)]
-        )
+        further = find_problems_in_readable_part(reading, case)
+        further += find_written_folder_problems(tree, case)
+        raise ProblemsFound([*problems, *reading.problems, *further])
     try:
         recipe, run, found = resolve_tree(tree, tree, case)
     except ProblemsFound as error:
         further = find_problems_in_sound_part(tree, error.problems, set(), case)
+        further += find_written_folder_problems(tree, case)
         raise ProblemsFound([*problems, *error.problems, *further]) from None
-    problems += found
+    further = [*find_lost_run_problems(recipe)]
     if should_check_inputs:
-        problems += [
-            attach_origin(problem, tree)
-            for problem in (
-                *find_unset_secret_problems(run, environment),
-                *find_dump_folder_problems(recipe.dump_folder),
-            )
-        ]
+        further += find_unset_secret_problems(run, environment)
+        further += find_dump_folder_problems(recipe.dump_folder)
+    problems += [*found, *(attach_origin(problem, tree) for problem in further)]
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
-    ranks = case.get_ranks(recipe)
-    return Resolved(recipe, run, tree, tuple(problems), ranks, reading.variables)
+    return Resolved(recipe, run, tree, tuple(problems), case.get_ranks(recipe), reading.variables)
 
 
 def resolve_tree(
@@ -170,6 +170,14 @@ def resolve_tree(
     if case.should_check_inputs:
         found += apply_rules(run, whole_tree, "environment", excluded_paths=excluded_paths)
     return recipe, run, found
+
+
+def find_written_folder_problems(tree: Node, case: ResolveOptions) -> list[Problem]:
+    """Find the problems of dump_folder in a recipe that has others."""
+    node = find_node(tree, DUMP_FOLDER_PATH)
+    if not case.should_check_inputs or node is None or not isinstance(node.value, str):
+        return []
+    return [attach_origin(problem, tree) for problem in find_dump_folder_problems(node.value)]
 
 
 def find_problems_in_readable_part(reading: ReadResult, case: ResolveOptions) -> list[Problem]:

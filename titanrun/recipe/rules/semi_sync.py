@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import format_path
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
@@ -72,7 +73,14 @@ def groups_save_at_syncs(run: Recipe) -> Iterator[RuleViolation]:
     """
     if not is_semi_synced(run.fault_tolerance):
         return
-    interval = run.fault_tolerance.sync_interval
+    config = run.fault_tolerance
+    interval = config.sync_interval
+    listed = config.module_fqns_per_model_fragment is not None
+    causes = [SYNC_STEPS]
+    each = ""
+    if config.fragment_count > 1:
+        causes.append(FRAGMENTS if listed else NUM_FRAGMENTS)
+        each = f", one of {config.fragment_count} fragments"
     counts: list[tuple[DataPath, object]] = [
         (("training", "steps"), run.training.steps),
         (("checkpoint", "interval"), run.checkpoint.interval),
@@ -84,14 +92,15 @@ def groups_save_at_syncs(run: Recipe) -> Iterator[RuleViolation]:
         is_known = path[0] == "checkpoint" or isinstance(count, int)
         if is_known and not (isinstance(count, int) and count % interval == 0):
             yield RuleViolation(
-                f"{format_path(path)} is {count}, but the replica groups sync every {interval} "
-                "steps",
-                (path, SYNC_STEPS),
+                f"{format_path(path)} is {count}, but the replica groups sync every "
+                f"{pluralize(interval, 'step')}{each}",
+                (path, *causes),
                 hint=f"set it to a multiple of {interval}",
             )
     if run.checkpoint.enable_first_step_checkpoint and interval > 1:
         yield RuleViolation(
-            f"the replica groups do not sync after the first step, but every {interval} steps",
-            (("checkpoint", "enable_first_step_checkpoint"), SYNC_STEPS),
+            "the replica groups do not sync after the first step, but every "
+            f"{interval} steps{each}",
+            (("checkpoint", "enable_first_step_checkpoint"), *causes),
             hint="set checkpoint.enable_first_step_checkpoint: false",
         )

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -85,10 +85,17 @@ class ChatSession:
         self,
         text: str,
         *,
+        options: Sequence[ReplyOptions] | None = None,
         on_text: Callable[[int, str], None] = lambda index, piece: None,
         is_cancelled: Callable[[], bool] = never,
     ) -> list[Answer]:
         """Return the replies to a message, which become part of the conversation.
+
+        Args:
+            text: the message.
+            options: how each model replies; by default all in the same way.
+            on_text: called with the number of the model and each new piece of text.
+            is_cancelled: called after each token; if it returns True, generation ends.
 
         Raises:
             ProblemsFound: a template rejects the message. The conversation is as before.
@@ -100,7 +107,7 @@ class ChatSession:
             start = time.monotonic()
             reply = model.reply(
                 model.encode_chat(asked),
-                self.options,
+                self.options if options is None else options[index],
                 is_chat=True,
                 on_text=lambda piece, index=index: on_text(index, piece),  # type: ignore[misc]
                 is_cancelled=is_cancelled,

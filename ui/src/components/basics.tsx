@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 const STATES: Record<string, [string, string]> = {
   starting: ["◔", "info"], running: ["●", "info"], finished: ["✓", "ok"], preempted: ["❙❙", "warning"],
+  queued: ["◷", "muted"], waiting: ["◷", "muted"], done: ["✓", "ok"], cancelled: ["–", "muted"],
   stale: ["?", "warning"], failed: ["✕", "error"], crashed: ["✕", "error"], unknown: ["?", "muted"],
 };
 
@@ -18,6 +19,11 @@ export function Heading({ children }: { children: ComponentChildren }) {
 
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return <div class="empty"><p class="empty-title">{title}</p>{children}</div>;
+}
+
+/** In place of a page that runs commands, on a server that runs none. */
+export function NothingRuns({ title, why, isKnown }: { title: string; why: string; isKnown: boolean }) {
+  return <div class="page"><div class="page-head"><Heading>{title}</Heading></div>{isKnown && <Empty title="Nothing runs here"><p class="muted">The server is read-only, and {why}.</p></Empty>}</div>;
 }
 
 /** Shown only after a moment: most answers are there before. */

@@ -4,21 +4,20 @@ import { ApiError, get, post, send, toMessage } from "../api";
 import { Chart } from "../charts/plot";
 import { Dialog, Empty, Failure, Heading, Loading, Tabs, useAnswer } from "../components/basics";
 import { type Command, LaunchDialog } from "../components/launch";
+import { type Change, ChangeList, type FileEntry, FileOptions, KINDS } from "../components/recipes";
 import type { Problem, RecipeEditor } from "../editor";
 import { follow } from "../events";
-import { formatCount, formatValue, formatWhole } from "../format";
+import { formatCount, formatWhole } from "../format";
 import { go, place, setQuery } from "../router";
 import { about } from "../state";
 import { type Setting, SettingsTable } from "./run";
 import type { RunEntry } from "./runs";
 
-interface FileEntry { path: string; kind: "recipe" | "part" | "sweep" | "shipped"; title: string }
 interface Buffer { path: string; text: string; disk: string; sha256: string | null; writable: boolean; reason: string | null; newline: string }
 interface RunFacts { name: string; model: string; steps: number | null; epochs: number | null; tokens_per_step: number | null; tokens: number | null; ranks: number | null }
 interface Examined { version: number; problems: Problem[]; is_resolved: boolean; runs: RunFacts[]; resolved?: Setting[][]; schedule?: ({ x: number[]; y: number[] } | null)[] }
 type Panel = "problems" | "values" | "difference" | "schedule";
 
-const KINDS: [FileEntry["kind"], string][] = [["recipe", "Recipes"], ["part", "Parts"], ["sweep", "Sweeps"], ["shipped", "Shipped"]];
 const PAUSE_MS = 120;
 const KEY = "titanrun-buffers";
 
@@ -249,7 +248,7 @@ function Files({ files, current }: { files: FileEntry[]; current: string }) {
     <input data-filter type="search" value={filter} placeholder="Filter files" aria-label="Filter files" onInput={(event) => setFilter(event.currentTarget.value)} />
     <label class="file-select"><span class="hidden">File</span>
       <select value={current} onChange={(event) => go("/edit", { file: event.currentTarget.value })}>
-        {KINDS.map(([kind, title]) => <optgroup key={kind} label={title}>{files.filter((one) => one.kind === kind).map((one) => <option key={one.path} value={one.path}>{one.path.replace("shipped:", "")}</option>)}</optgroup>)}
+        <FileOptions files={files} />
       </select></label>
     <nav aria-label="Files" class="file-list">
       {KINDS.map(([kind, title]) => {
@@ -342,9 +341,6 @@ function Values({ examined, file }: { examined: Examined | null; file: string })
 }
 
 
-interface Change { path: string; kind: string; a: unknown; b: unknown; class: string; resume: boolean; a_origin: string | null; b_origin: string | null }
-const CLASSES: Record<string, string> = { numerics: "changes the result", performance: "changes speed or memory", bookkeeping: "changes neither" };
-
 function Difference({ buffer, examined, files }: { buffer: Buffer; examined: Examined | null; files: FileEntry[] }) {
   const [other, setOther] = useState("");
   const [runs] = useAnswer((signal) => get<{ runs: RunEntry[] }>("/runs", { limit: 50 }, signal), "runs");
@@ -359,10 +355,7 @@ function Difference({ buffer, examined, files }: { buffer: Buffer; examined: Exa
     {!other && <Empty title="What differs from another recipe or run"><p class="muted">Each difference shows whether it changes the result, and whether a resume allows it.</p></Empty>}
     {error != null && <Failure text={toMessage(error)} />}
     {answer && (answer.changes.length === 0 ? <Empty title="No difference" /> : (
-      <ul class="changes">{answer.changes.map((one) => (
-        <li key={one.path}><code>{one.path}</code>
-          <p><del>{one.kind === "added" ? "not set" : formatValue(one.a)}</del> → <ins>{one.kind === "removed" ? "not set" : formatValue(one.b)}</ins></p>
-          <p class="muted">{CLASSES[one.class] ?? one.class}; a resume {one.resume ? "allows" : "refuses"} it</p></li>))}</ul>))}
+      <ChangeList changes={answer.changes} />))}
   </>;
 }
 
