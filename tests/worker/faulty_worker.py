@@ -9,6 +9,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ class FaultyGroups(ReplicaGroups):
     """Replica groups with faults in front of, within and behind what they do for a step."""
 
     step, synced_step = 0, 0
+
+    def open(self, step: int) -> None:
+        super().open(step)
+        if FAULTS and RANK == 0:
+            wait_for_other_group()
 
     def start_attempt(self) -> StepAttempt:
         found = super().start_attempt()
@@ -75,6 +81,14 @@ class FaultySource(SyncedSource):
         FaultyGroups.synced_step = step
         die("between syncs", step)
         super().on_update(step)
+
+
+def wait_for_other_group() -> None:
+    """Wait until both groups have begun, so that none trains to the end before a fault is due."""
+    (FOLDER / f"open-{GROUP}").touch()
+    end = time.monotonic() + 60
+    while not (FOLDER / f"open-{1 - GROUP}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
 
 
 def is_due(moment: str, step: int) -> bool:
