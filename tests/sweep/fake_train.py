@@ -1,9 +1,10 @@
 """A program that behaves as `titanrun train` does for a sweep, in a tenth of a second.
 
 Its loss after the last step is the square of the distance of log10(optimizer.lr) from -3, plus a
-hundredth of weight_decay. FAKE_STEPS, FAKE_SECONDS (of a step) and FAKE_FAIL_ABOVE (a rate) change
-it. A run that was killed goes on after its last step; SIGTERM and SIGINT end it with 75, and
-status.json has the first of them.
+hundredth of weight_decay. FAKE_STEPS, FAKE_SECONDS (of a step), FAKE_FALL (from the first to the
+last step), FAKE_FAIL_ABOVE and FAKE_NAN_ABOVE (a rate: at step 2) change it. A run that was killed
+goes on after its last step; SIGTERM and SIGINT end it with 75, and status.json has the first of
+them.
 """
 
 import fcntl
@@ -21,7 +22,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 def loss_of(rate: float, decay: float, step: int, steps: int) -> float:
     """Loss after a step: the final one is that of the last step."""
-    return (math.log10(rate) + 3) ** 2 + 0.01 * decay + 0.1 * (steps - step) / steps
+    if step == 2 and rate > float(os.environ.get("FAKE_NAN_ABOVE", "inf")):
+        return math.nan
+    fall = float(os.environ.get("FAKE_FALL", "0.1"))
+    return (math.log10(rate) + 3) ** 2 + 0.01 * decay + fall * (steps - step) / steps
 
 
 def main() -> int:
@@ -55,7 +59,10 @@ def main() -> int:
     for step in range(done + 1, steps + 1):
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
         with metrics.open("a") as file:
-            file.write(json.dumps({"step": step, "loss": loss_of(rate, decay, step, steps)}) + "\n")
+            loss = loss_of(rate, decay, step, steps)
+            # as MetricsFile writes it
+            written = loss if math.isfinite(loss) else str(loss)
+            file.write(json.dumps({"step": step, "loss": written}) + "\n")
         if stopped:
             report("preempted", step)
             return 75

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from titanrun.sweep.config import EarlyStoppingConfig
+from titanrun.sweep.config import EarlyStoppingConfig, HalvingConfig, MedianConfig
 from titanrun.sweep.early_stopping import EarlyStopDecision, MetricCurve, judge_run
 
-MEDIAN = EarlyStoppingConfig(name="median", first_step=3)
-HALVING = EarlyStoppingConfig(name="halving", first_step=2, factor=2)
+MEDIAN = MedianConfig(first_step=3)
+HALVING = HalvingConfig(first_step=2, factor=2)
 
 
 def curve(*values: float) -> MetricCurve:
@@ -115,7 +115,7 @@ class Asha:
 def test_halving_ends_the_runs_that_asha_ends(data: st.DataObject) -> None:
     """Row A2: at every step of a sweep with any order of starts and speeds."""
     eta, first_step = data.draw(st.sampled_from([(2, 1), (2, 3), (3, 2)]))
-    config = EarlyStoppingConfig(name="halving", first_step=first_step, factor=eta)
+    config = HalvingConfig(first_step=first_step, factor=eta)
     names = [f"run-{number}" for number in range(data.draw(st.integers(2, 7)))]
     losses = iter(data.draw(st.permutations(range(14 * len(names)))))
     asha = Asha(eta, first_step)

@@ -252,7 +252,74 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
         ),
         (
             "early_stopping: {name: median, factor: 2}\ngrid: {debug.seed: [1]}",
-            ["3:40 no-effect: median does not support factor (remove it, or write name: halving)"],
+            [
+                "3:32 unknown-key: unknown key 'factor' in early stopping 'median' (a key of early "
+                "stopping 'asha', 'halving' or 'hyperband')"
+            ],
+        ),
+        (
+            "early_stopping: {name: hyperbnd}\ngrid: {debug.seed: [1]}",
+            ["3:24 unknown-name: unknown early stopping 'hyperbnd' (did you mean 'hyperband'?)"],
+        ),
+        (
+            "early_stopping: {name: percentile, percentile: 101, fist_step: 3}\n"
+            "grid: {debug.seed: [1]}",
+            [
+                "3:48 out-of-range: 101 is above 100 (None)",
+                "3:53 unknown-key: unknown key 'fist_step' in early stopping 'percentile' (did you "
+                "mean 'first_step'?)",
+            ],
+        ),
+        (
+            "early_stopping: {name: patient}\ngrid: {debug.seed: [1]}",
+            [
+                "3:1 missing-key: missing required key 'patience' in early stopping 'patient' (add "
+                "early_stopping.patience)"
+            ],
+        ),
+        (
+            "early_stopping: {name: patient, patience: 2, rule: halving}\n"
+            "search: {count: 12, values: {debug.seed: {integer: [1, 2]}}}",
+            [
+                "3:52 conflict: patient cannot wrap halving (use rule: hyperband, asha or "
+                "percentile, or remove it)"
+            ],
+        ),
+        *(
+            (
+                f"early_stopping: {{name: {name}}}\ngrid: {{debug.seed: [1]}}",
+                [
+                    f"3:24 conflict: {name.partition(',')[0]} is a rule of Optuna, which a sweep "
+                    "without search does not use (use median or halving, or write the values in a "
+                    "section search)"
+                ],
+            )
+            for name in ("hyperband", "asha", "percentile", "patient, patience: 3")
+        ),
+        (
+            "early_stopping: hyperband\nsearch: {count: 12, values: {training.steps: {choice: [20, "
+            "30]}}}",
+            [
+                "3:17 conflict: hyperband needs the same training.steps in all runs, but they "
+                "differ: 20 and 30 (use asha, or give all runs the same number of steps)"
+            ],
+        ),
+        (
+            "early_stopping: {name: patient, patience: 2, rule: hyperband}\noverrides: "
+            "[training.steps=null, training.epochs=1]\n"
+            "search: {count: 12, values: {debug.seed: {integer: [1, 2]}}}",
+            [
+                "3:17 conflict: hyperband needs training.steps, but the length of the runs is in "
+                "epochs (use asha, or give all runs the same number of steps)"
+            ],
+        ),
+        (
+            "early_stopping: {name: asha, first_step: 81}\n"
+            "search: {count: 12, values: {debug.seed: {integer: [1, 2]}}}",
+            [
+                "3:42 no-effect: early stopping begins at step 81, but the runs end at step 80 "
+                "(lower first_step)"
+            ],
         ),
         (
             "random: {count: 2, values: {debug.seed: {integr: [1, 2]}}}",

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.recipe.resolving.resolve import resolve_recipe
-from titanrun.sweep.config import EarlyStoppingConfig, SweepConfig
+from titanrun.sweep.config import HalvingConfig, SweepConfig
 from titanrun.sweep.run_sources import FixedRuns
 from titanrun.sweep.sweep_runner import SweepRunner
 from titanrun.sweep.validate_points import PlannedRun
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
-HALVING = EarlyStoppingConfig(name="halving", first_step=2, factor=2)
+HALVING = HalvingConfig(first_step=2, factor=2)
 
 
 def write_losses(folder: Path, losses: Sequence[float]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
@@ -47,6 +46,7 @@ from titanrun.sweep.validate_points import (
     select_distinct_builds,
     validate_points,
 )
+from titanrun.sweep.validate_sweep import check_optuna_is_installed
 
 SUMMARY = (
     "Train a recipe with every combination of the values in a sweep file. All runs are validated "
@@ -147,17 +147,6 @@ def check_importance_options(sweep: Sweep, options: Namespace) -> None:
     if options.out and Path(options.out).suffix != ".svg":
         raise problem_error(
             "usage", f"'{options.out}' is not an SVG file", hint="use a name that ends in .svg"
-        )
-
-
-def check_optuna_is_installed() -> None:
-    """Raise ProblemsFound if what draws the values of a search is not installed."""
-    if find_spec("optuna") is None:
-        raise problem_error(
-            "usage",
-            "a search requires optuna, which is not installed",
-            path=("search",),
-            hint='pip install "titanrun[search]"',
         )
 
 

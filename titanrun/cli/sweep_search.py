@@ -23,7 +23,13 @@ from titanrun.sweep.folder_lock import (
     lock_sweep_folder,
     wait_for_search_lock,
 )
-from titanrun.sweep.search_points import PointPlanner, build_planner, validate_space
+from titanrun.sweep.search_points import (
+    PointPlanner,
+    build_planner,
+    find_num_steps,
+    validate_space,
+)
+from titanrun.sweep.search_pruners import build_pruner
 from titanrun.sweep.search_runs import SearchRuns, load_trial_result
 from titanrun.sweep.search_space import OVERRIDES, describe_search
 from titanrun.sweep.search_study import SQLITE, SearchStudy, open_study
@@ -113,6 +119,10 @@ def train_search(
     """
     sweep = planner.sweep
     study = open_search_study(planner)
+    rule = sweep.config.early_stopping
+    if rule is not None and rule.is_pruner:
+        num_steps = find_num_steps(planner) if rule.needs_num_steps else None
+        study.use_pruner(build_pruner(rule, num_steps))
     if not study.load_trials():
         for run in select_distinct_builds(samples):
             check_run_builds(run)

@@ -5,7 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from titanrun.sweep.config import EarlyStoppingConfig
+from titanrun.sweep.config import (
+    EarlyStoppingConfig,
+    HalvingConfig,
+    MedianConfig,
+    SteppedConfig,
+)
 
 DEFAULT_FACTOR = 3
 # a median of fewer values is not meaningful
@@ -46,10 +51,12 @@ class EarlyStopDecision:
     Args:
         stop_reason: Why to stop the run, None if it continues.
         last_passed_rung: Last rung of `halving` that the run has passed, 0 for none.
+        is_failure: Whether the run has failed, instead of falling behind.
     """
 
     stop_reason: str | None
     last_passed_rung: int = 0
+    is_failure: bool = False
 
 
 def judge_run(
@@ -59,7 +66,7 @@ def judge_run(
     *,
     last_passed_rung: int = 0,
 ) -> EarlyStopDecision:
-    """Decide whether a run is stopped early.
+    """Decide whether a run is stopped early by `median` or `halving`.
 
     Args:
         config: The rule.
@@ -68,10 +75,17 @@ def judge_run(
         last_passed_rung: The rung of the previous decision on this run. It and the rungs before it
             are not judged again: a promotion is never taken back.
     """
+    assert isinstance(config, SteppedConfig)
     if curves[name].last_step < config.first_step:
         return EarlyStopDecision(None, last_passed_rung)
-    if config.name == "halving":
-        return judge_rungs(config, name, curves, last_passed_rung)
+    decision: EarlyStopDecision = config.load_builder()(config, name, curves, last_passed_rung)
+    return decision
+
+
+def judge_by_median(
+    config: MedianConfig, name: str, curves: Mapping[str, MetricCurve], last_passed_rung: int
+) -> EarlyStopDecision:
+    """Judge a run by the median of the others' best values."""
     return EarlyStopDecision(find_median_stop_reason(name, curves), last_passed_rung)
 
 
@@ -92,8 +106,8 @@ def find_median_stop_reason(name: str, curves: Mapping[str, MetricCurve]) -> str
     )
 
 
-def judge_rungs(
-    config: EarlyStoppingConfig,
+def judge_by_rungs(
+    config: HalvingConfig,
     name: str,
     curves: Mapping[str, MetricCurve],
     last_passed_rung: int,

@@ -1,14 +1,15 @@
 """Where the runs of a sweep come from, and where it records decisions about them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from titanrun.recipe.rundir.run_files import read_json_or_empty
-from titanrun.sweep.early_stopping import EarlyStopDecision
-from titanrun.sweep.sweep_results import get_sweep_run_state
+from titanrun.sweep.config import SweepConfig
+from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
+from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
 from titanrun.sweep.validate_points import PlannedRun
 
 RECORD = "sweep.json"
@@ -45,6 +46,11 @@ class RunSource(Protocol):
 
     def get_last_passed_rung(self, name: str) -> int:
         """Return the last rung of `halving` that a run has passed, 0 for none."""
+
+    def judge_runs(
+        self, config: SweepConfig, names: Collection[str]
+    ) -> Mapping[str, EarlyStopDecision]:
+        """Return the new decisions on these active runs, by the sweep's early stopping."""
 
     def record_decision(self, name: str, decision: EarlyStopDecision) -> None:
         """Record a decision before anybody acts on it."""
@@ -101,6 +107,12 @@ class FixedRuns:
         """Return the last rung that a run has passed, 0 for none."""
         return self.last_passed_rungs.get(name, 0)
 
+    def judge_runs(
+        self, config: SweepConfig, names: Collection[str]
+    ) -> Mapping[str, EarlyStopDecision]:
+        """Return the new decisions on these active runs."""
+        return judge_by_curves(self, config, names)
+
     def record_decision(self, name: str, decision: EarlyStopDecision) -> None:
         """Write a decision to `sweep.json`."""
         self.last_passed_rungs[name] = decision.last_passed_rung
@@ -122,6 +134,23 @@ class FixedRuns:
         elif state == "finished":
             self.print_line(f"{run.name}: already finished")
         return state in (*ACTIVE_RUN_STATES, "finished")
+
+
+def judge_by_curves(
+    source: RunSource, config: SweepConfig, names: Collection[str]
+) -> dict[str, EarlyStopDecision]:
+    """Return the new decisions on these runs by `median` or `halving`, from all curves so far."""
+    assert config.early_stopping is not None
+    curves = {
+        name: load_metric_curve(folder, config) for name, folder in source.list_folders().items()
+    }
+    found = {}
+    for name in names:
+        last_passed = source.get_last_passed_rung(name)
+        decision = judge_run(config.early_stopping, name, curves, last_passed_rung=last_passed)
+        if decision != EarlyStopDecision(None, last_passed):
+            found[name] = decision
+    return found
 
 
 def load_early_stops(folder: Path) -> dict[str, str]:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.config.tree import Node, to_plain_data
+from titanrun.config.problems import Origin, Problem, ProblemsFound
+from titanrun.config.read_source import read_source
+from titanrun.config.suggest import format_word_list
+from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.recipe.resolving.read_recipe import read_tree
 from titanrun.sweep.iter_paths import Point
 from titanrun.sweep.point_filters import PointFilter, parse_filter
@@ -120,7 +122,61 @@ def validate_space(planner: PointPlanner) -> tuple[list[PlannedRun], list[Proble
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     runs = [planner.build_run(case, {}) for case in kept]
-    return runs, [*problems, *find_startup_warnings(planner)]
+    if errors := find_pruner_length_problems(planner, runs):
+        raise ProblemsFound(errors)
+    warnings = [*find_startup_warnings(planner), *find_late_stopping_warnings(planner, runs)]
+    return runs, [*problems, *warnings]
+
+
+def find_num_steps(planner: PointPlanner) -> int | None:
+    """Return the number of steps of the runs, None if it depends on the data."""
+    cases = (planner.try_point(point) for point in list_sample_points(planner.space))
+    steps = (case.resolved.run.training.steps for case in cases if case.resolved is not None)
+    found = next(steps, None)
+    return found if isinstance(found, int) else None
+
+
+def find_pruner_length_problems(planner: PointPlanner, runs: Sequence[PlannedRun]) -> list[Problem]:
+    """Return the problem of a rule that needs one number of steps for all runs."""
+    rule = planner.sweep.config.early_stopping
+    if rule is None or not rule.needs_num_steps:
+        return []
+    lengths = sorted({str(run.resolved.run.training.steps) for run in runs})
+    if len(lengths) < 2 and lengths != ["None"]:
+        return []
+    problem = (
+        "hyperband needs training.steps, but the length of the runs is in epochs"
+        if lengths == ["None"]
+        else "hyperband needs the same training.steps in all runs, but they differ: "
+        + format_word_list(lengths, conjunction="and")
+    )
+    hint = "use asha, or give all runs the same number of steps"
+    path = ("early_stopping",)
+    return [Problem("conflict", problem, path, find_sweep_origin(planner.sweep, *path), hint=hint)]
+
+
+def find_late_stopping_warnings(planner: PointPlanner, runs: Sequence[PlannedRun]) -> list[Problem]:
+    """Return the warning about early stopping that begins after the end of all runs."""
+    rule = planner.sweep.config.early_stopping
+    ends = [run.resolved.run.training.steps for run in runs]
+    lengths = [end for end in ends if isinstance(end, int)]
+    if rule is None or len(lengths) < len(ends) or rule.earliest_step <= max(lengths, default=0):
+        return []
+    path = ("early_stopping", "first_step")
+    message = (
+        f"early stopping begins at step {rule.earliest_step}, but the runs end at step "
+        f"{max(lengths)}"
+    )
+    origin = find_sweep_origin(planner.sweep, *path)
+    hint = "lower first_step"
+    return [Problem("no-effect", message, path, origin, "warning", hint=hint)]
+
+
+def find_sweep_origin(sweep: Sweep, *path: str) -> Origin | None:
+    """Return the location of a value in the sweep file, or of the mapping that lacks it."""
+    root = read_source(str(sweep.file))
+    node = find_node(root, path) or find_node(root, path[:1])
+    return None if node is None else node.origin
 
 
 def find_startup_warnings(planner: PointPlanner) -> list[Problem]:

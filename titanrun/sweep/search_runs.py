@@ -1,13 +1,16 @@
 """Runs of a search, drawn while it goes on; several processes share one search."""
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from titanrun.recipe.rundir.run_files import RUN_JSON, TAGS, write_indented_json
 from titanrun.runs.run_summary import read_tags
+from titanrun.sweep.config import SweepConfig
+from titanrun.sweep.curve_reports import CurveReporter, load_curve
 from titanrun.sweep.early_stopping import EarlyStopDecision
 from titanrun.sweep.folder_lock import (
     SearchProcess,
@@ -15,7 +18,7 @@ from titanrun.sweep.folder_lock import (
     wait_for_search_lock,
 )
 from titanrun.sweep.run_logs import is_run_alive
-from titanrun.sweep.run_sources import PrintLine
+from titanrun.sweep.run_sources import PrintLine, judge_by_curves
 from titanrun.sweep.search_points import PointPlanner, are_equal_points
 from titanrun.sweep.search_study import ENDED, REJECTED, SearchStudy, TrialRecord
 from titanrun.sweep.sweep_results import SweepRunResult, load_sweep_result
@@ -45,6 +48,8 @@ class SearchRuns:
     process: SearchProcess
     print_line: PrintLine
     exit_code: int = 0
+    _reporter: CurveReporter | None = field(init=False)
+    """Reporter to the pruner, None without one."""
     _trials: dict[str, int] = field(default_factory=dict)
     """Trials of the runs that this process started, by name of the run."""
     _followed: dict[int, str] = field(default_factory=dict)
@@ -54,6 +59,11 @@ class SearchRuns:
     _is_exhausted: bool = False
     _next_read: float = 0.0
     _next_refresh: float = 0.0
+
+    def __post_init__(self) -> None:
+        config = self.planner.sweep.config
+        uses_pruner = config.early_stopping is not None and config.early_stopping.is_pruner
+        self._reporter = CurveReporter(self.study, config) if uses_pruner else None
 
     @property
     def folder(self) -> Path:
@@ -219,11 +229,29 @@ class SearchRuns:
         number = self._trials.get(name)
         return {} if number is None else self.study.load_trials()[number].notes
 
+    def judge_runs(
+        self, config: SweepConfig, names: Collection[str]
+    ) -> Mapping[str, EarlyStopDecision]:
+        """Return the new decisions on these active runs."""
+        if self._reporter is None:
+            return judge_by_curves(self, config, names)
+        found = {}
+        for name in names:
+            number = self._trials[name]
+            values = self._reporter.load_new_values(number, self.folder / name)
+            if not values:
+                continue
+            with wait_for_search_lock(self.folder):
+                decision = self._reporter.report_values(number, values, is_over=False)
+            if decision.stop_reason is not None:
+                found[name] = decision
+        return found
+
     def record_decision(self, name: str, decision: EarlyStopDecision) -> None:
         """Record a decision in the study."""
         notes: dict[str, Any] = {"passed_rung": decision.last_passed_rung}
         if decision.stop_reason is not None:
-            notes["stopped"] = decision.stop_reason
+            notes |= {"stopped": decision.stop_reason, "has_failed": decision.is_failure}
         with wait_for_search_lock(self.folder):
             self.study.note(self._trials[name], **notes)
 
@@ -245,18 +273,42 @@ class SearchRuns:
         result = load_trial_result(self.planner, trial)
         add_trial_tag(self.folder / name, trial.number)
         if result.state == "finished":
-            if result.best_value is None:
-                metric = self.planner.sweep.config.metric
-                self.study.end_failed(trial.number, reason=f"no finite {metric} was logged")
-                self.print_line(f"{name}: has no finite {metric} in its metrics")
-            else:
-                self.study.end_complete(trial.number, result.best_value)
+            self._end_finished(trial.number, name, result)
             return True
         if "stopped" in trial.notes:
-            value = float("nan") if result.best_value is None else result.best_value
-            self.study.end_pruned(trial.number, value, result.step)
+            self._end_stopped(trial, name)
             return True
         return False
+
+    def _end_finished(self, number: int, name: str, result: SweepRunResult) -> None:
+        """Record the best value of a run that has finished."""
+        reason = None
+        if self._reporter is not None:
+            # the others are compared with its whole curve
+            values = self._reporter.load_new_values(number, self.folder / name)
+            reason = self._reporter.report_values(number, values, is_over=True).stop_reason
+        if result.best_value is None:
+            reason = f"no finite {self.planner.sweep.config.metric} was logged"
+        if reason is not None or result.best_value is None:
+            self.study.end_failed(number, reason=reason)
+            self.print_line(f"{name}: has failed: {reason}")
+        else:
+            self.study.end_complete(number, result.best_value)
+
+    def _end_stopped(self, trial: TrialRecord, name: str) -> None:
+        """Record the last value of a run that was stopped early.
+
+        What it logged after the decision of a pruner depends on how fast it stopped: it is not
+        reported, so that the next samples do not depend on it.
+        """
+        if trial.notes.get("has_failed"):
+            self.study.end_failed(trial.number, reason=trial.notes["stopped"])
+            return
+        if self._reporter is None:
+            curve = load_curve(self.folder / name, self.planner.sweep.config)
+            for step, value in [pair for pair in curve if math.isfinite(pair[1])][-1:]:
+                self.study.record_value(trial.number, step, value)
+        self.study.end_pruned(trial.number)
 
 
 def find_same_point(

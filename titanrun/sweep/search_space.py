@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from titanrun.config.base import dump_config
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import Node, find_node, to_plain_data
@@ -247,7 +248,9 @@ def describe_search(
 
     `count` and `slots` may change, and points already tried are not tried again.
     """
-    settings = space.config
+    settings, rule = space.config, config.early_stopping
+    # a pruner compares with what it has recorded of earlier trials
+    pruner = {} if rule is None or not rule.is_pruner else {"early_stopping": dump_config(rule)}
     return {
         "recipe": config.recipe,
         OVERRIDES: list(overrides),
@@ -258,6 +261,7 @@ def describe_search(
         "startup": settings.startup or DEFAULT_STARTUP,
         "first": [to_plain_values(point) for point in space.first],
         "values": {path: to_plain_data(node) for path, node in space.nodes.items()},
+        **pruner,
     }
 
 

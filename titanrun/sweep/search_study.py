@@ -1,11 +1,10 @@
-"""Optuna's study of a search: the only module that imports Optuna.
+"""Optuna's study of a search. With `search_pruners`, the only module that imports Optuna.
 
 Every method but `load_trials` and `compute_importance` must be called under the lock of the
 sweep's folder: several processes share one study.
 """
 
 import hashlib
-import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
@@ -29,6 +29,7 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import to_plain_data
 from titanrun.sweep.distributions import Distribution
+from titanrun.sweep.search_pruners import set_pruner
 from titanrun.sweep.search_space import DEFAULT_STARTUP, OVERRIDES, SearchSpace, label_choices
 
 SQLITE = "sqlite:///"
@@ -61,13 +62,17 @@ STORAGE_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One trial: its number and state, what was drawn, its value, and titanrun's notes on it."""
+    """One trial: its number and state, what was drawn, its value, and titanrun's notes on it.
+
+    `reported_step` is the last step whose value was reported, -1 for none.
+    """
 
     number: int
     state: State
     drawn: Mapping[str, Any]
     value: float | None
     notes: Mapping[str, Any]
+    reported_step: int = -1
 
     @property
     def has_run(self) -> bool:
@@ -121,10 +126,22 @@ class SearchStudy:
         """Record the value of a trial."""
         self._study.tell(number, value, skip_if_finished=True)
 
-    def end_pruned(self, number: int, value: float, step: int) -> None:
-        """Record the best value of a trial that was stopped early, and its last step."""
-        if math.isfinite(value):
-            self._storage.set_trial_intermediate_value(self._get_trial_id(number), step, value)
+    def use_pruner(self, pruner: BasePruner) -> None:
+        """Let a pruner judge what is reported."""
+        set_pruner(self._study, pruner)
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Report a value of a trial that has not ended. Return whether its pruner ends it there."""
+        self.record_value(number, step, value)
+        trial = self._storage.get_trial(self._get_trial_id(number))
+        return self._study.pruner.prune(self._study, trial)
+
+    def record_value(self, number: int, step: int, value: float) -> None:
+        """Record a value of a trial that has not ended, which no pruner judges."""
+        self._storage.set_trial_intermediate_value(self._get_trial_id(number), step, value)
+
+    def end_pruned(self, number: int) -> None:
+        """Record that a trial was stopped early: its value is the last one that was recorded."""
         self._study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
 
     def end_failed(self, number: int, **notes: Any) -> None:
@@ -303,4 +320,5 @@ def to_trial_record(trial: FrozenTrial) -> TrialRecord:
         dict(trial.params),
         trial.value if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) else None,
         dict(trial.user_attrs),
+        -1 if trial.last_step is None else trial.last_step,
     )

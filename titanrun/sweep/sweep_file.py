@@ -67,7 +67,7 @@ def read_sweep(file: Path) -> Sweep:
         ),
     )
     problems += checked.problems
-    problems += find_unused_factor_problems(checked.config, root)
+    problems += find_pruner_problems(checked.config, root)
     parts = read_sections(sections, problems)
     search = None
     if SEARCH in root.value:
@@ -105,19 +105,21 @@ def read_sections(sections: Mapping[str, Node], problems: list[Problem]) -> list
     return parts
 
 
-def find_unused_factor_problems(config: SweepConfig | None, root: Node) -> list[Problem]:
-    """Return the problem of a `factor` that the early stopping method does not have."""
-    about = None if config is None else config.early_stopping
-    if about is None or about.name != "median" or not about.factor:
+def find_pruner_problems(config: SweepConfig | None, root: Node) -> list[Problem]:
+    """Return the problem of a rule of Optuna in a sweep without a search."""
+    rule = None if config is None else config.early_stopping
+    assert isinstance(root.value, dict)
+    if rule is None or not rule.is_pruner or SEARCH in root.value:
         return []
-    node = find_node(root, ("early_stopping", "factor"))
+    path = ("early_stopping", "name")
+    node = find_node(root, path) or find_node(root, path[:1])
     return [
         Problem(
-            "no-effect",
-            "median does not support factor",
-            ("early_stopping", "factor"),
+            "conflict",
+            f"{rule.name} is a rule of Optuna, which a sweep without search does not use",
+            path,
             None if node is None else node.origin,
-            hint="remove it, or write name: halving",
+            hint="use median or halving, or write the values in a section search",
         )
     ]
 

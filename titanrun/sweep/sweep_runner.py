@@ -12,11 +12,10 @@ from types import FrameType
 
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.launch_env import build_threads_environment
-from titanrun.sweep.config import EarlyStoppingConfig, SweepConfig
-from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
+from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.run_logs import LOGS, get_log_path, lock_log
 from titanrun.sweep.run_sources import PrintLine, RunSource
-from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
+from titanrun.sweep.sweep_results import get_sweep_run_state
 from titanrun.sweep.validate_points import PlannedRun
 
 POLL_SECONDS = 0.2
@@ -108,24 +107,15 @@ class SweepRunner:
                 del self._processes[name]
                 self._record_end(name, code)
         if self.config.early_stopping is not None and not self._is_stopping:
-            self._stop_runs_that_fall_behind(self.config.early_stopping)
+            self._stop_runs_that_fall_behind()
 
-    def _stop_runs_that_fall_behind(self, config: EarlyStoppingConfig) -> None:
+    def _stop_runs_that_fall_behind(self) -> None:
         """Judge the active runs, and record decisions before acting on them."""
-        curves = {
-            name: load_metric_curve(folder, self.config)
-            for name, folder in self.source.list_folders().items()
-        }
-        for name, process in self._processes.items():
-            if self.source.get_stop_reason(name) is not None:
-                continue
-            last_passed = self.source.get_last_passed_rung(name)
-            decision = judge_run(config, name, curves, last_passed_rung=last_passed)
-            if decision == EarlyStopDecision(None, last_passed):
-                continue
+        names = [name for name in self._processes if self.source.get_stop_reason(name) is None]
+        for name, decision in self.source.judge_runs(self.config, names).items():
             self.source.record_decision(name, decision)
             if decision.stop_reason is not None:
-                process.send_signal(signal.SIGTERM)
+                self._processes[name].send_signal(signal.SIGTERM)
 
     def _record_end(self, name: str, code: int) -> None:
         reason = self.source.get_stop_reason(name)

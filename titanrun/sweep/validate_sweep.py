@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from titanrun.config.diagnostics import sort_problems
-from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
@@ -67,5 +68,18 @@ def find_sweep_runs(
         should_check_inputs=depth >= VALIDATION_LEVELS.index("environment"),
     )
     if sweep.search is not None:
+        if depth >= VALIDATION_LEVELS.index("environment"):
+            check_optuna_is_installed()
         return validate_space(build_planner(sweep, overrides, environment, resolve=resolve))
     return validate_points(sweep, overrides, environment, resolve=resolve)
+
+
+def check_optuna_is_installed() -> None:
+    """Raise ProblemsFound if what draws the values of a search is not installed."""
+    if find_spec("optuna") is None:
+        raise problem_error(
+            "usage",
+            "a search requires optuna, which is not installed",
+            path=("search",),
+            hint='pip install "titanrun[search]"',
+        )
