@@ -167,7 +167,7 @@ def test_runs_are_stopped_at_the_steps_at_which_optuna_prunes_them(
 def test_a_search_with_hyperband_draws_as_optuna_does_however_often_it_is_started(
     tmp_path: Path,
 ) -> None:
-    """Optuna's sampler learns from the trials of one group, which the pruner forms."""
+    """The sampler learns from pruned trials too, by their last step and value."""
     more = f"early_stopping: {{name: hyperband, first_step: 2}}\n{LENGTH}"
     file = write(tmp_path, "count: 18, startup: 3", more=more)
     judge = optuna.create_study(study_name=(tmp_path / "runs").as_posix(), pruner=hyperband())

@@ -99,8 +99,7 @@ class HyperbandConfig(SteppedPrunerConfig):
     """Optuna's HyperbandPruner: successive halving in groups of runs that begin it at other steps.
 
     The number of groups follows from `first_step`, `factor` and `training.steps`
-    (`max_resource`). The group of a run depends on its trial's number and the sweep's folder, and
-    the sampler learns from the trials of the same group only.
+    (`max_resource`). The group of a run depends on its trial's number and the sweep's folder.
     """
 
     name: Literal["hyperband"] = bookkeeping("hyperband")

@@ -4,7 +4,6 @@ import warnings
 
 import optuna
 from optuna.pruners import BasePruner
-from optuna.trial import TrialState, create_trial
 
 from titanrun.sweep.config import (
     AshaConfig,
@@ -64,14 +63,3 @@ def build_stagnation_pruner(config: StagnationConfig, num_steps: int | None) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.pruners.PatientPruner(wrapped, config.patience, config.min_delta)
-
-
-def set_pruner(study: optuna.Study, pruner: BasePruner) -> None:
-    """Let a pruner judge the trials of a study.
-
-    The groups of `hyperband` exist only from its first judgement on, and the sampler learns from
-    the trials of one group: without the judgement of an empty trial here, a process that has just
-    been started would draw other values than one that has already judged.
-    """
-    study.pruner = pruner
-    pruner.prune(study, create_trial(state=TrialState.RUNNING))

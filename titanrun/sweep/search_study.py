@@ -19,7 +19,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.pruners import BasePruner
+from optuna.pruners import BasePruner, NopPruner
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
@@ -29,7 +29,6 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import to_plain_data
 from titanrun.sweep.distributions import Distribution
-from titanrun.sweep.search_pruners import set_pruner
 from titanrun.sweep.search_space import DEFAULT_STARTUP, OVERRIDES, SearchSpace, label_choices
 
 SQLITE = "sqlite:///"
@@ -87,6 +86,7 @@ class SearchStudy:
         self._study = study
         self._storage = storage
         self._space = space
+        self._pruner: BasePruner = NopPruner()
         self._distributions = {
             path: to_optuna_distribution(item) for path, item in space.distributions.items()
         }
@@ -127,14 +127,18 @@ class SearchStudy:
         self._study.tell(number, value, skip_if_finished=True)
 
     def use_pruner(self, pruner: BasePruner) -> None:
-        """Let a pruner judge what is reported."""
-        set_pruner(self._study, pruner)
+        """Let a pruner judge what is reported.
+
+        Optuna's study does not get it: some releases would show the sampler the trials of one group
+        of `hyperband` only, and only after the process has judged a first value.
+        """
+        self._pruner = pruner
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Report a value of a trial that has not ended. Return whether its pruner ends it there."""
         self.record_value(number, step, value)
         trial = self._storage.get_trial(self._get_trial_id(number))
-        return self._study.pruner.prune(self._study, trial)
+        return self._pruner.prune(self._study, trial)
 
     def record_value(self, number: int, step: int, value: float) -> None:
         """Record a value of a trial that has not ended, which no pruner judges."""
