@@ -67,8 +67,20 @@ def compute_chunk_entropy(part_BTW: Tensor, group: ProcessGroup | None) -> Tenso
     if group is None:
         logprobs_BTV = part_BTW.log_softmax(-1)
         return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
-    logprobs_BTW = part_BTW - compute_vocab_parallel_logsumexp(part_BTW, group).unsqueeze(-1)
+    logprobs_BTW = compute_part_logprobs(part_BTW, group)
     return -AllReduceSum.apply((logprobs_BTW.exp() * logprobs_BTW).sum(-1), group)
+
+
+def compute_part_logprobs(part_BTW: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Compute the log-probabilities of this rank's part of the vocabulary, [B, T, W].
+
+    Sum what is computed from them with `AllReduceSum`. Collective over `group`, in the backward
+    pass too.
+    """
+    if group is None:
+        return part_BTW.log_softmax(-1)
+    log_sum_BT = compute_vocab_parallel_logsumexp(part_BTW, group)
+    return part_BTW - AllReduceGradient.apply(log_sum_BT, group).unsqueeze(-1)
 
 
 def compute_token_logsumexp(logits_BTV: Tensor) -> Tensor:
@@ -112,6 +124,29 @@ def compute_vocab_parallel_logsumexp(part_BTW: Tensor, group: ProcessGroup) -> T
     dist.all_reduce(largest_BT, dist.ReduceOp.MAX, group=group)
     total = AllReduceSum.apply((own_BT - largest_BT).exp(), group)
     return largest_BT + total.log()
+
+
+class AllReduceGradient(torch.autograd.Function):
+    """Value that every rank uses for a part of its own, so that its gradients add up."""
+
+    if TYPE_CHECKING:
+
+        @staticmethod
+        def apply(value: Tensor, group: ProcessGroup) -> Tensor:
+            """Return the value, which is equal on the ranks of `group`."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, value: Tensor, group: ProcessGroup) -> Tensor:
+        """Return the value."""
+        ctx.group = group  # type: ignore[attr-defined]
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Any) -> Any:
+        """Sum the gradients of the ranks."""
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)  # type: ignore[attr-defined]
+        return total, None
 
 
 class AllReduceSum(torch.autograd.Function):

@@ -1,0 +1,68 @@
+"""Statistics of a vocabulary in two parts have the gradients of the whole one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from tests.distributed.gloo_ranks import call_on_ranks
+from titanrun.distributed.dtensor import full_tensor
+from titanrun.distributed.vocab_parallel import (
+    compute_label_logprobs,
+    compute_token_entropy,
+    compute_token_logsumexp,
+    compute_token_mean_logit,
+)
+
+SHAPE = (2, 5, 33)
+STATISTICS = {
+    "entropy": compute_token_entropy,
+    "entropy in chunks": lambda logits: compute_token_entropy(
+        logits, chunk_tokens=2, should_recompute=True
+    ),
+    "logprobs": lambda logits: compute_label_logprobs(
+        logits, torch.arange(SHAPE[0] * SHAPE[1]).reshape(SHAPE[:2]) * 3
+    ),
+    "logsumexp": compute_token_logsumexp,
+    "mean logit": compute_token_mean_logit,
+}
+
+
+def draw(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(SHAPE, generator=generator, dtype=torch.float64)
+
+
+def compute(logits: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Values and gradients of each statistic."""
+    found = {}
+    for name, statistic in STATISTICS.items():
+        given = logits.detach().clone().requires_grad_()
+        values = statistic(given)
+        (values * torch.linspace(-1, 2, values.numel()).reshape(values.shape)).sum().backward()
+        assert given.grad is not None
+        found[name] = (values.detach(), full_tensor(given.grad))
+    return found
+
+
+def compute_on_rank() -> dict[str, tuple[Tensor, Tensor]]:
+    mesh = init_device_mesh("cpu", (2,))
+    return compute(distribute_tensor(draw(0), mesh, [Shard(-1)]))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, Tensor]]]:
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    return call_on_ranks(2, compute_on_rank, folder)
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_parts_have_the_values_and_gradients_of_the_whole(
+    name: str, ranks: list[dict[str, tuple[Tensor, Tensor]]]
+) -> None:
+    for seen in ranks:
+        for found, expected in zip(seen[name], compute(draw(0))[name], strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
