@@ -117,6 +117,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "loss": {"name": "multi_token_cross_entropy", "mtp_scale": 0.3},
     },
     **{f"loss:{name}": {**PAIRS, "loss": name} for name in ("dpo", "ipo", "cpo", "simpo", "orpo")},
+    "loss:distillation": {"loss": {"name": "distillation", "teacher": "runs/teacher"}},
     "loss:reward": {**PAIRS, "loss": "reward", "model": {**PAIRS["model"], "head": "scalar"}},
     "dataset:preference": PAIRS,
     "dataset:tiny_pairs": {

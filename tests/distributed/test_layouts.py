@@ -974,6 +974,11 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_trains_as_one_process_does(layout: Case) -> None:
+    check_layout(layout)
+
+
+def check_layout(layout: Case) -> None:
+    """Train a layout and one process, and compare what both logged and the gradients."""
     expected, found = alone(layout.base), train(layout.nproc, [*layout.base, *layout.overrides])
     assert len(found.numbers) == len(expected.numbers) == 5
     for step, (ours, theirs) in enumerate(

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.distributed.ranks import train
+from titanrun.cli.plan import find_teacher_model
 from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.recipe.plan.devices import DEVICES
@@ -24,7 +26,7 @@ SHORT = (
     *("training.local_batch_size=2", "training.global_batch_size=auto", "training.seq_len=64"),
     *("model.n_layers=2", "training.mixed_precision_param=bfloat16"),
 )
-COPIES = ("weights", "frozen reference", "generator", "published weights")
+COPIES = ("weights", "frozen reference", "teacher", "generator", "published weights")
 DPO = ("loss=dpo", "tokenizer=tiny", "model.attention={mask: block_causal}")
 RL = (
     *("kind=rl", "tokenizer=characters", "training.dataset={name: string_task, count: 64}"),
@@ -34,6 +36,7 @@ ROLLOUT = (
     "rewards: [exact_match], rollout: {prompts_per_step: 2, samples_per_prompt: 2, "
     "drop_zero_variance: false}, sampling: {max_new_tokens: 2}, validation: {samples: 2}"
 )
+DISTILLATION = ("loss={name: distillation, teacher: TEACHER}",)
 LORA = "converters=[{name: lora, rank: 4}]"
 
 
@@ -72,7 +75,7 @@ def plan_bytes(resolved: Path, ranks: int) -> dict[str, int]:
     assert dims is not None
     layers = [ModuleSize(*sizes) for sizes in parts["layers"]]
     ends = [ModuleSize(*parts[name]) for name in ("embedding", "head")]
-    layout = PlanLayout(run, dims, ends[0], layers, ends[1])
+    layout = PlanLayout(run, dims, ends[0], layers, ends[1], find_teacher_model(run))
     return {item.name: item.bytes for item in estimate_memory(layout, DEVICES["h100"])}
 
 
@@ -80,6 +83,8 @@ CASES: list[Any] = [
     pytest.param(1, DPO, ["frozen reference"], id="dpo"),
     pytest.param(1, (*DPO, LORA), [], id="dpo_lora"),
     pytest.param(2, DPO, ["frozen reference"], id="dpo_fsdp2", marks=pytest.mark.slow),
+    pytest.param(1, DISTILLATION, ["teacher"], id="distillation"),
+    pytest.param(2, DISTILLATION, ["teacher"], id="distillation_fsdp2", marks=pytest.mark.slow),
     pytest.param(
         1,
         (*RL, f"rl={{{ROLLOUT}, reference: frozen_copy}}"),
@@ -116,11 +121,17 @@ def test_a_rank_keeps_the_further_models_that_the_plan_counts(
     pairs.write_text(f"{json.dumps(pair)}\n" * 4)
     if overrides[0] == "loss=dpo":
         overrides = (*overrides, f"training.dataset={{name: preference, path: {pairs}}}")
+    overrides = tuple(text.replace("TEACHER", f"{tmp_path}/teacher") for text in overrides)
+    if "distillation" in overrides[0]:
+        sizes = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 3}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        config = LlamaConfig(vocab_size=2048, tie_word_embeddings=False, **sizes, **heads)
+        LlamaForCausalLM(config).save_pretrained(tmp_path / "teacher")
     trained = train(nproc, [*SHORT, *overrides], folder=tmp_path, look=count_bytes)
     planned = plan_bytes(tmp_path / "resolved.yaml", nproc)
     assert [name for name in COPIES if name in planned] == ["weights", *copies]
     fullest = max(trained.build_mask, key=lambda seen: sum(seen.values()))
-    models = sum(planned.get(name, 0) for name in COPIES[:3])
+    models = sum(planned.get(name, 0) for name in COPIES[:4])
     if "working copies" in planned:  # one rank computes with a bf16 copy of each fp32 weight
         models += planned["weights"] // 2
     assert models == pytest.approx(fullest["models"], rel=0.01)

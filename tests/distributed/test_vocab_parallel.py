@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.distributed.gloo_ranks import call_on_ranks
+from titanrun.components.losses.distillation import compute_divergence
 from titanrun.distributed.dtensor import full_tensor
 from titanrun.distributed.vocab_parallel import (
     compute_label_logprobs,
@@ -28,12 +29,25 @@ STATISTICS = {
     ),
     "logsumexp": compute_token_logsumexp,
     "mean logit": compute_token_mean_logit,
+    **{
+        f"divergence {beta}": lambda logits, beta=beta: compute_divergence(
+            logits, split(draw(1), logits), beta=beta, temperature=1.5
+        )
+        for beta in (0.0, 0.3, 1.0)
+    },
 }
 
 
 def draw(seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(SHAPE, generator=generator, dtype=torch.float64)
+
+
+def split(whole: Tensor, other: Tensor) -> Tensor:
+    """Split the logits as others are."""
+    if not hasattr(other, "device_mesh"):
+        return whole
+    return distribute_tensor(whole, other.device_mesh, [Shard(-1)])
 
 
 def compute(logits: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

@@ -4,12 +4,14 @@ them, and what it needs by its estimate fits into the GPUs that it names."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from titanrun.cli import plan
 from titanrun.recipe.reference import shipped_recipes
@@ -40,11 +42,34 @@ NAMES = (
     "chat_base_to_chat",
     "chat_qwen3_0.6b",
     "continue_pretraining_lora",
+    "distill_qwen3_8b_to_0.6b",
     "long_documents_32k",
     "prefer_qwen3_4b_dpo_lora",
     "prefer_qwen3_4b_orpo",
     "tool_calls_qwen3",
 )
+# of Qwen3 8B
+TEACHER = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+}
+SMALL_TEACHER = {
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 2064,
+}
+TEACHER_FOLDER = "assets/hf/Qwen3-8B"
 ONE_GPU = re.compile(r"1 GPU with (\d+) GB")
 
 
@@ -75,7 +100,12 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains_at_debug_size(name: str, place: Path) -> None:
     entry = shipped_recipes.get_shipped_recipe(name)
-    family = resolve_recipe(str(entry.path), environment={}).run.model.name
+    run = resolve_recipe(str(entry.path), environment={}).run
+    family = run.model.name
+    if run.loss.teacher_path is not None:
+        teacher = place / TEACHER_FOLDER
+        Qwen3ForCausalLM(Qwen3Config(**SMALL_TEACHER)).save_pretrained(teacher)
+        shutil.copy(place / "assets" / "tokenizer.json", teacher)
     overrides = [
         f"model={{name: {family}, flavor: debugmodel, {SIZES}, "
         "hf_assets_path: assets, attention: {mask: block_causal}}",
@@ -143,7 +173,12 @@ def test_adapters_over_weights_from_a_seed_chat_and_are_pushed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_it_needs_fits_into_its_gpus(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_needs_fits_into_its_gpus(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Qwen3Config(**TEACHER).save_pretrained(tmp_path / TEACHER_FOLDER)
+    shutil.copy(TINY / "tokenizer.json", tmp_path / TEACHER_FOLDER)
+    monkeypatch.chdir(tmp_path)
     entry = shipped_recipes.get_shipped_recipe(name)
     assert entry.header["run"] == "never"
     found = ONE_GPU.fullmatch(entry.header["devices"])

@@ -12,14 +12,17 @@ from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.diagnostics import render_problems
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.launch.worker_query import query_worker
+from titanrun.models.shared.config import ModelConfig
 from titanrun.recipe.plan.devices import DEVICES
 from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
 from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
+from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.resolving.teacher import open_teacher
 
 EXIT_DOES_NOT_FIT = 1
 VERDICT_PATTERN = re.compile(r"(?:(?<=: )fits|(?<=: )does not fit)$|^warning:", re.MULTILINE)
@@ -53,7 +56,12 @@ def run(arguments: list[str]) -> int:
     parts = query_worker("measure_memory", resolved, ranks=ranks, description="building the model")
     layers = [ModuleSize(*sizes) for sizes in parts["layers"]]
     layout = PlanLayout(
-        resolved.run, degrees, ModuleSize(*parts["embedding"]), layers, ModuleSize(*parts["head"])
+        resolved.run,
+        degrees,
+        ModuleSize(*parts["embedding"]),
+        layers,
+        ModuleSize(*parts["head"]),
+        find_teacher_model(resolved.run),
     )
     if resolved.warnings and not options.quiet:
         sys.stderr.write(
@@ -70,6 +78,15 @@ def run(arguments: list[str]) -> int:
         else colorize_plan(wrap_to_width(format_plan(layout, data), get_terminal_width()))
     )
     return 0 if data["fits"] else EXIT_DOES_NOT_FIT
+
+
+def find_teacher_model(run: Recipe) -> ModelConfig | None:
+    """Return the model of the loss's teacher, None if there is none on this machine."""
+    try:
+        teacher = open_teacher(run)
+    except ProblemsFound:
+        return None
+    return None if teacher is None else teacher.recipe.model
 
 
 def colorize_plan(text: str) -> str:

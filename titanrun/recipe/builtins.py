@@ -64,6 +64,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.semi_sync",
     "titanrun.recipe.rules.preference",
     "titanrun.recipe.rules.reward_model",
+    "titanrun.recipe.rules.distillation",
     "titanrun.recipe.rules.generation_samples",
     "titanrun.recipe.rules.evaluation",
     "titanrun.recipe.rules.profiling",
@@ -87,6 +88,9 @@ def register_builtins() -> None:
     )
     registry.register_lazy(
         "loss", dict.fromkeys(PREFERENCE_LOSSES, "titanrun.components.losses.preference_config")
+    )
+    registry.register_lazy(
+        "loss", {"distillation": "titanrun.components.losses.distillation_config"}
     )
     registry.register_lazy("dataset", dict.fromkeys(PROMPT_DATASETS, "titanrun.rl.prompts.config"))
     registry.register_lazy(

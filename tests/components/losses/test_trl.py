@@ -1,4 +1,5 @@
-"""Losses of preferences against those that trl 1.16 recorded, with all gradients.
+"""Losses of preferences and of distillation against those that trl 1.16 recorded, with all
+gradients.
 
 tools/record_trl.py made the record on a llama of transformers in fp32, with two layers and random
 weights.
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from titanrun.components.data.document_ids import document_ids_from_positions
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import LossConfig
+from titanrun.components.losses.distillation import DistillationLoss
+from titanrun.components.losses.distillation_config import DistillationConfig
 from titanrun.components.losses.kto import DESIRABLE, KL_ESTIMATE, KTOLoss
 from titanrun.components.losses.orpo import log1mexp
 from titanrun.components.losses.pair_logprobs import NLL_SCALE, REFERENCE_LOGPROBS
@@ -42,6 +45,7 @@ from titanrun.training.preference_inputs import (
     add_values,
     count_sequences,
 )
+from titanrun.training.runners.distillation_forward_backward import DistillationForwardBackward
 from tools import record_trl as trl
 
 ROOT = Path(__file__).parents[3]
@@ -169,6 +173,27 @@ def test_losses_and_gradients_are_those_of_trl(case: str, rows_per_pass: int) ->
     # sums without the softmax's bound
     limit = 2e-6 if policy == "model" else 4e-6
     assert find_distance(list(found.values()), [expected[name] for name in found]) < limit
+    assert max(find_distance([found[name]], [expected[name]]) for name in found) < 1e-5
+
+
+@pytest.mark.parametrize("case", iter_cases("distillation"))
+@pytest.mark.parametrize("rows_per_pass", [4, 1])
+def test_distillation_and_its_gradients_are_those_of_trl(case: str, rows_per_pass: int) -> None:
+    config = DistillationConfig.model_validate({**json.loads(case), "teacher": "unused"})
+    model, model_config = build_model("model")
+    engine, teacher = build_engine(model, DistillationLoss(config)), build_model("reference")[0]
+    engine.runner = DistillationForwardBackward(engine.runner, build_engine(teacher))
+    rows = [build_row([pair], None) for pair in zip(trl.PROMPTS, trl.CHOSEN, strict=True)]
+
+    output = engine.forward_backward(TokenBatch.from_sequences(np.stack(rows)).split(rows_per_pass))
+
+    recorded = read_record()[f"{case}|loss"].item()
+    assert output.loss.item() == pytest.approx(recorded, rel=1e-6)
+    assert all(value.grad is None for value in teacher.parameters())
+    gradients = {name: value.grad for name, value in model.named_parameters()}
+    found, expected = to_huggingface(model_config, gradients), select(case)
+    assert found.keys() == expected.keys()
+    assert find_distance(list(found.values()), [expected[name] for name in found]) < 2e-6
     assert max(find_distance([found[name]], [expected[name]]) for name in found) < 1e-5
 
 

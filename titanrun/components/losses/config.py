@@ -40,6 +40,11 @@ class LossConfig(ComponentConfig):
         return None
 
     @property
+    def teacher_path(self) -> str | None:
+        """Place of the model with whose predictions the loss compares; None if there is none."""
+        return None
+
+    @property
     def num_loss_chunks(self) -> int | None:
         """Number of chunks of a sequence for which the head computes the loss separately.
 

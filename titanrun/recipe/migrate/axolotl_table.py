@@ -175,8 +175,14 @@ DATA = (
         "datasets.message_field_training_detail",
         TRAINED_TURNS,
     ),
-    reject_key_if_set("datasets.logprobs_field", "titanrun has no distillation"),
-    reject_key_if_set("datasets.temperature", "titanrun has no distillation"),
+    reject_key_if_set(
+        "datasets.logprobs_field",
+        "titanrun reads no recorded predictions: set loss: {name: distillation, teacher: FOLDER}",
+    ),
+    reject_key_if_set(
+        "datasets.temperature",
+        "titanrun reads no recorded predictions: set loss: {name: distillation, teacher: FOLDER}",
+    ),
     reject_key_if_set(
         "datasets.roles",
         "roles must be system, developer, user, assistant or tool: rename them in the files",

@@ -1,5 +1,7 @@
 """Memory of further models beside the trained one: frozen references and generators."""
 
+from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.plan.devices import GIB, Device
 from titanrun.recipe.plan.plan_layout import MemoryItem, ModuleSize, PlanLayout
 from titanrun.recipe.recipe import find_lora_converter
@@ -14,6 +16,8 @@ def estimate_model_copies(
     items = []
     if has_frozen_reference(layout):
         items.append(estimate_frozen_reference(layout, parts))
+    if layout.teacher is not None:
+        items += estimate_teacher(layout, layout.teacher)
     if layout.run.rl is not None:
         items += estimate_generator(layout, layout.run.rl, device)
     return items
@@ -34,6 +38,32 @@ def estimate_frozen_reference(layout: PlanLayout, parts: list[ModuleSize]) -> Me
     if further:
         text += f" + {further:,} {what} x {layout.compute_bytes} bytes"
     return MemoryItem("frozen reference", kept * each + further * layout.compute_bytes, text)
+
+
+def estimate_teacher(layout: PlanLayout, teacher: ModelConfig) -> list[MemoryItem]:
+    """Return the memory of a teacher in the layout of the trained model, and of its logits.
+
+    Its weights are in the compute dtype. As of a frozen reference, FSDP leaves the head gathered.
+    """
+    dims, each = layout.parallel_dims, layout.compute_bytes
+    whole = count_parameters(teacher) // dims.tp
+    kept = whole // dims.fsdp_size
+    text, gathered = f"{kept:,} x {each} bytes", 0
+    if dims.fsdp_size > 1 and layout.run.parallelism.fsdp_reshard_after_forward != "always":
+        head = teacher.output_dim() * teacher.model_dim() // dims.tp
+        gathered = whole if layout.keeps_weights_gathered else head
+        text += f" + {gathered:,} gathered x {each} bytes"
+    width, tokens = teacher.output_dim(), layout.tokens_per_forward_pass
+    if not layout.run.parallelism.disable_loss_parallel:
+        width //= dims.tp
+    return [
+        MemoryItem("teacher", (kept + gathered) * each, text),
+        MemoryItem(
+            "teacher's logits",
+            tokens * width * each,
+            f"{tokens:,} tokens x {width:,} x {each} bytes",
+        ),
+    ]
 
 
 def count_copied_elements(layout: PlanLayout, parts: list[ModuleSize]) -> int:

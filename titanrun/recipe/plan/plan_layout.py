@@ -10,6 +10,7 @@ from titanrun.distributed.spec.pipeline_stages import (
     get_stages_for_rank,
     plan_pipeline,
 )
+from titanrun.models.shared.config import ModelConfig
 from titanrun.recipe.recipe import Recipe
 
 Numbers: TypeAlias = dict[str, int]
@@ -62,6 +63,7 @@ class PlanLayout:
         embedding: Token embedding.
         layers: One entry per layer.
         head: Final norm and output head.
+        teacher: Model of the loss's teacher. None if it has none, or none was found.
     """
 
     run: Recipe
@@ -69,6 +71,7 @@ class PlanLayout:
     embedding: ModuleSize
     layers: Sequence[ModuleSize]
     head: ModuleSize
+    teacher: ModelConfig | None = None
 
     @property
     def storage_bytes(self) -> int:

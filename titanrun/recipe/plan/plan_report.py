@@ -103,6 +103,8 @@ def find_plan_warnings(layout: PlanLayout, device: Device) -> list[str]:
         )
     elif share > 1 - ERROR_BAND / 2:
         found.append(f"barely fits: {share:.0%} of the memory; {suggest_memory_saving(layout)}")
+    if layout.teacher is None and layout.run.loss.teacher_path is not None:
+        found.append(f"the teacher is not counted: no model in {layout.run.loss.teacher_path}")
     if estimate_pipeline_bubble(layout) > 0.2:
         found.append(
             f"pipeline ranks are idle {estimate_pipeline_bubble(layout):.0%} of a "

@@ -29,7 +29,11 @@ MOST_NAMED = 50
 
 def hash_input_files(run: Recipe) -> list[dict[str, Any]]:
     """Return path and content of every data, tokenizer and weight path in the recipe."""
-    written = {run.model.hf_assets_path, run.checkpoint.initial_load_path}
+    written = {
+        run.model.hf_assets_path,
+        run.checkpoint.initial_load_path,
+        run.loss.teacher_path,
+    }
     written |= {getattr(config, "path", None) for _, config in iter_nested_configs(run)}
     return [
         hash_input(name, Path(name))

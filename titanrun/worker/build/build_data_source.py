@@ -62,8 +62,8 @@ def build_data_source(
     data = exit_stack.enter_context(closing(build_data(recipe, job, device, rank)))
     num_samples = data.dataloader.num_samples
     recipe = resolve_epochs(recipe, num_samples=num_samples)
-    build = partial(build_engine, recipe, device, meshes, data.document_id_fn)
-    engine, state = build(), TrainState()
+    build = partial(build_engine, device=device, meshes=meshes, document_id_fn=data.document_id_fn)
+    engine, state = build(recipe), TrainState()
     checkpoints = exit_stack.enter_context(
         closing(
             build_checkpoint_manager(

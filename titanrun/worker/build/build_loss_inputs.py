@@ -10,22 +10,26 @@ from titanrun.distributed.object_collectives import RankGroup
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import Engine
 from titanrun.training.preference_inputs import FrozenReference, PreferenceInputs, PrepareBatchesFn
+from titanrun.worker.build.build_teacher import attach_teacher
 from titanrun.worker.weights.initial_weights import load_initial_weights
 
 
 def build_loss_inputs(
-    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[], Engine]
+    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
 ) -> PrepareBatchesFn | None:
     """Build the function that adds to the batches of a step what the loss reads.
 
-    Return None if the loss reads only tokens.
+    Return None if the loss reads only tokens, or a teacher, which becomes a part of the engine's
+    passes.
 
     Args:
         recipe: the recipe of the run.
         engine: the trained engine, with its initial or resumed weights.
         ranks: ranks that load together.
-        build_engine_fn: builds another engine of the same layout with weights drawn from the seed.
+        build_engine_fn: builds another engine of the same layout, from a recipe, with weights drawn
+            from the seed.
     """
+    attach_teacher(recipe, engine, ranks, build_engine_fn)
     if recipe.loss.compares is None:
         return None
     reference = None
@@ -35,12 +39,12 @@ def build_loss_inputs(
 
 
 def build_reference(
-    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[], Engine]
+    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
 ) -> FrozenReference:
     """Build the model as it was before the run. For the arguments see `build_loss_inputs`."""
     if find_lora_converter(recipe) is not None:
         return FrozenReference(engine, should_disable_adapters=True)
-    frozen = build_engine_fn()
+    frozen = build_engine_fn(recipe)
     load_initial_weights(
         recipe.checkpoint,
         model_config=recipe.model,

@@ -1,0 +1,36 @@
+"""Loss of distillation, which teaches a model the predictions of another one."""
+
+from typing import ClassVar, Literal
+
+from titanrun.components.losses.config import LossConfig
+from titanrun.config.fields import numerics
+from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat, Text
+
+
+class DistillationConfig(LossConfig):
+    """Divergence between the predictions of the model and of a frozen teacher.
+
+    It is the mean over the tokens that count in the loss, which the dataset decides.
+    """
+
+    name: Literal["distillation"] = numerics("distillation")
+    builds: ClassVar = "titanrun.components.losses.distillation:DistillationLoss"
+    supports_loss_parallel: ClassVar = True
+    supports_token_weights: ClassVar = True
+    teacher: Text = numerics(examples=["runs/teacher"])
+    """Run directory, checkpoint or Hugging Face folder of the teacher, with the model's vocabulary
+    and tokenizer. Of a run it is the latest checkpoint."""
+    beta: Fraction = numerics(1.0, examples=[0.5])
+    """Kind of divergence. 0: forward KL, from the teacher to the model. 1: reverse KL. Between
+    them: generalized Jensen-Shannon divergence, with a mixture that has this share of the teacher
+    (https://arxiv.org/abs/2306.13649)."""
+    temperature: PositiveFloat = numerics(1.0, examples=[2.0])
+    """Divisor of the logits of both models. The divergence is not multiplied by its square."""
+    hard_weight: NonNegativeFloat = numerics(0.0, examples=[0.5])
+    """Weight of the cross entropy of the data's own tokens, at temperature 1, added to the
+    divergence."""
+
+    @property
+    def teacher_path(self) -> str:
+        """Teacher in the recipe."""
+        return self.teacher

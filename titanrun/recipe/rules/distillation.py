@@ -1,0 +1,63 @@
+"""Rules about the teacher of a loss of distillation."""
+
+from collections.abc import Iterator
+
+from titanrun.config.problems import DataPath, ProblemsFound
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.teacher import TEACHER, find_teacher_problems, open_teacher
+from titanrun.recipe.rules.registry import RuleViolation, rule
+
+LOSS: DataPath = ("loss", "name")
+
+
+@rule("teacher-needs-whole-models")
+def teacher_needs_whole_models(run: Recipe) -> Iterator[RuleViolation]:
+    """Require losses with a teacher to be used where both models run one after the other.
+
+    The teacher predicts the tokens of a pass on the ranks that then train on them, which pipeline
+    stages do not. RL distills from a reference with rl.algorithm: ref_kl. Split large models with
+    tensor parallelism or FSDP.
+    """
+    if run.loss.teacher_path is None:
+        return
+    degree = run.parallelism.pipeline_parallel_degree
+    obstacles: list[tuple[bool, DataPath, str, str]] = [
+        (
+            degree > 1,
+            ("parallelism", "pipeline_parallel_degree"),
+            f"pipeline_parallel_degree {degree}",
+            "set pipeline_parallel_degree: 1, and tensor_parallel_degree for large models",
+        ),
+        (
+            run.kind == "rl",
+            ("kind",),
+            "kind rl",
+            "set rl.algorithm: ref_kl, which distills from a reference",
+        ),
+    ]
+    for is_present, path, noun, hint in obstacles:
+        if is_present:
+            yield RuleViolation(
+                f"loss '{run.loss.name}' does not support {noun}", (path, LOSS), hint=hint
+            )
+
+
+@rule("teacher-fits", level="environment")
+def teacher_fits(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the teacher to exist, and to read and predict the same tokens as the model.
+
+    Its vocabulary and tokenizer must be those of the run, its context as long as the sequences, and
+    the parallel degrees must fit it too. Use a larger model of the same family.
+    """
+    try:
+        teacher = open_teacher(run)
+        problems = [] if teacher is None else find_teacher_problems(run, teacher)
+    except ProblemsFound as error:
+        problems = list(error.problems)
+    for problem in problems:
+        yield RuleViolation(
+            problem.message,
+            (TEACHER,),
+            hint=problem.hint,
+            code="file" if problem.code == "file" else "conflict",
+        )
