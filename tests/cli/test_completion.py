@@ -69,6 +69,7 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
                 "loss=chunked_cross_entropy",
                 "loss=cpo",
                 "loss=cross_entropy",
+                "loss=distillation",
                 "loss=dpo",
                 "loss=flow_matching",
                 "loss=ipo",
