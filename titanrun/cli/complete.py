@@ -204,7 +204,16 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "cat": CommandSyntax((("shipped",), ())),
     "cp": CommandSyntax((("shipped",), ("files",), ())),
-    "init": CommandSyntax(((),), {"--model": None, "--output": "files", **make_flags("--full")}),
+    "init": CommandSyntax(
+        ((),),
+        {
+            "--model": "files",
+            "--kind": ("sft", "lora", "dpo", "orpo", "kto"),
+            "--data": "files",
+            "--output": "files",
+            **make_flags("--full"),
+        },
+    ),
     "migrate": CommandSyntax(
         (("migratable",), ()),
         {

@@ -1,17 +1,24 @@
 """`titanrun init`: write a commented starter recipe."""
 
+import shlex
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.config.problems import problem_error
 from titanrun.config.read_source import FORMATS
+from titanrun.recipe.reference.finetuning_template import KINDS, build_finetuning_template
 from titanrun.recipe.reference.recipe_template import build_recipe_template
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
+  titanrun init --kind sft --model assets/hf/Qwen3-0.6B --data chats.jsonl -o mine.yaml
   titanrun init --full        with every setting, commented out
   titanrun init -o mine.toml  the same as TOML"""
+
+EXAMPLE = "titanrun init --kind sft --model assets/hf/Qwen3-0.6B --data chats.jsonl"
 
 
 def run(arguments: list[str]) -> int:
@@ -22,8 +29,14 @@ def run(arguments: list[str]) -> int:
         EXAMPLES,
     )
     parser.add_argument(
-        "--model", metavar="M", help="a family, or family:flavor, see titanrun ls models"
+        "--model",
+        metavar="M",
+        help="a family, or family:flavor, see titanrun ls models; with --kind: a folder",
     )
+    parser.add_argument(
+        "--kind", choices=tuple(KINDS), help="a recipe that fine-tunes --model on --data"
+    )
+    parser.add_argument("--data", metavar="F", help="the file to fine-tune on, .jsonl")
     parser.add_argument(
         "-o",
         "--output",
@@ -40,16 +53,44 @@ def run(arguments: list[str]) -> int:
         raise problem_error(
             "usage", f"'{target}' does not end in .yaml or .toml", hint="name it .yaml or .toml"
         )
-    write_new_recipe(
-        target,
-        build_recipe_template(
-            options.model,
-            file=str(target),
-            schema=get_schema_path(target),
-            file_format=FORMATS[target.suffix],
-            is_full=options.full,
-        ),
+    text = (
+        build_finetuning_recipe(options, target) if options.kind else build_recipe(options, target)
     )
+    write_new_recipe(target, text)
     if not options.quiet:
         print(target)
+    if not options.quiet and options.kind:
+        sys.stderr.write(
+            f"next: titanrun validate {shlex.quote(str(target))} --level environment\n"
+        )
     return 0
+
+
+def build_recipe(options: Namespace, target: Path) -> str:
+    """Return the text of a recipe that trains without changes."""
+    if options.data is not None:
+        raise problem_error("usage", "--data needs --kind", hint="add --kind sft")
+    return build_recipe_template(
+        options.model,
+        file=str(target),
+        schema=get_schema_path(target),
+        file_format=FORMATS[target.suffix],
+        is_full=options.full,
+    )
+
+
+def build_finetuning_recipe(options: Namespace, target: Path) -> str:
+    """Return the text of a recipe that fine-tunes a model."""
+    for name in ("model", "data"):
+        if getattr(options, name) is None:
+            raise problem_error("usage", f"--kind {options.kind} needs --{name}", hint=EXAMPLE)
+    if options.full:
+        raise problem_error("usage", "--full excludes --kind", hint="omit one of them")
+    return build_finetuning_template(
+        options.kind,
+        model=options.model,
+        data=options.data,
+        file=str(target),
+        schema=get_schema_path(target),
+        file_format=FORMATS[target.suffix],
+    )

@@ -1,0 +1,115 @@
+"""`titanrun init --kind`: short recipes of fine-tuning that validate and train as they are."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import pytest
+from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
+
+from titanrun.cli import init
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.reference.finetuning_template import KINDS
+from titanrun.recipe.resolving.resolve import resolve_recipe
+
+CHAT = [{"role": "user", "content": "Say moon"}, {"role": "assistant", "content": "moon"}]
+RECORDS: dict[str, dict[str, Any]] = {
+    "chat": {"messages": CHAT},
+    "preference": {"prompt": "Say moon", "chosen": "moon", "rejected": "sun"},
+    "labelled": {"prompt": "Say moon", "completion": "moon", "label": True},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a model and a file of each dataset."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(vocab_size=2048, max_position_embeddings=96, **sizes, **heads)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    for file in TinyTokenizerConfig().folder.iterdir():
+        if file.name.startswith(("tokenizer", "chat_template")):
+            copy(file, tmp_path / "model")
+    for name, record in RECORDS.items():
+        lines = [json.dumps(record).replace("Say", f"{number} Say") for number in range(200)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(kind: str, file: str, *words: str) -> str:
+    data = f"{KINDS[kind].dataset}.jsonl"
+    assert init.run(["--kind", kind, "--model", "model", "--data", data, "-o", file, *words]) == 0
+    return Path(file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_writes_at_most_40_lines_that_validate(
+    kind: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for suffix in (".yaml", ".toml"):
+        text = write(kind, f"mine{suffix}")
+        assert len(text.splitlines()) <= 40
+        found = resolve_recipe(f"mine{suffix}", environment={}, should_check_inputs=True)
+        assert found.warnings == ()
+        runs.append(found.run)
+    assert runs[0] == runs[1]
+    assert runs[0].training.seq_len == 96 and runs[0].checkpoint.initial_load_in_hf
+    told = capsys.readouterr()
+    assert told.out == "mine.yaml\nmine.toml\n"
+    assert told.err.splitlines()[0] == "next: titanrun validate mine.yaml --level environment"
+
+
+def test_what_it_says_is_left_out_when_quiet(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("sft", "mine.yaml", "--quiet")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_writes_trains(kind: str, place: Path) -> None:
+    write(kind, "mine.yaml")
+    short = ["dump_folder=run", "training.epochs=null", "training.steps=2", "device=cpu"]
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun", "train", "mine.yaml", *short],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "finished: 2 steps" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--kind", "sft"], "--kind sft needs --model"),
+        (["--kind", "sft", "--model", "model"], "--kind sft needs --data"),
+        (["--data", "chat.jsonl"], "--data needs --kind"),
+        (["--kind", "sft", "--model", "model", "--data", "no.jsonl"], "file not found: 'no.jsonl'"),
+        (["--kind", "sft", "--model", "hub:Q/W", "--data", "chat.jsonl"], "folder not found"),
+        (["--kind", "sft", "--model", ".", "--data", "chat.jsonl"], "has no config.json"),
+        (["--kind", "dpo", "--model", "gpt2", "--data", "preference.jsonl"], "of type 'gpt2'"),
+        (
+            ["--kind", "sft", "--model", "model", "--data", "chat.jsonl", "--full"],
+            "--full excludes --kind",
+        ),
+    ],
+)
+def test_it_says_what_is_wrong_and_writes_nothing(
+    words: list[str], message: str, place: Path
+) -> None:
+    GPT2Config(n_embd=32, n_layer=1, n_head=2).save_pretrained(place / "gpt2")
+    with pytest.raises(ProblemsFound, match=message) as found:
+        init.run([*words, "-o", "mine.yaml"])
+    assert all(problem.hint for problem in found.value.problems)
+    assert not Path("mine.yaml").exists()

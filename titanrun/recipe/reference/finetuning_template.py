@@ -1,0 +1,179 @@
+"""Starter recipe of fine-tuning: a model in a folder, and a file to train it on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from titanrun.config.json_text import parse_json
+from titanrun.config.problems import problem_error
+from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
+from titanrun.recipe.resolving.recipe_from_hf import CONFIG, get_model_family, is_huggingface_folder
+from titanrun.recipe.resolving.teacher import HUB_PREFIX
+
+USUAL_SEQ_LEN = 2048
+LENGTH_KEY = "max_position_embeddings"
+HEAD = """\
+{editor_line}
+# {purpose}: titanrun train {file}
+# titanrun explain training.epochs documents a setting
+"""
+
+Setting = tuple[str, Any, str]
+Section = tuple[str, list[Setting]]
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuningKind:
+    """What differs between kinds of fine-tuning.
+
+    Args:
+        purpose: first line of the recipe.
+        dataset: name of the dataset.
+        record: a record of the data, for a comment.
+        lr: usual learning rate.
+        settings: further settings at the top level.
+    """
+
+    purpose: str
+    dataset: str
+    record: str
+    lr: float
+    settings: Sequence[Setting] = ()
+
+
+CHAT = ("chat", 'lines of {"messages": [...]}')
+PAIRS = ("preference", 'lines of {"prompt", "chosen", "rejected"}')
+LABELS = ("labelled", 'lines of {"prompt", "completion", "label"}')
+SFT: Setting = ("kind", "sft", "the data must be conversations")
+KINDS = {
+    "sft": FinetuningKind("Fine-tuning of all weights", *CHAT, 2e-5, [SFT]),
+    "lora": FinetuningKind(
+        "Fine-tuning of low-rank adapters",
+        *CHAT,
+        2e-4,
+        [SFT, ("converters", [{"name": "lora", "rank": 16, "alpha": 32}], "")],
+    ),
+    "dpo": FinetuningKind(
+        "Preferences by DPO",
+        *PAIRS,
+        1e-6,
+        [("loss", {"name": "dpo", "beta": 0.1}, "keeps a second copy of the model")],
+    ),
+    "orpo": FinetuningKind("Preferences by ORPO", *PAIRS, 1e-6, [("loss", {"name": "orpo"}, "")]),
+    "kto": FinetuningKind(
+        "Labelled replies by KTO",
+        *LABELS,
+        1e-6,
+        [("loss", {"name": "kto"}, "keeps a second copy of the model")],
+    ),
+}
+
+
+def build_finetuning_template(
+    kind: str,
+    *,
+    model: str,
+    data: str,
+    file: str,
+    schema: str,
+    file_format: TemplateFormat = "yaml",
+) -> str:
+    """Return the text of a recipe that fine-tunes a model, at most 40 lines.
+
+    Args:
+        kind: One of KINDS.
+        model: Hugging Face folder of the model.
+        data: File of the data.
+        file: File name that the comments mention.
+        schema: JSON Schema that the editor line names.
+        file_format: yaml or toml.
+
+    Raises:
+        ProblemsFound: If there is no such model or file, or no family reads the model.
+    """
+    folder, chosen, style = open_model_folder(model), KINDS[kind], TEMPLATE_STYLES[file_format]
+    if not Path(data).is_file():
+        raise problem_error("file", f"file not found: '{data}'", hint=f"use {chosen.record}")
+    family = get_model_family(folder)
+    lines = [
+        HEAD.format(editor_line=style.editor_line.format(schema), purpose=chosen.purpose, file=file)
+    ]
+    top: list[Setting] = [("version", 1, ""), *chosen.settings]
+    lines += [format_setting(setting, style.format_pair, "") for setting in top]
+    for name, settings in list_sections(chosen, family, folder, data):
+        lines += ["", style.format_section(name)]
+        lines += [format_setting(setting, style.format_pair, style.indent) for setting in settings]
+    return "\n".join(lines) + "\n"
+
+
+def list_sections(kind: FinetuningKind, family: str, folder: Path, data: str) -> list[Section]:
+    """Return the sections of the recipe, with their settings."""
+    dataset: dict[str, Any] = {"name": kind.dataset, "path": data}
+    if kind.dataset == "chat":
+        dataset["packing"] = "best_fit"
+    seq_len = min(USUAL_SEQ_LEN, read_context_length(folder))
+    return [
+        (
+            "model",
+            [
+                ("name", family, ""),
+                ("flavor", "auto", f"sizes of {CONFIG}"),
+                ("hf_assets_path", str(folder), "weights, tokenizer and chat template"),
+                ("attention", {"mask": "block_causal"}, "texts of a row stay apart"),
+            ],
+        ),
+        (
+            "training",
+            [
+                ("dataset", dataset, kind.record),
+                ("seq_len", seq_len, "tokens; longer records are left out"),
+                ("local_batch_size", 1, "rows that a device computes at once"),
+                ("global_batch_size", 16, "rows of a step, on all devices"),
+                ("epochs", 1, ""),
+            ],
+        ),
+        ("optimizer", [("lr", kind.lr, "")]),
+        ("lr_scheduler", [("name", "cosine", ""), ("warmup_ratio", 0.03, "")]),
+        ("validation", [("holdout", 0.05, "share of the records"), ("freq", 50, "steps")]),
+        (
+            "checkpoint",
+            [
+                ("enable", True, ""),
+                ("interval", 500, "steps; the last one is saved, too"),
+                ("keep_latest_k", 2, ""),
+                ("initial_load_in_hf", True, "starts from the weights of the folder"),
+            ],
+        ),
+    ]
+
+
+def format_setting(setting: Setting, format_pair: Any, indent: str) -> str:
+    """Return the line of a setting with its comment."""
+    name, value, comment = setting
+    line = f"{indent}{format_pair(name, value)}"
+    return f"{line}  # {comment}" if comment else line
+
+
+def open_model_folder(model: str) -> Path:
+    """Return the folder of a model. Raise ProblemsFound if there is none."""
+    folder = Path(model)
+    if is_huggingface_folder(folder):
+        return folder
+    repository = model.removeprefix(HUB_PREFIX)
+    place = f"assets/hf/{repository.rpartition('/')[2]}"
+    if folder.is_dir():
+        raise problem_error(
+            "file", f"'{model}' has no {CONFIG}", hint="use a Hugging Face folder of a model"
+        )
+    raise problem_error(
+        "file",
+        f"folder not found: '{model}'",
+        hint=f"titanrun download {repository} -o {place}, then --model {place}",
+    )
+
+
+def read_context_length(folder: Path) -> int:
+    """Return the longest context that config.json names, else the usual length."""
+    found = parse_json((folder / CONFIG).read_text(encoding="utf-8")).get(LENGTH_KEY)
+    return found if type(found) is int and found > 0 else USUAL_SEQ_LEN
