@@ -58,6 +58,8 @@ CONTRADICTIONS = [
             "llama3_8b_sft_lora",
             "llama3_8b_qlora_sft",
             "llama3_qlora_sft_debug",
+            "llama3_distill_debug",
+            "distill_qwen3_8b_to_0.6b",
         )
     ),
     *((f"{name}.yaml", CUSTOM) for name in ("qwen3_8b_sft", "qwen3_8b_sft_lora")),
