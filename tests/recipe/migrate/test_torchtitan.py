@@ -76,8 +76,15 @@ QWEN3 = {
 }
 REFUSED = {
     "transformers_debug": "config.json",
+    "transformers_full": "config.json",
     "vlm_debug": "titanrun has no vision-language models",
 }
+
+
+def test_there_are_settings_for_each_file_that_torchtitan_ships() -> None:
+    """Those of v0.2.2: 19 below its models, 3 of experiments and that of its own tests."""
+    assert (len(FILES), len(REFUSED)) == (23, 3)
+    assert {file.stem for file in FILES} > REFUSED.keys()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -92,11 +99,12 @@ def test_a_file_validates_or_is_refused_by_name(file: Path, tmp_path: Path) -> N
     resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
 
 
+@pytest.mark.parametrize("name", ["transformers_debug", "transformers_full"])
 def test_a_causal_model_of_transformers_needs_its_config_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (Path(FILES[0].parent) / "transformers_debug.toml").read_text(encoding="utf-8")
+    text = (Path(FILES[0].parent) / f"{name}.toml").read_text(encoding="utf-8")
     assert migrated(text, tmp_path).exit_code == 1
     folder = tmp_path / "Qwen" / "Qwen3-4B-Instruct-2507"
     folder.mkdir(parents=True)
