@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 
 class FragileServer(ThreadingHTTPServer):
@@ -22,7 +23,7 @@ class FragileServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, str | None]] = []
         # status that every request to a name gets
         self.status: dict[str, int] = {}
-        self.has_ranges = True
+        self.has_ranges, self.lists_folders = True, False
 
     @property
     def url(self) -> str:
@@ -39,11 +40,14 @@ class FragileHandler(BaseHTTPRequestHandler):
     server: FragileServer
 
     def do_GET(self) -> None:
-        name = self.path.lstrip("/").partition("?")[0]
+        name = unquote(self.path.lstrip("/").partition("?")[0])
         self.server.requests.append((self.path, self.headers.get("Authorization")))
         fault = self.server.faults[name].pop(0) if self.server.faults[name] else None
         status = self.server.status.get(name) or (fault if isinstance(fault, int) else None)
-        if name not in self.server.files:
+        content = self.server.files.get(name)
+        if content is None and name.endswith("/") and self.server.lists_folders:
+            content = self.list_folder(name)
+        if content is None:
             status = 404
         if status is not None:
             return self.send_empty(status)
@@ -56,7 +60,15 @@ class FragileHandler(BaseHTTPRequestHandler):
         if fault == "reset":
             self.close_connection = True
             return None
-        self.send_file(self.server.files[name], fault)
+        assert content is not None
+        self.send_file(content, fault)
+
+    def list_folder(self, name: str) -> bytes:
+        """Return a page with links to what is in a folder, as Apache writes them."""
+        inside = {one.removeprefix(name) for one in self.server.files if one.startswith(name)}
+        names = {"/".join(one.split("/")[:1]) + "/" * ("/" in one) for one in inside}
+        links = ["../", "?C=N;O=D", *map(quote, sorted(names))]
+        return "".join(f'<li><a href="{link}">{link}</a></li>\n' for link in links).encode()
 
     def send_empty(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

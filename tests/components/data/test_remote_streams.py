@@ -260,7 +260,6 @@ def test_objects_of_a_store_are_read_as_files(
     [
         ("s3://bucket/*.jsonl", "needs a package that is not installed", "titanrun[s3]"),
         ("gs://bucket/*.jsonl", "needs a package that is not installed", "titanrun[gcs]"),
-        ("https://example.com/*.jsonl", "web servers do not list their files", "name one file"),
         ("ftpx://example.com/a.jsonl", "has an unknown scheme", "use https, hf, s3"),
     ],
 )

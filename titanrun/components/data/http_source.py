@@ -5,6 +5,8 @@ import re
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -98,21 +100,17 @@ class HttpSource:
         )
         if self._token is not None and self._redirected is None:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        try:
-            with urllib.request.urlopen(request, timeout=STALL_SECONDS) as response:
-                answer = self._read_answer(response, start, end)
-                if urlsplit(response.geturl()).netloc != urlsplit(self._url).netloc:
-                    self._redirected = response.geturl()
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == RANGE_TOO_FAR:
-                    return HttpAnswer(b"", parse_size(error.headers), find_version(error.headers))
-                raise classify_status(error.code, error.headers) from error
-        except http.client.IncompleteRead as error:
-            reason = f"the connection closed after {len(error.partial):,} bytes"
-            raise SourceFault("unreachable", reason) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise SourceFault("unreachable", describe_error(error)) from error
+        with translate_web_errors():
+            try:
+                with urllib.request.urlopen(request, timeout=STALL_SECONDS) as response:
+                    answer = self._read_answer(response, start, end)
+                    if urlsplit(response.geturl()).netloc != urlsplit(self._url).netloc:
+                        self._redirected = response.geturl()
+            except urllib.error.HTTPError as error:
+                if error.code != RANGE_TOO_FAR:
+                    raise
+                with error:
+                    answer = HttpAnswer(b"", parse_size(error.headers), find_version(error.headers))
         return answer
 
     def _read_answer(self, response: http.client.HTTPResponse, start: int, end: int) -> HttpAnswer:
@@ -125,6 +123,21 @@ class HttpSource:
             reason = "the server does not send parts of files"
             raise SourceFault("without-ranges", reason)
         return HttpAnswer(read_pieces(response, min(end, size) - start), size, version)
+
+
+@contextmanager
+def translate_web_errors() -> Iterator[None]:
+    """Raise the errors of a request to a web server as faults."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        with error:
+            raise classify_status(error.code, error.headers) from error
+    except http.client.IncompleteRead as error:
+        reason = f"the connection closed after {len(error.partial):,} bytes"
+        raise SourceFault("unreachable", reason) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise SourceFault("unreachable", describe_error(error)) from error
 
 
 def read_pieces(response: http.client.HTTPResponse, size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,13 @@ from titanrun.components.data.store_source import (
     list_objects,
     translate_faults,
 )
+from titanrun.components.data.web_folders import find_web_files
 from titanrun.config.problems import ProblemsFound, problem_error
 
 READABLE_BUILDERS = ("json", "parquet", "csv", "arrow")
 """Builders of the datasets library whose files are read here as there."""
+NUM_THREADS = 8
+"""Threads that ask a web server for the sizes of files."""
 
 
 def plan_remote_files(path: str, suffixes: Sequence[str], retries: RetryPolicy) -> StreamPlan:
@@ -92,17 +96,19 @@ def build_plan(files: Sequence[PlanFile]) -> StreamPlan:
 
 
 def list_web_files(path: str, retries: RetryPolicy) -> list[PlanFile]:
-    """Return the file at a web address, with its size and version as the server tells them."""
-    if has_glob(path):
-        raise problem_error(
-            "data",
-            f"'{path}' is a pattern, but web servers do not list their files",
-            path=("path",),
-            hint="name one file, or several as sources of a mixture",
-        )
-    answer = retries.request(partial(HttpSource(path).request, 0, 1), name=f"'{path}'")
-    name = unquote(urlsplit(path).path).lstrip("/")
-    return [PlanFile(name, answer.size, answer.version, path)]
+    """Return the files at a web address, with size and version as the server tells them."""
+    web_path = urlsplit(path).path
+    is_one = not has_glob(web_path) and not web_path.endswith("/")
+    addresses = [path] if is_one else find_web_files(path, retries)
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        return list(pool.map(partial(describe_web_file, retries=retries), addresses))
+
+
+def describe_web_file(address: str, *, retries: RetryPolicy) -> PlanFile:
+    """Return a file of a web server."""
+    answer = retries.request(partial(HttpSource(address).request, 0, 1), name=f"'{address}'")
+    name = unquote(urlsplit(address).path).lstrip("/")
+    return PlanFile(name, answer.size, answer.version, address)
 
 
 def list_store_files(path: str) -> list[PlanFile]:
