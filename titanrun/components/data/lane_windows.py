@@ -12,11 +12,9 @@ from titanrun.components.data.lane_plan import (
 )
 from titanrun.components.data.lane_records import RawRecord, RecordFile, StreamFiles
 from titanrun.components.data.spec.file_columns import RequiredColumns
+from titanrun.components.data.stream_config import MAX_WINDOW_BYTES
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
-
-MAX_WINDOW_BYTES = 16 * 2**20
-"""Size of its records, in bytes, after which a window ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ DEFAULT_WINDOW = 256
 DEFAULT_PACKED_WINDOW = 1024
 """Records of a window by default, if its documents are packed on their own: fewer leave more
 padding."""
+MAX_WINDOW_BYTES = 16 * 2**20
+"""Size of its records, in bytes, after which a window ends."""
 STREAMS = ReadWhen(
     "settings-need-a-stream",
     ".streaming",

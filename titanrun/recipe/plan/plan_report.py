@@ -17,6 +17,7 @@ from titanrun.recipe.plan.memory_estimate import (
     sum_bytes,
 )
 from titanrun.recipe.plan.plan_layout import PlanLayout
+from titanrun.recipe.plan.stream_reading import estimate_stream_reading, format_stream_reading
 
 # share of the device's peak: what most runs start with, and what well-tuned dense runs reach
 USUAL_MFU = (0.25, 0.45)
@@ -29,6 +30,7 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
     steps, batch_size = run.training.steps, int(run.training.global_batch_size)
     tokens = batch_size * run.training.seq_len
     flops = flops_per_token(run.model, run.training.seq_len)
+    seconds = estimate_seconds_per_step(flops * tokens, layout, device)
     return {
         "name": run.name,
         "device": device.name,
@@ -61,7 +63,8 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
             {"axis": entry.axis, "bytes": entry.bytes, "what": entry.description}
             for entry in estimate_traffic(layout)
         ],
-        "seconds_per_step": estimate_seconds_per_step(flops * tokens, layout, device),
+        "seconds_per_step": seconds,
+        "stream": estimate_stream_reading(layout, seconds[0]),
         "checkpoint_bytes": compute_checkpoint_bytes(layout),
         "checkpoints": count_checkpoints(layout),
         "warnings": find_plan_warnings(layout, device),
@@ -128,6 +131,7 @@ def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
     """Return the plan of `plan_to_dict` in sections of aligned lines."""
     warnings = (f"warning: {text}" for text in data["warnings"])
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
+    lines += format_stream_reading(layout, data)
     return "\n".join([*lines, "", *format_checkpoint_lines(data), *warnings]).rstrip()
 
 

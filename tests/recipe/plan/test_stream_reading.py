@@ -1,0 +1,77 @@
+"""What a plan says of a stream: lanes, memory and processes of a rank."""
+
+import pytest
+
+from titanrun.components.data.lane_plan import find_lanes
+from titanrun.distributed.spec.parallel_dims import ParallelDims
+from titanrun.recipe.plan.devices import DEVICES
+from titanrun.recipe.plan.plan_layout import ZERO_SIZE, PlanLayout
+from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
+from titanrun.recipe.plan.stream_reading import estimate_stream_reading
+from titanrun.recipe.resolving.resolve import resolve_recipe
+
+RECIPE = """
+version: 1
+model: {name: llama3, flavor: debugmodel}
+tokenizer: tiny
+training:
+  dataset: {name: text, path: "texts/*.jsonl", streaming: true}
+  local_batch_size: 1
+  global_batch_size: 64
+  seq_len: 1000
+  steps: 10
+"""
+
+
+@pytest.fixture
+def laid_out(tmp_path):
+    """A plan of a stream on some data-parallel ranks."""
+
+    def make(*overrides, dp_size=1):
+        (tmp_path / "recipe.yaml").write_text(RECIPE)
+        ranks = {"environment": {}, "ranks": dp_size}
+        run = resolve_recipe(str(tmp_path / "recipe.yaml"), list(overrides), **ranks).run
+        dims = ParallelDims(dp_shard=dp_size)
+        return PlanLayout(run, dims, ZERO_SIZE, [ZERO_SIZE], ZERO_SIZE)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("lanes", "dp_size"), [(64, 1), (64, 4), (32, 64), (4, 64), (16, 16), (8, 16), (64, 64)]
+)
+def test_lanes_are_those_that_the_fullest_rank_runs(laid_out, lanes, dp_size):
+    found = estimate_stream_reading(laid_out(f"training.lanes={lanes}", dp_size=dp_size), 1.0)
+    held = max(len(find_lanes(rank, dp_size, lanes)) for rank in range(dp_size))
+    assert (found["lanes"], found["lanes_per_rank"]) == (lanes, held)
+    # two windows, each of at most 16 MiB of text
+    assert found["memory"] == held * 2 * 16 * 2**20
+    # sequences of other ranks are tokenized too, and dropped
+    assert found["tokens_per_second"] == held * (64 // lanes) * 1000
+
+
+@pytest.mark.parametrize(("seconds", "processes"), [(2.0, 1), (64 / 250, 3), (64 / 6400, 64)])
+def test_processes_are_as_many_as_the_speed_of_the_device_needs(laid_out, seconds, processes):
+    found = estimate_stream_reading(laid_out(), seconds)
+    assert found["processes"] == processes
+    assert found["tokens_per_second"] / processes <= 100_000
+
+
+def test_a_stream_that_is_too_fast_for_its_lanes_is_told(laid_out):
+    layout = laid_out("training.lanes=2")
+    assert estimate_stream_reading(layout, 0.1)["processes"] is None
+    text = format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
+    assert "streaming: false reads an index" in text
+
+
+def test_the_plan_shows_them_and_says_nothing_without_a_stream(laid_out):
+    layout = laid_out("model.n_layers=600", dp_size=4)
+    data = plan_to_dict(layout, DEVICES["h100"])
+    text = format_plan(layout, data)
+    assert data["stream"]["lanes_per_rank"] == 16
+    assert "  lanes    16 of 64\n" in text and "  memory   0.50 GiB at most on the host" in text
+    each = data["stream"]["processes"]
+    assert f"training.dataloader.num_workers: {each} (here 2)" in text
+    indexed = laid_out("training.dataset=tiny")
+    data = plan_to_dict(indexed, DEVICES["h100"])
+    assert data["stream"] is None and "lanes" not in format_plan(indexed, data)
