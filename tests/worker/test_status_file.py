@@ -2,9 +2,11 @@ import json
 import os
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from titanrun.recipe.rundir.run_files import read_boot_id
+from titanrun.recipe.schemas.output_schemas import build_status_schema
 from titanrun.worker.status_file import StatusFile
 
 
@@ -26,6 +28,26 @@ def test_the_file_says_who_does_what(tmp_path: Path) -> None:
         read(status.path)["exit_code"],
     ) == ("preempted", 7, 75)
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_waits_are_written_while_the_run_goes_on(tmp_path: Path) -> None:
+    status = StatusFile(tmp_path / "status.json")
+    status.set_state("running", step=3)
+    assert read(status.path)["waiting"] is None
+    status.record_wait("'https://example.com/a.jsonl'", seconds=12.3)
+    written = read(status.path)
+    assert (written["state"], written["step"]) == ("running", 3)
+    source = "'https://example.com/a.jsonl'"
+    assert written["waiting"] == {"for": "data", "source": source, "seconds": 12}
+    jsonschema.validate(written, build_status_schema())
+    status.record_wait(None)
+    assert read(status.path)["waiting"] is None
+    status.record_wait("a", seconds=1.0)
+    status.set_state("failed", exit_code=3)
+    # the thread that watches may be late
+    status.record_wait("a", seconds=2.0)
+    written = read(status.path)
+    assert (written["state"], written["waiting"], written["exit_code"]) == ("failed", None, 3)
 
 
 def test_steps_are_written_at_most_once_a_second(

@@ -39,6 +39,7 @@ from titanrun.worker.oom_report import format_memory_table
 from titanrun.worker.problem_origins import attach_origins
 from titanrun.worker.status_file import StatusFile
 from titanrun.worker.training_template import find_training_end_ids
+from titanrun.worker.wait_board import report_data_waits
 from titanrun.worker.weights.huggingface_export import export_huggingface
 from titanrun.worker.worker_failures import (
     WorkerFailure,
@@ -115,7 +116,8 @@ def run_job(job: WorkerJob, signals: SignalRequests) -> int:
     with configure_logging(run_dir / "logs" / f"{place.file_stem}.log", hidden, place):
         status.set_state("starting")
         try:
-            outcome = train_run(job, signals, status, hidden)
+            with report_data_waits(job.store, status):
+                outcome = train_run(job, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
             failure = add_memory_table(classify_failure(attach_origins(error, run_dir)), error, job)
             failure = add_silent_ranks(failure, job.heartbeats)

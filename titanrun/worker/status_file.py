@@ -7,9 +7,10 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from titanrun.recipe.rundir.run_files import read_boot_id, read_json_or_empty
 
@@ -38,6 +39,7 @@ class StatusFile:
         # a start that fails before its first step keeps the step of the previous start
         self.step = read_last_step(path)
         self._last_write_time = 0.0
+        self._lock = threading.Lock()
         self._has_warned = False
         # a pid alone is ambiguous after a reboot or on another machine
         self._process_identity = {
@@ -57,15 +59,32 @@ class StatusFile:
         self, state: WorkerState, *, step: int | None = None, exit_code: int | None = None
     ) -> None:
         """Write the file with a new state, replacing the old one atomically."""
-        self.state = state
-        self.step = self.step if step is None else step
-        if not self._is_written(state):
+        with self._lock:
+            self.state = state
+            self.step = self.step if step is None else step
+            self._write(exit_code=exit_code)
+
+    def record_wait(self, source: str | None, *, seconds: float = 0.0) -> None:
+        """Record that a rank waits for data from `source`, None once all go on.
+
+        This is called by another thread, and changes nothing after the end of the run.
+        """
+        waiting = {"for": "data", "source": source, "seconds": round(seconds)}
+        with self._lock:
+            if self.state in ("starting", "running"):
+                self._write(waiting=None if source is None else waiting)
+
+    def _write(
+        self, *, exit_code: int | None = None, waiting: dict[str, Any] | None = None
+    ) -> None:
+        if not self._is_written(self.state):
             return
         content = {
-            "state": state,
+            "state": self.state,
             "step": self.step,
             **self._process_identity,
             "heartbeat": time.time(),
+            "waiting": waiting,
             "exit_code": exit_code,
         }
         try:

@@ -22,6 +22,7 @@ from titanrun.components.data import http_source, lane_records, remote_file, sou
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.distributed.data_waits import on_wait
 
 TEXTS = [f"<{number}>" + "x" * (number * 7 % 50) for number in range(400)]
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
@@ -277,9 +278,11 @@ def test_a_process_tells_that_it_waits_while_it_waits(
     server.files["part.jsonl"] = LINES
     ranks = Ranks(text(f"{server.url}/part.jsonl"), tokenizer, num_workers=1, retry_timeout=1.5)
     server.status["part.jsonl"] = 500
+    waits: list[str | None] = []
     try:
-        with pytest.raises(ProblemsFound) as found:
+        with on_wait(waits.append), pytest.raises(ProblemsFound) as found:
             ranks.next()
+        assert f"'{server.url}/part.jsonl'" in waits
         assert "HTTP 500 Internal Server Error; waiting" in caplog.text
         assert found.value.problems[0].rule == "source-unreachable"
     finally:

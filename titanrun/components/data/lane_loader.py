@@ -25,6 +25,7 @@ from titanrun.components.data.lane_state import STREAM_HINT, StreamIdentity, Str
 from titanrun.components.data.mixture_dataset import add_missing_channels
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import DataPath, problem_error
+from titanrun.distributed.data_waits import report_wait
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.object_collectives import RankGroup
 
@@ -192,6 +193,7 @@ class LaneLoader:
             with nest_problems(self._config_path):
                 self._ahead = self._runner.next_shares()
             self._waited += time.monotonic() - started
+            report_wait(None)
         return self._ahead
 
     def _look_ahead(self) -> tuple[bool, Sequence[DamagedRecords]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from titanrun.components.data.lane_runner import LocalLaneRunner
 from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.distributed.data_waits import on_wait
 from titanrun.distributed.spec.run_signals import ignore_run_signals
 
 
@@ -46,6 +47,12 @@ class LogLine(NamedTuple):
     text: str
 
 
+class WaitReport(NamedTuple):
+    """What a process waits for, None once it goes on."""
+
+    source: str | None
+
+
 NEXT_BATCH = "next batch"
 """Request for the shares of the next global batch."""
 
@@ -63,8 +70,14 @@ class LogSender(logging.Handler):
 
 
 def run_lane_process(connection: Connection) -> None:
-    """Answer requests until the connection closes."""
+    """Run lanes, and tell what they log and what they wait for, until the connection closes."""
     logging.basicConfig(level=logging.INFO, handlers=[LogSender(connection)])
+    with on_wait(lambda source: connection.send(WaitReport(source))):
+        answer_requests(connection)
+
+
+def answer_requests(connection: Connection) -> None:
+    """Answer requests until the connection closes."""
     runner: LocalLaneRunner | None = None
     job, lanes, tokenizer = connection.recv()
     generation = 0

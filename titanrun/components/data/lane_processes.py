@@ -21,12 +21,19 @@ from titanrun.components.data.dataloader_workers import (
     WORKER_POLL_SECONDS,
     WorkerDeaths,
 )
-from titanrun.components.data.lane_process import NEXT_BATCH, LaneAnswer, LogLine, SeekRequest
+from titanrun.components.data.lane_process import (
+    NEXT_BATCH,
+    LaneAnswer,
+    LogLine,
+    SeekRequest,
+    WaitReport,
+)
 from titanrun.components.data.lane_rows import LaneCursor
 from titanrun.components.data.lane_runner import LaneCursors, LaneJob, LaneShare
 from titanrun.components.data.read_counts import ReadCounts
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.distributed.data_waits import report_wait
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.rank_env import get_environment_variables
 
@@ -47,7 +54,7 @@ class WorkerLink:
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
-        self._answers: SimpleQueue[LaneAnswer | LogLine | None] = SimpleQueue()
+        self._answers: SimpleQueue[LaneAnswer | LogLine | WaitReport | None] = SimpleQueue()
         self._thread = Thread(target=self._receive, name="answers of a stream", daemon=True)
         self._thread.start()
 
@@ -60,7 +67,7 @@ class WorkerLink:
         """Send a request."""
         self._connection.send(request)
 
-    def get(self, seconds: float) -> LaneAnswer | LogLine | None:
+    def get(self, seconds: float) -> LaneAnswer | LogLine | WaitReport | None:
         """Return the next answer, None after the end of the connection.
 
         Raises:
@@ -242,6 +249,8 @@ class LaneProcesses:
                 self._replace_worker(worker)
             elif isinstance(answer, LaneAnswer):
                 return answer
+            elif isinstance(answer, WaitReport):
+                report_wait(answer.source)
             else:
                 log.log(answer.level, "%s", answer.text)
 

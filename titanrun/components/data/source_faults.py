@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from titanrun.components.data.read_counts import ReadCounts
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
+from titanrun.distributed.data_waits import report_wait
 from titanrun.distributed.heartbeat import send_heartbeat
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,10 @@ class RetryPolicy:
         while True:
             tries += 1
             try:
-                return work()
+                result = work()
+                if tries > 1:
+                    report_wait(None)
+                return result
             except SourceFault as fault:
                 waited = time.monotonic() - started
                 if fault.kind != "unreachable":
@@ -84,6 +88,7 @@ class RetryPolicy:
                     delay,
                     tries + 1,
                 )
+                report_wait(name)
                 sleep_with_heartbeats(delay)
 
     def _choose_delay(self, tries: int, fault: SourceFault) -> float:

@@ -99,11 +99,18 @@ def build_status_schema() -> Schema:
             "Id of the host's boot: after a reboot the pid may belong to another process.",
         ),
         "heartbeat": add_description(
-            {"type": "number"}, "Seconds since 1970; written every second while steps progress."
+            {"type": "number"},
+            "Seconds since 1970; written every second while steps progress, or wait for data.",
+        ),
+        "waiting": make_nullable(
+            build_object_schema({"for": {"enum": ["data"]}, "source": TEXT, "seconds": COUNT}),
+            "What a rank waits for before the next step, and how long; null while steps progress.",
         ),
         "exit_code": make_nullable({"type": "integer"}, "Null until the worker ends."),
     }
-    return add_title("titanrun status.json", build_object_schema(properties))
+    # others write status.json, too
+    schema = build_object_schema(properties, optional=("waiting",))
+    return add_title("titanrun status.json", schema)
 
 
 def build_start_schema() -> Schema:
