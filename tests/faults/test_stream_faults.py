@@ -2,8 +2,12 @@
 
 import json
 import random
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +36,26 @@ def settings(path: str, *, retry_timeout: str) -> list[str]:
     ]
 
 
+@contextmanager
+def read_status_repeatedly(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Read a status file again and again within the block, and once after it."""
+    read, has_ended = list[dict[str, Any]](), threading.Event()
+
+    def watch() -> None:
+        while not has_ended.wait(0.2):
+            if path.exists():
+                read.append(json.loads(path.read_text()))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield read
+    finally:
+        has_ended.set()
+        thread.join()
+    read.append(json.loads(path.read_text()))
+
+
 @pytest.mark.slow
 def test_ranks_wait_together_for_data_that_is_late_on_one(run: Run) -> None:
     with serve_files() as server:
@@ -42,7 +66,20 @@ def test_ranks_wait_together_for_data_that_is_late_on_one(run: Run) -> None:
         assert work_together(uncut, {0: quick, 1: quick}) == [0, 0]
         # longer than any collective or step may take
         faults = {0: quick, 1: (remote_seams.requests_fail, 14, 12.0)}
-        assert work_together(late, faults) == [0, 0]
+        with read_status_repeatedly(late.parent / "status.json") as read:
+            assert work_together(late, faults) == [0, 0]
+        waits = [status["waiting"] for status in read if status["waiting"]]
+        source = f"'{server.url}/part.jsonl'"
+        assert {(one["for"], one["source"]) for one in waits} == {("data", source)}
+        seconds = [one["seconds"] for one in waits]
+        assert seconds == sorted(seconds) and seconds[-1] >= 8
+        # monitors see that the run is alive, and at which step it waits
+        waiting = [status for status in read if status["waiting"]]
+        assert {(status["state"], status["step"]) for status in waiting} == {
+            ("running", waiting[0]["step"])
+        }
+        assert waiting[-1]["heartbeat"] - waiting[0]["heartbeat"] >= 8
+        assert read[-1]["waiting"] is None
         log = (late.parent / "logs" / "rank-1.log").read_text()
         assert "HTTP 503 Service Unavailable; waiting" in log
         assert digests(late) == digests(uncut)
@@ -68,11 +105,15 @@ def test_data_that_stays_away_ends_all_ranks_at_a_common_step_that_is_saved(run:
         assert digests(gone) == digests(uncut)
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize(
+    "num_kills",
+    [pytest.param(5, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.endurance)],
+)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_no_token_is_lost_or_repeated_over_kills_at_random_steps(
-    ranks: int, num_workers: int, run: Run, tmp_path: Path
+    ranks: int, num_workers: int, num_kills: int, run: Run, tmp_path: Path
 ) -> None:
     # two sequences a step for each rank, so that each has lanes for two processes
     batch = max(4, 2 * ranks)
@@ -110,9 +151,9 @@ def test_no_token_is_lost_or_repeated_over_kills_at_random_steps(
 
     whole = train("whole", [NEVER])
     ids = sorted(token for rows in whole.values() for row in rows for token in row)
-    assert len(whole) > 20 and total == sum(counts)
+    assert len(whole) > num_kills + 2 and total == sum(counts)
     draws = random.Random(17 * ranks + num_workers)
-    stops = sorted(draws.sample(range(2, len(whole)), 5))
+    stops = sorted(draws.sample(range(2, len(whole)), num_kills))
     killed = train("killed", [*stops, NEVER])
     assert killed == whole
     assert sorted(token for rows in killed.values() for row in rows for token in row) == ids
