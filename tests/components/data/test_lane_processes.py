@@ -103,6 +103,19 @@ def test_a_batch_that_was_read_ahead_waits_for_no_process(
     assert same([first, second], expected)
 
 
+def test_as_many_batches_are_read_ahead_as_the_setting_says(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
+) -> None:
+    write_numbered(tmp_path, [60] * 8)
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=1, prefetch=3))
+    for _ in range(3):
+        ranks.next()
+        end = time.monotonic() + 60
+        while answers_of(ranks) < 3:
+            assert time.monotonic() < end, "nobody asked for them"
+            time.sleep(0.01)
+
+
 def answers_of(ranks: Ranks) -> int:
     """Return how many batches of the first process have arrived."""
     runner: Any = ranks.loaders[0]._runner

@@ -171,6 +171,9 @@ class LaneProcesses:
         shares: dict[int, LaneShare] = {}
         for worker in self._workers:
             shares |= self._receive_shares(worker)
+        # a process that is asked wakes up: not before the rank has its batch, and not a step later
+        for worker in self._workers:
+            self._request_ahead(worker)
         return {lane: shares[lane] for lane in sorted(shares)}
 
     def pop_counts(self) -> ReadCounts:
