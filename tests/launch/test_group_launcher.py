@@ -181,6 +181,36 @@ def test_a_group_that_trains_no_step_is_given_up_and_one_that_does_is_not(tmp_pa
     assert error.count("restarting it") == 3 and "replica group 1 is lost" in error
 
 
+def test_a_group_that_ends_while_another_one_starts_is_started_too(tmp_path: Path) -> None:
+    slow = """
+from titanrun.launch import group_launcher
+spawn, count = group_launcher.spawn_worker, 0
+def spawn_slowly(*arguments):
+    global count
+    count += 1
+    process = spawn(*arguments)
+    time.sleep(1.5 if count > 4 else 0)
+    return process
+group_launcher.spawn_worker = spawn_slowly
+"""
+    (tmp_path / "worker.py").write_text(
+        WORKER + "if number == 1:\n"
+        "    other = here / 'starts-1-0'\n"
+        "    while group == '0' and (not other.exists() or "
+        "len(other.read_text().splitlines()) < 2): time.sleep(0.01)\n"
+        "    sys.exit(70)\n"
+        "finish()"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCH.replace("here = ", slow + "here = "), str(tmp_path), "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert end(launcher)[0] == 0
+    assert [len(starts(tmp_path, group)) for group in range(2)] == [2, 2]
+
+
 def test_a_mistake_that_would_recur_starts_no_group_again(tmp_path: Path) -> None:
     code, _ = end(launch(tmp_path, "sys.exit(5)"))
     assert (code, [len(starts(tmp_path, group)) for group in range(2)]) == (5, [1, 1])

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +27,6 @@ from tests.worker.group_runs import (
     start_runs,
     wait_for_step,
 )
-from titanrun.cli.main import main
 
 pytestmark = [pytest.mark.torchft]
 
@@ -148,7 +149,8 @@ def test_a_group_killed_in_a_save_leaves_no_checkpoint_with_a_name(
     saved = [path for path in (folder / "checkpoint").iterdir() if path.name.startswith("step-")]
     assert {path.name for path in saved} <= {"step-5", "step-10", f"step-{STEPS}"}
     for checkpoint in saved:
-        assert main(["checkpoint", "verify", str(checkpoint)]) == 0
+        command = [sys.executable, "-m", "titanrun", "checkpoint", "verify", str(checkpoint)]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 def test_groups_killed_at_random_train_on(

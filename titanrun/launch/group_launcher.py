@@ -240,8 +240,12 @@ class GroupMonitor:
         for group in self.groups:
             group.start(self.lighthouse.address)
         while True:
-            self._poll()
-            if not self._running_groups and not self._return_for_last_save():
+            # while a process is started, the end of another one is not signaled
+            while self._poll():
+                pass
+            if not self._running_groups:
+                if self._return_for_last_save():
+                    continue
                 return self._get_exit_code()
             self._handle_signal(signal.Signals(signal.sigwait(list_monitored_signals())))
 
@@ -249,9 +253,13 @@ class GroupMonitor:
     def _running_groups(self) -> list[ReplicaGroup]:
         return [group for group in self.groups if group.exit_code is None]
 
-    def _poll(self) -> None:
-        """Replace what has ended, and limit the time of groups that have lost a rank."""
-        if self.lighthouse.has_ended:
+    def _poll(self) -> bool:
+        """Replace what has ended, and limit the time of groups that have lost a rank.
+
+        Return whether something was started.
+        """
+        has_started = self.lighthouse.has_ended
+        if has_started:
             log_note("the lighthouse of the replica groups ended: starting it again")
             self.lighthouse.start()
         before = self._running_groups
@@ -261,17 +269,18 @@ class GroupMonitor:
             signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         for group in before:
             if group.exit_code not in (None, 0, EXIT_PREEMPTED) and not self._is_stopping:
-                self._replace(group)
+                has_started = self._replace(group) or has_started
+        return has_started
 
-    def _replace(self, group: ReplicaGroup) -> None:
-        """Start a failed group again, or give up where too few are left."""
+    def _replace(self, group: ReplicaGroup) -> bool:
+        """Start a failed group again and return True, or give up where too few are left."""
         if group.take_restart():
             group.start(self.lighthouse.address)
             # those that finished before the last checkpoint was saved are needed for a step again
             for other in self.groups if not has_run_finished(self.run_dir) else ():
                 if other.exit_code == 0:
                     other.start(self.lighthouse.address)
-            return
+            return True
         log_note(f"replica group {group.number} is lost")
         self._first_lost_code = self._first_lost_code or group.exit_code
         ended = [other for other in self.groups if other.exit_code not in (None, 0)]
@@ -279,6 +288,7 @@ class GroupMonitor:
             self._is_stopping = True
             for other in self._running_groups:
                 other.send_signal(signal.SIGKILL)
+        return False
 
     def _return_for_last_save(self) -> bool:
         """Start groups that finished again if another machine's has not saved the last step.

@@ -332,8 +332,12 @@ def report_failure(run_dir: Path, exit_code: int, text: str) -> None:
 
 @contextmanager
 def restore_signal_mask() -> Iterator[None]:
-    """Within the block, block only what a new process has to unblock when it has handlers."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, list_run_signals())
+    """Within the block, block only what a new process has to unblock when it has handlers.
+
+    And the alarm, which has no handler and would end this process.
+    """
+    blocked = [*list_run_signals(), signal.SIGALRM]
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     try:
         yield
     finally:
