@@ -14,7 +14,8 @@ import pytest
 
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.rank_env import RankInfo
-from titanrun.launch.group_launcher import build_lighthouse_arguments
+from titanrun.launch.host_address import find_own_address
+from titanrun.launch.lighthouse_process import build_lighthouse_arguments
 
 LAUNCH = """
 import sys
@@ -29,10 +30,26 @@ class NoLighthouse:
             time.sleep(1)
 here = Path(sys.argv[1])
 signal.signal(signal.SIGCHLD, do_nothing)
-groups = [ReplicaGroup(number, 2, resolved=here / "resolved.yaml", num_workers=2, num_groups=2,
-                       reports=here, command=[sys.executable, str(here / "worker.py")])
+worker = [sys.executable, str(here / "worker.py")]
+groups = [ReplicaGroup(number, 2, resolved=here / "resolved.yaml", num_workers=2, index=number,
+                       num_groups=2, reports=here, command=worker)
           for number in range(2)]
-sys.exit(GroupMonitor(groups, NoLighthouse(), int(sys.argv[2]), here).run())
+code = GroupMonitor(groups, NoLighthouse(), int(sys.argv[2]), here).run()
+report_end(here, code)
+sys.exit(code)
+"""
+LAUNCH_ONE = """
+import sys
+from pathlib import Path
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
+from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.group_launcher import start_replica_groups
+here = Path(sys.argv[1])
+config = FaultToleranceConfig(enable=True, replica_id=1, lighthouse=sys.argv[2],
+                              join_timeout_ms=1000, min_replica_size=2)
+sys.exit(start_replica_groups(LocalLaunchConfig(max_restarts=2), config, processes=2,
+                              resolved=here / "resolved.yaml",
+                              command=[sys.executable, str(here / "worker.py")]))
 """
 WORKER = """
 import json, os, signal, sys, time
@@ -57,6 +74,19 @@ def launch(folder: Path, worker: str, min_groups: int = 1, *more: str) -> subpro
     (folder / "worker.py").write_text(WORKER + worker)
     return subprocess.Popen(
         [sys.executable, "-c", LAUNCH, str(folder), str(min_groups), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def launch_one(
+    folder: Path, worker: str, lighthouse: str = "http://127.0.0.1:9"
+) -> subprocess.Popen[str]:
+    """A launcher of group 1 of two on this machine, whose other group is on another one."""
+    (folder / "worker.py").write_text(WORKER + worker)
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCH_ONE, str(folder), lighthouse],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -102,6 +132,40 @@ def test_a_rank_that_dies_ends_its_group_only_and_the_group_starts_again(tmp_pat
     assert [len(starts(tmp_path, group)) for group in range(2)] == [1, 2]
 
 
+def test_a_group_with_a_machine_of_its_own_has_all_of_it(tmp_path: Path) -> None:
+    # the interface that leads out of this machine; the address is one of documentation
+    own = find_own_address("192.0.2.1", 29510)
+    lighthouse = "http://192.0.2.1:29510"
+    assert end(launch_one(tmp_path, "finish()", lighthouse)) == (0, "")
+    found = [starts(tmp_path, 1, rank)[0] for rank in range(2)]
+    names = ("TITANRUN_GROUP", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TITANRUN_LIGHTHOUSE")
+    assert [[place[name] for name in names] for place in found] == [
+        ["1", "0", "0", "2", lighthouse],
+        ["1", "1", "1", "2", lighthouse],
+    ]
+    assert {place["MASTER_ADDR"] for place in found} == {own.address}
+    assert {place["GLOO_SOCKET_IFNAME"] for place in found} == {own.interface}
+    assert "TITANRUN_QUIET" not in found[0]
+    assert not (tmp_path / "starts-0-0").exists()
+
+
+def test_a_group_waits_for_the_last_save_of_another_machine_and_comes_back(tmp_path: Path) -> None:
+    code, error = end(launch_one(tmp_path, "if number == 2: finish()"))
+    assert code == 0 and len(starts(tmp_path, 1)) == 2
+    assert error == "note: the last step is not saved: starting replica group 1 again\n"
+
+
+def test_a_last_save_that_never_comes_is_a_failure(tmp_path: Path) -> None:
+    code, _ = end(launch_one(tmp_path, "finish('running')"))
+    assert code == 70 and len(starts(tmp_path, 1)) == 3
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+
+
+def test_a_machine_that_cannot_reach_the_lighthouse_says_so(tmp_path: Path) -> None:
+    _, error = end(launch_one(tmp_path, "finish()", "http://no-host.invalid:29510"))
+    assert "cannot reach the lighthouse no-host.invalid: name or service not known" in error
+
+
 def test_a_group_that_trains_no_step_is_given_up_and_one_that_does_is_not(tmp_path: Path) -> None:
     code, error = end(
         launch(
@@ -115,6 +179,36 @@ def test_a_group_that_trains_no_step_is_given_up_and_one_that_does_is_not(tmp_pa
     # steps 1 and 3 each are worth two restarts
     assert (code, len(starts(tmp_path, 1))) == (0, 4)
     assert error.count("restarting it") == 3 and "replica group 1 is lost" in error
+
+
+def test_a_group_that_ends_while_another_one_starts_is_started_too(tmp_path: Path) -> None:
+    slow = """
+from titanrun.launch import group_launcher
+spawn, count = group_launcher.spawn_worker, 0
+def spawn_slowly(*arguments):
+    global count
+    count += 1
+    process = spawn(*arguments)
+    time.sleep(1.5 if count > 4 else 0)
+    return process
+group_launcher.spawn_worker = spawn_slowly
+"""
+    (tmp_path / "worker.py").write_text(
+        WORKER + "if number == 1:\n"
+        "    other = here / 'starts-1-0'\n"
+        "    while group == '0' and (not other.exists() or "
+        "len(other.read_text().splitlines()) < 2): time.sleep(0.01)\n"
+        "    sys.exit(70)\n"
+        "finish()"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCH.replace("here = ", slow + "here = "), str(tmp_path), "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert end(launcher)[0] == 0
+    assert [len(starts(tmp_path, group)) for group in range(2)] == [2, 2]
 
 
 def test_a_mistake_that_would_recur_starts_no_group_again(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ FAULTS is a JSON list of [group, moment, step]. At its end a rank leaves the dig
 import hashlib
 import json
 import os
+import re
 import runpy
 import signal
 import sys
@@ -24,6 +25,7 @@ from titanrun.training.replicas.synced_source import SyncedSource
 
 FOLDER = Path(sys.argv[1]).parent
 GROUP, RANK = int(os.environ["TITANRUN_GROUP"]), int(os.environ["RANK"])
+FLUSH = os.fsync
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
 
 
@@ -83,6 +85,14 @@ class FaultySource(SyncedSource):
         super().on_update(step)
 
 
+def flush_or_die(descriptor: int) -> None:
+    """Flush a file, or die where it belongs to a checkpoint that is being written."""
+    folder = re.search(r"/step-(\d+)\.tmp-", str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    if folder:
+        die("in the save", int(folder[1]))
+    FLUSH(descriptor)
+
+
 def wait_for_other_group() -> None:
     """Wait until both groups have begun, so that none trains to the end before a fault is due."""
     (FOLDER / f"open-{GROUP}").touch()
@@ -102,6 +112,8 @@ def die(moment: str, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+faulty_flush: Any = flush_or_die
+os.fsync = faulty_flush
 faulty: Any = FaultyGroups
 replica_groups.ReplicaGroups = faulty
 faulty_source: Any = FaultySource

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ train.start_replica_groups = partial(
 )
 sys.exit(main())
 """
+BATCH, PIECES = 6, 3
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -103,3 +105,21 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
         if file.exists() and len(file.read_text().splitlines()) >= step:
             return
         time.sleep(0.05)
+
+
+def check(folder: Path, alone: dict[int, float]) -> None:
+    """Every sequence of every step was trained once, and the losses are those of one process."""
+    found = losses(folder)
+    assert found.keys() == alone.keys()
+    assert max(abs(found[step] - alone[step]) / alone[step] for step in alone) < 1e-5
+    # a step that was repeated from a checkpoint counts as its groups trained it last
+    shares: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(dict)
+    for event in events(folder):
+        if event["event"] == "committed":
+            assert event["first_row"] == (event["step"] - 1) * BATCH
+            shares[event["step"], event["groups"]][event["group"]] = event["pieces"]
+    assert {step for step, _ in shares} == set(alone)
+    for (_, count), dealt in shares.items():
+        allowed = [list(range(index, PIECES, count)) for index in range(count)]
+        assert all(pieces in allowed for pieces in dealt.values())
+        assert count == 1 or len(dealt) < count or sorted(dealt.values()) == sorted(allowed)

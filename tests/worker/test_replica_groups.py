@@ -4,8 +4,9 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 
 from tests.worker.conftest import RECIPE, write_tokens
 from tests.worker.group_runs import (
+    BATCH,
     GROUPS,
     Start,
+    check,
     digests,
     end,
     events,
@@ -27,7 +30,7 @@ from tests.worker.group_runs import (
 
 pytestmark = [pytest.mark.torchft]
 
-STEPS, BATCH, PIECES = 14, 6, 3
+STEPS = 14
 
 
 @pytest.fixture(scope="module")
@@ -54,23 +57,6 @@ def alone(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[int, f
     folder = tmp_path_factory.mktemp("runs") / "alone"
     end(start(folder))
     return losses(folder)
-
-
-def check(folder: Path, alone: dict[int, float]) -> None:
-    """Every sequence of every step was trained once, and the losses are those of one process."""
-    found = losses(folder)
-    assert found.keys() == alone.keys()
-    assert max(abs(found[step] - alone[step]) / alone[step] for step in alone) < 1e-5
-    shares = defaultdict(list)
-    for event in events(folder):
-        if event["event"] == "committed":
-            assert event["first_row"] == (event["step"] - 1) * BATCH
-            shares[event["step"], event["groups"]].append(event["pieces"])
-    assert {step for step, _ in shares} == set(alone)
-    for (_, count), dealt in shares.items():
-        allowed = [list(range(index, PIECES, count)) for index in range(count)]
-        assert all(pieces in allowed for pieces in dealt)
-        assert count == 1 or len(dealt) % count or sorted(dealt[-count:]) == sorted(allowed)
 
 
 def test_two_groups_train_as_one_process_does(
@@ -137,6 +123,36 @@ def test_the_other_group_trains_and_writes_on_alone(
     assert (folder / "checkpoint" / f"step-{STEPS}").is_dir()
 
 
+def test_a_run_goes_on_from_what_the_group_saved_that_took_over(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder, lost = tmp_path / "run", [[0, "before the backward pass", 7]]
+    process = start(folder, *GROUPS, "launch.max_restarts=0", faults=lost)
+    wait_for_step(folder, 8, process)
+    os.kill(find_workers(folder, 1)[0], signal.SIGTERM)
+    end(process, 75)
+    last = max(losses(folder))
+    assert STEPS > last > 7 and (folder / "checkpoint" / f"step-{last}").is_dir()
+    end(start(folder, *GROUPS))
+    check(folder, alone)
+
+
+def test_a_group_killed_in_a_save_leaves_no_checkpoint_with_a_name(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    # one group writes until the last step, and dies in the first save
+    faults = [[0, "in the save", 5]]
+    end(start(folder, *GROUPS, "fault_tolerance.min_replica_size=2", faults=faults))
+    assert (folder / "fault-0-in-the-save-5").exists()
+    check(folder, alone)
+    saved = [path for path in (folder / "checkpoint").iterdir() if path.name.startswith("step-")]
+    assert {path.name for path in saved} <= {"step-5", "step-10", f"step-{STEPS}"}
+    for checkpoint in saved:
+        command = [sys.executable, "-m", "titanrun", "checkpoint", "verify", str(checkpoint)]
+        subprocess.run(command, check=True, capture_output=True)
+
+
 def test_groups_killed_at_random_train_on(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
@@ -196,13 +212,18 @@ def test_a_signal_to_one_group_stops_all_at_one_step_and_the_run_goes_on_from_it
 def test_all_groups_killed_go_on_from_the_newest_checkpoint(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
+    both = "fault_tolerance.min_replica_size=2"
+    end(start(tmp_path / "uncut", *GROUPS, both))
     folder = tmp_path / "run"
-    process = start(folder, *GROUPS)
+    process = start(folder, *GROUPS, both)
     wait_for_step(folder, 7, process)
     for worker in (*find_workers(folder, 0), *find_workers(folder, 1)):
         os.kill(worker, signal.SIGKILL)
     end(process)
     check(folder, alone)
+    # every step has the same groups, so that nothing is added in another order
+    assert losses(folder) == losses(tmp_path / "uncut")
+    assert digests(folder) == digests(tmp_path / "uncut") and len(digests(folder)) == 1
 
 
 def test_a_lighthouse_that_dies_is_replaced(

@@ -31,13 +31,16 @@ from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import StageRequiredError
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.rundir.group_recipes import check_groups_agree, get_shared_folder
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
     check_last_checkpoint,
+    create_run_directory,
     select_run_directory,
     write_run_directory,
 )
 from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.run_lock import hold_opening, is_in_use
 
 EXAMPLES = """  titanrun train llama3_debug                                      a shipped recipe
   titanrun train recipes/llama3_debug.yaml
@@ -192,7 +195,27 @@ def train_with_other_nodes(resolved: Resolved, arguments: list[str]) -> int:
 def prepare_run_directory(
     resolved: Resolved, arguments: list[str], options: Namespace
 ) -> RunDirectory:
-    """Return the run's directory with its metadata files; a finished run is unchanged."""
+    """Return the run's directory with its metadata files; a finished run is unchanged.
+
+    Replica groups on several machines open one directory.
+    """
+    config = resolved.run.fault_tolerance
+    if not config.enable or config.replica_id is None:
+        return open_run_directory(resolved, arguments, options)
+    path = get_shared_folder(resolved)
+    create_run_directory(path, resolved)
+    with hold_opening(path):
+        if not is_in_use(path):
+            return open_run_directory(resolved, arguments, options)
+        check_groups_agree(path, resolved)
+    print_note(options, f"joining the other replica groups in: {path}")
+    return RunDirectory(path, "unfinished")
+
+
+def open_run_directory(
+    resolved: Resolved, arguments: list[str], options: Namespace
+) -> RunDirectory:
+    """Select the run's directory and write its metadata files, unless the run is finished."""
     now = datetime.now().astimezone()
     directory = select_run_directory(resolved, now)
     if directory.state == "finished":

@@ -89,6 +89,7 @@ def train_stages(
     check_single_process(around)
     now = datetime.now().astimezone()
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=None)
+    check_one_machine(stages)
     folder = choose_stages_folder(stages, options.recipe, staged, now)
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
     request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
@@ -133,6 +134,20 @@ def check_single_process(around: Mapping[str, str]) -> None:
             hint="start titanrun train without torchrun or srun: it starts the processes of each "
             "stage itself",
         )
+
+
+def check_one_machine(stages: Sequence[RecipeStage]) -> None:
+    """Raise a problem if another machine trains a replica group of a stage."""
+    for stage in stages:
+        config = stage.resolved.run.fault_tolerance
+        if config.enable and config.replica_id is not None:
+            raise problem_error(
+                "not-built",
+                f"stage {stage.id} cannot have a replica group per machine: the stages of a recipe "
+                "follow each other on one machine",
+                path=("fault_tolerance", "replica_id"),
+                hint="remove replica_id and lighthouse, or write a recipe for each stage",
+            )
 
 
 def train_unfinished_stages(

@@ -1,12 +1,14 @@
 """The fault_tolerance section: replica groups that may fail while the others train on."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import Config
 from titanrun.config.conflict import conflict_error
-from titanrun.config.fields import ReadWhen, numerics, performance
+from titanrun.config.fields import ReadWhen, bookkeeping, numerics, performance
 from titanrun.config.types import (
     Fraction,
     NonNegativeFloat,
@@ -14,6 +16,7 @@ from titanrun.config.types import (
     PositiveFloat,
     PositiveInt,
     Text,
+    validate_word,
 )
 
 ENABLED = ReadWhen(
@@ -22,6 +25,16 @@ ENABLED = ReadWhen(
     "is false",
     "set fault_tolerance.enable: true, or remove it",
     values=(True,),
+)
+OWN_LIGHTHOUSE = (
+    ENABLED,
+    ReadWhen(
+        "shared-lighthouses-have-their-own-times",
+        ".lighthouse",
+        "names one that is not started here",
+        "start the lighthouse with --heartbeat_timeout_ms, and remove it",
+        values=(None,),
+    ),
 )
 SYNCED = (
     ENABLED,
@@ -54,6 +67,23 @@ COUNTED = (
     ),
 )
 QUANTIZED_SUMS = "groups that communicate over NCCL"
+LIGHTHOUSE_EXAMPLE = "http://node-0:29510"
+
+
+def validate_lighthouse(text: str) -> str:
+    """Validate the address of a lighthouse: `http://HOST:PORT`."""
+    address = urlsplit(validate_word(text))
+    try:
+        port = address.port
+    except ValueError:
+        port = None
+    if text.lower() != f"http://{address.hostname}:{port}" or not port:
+        context = {"help": f"write it as {LIGHTHOUSE_EXAMPLE}"}
+        raise PydanticCustomError("a_lighthouse", "not the address of a lighthouse", context)
+    return text
+
+
+LighthouseAddress: TypeAlias = Annotated[str, AfterValidator(validate_lighthouse)]
 
 
 class FaultToleranceConfig(Config):
@@ -64,6 +94,16 @@ class FaultToleranceConfig(Config):
     no sequence from a step: the step is repeated by the others."""
     group_size: PositiveInt = performance(2, unit="groups", resume=True, read_when=ENABLED)
     """Replica groups. Each has launch.nproc_per_node ranks."""
+    replica_id: NonNegativeInt | None = bookkeeping(
+        None, resume=True, read_when=ENABLED, examples=[0]
+    )
+    """Group that this command starts, from 0, where each group is on a machine of its own. null:
+    the command starts all groups on this machine."""
+    lighthouse: LighthouseAddress | None = bookkeeping(
+        None, resume=True, read_when=ENABLED, examples=[LIGHTHOUSE_EXAMPLE]
+    )
+    """Address at which groups on several machines find each other. null: the command starts a
+    lighthouse on this machine."""
     min_replica_size: PositiveInt = performance(1, unit="groups", resume=True, read_when=ENABLED)
     """Groups that a step needs. With fewer, the others wait."""
     process_group_timeout_ms: PositiveInt = performance(
@@ -80,7 +120,7 @@ class FaultToleranceConfig(Config):
     )
     """Longest time that a step waits for a group that is alive and not ready, as during a save."""
     heartbeat_timeout_ms: PositiveInt = performance(
-        5000, unit="milliseconds", resume=True, read_when=ENABLED
+        5000, unit="milliseconds", resume=True, read_when=OWN_LIGHTHOUSE
     )
     """Time without a sign of life after which a group counts as lost."""
     semi_sync_method: Literal["local_sgd", "diloco"] | None = numerics(None, read_when=ENABLED)
@@ -126,6 +166,16 @@ class FaultToleranceConfig(Config):
     def extra(self) -> str | None:
         """Extra of titanrun with the package that the groups need, None if there are none."""
         return "torchft" if self.enable else None
+
+    @model_validator(mode="after")
+    def check_replica_id(self) -> Self:
+        """Require a number below group_size, counted from 0."""
+        if self.replica_id is not None and self.replica_id >= self.group_size:
+            message = f"replica_id {self.replica_id} is not below group_size {self.group_size}"
+            raise conflict_error(
+                message, "replica_id", "group_size", hint=f"use 0 to {self.group_size - 1}"
+            )
+        return self
 
     @model_validator(mode="after")
     def check_waiting_times(self) -> Self:

@@ -24,12 +24,11 @@ from titanrun.distributed.rank_env import RankInfo, set_variable_default
 from titanrun.distributed.state_server import StateServer
 from titanrun.distributed.step_attempt import StepAttempt
 
-# all groups of a run are on one machine: nothing listens on another interface
-HOST = "127.0.0.1"
 BUCKET_BYTES = 64 << 20
 QUORUM_RETRIES = 30
 TORCHFT_LOGGERS = ("torchft", "torchft_quorums", "torchft_commits", "torchft_errors")
 HELP_LIGHTHOUSE = "read the log of the launcher; the same command resumes the run"
+HELP_SHARED_LIGHTHOUSE = "start it again at its address; the same command resumes the run"
 
 
 class ReplicaGroups:
@@ -61,14 +60,21 @@ class ReplicaGroups:
         self._states.append((name, load, save))
 
     def open(self, step: int) -> None:
-        """Join the other groups with a state of `step`. The process must be ready to train."""
+        """Join the other groups with a state of `step`. The process must be ready to train.
+
+        Raises:
+            ProblemsFound: the lighthouse does not answer.
+        """
         timeout = timedelta(milliseconds=self._config.process_group_timeout_ms)
+        quorum_timeout = timedelta(milliseconds=self._config.quorum_timeout_ms)
+        # the launcher names the one interface on which this group listens
+        host = self._rank_info.store_host
         silence_torchft()
         if self._group_store is None:
             self._group_store = self._serve_store(timeout)
         # torchft reports to no collector of measurements
         set_variable_default("TORCHFT_USE_OTEL", "false")
-        with bind_manager_server(HOST):
+        with bind_manager_server(host), self._name_lighthouse("no lighthouse"):
             self._manager = torchft.Manager(
                 pg=torchft.ProcessGroupGloo(timeout=timeout),
                 load_state_dict=None,
@@ -76,15 +82,17 @@ class ReplicaGroups:
                 min_replica_size=self._config.min_replica_size,
                 use_async_quorum=False,
                 timeout=timeout,
-                quorum_timeout=timedelta(milliseconds=self._config.quorum_timeout_ms),
+                quorum_timeout=quorum_timeout,
+                # of the lighthouse too, which may start later than this group
+                connect_timeout=quorum_timeout,
                 rank=self._rank_info.rank,
                 world_size=self._rank_info.world_size,
-                store_addr=self._rank_info.store_host,
+                store_addr=host,
                 store_port=self._rank_info.store_port,
                 lighthouse_addr=self._rank_info.lighthouse,
                 replica_id=f"titanrun_{self.group}",
-                hostname=HOST,
-                checkpoint_transport=StateServer(HOST, timeout),
+                hostname=host,
+                checkpoint_transport=StateServer(host, timeout),
                 # without one, a quorum that a lighthouse was lost in ends with its time limit
                 quorum_retries=QUORUM_RETRIES,
                 # weights follow from the seed or a checkpoint
@@ -105,16 +113,8 @@ class ReplicaGroups:
         """
         assert self._manager is not None, "the groups are not open"
         self._has_healed = False
-        try:
+        with self._name_lighthouse("no quorum"):
             self._manager.start_quorum()
-        except (RuntimeError, TimeoutError) as error:
-            reason = str(error).splitlines()[0]
-            raise problem_error(
-                "internal",
-                f"no quorum of replica groups at {self._rank_info.lighthouse}: {reason}",
-                path=("fault_tolerance",),
-                hint=HELP_LIGHTHOUSE,
-            ) from error
         index = self._manager.participating_rank()
         assert index is not None, "with a synchronous quorum every group takes part"
         return StepAttempt(
@@ -181,6 +181,20 @@ class ReplicaGroups:
         if self._manager is not None:
             self._manager.shutdown(wait=False)
             self._manager = None
+
+    @contextmanager
+    def _name_lighthouse(self, missing: str) -> Iterator[None]:
+        """Raise a failure of the block as a problem that names the lighthouse."""
+        try:
+            yield
+        except (RuntimeError, TimeoutError) as error:
+            reason = str(error).splitlines()[0]
+            raise problem_error(
+                "internal",
+                f"{missing} of replica groups at {self._rank_info.lighthouse}: {reason}",
+                path=("fault_tolerance",),
+                hint=HELP_LIGHTHOUSE if self._config.lighthouse is None else HELP_SHARED_LIGHTHOUSE,
+            ) from error
 
     def _mark_healed(self, told: object) -> None:
         self._has_healed = True

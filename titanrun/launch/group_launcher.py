@@ -1,23 +1,29 @@
-"""Replica groups of a run on this machine: their lighthouse, and a restart of each that fails."""
+"""Replica groups of a run on this machine: a restart of each that fails.
+
+All groups of the run, with their lighthouse, or the one of this machine.
+"""
 
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.json_text import parse_json
-from titanrun.config.problems import problem_error
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.host_address import LOOPBACK, HostAddress, find_own_address
 from titanrun.launch.launch_env import GroupPlace, get_environment
 from titanrun.launch.launcher_log import log_line
+from titanrun.launch.lighthouse_process import AnyLighthouse, Lighthouse, SharedLighthouse
 from titanrun.launch.local_launcher import is_restartable, log_note
 from titanrun.launch.worker_processes import (
     EXIT_PREEMPTED,
@@ -32,15 +38,20 @@ from titanrun.launch.worker_processes import (
     listen_for_rendezvous,
     record_failure_status,
     report_first_failure,
-    set_parent_death_signal,
+    restore_signal_mask,
     spawn_worker,
 )
 from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty
-from titanrun.recipe.rundir.run_lock import lock_run_directory
+from titanrun.recipe.rundir.run_lock import (
+    hold_opening,
+    is_in_use,
+    lock_run_directory,
+    share_run_directory,
+)
 from titanrun.recipe.rundir.run_notification import run_notify_command
 
-LIGHTHOUSE = "titanrun.worker.lighthouse"
 EXIT_INTERNAL = 70
+POLL_SECONDS = 0.5
 
 
 def start_replica_groups(
@@ -56,94 +67,64 @@ def start_replica_groups(
     `command` starts a worker.
 
     Raises:
-        ProblemsFound: another process writes into the run directory.
+        ProblemsFound: another process writes into the run directory, or the lighthouse is unknown.
     """
     drain_console()
-    run_dir = resolved.parent
+    run_dir, own = resolved.parent, find_group_address(config)
     (run_dir / "logs").mkdir(exist_ok=True)
     signal.signal(signal.SIGCHLD, do_nothing)
-    with lock_run_directory(run_dir), TemporaryDirectory(prefix="titanrun-") as folder:
-        lighthouse = Lighthouse(config, run_dir / "logs" / "lighthouse.log")
-        groups = [
-            ReplicaGroup(
-                number,
-                launch.max_restarts,
-                resolved=resolved,
-                num_workers=processes,
-                num_groups=config.group_size,
-                reports=Path(folder),
-                command=command,
-            )
-            for number in range(config.group_size)
-        ]
+    with lock_for_groups(run_dir, config), TemporaryDirectory(prefix="titanrun-") as folder:
+        lighthouse = build_lighthouse(config, run_dir)
+        build = partial(
+            ReplicaGroup,
+            max_restarts=launch.max_restarts,
+            resolved=resolved,
+            num_workers=processes,
+            reports=Path(folder),
+            command=command,
+            own=own,
+        )
+        numbers = range(config.group_size) if config.replica_id is None else [config.replica_id]
+        count = len(numbers)
+        groups = [build(number, index=i, num_groups=count) for i, number in enumerate(numbers)]
         try:
-            code = GroupMonitor(groups, lighthouse, config.min_replica_size, run_dir).run()
+            code = build_monitor(groups, lighthouse, config, launch.max_restarts, run_dir).run()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for group in groups:
                 group.kill()
             lighthouse.kill()
-    report_end(run_dir, code)
+        if config.replica_id is None:
+            report_end(run_dir, code)
+    if config.replica_id is not None:
+        with hold_opening(run_dir):
+            # the last of the machines reports the end of the run
+            if not is_in_use(run_dir):
+                report_end(run_dir, code)
     return code
 
 
-class Lighthouse:
-    """Process at which the groups find each other, replaced if it ends.
-
-    Args:
-        config: the section of the recipe.
-        log: file for its messages.
-    """
-
-    def __init__(self, config: FaultToleranceConfig, log: Path) -> None:
-        self._config, self._log = config, log
-        self._process: subprocess.Popen[str] | None = None
-        self.address = ""
-
-    def start(self) -> None:
-        """Start it, at its former port if it had one."""
-        port = int(self.address.rpartition(":")[2] or 0)
-        with self._log.open("ab") as output, restore_signal_mask():
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", LIGHTHOUSE, *build_lighthouse_arguments(self._config, port)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                process_group=0,
-                preexec_fn=set_parent_death_signal if sys.platform == "linux" else None,
-            )
-        assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
-        if not self.address:
-            raise problem_error(
-                "internal",
-                "the lighthouse of the replica groups did not start",
-                path=("fault_tolerance",),
-                hint=f"see {self._log}",
-            )
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is not running."""
-        return self._process is None or self._process.poll() is not None
-
-    def kill(self) -> None:
-        """End it, and wait for its end."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+def build_lighthouse(config: FaultToleranceConfig, run_dir: Path) -> AnyLighthouse:
+    """Build the lighthouse of a run, not started, or what stands for that of several machines."""
+    if config.lighthouse is None:
+        return Lighthouse(config, run_dir / "logs" / "lighthouse.log")
+    return SharedLighthouse(config.lighthouse)
 
 
-def build_lighthouse_arguments(config: FaultToleranceConfig, port: int) -> list[str]:
-    """Build the arguments of `titanrun.worker.lighthouse`. Port 0 is a free one."""
-    numbers = (
-        port,
-        config.min_replica_size,
-        config.join_timeout_ms,
-        config.heartbeat_timeout_ms,
-    )
-    return [str(number) for number in numbers]
+def find_group_address(config: FaultToleranceConfig) -> HostAddress:
+    """Return where groups of this machine listen for the others: where they see the lighthouse."""
+    if config.lighthouse is None:
+        return LOOPBACK
+    address = urlsplit(config.lighthouse)
+    assert address.hostname is not None and address.port is not None
+    return find_own_address(address.hostname, address.port)
+
+
+def lock_for_groups(run_dir: Path, config: FaultToleranceConfig) -> AbstractContextManager[None]:
+    """Lock the run directory, or this machine's group of a run on several machines."""
+    if config.replica_id is None:
+        return lock_run_directory(run_dir)
+    return share_run_directory(run_dir, config.replica_id)
 
 
 @dataclass(slots=True)
@@ -155,18 +136,22 @@ class ReplicaGroup:
         max_restarts: restarts without a new step after which it is given up.
         resolved: path of resolved.yaml.
         num_workers: ranks of the group.
-        num_groups: groups of the run.
+        index: its number among the groups of this launcher.
+        num_groups: groups of this launcher.
         reports: folder of the failure reports of its ranks.
         command: starts a worker, with the path of resolved.yaml behind it.
+        own: where the group listens for the others.
     """
 
     number: int
     max_restarts: int
     resolved: Path
     num_workers: int
+    index: int
     num_groups: int
     reports: Path
     command: Sequence[str]
+    own: HostAddress = LOOPBACK
     workers: list[WorkerProcess] = field(default_factory=list)
     exit_code: int | None = None
     _num_restarts: int = 0
@@ -175,9 +160,9 @@ class ReplicaGroup:
     def start(self, lighthouse: str) -> None:
         """Start its workers."""
         self.workers, self.exit_code = [], None
-        place = GroupPlace(self.number, self.num_groups, lighthouse)
+        place = GroupPlace(self.number, self.index, self.num_groups, lighthouse, self.own)
         command = [*self.command, str(self.resolved)]
-        with restore_signal_mask(), listen_for_rendezvous() as meeting:
+        with restore_signal_mask(), listen_for_rendezvous(self.own.address) as meeting:
             for rank in range(self.num_workers):
                 for report in self.reports.glob(f"group-{self.number}-rank-{rank}.json"):
                     report.unlink()
@@ -231,12 +216,17 @@ class GroupMonitor:
         lighthouse: their lighthouse.
         min_groups: groups without which no step is trained.
         run_dir: run directory.
+        save_seconds: how long a group of another machine may take for the last save. None: there
+            is no other machine.
+        num_returns: how often a group that has finished comes back where that save is missing.
     """
 
     groups: Sequence[ReplicaGroup]
-    lighthouse: Lighthouse
+    lighthouse: AnyLighthouse
     min_groups: int
     run_dir: Path
+    save_seconds: float | None = None
+    num_returns: int = 0
     _num_interrupts: int = 0
     _is_stopping: bool = False
     _has_time_limit: bool = False
@@ -250,8 +240,12 @@ class GroupMonitor:
         for group in self.groups:
             group.start(self.lighthouse.address)
         while True:
-            self._poll()
+            # while a process is started, the end of another one is not signaled
+            while self._poll():
+                pass
             if not self._running_groups:
+                if self._return_for_last_save():
+                    continue
                 return self._get_exit_code()
             self._handle_signal(signal.Signals(signal.sigwait(list_monitored_signals())))
 
@@ -259,9 +253,13 @@ class GroupMonitor:
     def _running_groups(self) -> list[ReplicaGroup]:
         return [group for group in self.groups if group.exit_code is None]
 
-    def _poll(self) -> None:
-        """Replace what has ended, and limit the time of groups that have lost a rank."""
-        if self.lighthouse.has_ended:
+    def _poll(self) -> bool:
+        """Replace what has ended, and limit the time of groups that have lost a rank.
+
+        Return whether something was started.
+        """
+        has_started = self.lighthouse.has_ended
+        if has_started:
             log_note("the lighthouse of the replica groups ended: starting it again")
             self.lighthouse.start()
         before = self._running_groups
@@ -271,17 +269,18 @@ class GroupMonitor:
             signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         for group in before:
             if group.exit_code not in (None, 0, EXIT_PREEMPTED) and not self._is_stopping:
-                self._replace(group)
+                has_started = self._replace(group) or has_started
+        return has_started
 
-    def _replace(self, group: ReplicaGroup) -> None:
-        """Start a failed group again, or give up where too few are left."""
+    def _replace(self, group: ReplicaGroup) -> bool:
+        """Start a failed group again and return True, or give up where too few are left."""
         if group.take_restart():
             group.start(self.lighthouse.address)
             # those that finished before the last checkpoint was saved are needed for a step again
             for other in self.groups if not has_run_finished(self.run_dir) else ():
                 if other.exit_code == 0:
                     other.start(self.lighthouse.address)
-            return
+            return True
         log_note(f"replica group {group.number} is lost")
         self._first_lost_code = self._first_lost_code or group.exit_code
         ended = [other for other in self.groups if other.exit_code not in (None, 0)]
@@ -289,6 +288,30 @@ class GroupMonitor:
             self._is_stopping = True
             for other in self._running_groups:
                 other.send_signal(signal.SIGKILL)
+        return False
+
+    def _return_for_last_save(self) -> bool:
+        """Start groups that finished again if another machine's has not saved the last step.
+
+        Return whether they run again.
+        """
+        finished = [group for group in self.groups if group.exit_code == 0]
+        if self.save_seconds is None or not finished:
+            return False
+        end = time.monotonic() + self.save_seconds
+        while not has_run_finished(self.run_dir):
+            if self._is_stopping or time.monotonic() >= end:
+                break
+            number = signal.sigtimedwait(list_monitored_signals(), POLL_SECONDS)
+            if number is not None:
+                self._handle_signal(signal.Signals(number.si_signo))
+        if has_run_finished(self.run_dir) or self._is_stopping or not self.num_returns:
+            return False
+        self.num_returns -= 1
+        for group in finished:
+            log_note(f"the last step is not saved: starting replica group {group.number} again")
+            group.start(self.lighthouse.address)
+        return True
 
     def _handle_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGALRM:
@@ -311,9 +334,21 @@ class GroupMonitor:
             return 0
         if EXIT_PREEMPTED in codes:
             return EXIT_PREEMPTED
-        code = self._first_lost_code or next((code for code in codes if code), EXIT_INTERNAL)
-        record_failure_status(self.run_dir, code)
-        return code
+        return self._first_lost_code or next((code for code in codes if code), EXIT_INTERNAL)
+
+
+def build_monitor(
+    groups: Sequence[ReplicaGroup],
+    lighthouse: AnyLighthouse,
+    config: FaultToleranceConfig,
+    max_restarts: int,
+    run_dir: Path,
+) -> GroupMonitor:
+    """Build the monitor of all groups of a run, or of the one of this machine."""
+    if config.replica_id is None:
+        return GroupMonitor(groups, lighthouse, config.min_replica_size, run_dir)
+    seconds = config.join_timeout_ms / 1000
+    return GroupMonitor(groups, lighthouse, 1, run_dir, seconds, max_restarts)
 
 
 def has_run_finished(run_dir: Path) -> bool:
@@ -344,7 +379,9 @@ def parse_event(line: str) -> dict[str, Any]:
 
 
 def report_end(run_dir: Path, code: int) -> None:
-    """Run the notify command at the end of the run."""
+    """Record a failure in status.json, and run the notify command at the end of the run."""
+    if code not in (0, EXIT_PREEMPTED):
+        record_failure_status(run_dir, code)
     status = read_json_or_empty(run_dir / STATUS)
     states = {0: "finished", EXIT_PREEMPTED: "preempted"}
     warning = run_notify_command(
@@ -357,13 +394,3 @@ def report_end(run_dir: Path, code: int) -> None:
     )
     if warning is not None:
         log_line(warning, level="warning")
-
-
-@contextmanager
-def restore_signal_mask() -> Iterator[None]:
-    """Within the block, block only what a new process has to unblock when it has handlers."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, list_run_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.config.trust import TRUST_VARIABLE
+from titanrun.launch.host_address import LOOPBACK, HostAddress
 from titanrun.launch.host_info import count_usable_cores
 from titanrun.recipe.rundir.run_notification import NOTIFY_VARIABLE
 
@@ -96,16 +97,23 @@ def build_threads_environment(num_workers: int) -> dict[str, str]:
 
 
 def build_worker_environment(
-    rank: int, num_workers: int, *, port: int, failure_file: Path
+    rank: int,
+    num_workers: int,
+    *,
+    host: str = LOOPBACK.address,
+    interface: str | None = LOOPBACK.interface,
+    port: int,
+    failure_file: Path,
 ) -> dict[str, str]:
     """Build the environment of one of `num_workers` workers on this machine.
 
-    It contains torchrun's variables and the path of the file for a failure report.
+    It contains torchrun's variables and the path of the file for a failure report. `host` is an
+    address of this machine, on `interface` if that is known.
     """
     defaults = {}
-    if sys.platform == "linux":
+    if interface is not None:
         # gloo would look up the host name, which fails on many laptops
-        defaults["GLOO_SOCKET_IFNAME"] = "lo"
+        defaults["GLOO_SOCKET_IFNAME"] = interface
     places = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -113,7 +121,7 @@ def build_worker_environment(
         "LOCAL_WORLD_SIZE": num_workers,
         "MASTER_PORT": port,
     }
-    told = {"MASTER_ADDR": "127.0.0.1", "TITANRUN_FAILURE_FILE": str(failure_file)}
+    told = {"MASTER_ADDR": host, "TITANRUN_FAILURE_FILE": str(failure_file)}
     return {
         **defaults,
         **build_threads_environment(num_workers),
@@ -124,11 +132,21 @@ def build_worker_environment(
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """Replica group of a worker, and the lighthouse at which the groups find each other."""
+    """Replica group of a worker, and how it finds the other groups.
+
+    Args:
+        group: number of the group.
+        index: its number among the groups of this launcher.
+        num_groups: groups of this launcher.
+        lighthouse: address at which the groups find each other.
+        own: where this machine listens for the other groups.
+    """
 
     group: int
+    index: int
     num_groups: int
     lighthouse: str
+    own: HostAddress = LOOPBACK
 
 
 def build_group_environment(place: GroupPlace, rank: int, num_workers: int) -> dict[str, str]:
@@ -139,9 +157,9 @@ def build_group_environment(place: GroupPlace, rank: int, num_workers: int) -> d
         rank: rank in the group.
         num_workers: ranks of the group.
     """
-    index = place.group * num_workers + rank
+    index = place.index * num_workers + rank
     variables = {
-        # the accelerators of the machine are shared out among all groups
+        # the accelerators of the machine are shared out among its groups
         "LOCAL_RANK": str(index),
         "LOCAL_WORLD_SIZE": str(place.num_groups * num_workers),
         "OMP_NUM_THREADS": build_threads_environment(place.num_groups * num_workers)[
@@ -152,7 +170,7 @@ def build_group_environment(place: GroupPlace, rank: int, num_workers: int) -> d
         # each step would be a line of torchft's servers
         "RUST_LOG": os.environ.get("RUST_LOG", "error"),
     }
-    return variables if place.group == 0 else {**variables, "TITANRUN_QUIET": "1"}
+    return variables if place.index == 0 else {**variables, "TITANRUN_QUIET": "1"}
 
 
 def build_node_environment(

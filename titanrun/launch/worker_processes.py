@@ -18,6 +18,7 @@ from types import FrameType
 
 from titanrun.distributed.spec.rank_files import build_file_stem
 from titanrun.distributed.spec.run_signals import list_run_signals
+from titanrun.launch.host_address import LOOPBACK
 from titanrun.launch.launch_env import (
     GroupPlace,
     build_group_environment,
@@ -186,9 +187,9 @@ def run_workers(
 
 
 @contextmanager
-def listen_for_rendezvous() -> Iterator[socket.socket]:
+def listen_for_rendezvous(host: str = LOOPBACK.address) -> Iterator[socket.socket]:
     """Open a listening socket for the first worker, so that no other process takes its port."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
+    with socket.create_server((host, 0), backlog=1024) as server:
         yield server
 
 
@@ -209,12 +210,18 @@ def spawn_worker(
     failure_file = folder / f"{stem}.json"
     log = Path(command[-1]).parent / "logs" / f"{stem}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    own = LOOPBACK if place is None else place.own
     variables = build_worker_environment(
-        rank, num_workers, port=rendezvous_socket.getsockname()[1], failure_file=failure_file
+        rank,
+        num_workers,
+        host=own.address,
+        interface=own.interface,
+        port=rendezvous_socket.getsockname()[1],
+        failure_file=failure_file,
     )
     if place is not None:
         variables |= build_group_environment(place, rank, num_workers)
-    has_console = rank == 0 and not group
+    has_console = rank == 0 and (place is None or place.index == 0)
     if rank == 0:
         variables["TITANRUN_STORE_SOCKET"] = str(rendezvous_socket.fileno())
     with log.open("ab") as output:
@@ -321,3 +328,17 @@ def report_failure(run_dir: Path, exit_code: int, text: str) -> None:
     )
     if untold is not None:
         log_line(untold, level="warning")
+
+
+@contextmanager
+def restore_signal_mask() -> Iterator[None]:
+    """Within the block, block only what a new process has to unblock when it has handlers.
+
+    And the alarm, which has no handler and would end this process.
+    """
+    blocked = [*list_run_signals(), signal.SIGALRM]
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -309,7 +309,8 @@ FAULT_TOLERANCE = (
     ignore_key(
         "fault_tolerance.replica_id",
         0,
-        "one titanrun train starts all groups and numbers them",
+        "one titanrun train starts all groups on this machine and numbers them; where each is on a "
+        "machine of its own, set fault_tolerance.replica_id and fault_tolerance.lighthouse",
         needs=(GROUPS,),
     ),
     keep_key(

@@ -7,6 +7,7 @@ from titanrun.components.optimizers.config import ScheduleFreeAdamWConfig
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import format_path
 from titanrun.config.types import AUTO
+from titanrun.distributed.fault_tolerance_config import LIGHTHOUSE_EXAMPLE
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.recipe.recipe import Recipe
@@ -15,6 +16,8 @@ from titanrun.recipe.rules.streams import iter_streams
 
 ENABLE: DataPath = ("fault_tolerance", "enable")
 GROUP_SIZE: DataPath = ("fault_tolerance", "group_size")
+LIGHTHOUSE: DataPath = ("fault_tolerance", "lighthouse")
+REPLICA_ID: DataPath = ("fault_tolerance", "replica_id")
 BATCH: DataPath = ("training", "global_batch_size")
 LOSSES = (CrossEntropyConfig, ChunkedCrossEntropyConfig)
 
@@ -115,9 +118,10 @@ def replica_groups_are_built_for_it(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("replica-groups-are-on-one-machine")
 def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
-    """Require launch: local on one machine with replica groups.
+    """Require launch: local with replica groups, and each group on one machine.
 
-    The launcher of this machine starts the groups, their lighthouse, and what has failed.
+    The launcher of a machine starts its groups and what has failed: all of the run with their
+    lighthouse, or with fault_tolerance.replica_id one.
     """
     if not run.fault_tolerance.enable:
         return
@@ -125,15 +129,42 @@ def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(
             f"launch {run.launch.name} does not start replica groups",
             (("launch", "name"), ENABLE),
-            hint="use launch: local, or set fault_tolerance.enable: false",
+            hint="use launch: local, on several machines with fault_tolerance.replica_id, or set "
+            "fault_tolerance.enable: false",
             code="not-built",
         )
     elif run.launch.nnodes > 1:
         yield RuleViolation(
-            f"replica groups are on one machine, but launch.nnodes is {run.launch.nnodes}",
+            f"a replica group is on one machine, but launch.nnodes is {run.launch.nnodes}",
             (("launch", "nnodes"), ENABLE),
-            hint="set launch.nnodes: 1",
+            hint="set launch.nnodes: 1; several machines have a group each with "
+            "fault_tolerance.replica_id",
             code="not-built",
+        )
+
+
+@rule("replica-groups-meet-at-a-lighthouse")
+def replica_groups_meet_at_a_lighthouse(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a number and a lighthouse of a group that has a machine of its own.
+
+    The command on each machine says which group it starts (replica_id), and where all of them meet
+    (lighthouse). Without both, one command starts all groups on this machine, and a lighthouse.
+    """
+    config = run.fault_tolerance
+    if not config.enable or (config.replica_id is None) == (config.lighthouse is None):
+        return
+    if config.lighthouse is None:
+        yield RuleViolation(
+            f"fault_tolerance.replica_id is {config.replica_id}, but there is no lighthouse",
+            (REPLICA_ID, LIGHTHOUSE),
+            hint=f"set fault_tolerance.lighthouse, such as {LIGHTHOUSE_EXAMPLE}, or remove "
+            "replica_id",
+        )
+    else:
+        yield RuleViolation(
+            "fault_tolerance.lighthouse is set, but not which group this machine starts",
+            (LIGHTHOUSE, REPLICA_ID),
+            hint="set fault_tolerance.replica_id, from 0, or remove lighthouse",
         )
 
 
@@ -194,16 +225,26 @@ def replica_groups_share_the_batch(run: Recipe, ranks: int | None) -> Iterator[R
 def replica_groups_trust_this_machine(run: Recipe) -> Iterator[RuleViolation]:
     """Warn that the servers of replica groups check nobody.
 
-    The lighthouse and the groups listen on 127.0.0.1 only, and torchft has no authentication: every
-    process of this machine can stop the run, or send it gradients. Weights go to a group that
-    returns at an address that holds a random token, and are read as tensors, never as code.
+    torchft has no authentication: every process that reaches the lighthouse and the groups can stop
+    the run, or send it gradients. The groups listen on 127.0.0.1 only, or on the one interface that
+    leads to fault_tolerance.lighthouse. Weights go to a group that returns at an address that holds
+    a random token, and are read as tensors, never as code.
     """
-    if run.fault_tolerance.enable:
-        yield RuleViolation(
-            "the servers of replica groups listen on 127.0.0.1 without authentication: every user "
-            "of this machine can disturb the run",
-            (ENABLE,),
-            hint="train where you trust all users; see SECURITY.md",
-            code="usage",
-            severity="warning",
-        )
+    config = run.fault_tolerance
+    if not config.enable:
+        return
+    if config.lighthouse is None:
+        where, who = "on 127.0.0.1", "every user of this machine"
+        hint = "train where you trust all users; see SECURITY.md"
+    else:
+        where = "on the interface that leads to the lighthouse"
+        who = "everybody in its network"
+        hint = "use a private network of machines that you trust; see SECURITY.md"
+    yield RuleViolation(
+        f"the servers of replica groups listen {where} without authentication: {who} can disturb "
+        "the run",
+        (ENABLE,) if config.lighthouse is None else (LIGHTHOUSE, ENABLE),
+        hint=hint,
+        code="usage",
+        severity="warning",
+    )

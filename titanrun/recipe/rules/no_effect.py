@@ -59,6 +59,9 @@ DOCUMENTATION = {
     "themselves, and nothing else of rl.fleet is read. Set it, or remove the rest.",
     "limits-need-bad-files": "max_bad_files bounds how many damaged files of a stream are skipped. "
     "Set bad_files: skip, or remove the limit.",
+    "shared-lighthouses-have-their-own-times": "With fault_tolerance.lighthouse the groups meet at "
+    "a lighthouse that somebody started, and its options say after which time a group counts as "
+    "lost. Remove the setting.",
     "settings-need-replica-groups": "While fault_tolerance.enable is false, the run has one group, "
     "and nothing else in the section is read. Enable it, or remove the rest.",
     "settings-need-semi-sync": "Without fault_tolerance.semi_sync_method the groups agree on every "

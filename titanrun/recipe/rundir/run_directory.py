@@ -41,6 +41,7 @@ from titanrun.recipe.rundir.checkpoint_lookup import (
 from titanrun.recipe.rundir.run_files import (
     LOCK,
     METRICS,
+    OPENING,
     RESOLVED,
     RUNS,
     SOURCES,
@@ -90,7 +91,7 @@ def select_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
         raise problem_error(
             "file", f"'{path}' is a file, not a folder", path=("dump_folder",), origin=origin
         )
-    if not path.exists() or not any(path.iterdir()):
+    if not path.exists() or all(file.name in (LOCK, OPENING) for file in path.iterdir()):
         check_checkpoints_match_recipe(resolved.run)
         return RunDirectory(path, "new")
     check_no_links_outside(path, resolved.run)

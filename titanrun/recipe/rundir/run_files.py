@@ -20,6 +20,8 @@ STATUS = "status.json"
 METRICS = "metrics.jsonl"
 TAGS = "tags.json"
 LOCK = ".lock"
+# held while one of several launchers opens the run directory
+OPENING = ".opening"
 RUNS = "runs"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from titanrun.config.problems import Problem, ProblemsFound
-from titanrun.recipe.rundir.run_files import LOCK, STATUS, read_json_or_empty
+from titanrun.recipe.rundir.run_files import LOCK, OPENING, STATUS, read_json_or_empty
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +29,59 @@ def lock_run_directory(run_dir: Path) -> Iterator[None]:
     """
     with (run_dir / LOCK).open("a") as file:
         os.register_at_fork(after_in_child=file.close)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ProblemsFound([build_run_in_use_problem(run_dir)]) from error
-        except OSError as error:
-            log.warning(
-                "cannot lock %s (%s): a second process could write into it",
-                run_dir,
-                error.strerror,
-            )
+        if not take_lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            raise ProblemsFound([build_run_in_use_problem(run_dir)])
         yield
+
+
+@contextmanager
+def share_run_directory(run_dir: Path, group: int) -> Iterator[None]:
+    """Lock one replica group of a run on several machines within the block.
+
+    Each machine shares the lock of the run directory, so that none has it alone.
+
+    Raises:
+        ProblemsFound: another process trains this group, or writes into the run directory alone.
+    """
+    # shared files are locked for reading, where their server knows locks
+    with (run_dir / LOCK).open("a+") as shared, (run_dir / f"{LOCK}-{group}").open("a") as own:
+        for file in (shared, own):
+            os.register_at_fork(after_in_child=file.close)
+        with hold_opening(run_dir):
+            if not take_lock(own, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                raise ProblemsFound([build_group_in_use_problem(run_dir, group)])
+            if not take_lock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                raise ProblemsFound([build_run_in_use_problem(run_dir)])
+        yield
+
+
+@contextmanager
+def hold_opening(run_dir: Path) -> Iterator[None]:
+    """Let one launcher at a time see who trains the run, and write the files of its start."""
+    with (run_dir / OPENING).open("a") as file:
+        take_lock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_in_use(run_dir: Path) -> bool:
+    """Return whether a process trains the run."""
+    with (run_dir / LOCK).open("a") as file:
+        return not take_lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def take_lock(file: IO[str], operation: int) -> bool:
+    """Return whether a lock is taken, or cannot be taken by anybody."""
+    try:
+        fcntl.flock(file, operation)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        log.warning(
+            "cannot lock %s (%s): a second process could write into it",
+            Path(file.name).parent,
+            error.strerror,
+        )
+    return True
 
 
 def build_run_in_use_problem(run_dir: Path) -> Problem:
@@ -54,4 +97,15 @@ def build_run_in_use_problem(run_dir: Path) -> Problem:
         f"'{run_dir}' is in use by {holder}",
         rule="run-in-use",
         hint="wait for it, or use another folder",
+    )
+
+
+def build_group_in_use_problem(run_dir: Path, group: int) -> Problem:
+    """Build the problem of a second process for one replica group."""
+    return Problem(
+        "conflict",
+        f"replica group {group} of '{run_dir}' is trained by another process",
+        ("fault_tolerance", "replica_id"),
+        rule="run-in-use",
+        hint="give each group its own replica_id, from 0",
     )
