@@ -1,5 +1,6 @@
 """Plan as JSON data and as text."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from titanrun.config.pluralize import pluralize
@@ -8,7 +9,11 @@ from titanrun.models.shared.spec.flops import (
     count_parameters,
     flops_per_token,
 )
-from titanrun.recipe.plan.communication import estimate_pipeline_bubble, estimate_traffic
+from titanrun.recipe.plan.communication import (
+    LARGE_BUBBLE,
+    estimate_pipeline_bubble,
+    estimate_traffic,
+)
 from titanrun.recipe.plan.devices import GIB, Device
 from titanrun.recipe.plan.memory_estimate import (
     ERROR_BAND,
@@ -16,6 +21,7 @@ from titanrun.recipe.plan.memory_estimate import (
     estimate_memory,
     sum_bytes,
 )
+from titanrun.recipe.plan.memory_levers import MemorySaving, find_memory_savings
 from titanrun.recipe.plan.plan_layout import PlanLayout
 
 # share of the device's peak: what most runs start with, and what well-tuned dense runs reach
@@ -25,7 +31,11 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
 def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
     """Return all numbers of the plan. Bytes and counts are integers."""
-    run, items = layout.run, estimate_memory(layout, device)
+    run, items, savings = (
+        layout.run,
+        estimate_memory(layout, device),
+        find_savings(layout, device),
+    )
     steps, batch_size = run.training.steps, int(run.training.global_batch_size)
     tokens = batch_size * run.training.seq_len
     flops = flops_per_token(run.model, run.training.seq_len)
@@ -64,7 +74,8 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
         "seconds_per_step": estimate_seconds_per_step(flops * tokens, layout, device),
         "checkpoint_bytes": compute_checkpoint_bytes(layout),
         "checkpoints": count_checkpoints(layout),
-        "warnings": find_plan_warnings(layout, device),
+        "savings": [{"setting": each.setting, "bytes": each.bytes} for each in savings],
+        "warnings": find_plan_warnings(layout, device, savings),
     }
 
 
@@ -92,20 +103,28 @@ def count_checkpoints(layout: PlanLayout) -> int | None:
     return min(written, config.keep_latest_k) if config.keep_latest_k else written
 
 
-def find_plan_warnings(layout: PlanLayout, device: Device) -> list[str]:
+def find_savings(layout: PlanLayout, device: Device) -> list[MemorySaving]:
+    """Return what saves memory, for a run that does not fit or barely does."""
+    share = sum_bytes(estimate_memory(layout, device)) / (device.memory_gib * GIB)
+    return find_memory_savings(layout, device) if share > 1 - ERROR_BAND / 2 else []
+
+
+def find_plan_warnings(
+    layout: PlanLayout, device: Device, savings: Sequence[MemorySaving]
+) -> list[str]:
     """Return warnings for the user."""
     found, need = [], sum_bytes(estimate_memory(layout, device))
     share = need / (device.memory_gib * GIB)
     if share > 1:
         found.append(
             f"does not fit: {need / GIB:,.1f} GiB per rank, but {device.name} has "
-            f"{device.memory_gib:g} GiB; {suggest_memory_saving(layout)}"
+            f"{device.memory_gib:g} GiB; {format_best_saving(savings)}"
         )
     elif share > 1 - ERROR_BAND / 2:
-        found.append(f"barely fits: {share:.0%} of the memory; {suggest_memory_saving(layout)}")
+        found.append(f"barely fits: {share:.0%} of the memory; {format_best_saving(savings)}")
     if layout.teacher is None and layout.run.loss.teacher_path is not None:
         found.append(f"the teacher is not counted: no model in {layout.run.loss.teacher_path}")
-    if estimate_pipeline_bubble(layout) > 0.2:
+    if estimate_pipeline_bubble(layout) > LARGE_BUBBLE:
         found.append(
             f"pipeline ranks are idle {estimate_pipeline_bubble(layout):.0%} of a "
             "step: use more microbatches (a larger local_batch_size)"
@@ -113,22 +132,34 @@ def find_plan_warnings(layout: PlanLayout, device: Device) -> list[str]:
     return found
 
 
-def suggest_memory_saving(layout: PlanLayout) -> str:
-    """Return the cheapest remaining way to reduce memory."""
-    if layout.run.activation_checkpoint.name == "none":
-        return "activation_checkpoint: full keeps one tensor per layer"
-    if layout.run.training.local_batch_size > layout.parallel_dims.pp:
-        return "a smaller local_batch_size keeps fewer activations"
-    if layout.run.activation_checkpoint.name != "full":
-        return "activation_checkpoint: full keeps one tensor per layer"
-    return "use more shards, or tensor, context or pipeline parallelism"
+def format_best_saving(savings: Sequence[MemorySaving]) -> str:
+    """Format the first of the settings that save memory."""
+    if not savings:
+        return "use more shards, or tensor, context or pipeline parallelism"
+    return f"{savings[0].setting} saves {savings[0].bytes / GIB:,.1f} GiB"
+
+
+def format_savings(data: dict[str, Any]) -> list[str]:
+    """Return lines about each setting that saves memory, empty where there is enough."""
+    if not data["savings"]:
+        return []
+    width = max(len(saving["setting"]) for saving in data["savings"])
+    return [
+        "",
+        "saved by one setting alone, the best for its cost first",
+        *(
+            f"  {saving['setting']:<{width}} {-saving['bytes'] / GIB:10,.2f} GiB"
+            for saving in data["savings"]
+        ),
+    ]
 
 
 def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
     """Return the plan of `plan_to_dict` in sections of aligned lines."""
     warnings = (f"warning: {text}" for text in data["warnings"])
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
-    return "\n".join([*lines, "", *format_checkpoint_lines(data), *warnings]).rstrip()
+    lines += ["", *format_checkpoint_lines(data), *warnings, *format_savings(data)]
+    return "\n".join(lines).rstrip()
 
 
 def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
