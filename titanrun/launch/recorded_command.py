@@ -16,14 +16,22 @@ from titanrun.launch.detached_command import COMMAND, EXIT_CODE
 def main() -> int:
     """Run `titanrun` with the arguments after the folder and the descriptor of the lock."""
     folder, lock, *arguments = sys.argv[1:]
-    # with the lock, which stays taken as long as the command runs, whatever ends this process
-    process = subprocess.Popen([*COMMAND, *arguments], pass_fds=[int(lock)])
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        process.send_signal(number)
+        if process is None:
+            early.append(number)
+        else:
+            process.send_signal(number)
 
+    # before there is a command: a signal that ended only this process would leave it alone
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, pass_on)
+    # with the lock, which stays taken as long as the command runs, whatever ends this process
+    process = subprocess.Popen([*COMMAND, *arguments], pass_fds=[int(lock)])
+    for number in early:
+        process.send_signal(number)
     code = process.wait()
     code = code if code >= 0 else 128 - code
     part = Path(folder, f"{EXIT_CODE}.part")
