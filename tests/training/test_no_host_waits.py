@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from titanrun.components.data.document_ids import attach_document_starts
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.lr_schedulers.config import WarmupStableDecayConfig
 from titanrun.components.lr_schedulers.spec.warmup_stable_decay import WarmupStableDecaySchedule
@@ -19,15 +20,32 @@ from titanrun.worker.build.build_parallelism import ParallelizedModel
 
 META = torch.device("meta")
 BF16 = get_precision("float32", "bfloat16")
+FOREACH = "{name: adamw, implementation: foreach}"
 SIZES = "flavor: debugmodel, n_layers: 2"
 CASES = {
     # model, optimizer, loss
-    "llama3": ("{name: llama3, %s}", "{name: adamw, implementation: foreach}", "cross_entropy"),
+    "llama3": ("{name: llama3, %s}", FOREACH, "cross_entropy"),
     "documents": (
         "{name: llama3, %s, attention: {mask: block_causal, documents: eos}}",
         "{name: adamw, state_dtype: bfloat16}",
         "cross_entropy",
     ),
+    "documents of varlen": (
+        "{name: llama3, %s, attention: {backend: varlen, mask: block_causal, documents: eos}}",
+        FOREACH,
+        "cross_entropy",
+    ),
+    "gpt_oss": (
+        "{name: gpt_oss, %s, attention: {backend: sdpa}}",
+        FOREACH,
+        "cross_entropy",
+    ),
+    "deepseek_v3": (
+        "{name: deepseek_v3, %s}",
+        FOREACH,
+        "cross_entropy",
+    ),
+    "llama4": ("{name: llama4, %s}", FOREACH, "cross_entropy"),
     "qwen3 with Muon": ("{name: qwen3, %s}", "{name: muon}", "cross_entropy"),
     "chunks": ("{name: llama3, %s}", "{name: adamw_8bit}", "chunked_cross_entropy"),
 }
@@ -70,7 +88,8 @@ def test_no_step_reads_a_value_of_the_device(case: tuple[str, str, str], tmp_pat
     for step in range(1, 4):
         batch = TokenBatch.from_sequences(torch.randint(2000, (2, 65)))
         if "documents" in case[0]:
-            batch = replace(batch, document_ids=(batch.tokens < 9).cumsum(1))
+            numbered = replace(batch, document_ids=(batch.tokens < 9).cumsum(1))
+            batch = attach_document_starts(numbered) if "varlen" in case[0] else numbered
         out = engine.forward_backward([batch, batch])
         engine.optim_step(
             should_update=lambda norm, step=step, loss=out.loss_sum: guard.should_update(  # type: ignore[misc]

@@ -122,11 +122,16 @@ class UlyssesAttention(nn.Module):
         return self.inner.mask
 
     def build_mask(
-        self, num_queries: int, documents_BT: Tensor | None, *, device: torch.device
+        self,
+        num_queries: int,
+        documents_BT: Tensor | None,
+        *,
+        device: torch.device,
+        **starts: Tensor,
     ) -> Any:
         """Return the mask of whole sequences. `num_queries` counts local tokens of a sequence."""
         return self.inner.build_mask(
-            num_queries * self.sharding.cp_size, documents_BT, device=device
+            num_queries * self.sharding.cp_size, documents_BT, device=device, **starts
         )
 
     def forward(

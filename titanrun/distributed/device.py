@@ -85,6 +85,14 @@ def meets_device_requirement(device: torch.device, requirement: DeviceRequiremen
     return torch.cuda.get_device_capability(device) >= requirement.min_compute_capability
 
 
+def has_compute_capability(device: torch.device, minimum: tuple[int, int]) -> bool:
+    """Return whether an accelerator is new enough.
+
+    So is the meta device, on which steps of an accelerator are traced.
+    """
+    return device.type == "meta" or torch.cuda.get_device_capability(device) >= minimum
+
+
 def format_device(device: torch.device) -> str:
     """Return the device for messages.
 

@@ -95,7 +95,7 @@ class NonFiniteGuard:
     is_enabled: bool = True
     num_later_updates: int = 0
     _steps: list[int] = field(default_factory=list)
-    _values: list[Tensor] = field(default_factory=list)
+    _values: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _last_values: StepValues | None = None
     _inputs: list[Any] = field(default_factory=list)
     _found_inf: Tensor | None = None
@@ -143,7 +143,7 @@ class NonFiniteGuard:
     def record_step(self, step: int, *, loss: Tensor, grad_norm: Tensor) -> None:
         """Record the values of the step without waiting for them."""
         self._steps.append(step)
-        self._values.append(torch.stack((loss, grad_norm)))
+        self._values.append((loss, grad_norm))
 
     def read(self) -> StepValues:
         """Return the values of the last step.
@@ -152,10 +152,12 @@ class NonFiniteGuard:
             NonFiniteError: a deferred step has NaN or infinite values. The first one is reported.
         """
         if self._steps:
-            values = torch.stack(self._values).tolist()
+            # one kernel and one transfer for all steps
+            values = torch.stack([value.float() for pair in self._values for value in pair])
             steps, self._steps, self._values = self._steps, [], []
             inputs, self._inputs, self._found_inf = self._inputs, [], None
-            for index, (step, (loss, norm)) in enumerate(zip(steps, values, strict=True)):
+            pairs = values.view(-1, 2).tolist()
+            for index, (step, (loss, norm)) in enumerate(zip(steps, pairs, strict=True)):
                 self._set_last_values(StepValues(step, loss, norm))
                 if self.last_values.nonfinite_name and self.is_enabled:
                     error = NonFiniteError.from_values(self.last_values)

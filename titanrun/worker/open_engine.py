@@ -303,9 +303,12 @@ def build_default_document_id_fn(recipe: Recipe) -> DocumentIdFn:
     Documents are separated by positions, unless the recipe sets end-of-text tokens.
     """
     attention = getattr(recipe.model, "attention", None)
-    source = attention.documents if isinstance(attention, AttentionConfig) else None
+    source, needs_starts = None, False
+    if isinstance(attention, AttentionConfig):
+        source, needs_starts = attention.documents, attention.backend == "varlen"
     tokenizer = build_tokenizer(recipe) if source == "eos" else None
-    return get_document_id_fn(source, eos_id=None if tokenizer is None else tokenizer.eos_id)
+    eos_id = None if tokenizer is None else tokenizer.eos_id
+    return get_document_id_fn(source, eos_id=eos_id, needs_starts=needs_starts)
 
 
 def get_rl_config(recipe: Recipe) -> RlConfig:

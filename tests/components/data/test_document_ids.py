@@ -71,3 +71,17 @@ def test_a_row_of_one_token_is_one_document(source):
     one = TokenBatch(made.tokens, made.labels, torch.tensor([[0], [3]]), made.loss_mask)
     marked = get_document_id_fn(source, eos_id=END)(one)
     assert marked.tokens.shape == (2, 1) and marked.document_ids.tolist() == [[0], [0]]
+
+
+def test_starts_are_the_columns_of_first_tokens_padded_to_a_power_of_two():
+    marked = get_document_id_fn("eos", eos_id=END, needs_starts=True)(batch())
+    assert marked.document_starts.dtype == torch.int32
+    assert marked.document_starts.tolist() == [[0, 2, 5, 6], [0, 6, 6, 6]]
+    # a row of a split batch keeps its own
+    assert marked.split(1)[1].document_starts.tolist() == [[0, 6, 6, 6]]
+    assert get_document_id_fn("eos", eos_id=END)(batch()).document_starts is None
+    # nothing is read back from an accelerator
+    away = get_document_id_fn("positions", eos_id=END, needs_starts=True)(
+        batch(POSITIONS).to("meta")
+    )
+    assert away.document_starts is None

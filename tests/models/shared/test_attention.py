@@ -244,6 +244,31 @@ def test_varlen_is_called_with_what_this_torch_takes(kernel, kv_heads, name):
     torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_segments_joined_from_starts_are_those_that_the_mask_finds(mask):
+    starts = torch.tensor([[0, 4, 9, TOKENS], [0, TOKENS, TOKENS, TOKENS]], dtype=torch.int32)
+    ends = mask.join_segments(starts, TOKENS)
+    found = mask.compute_segment_starts(2, TOKENS, DOCUMENTS, device=DOCUMENTS.device)
+    assert ends.dtype == torch.int32
+    assert ends.unique().tolist() == [*found.flatten().nonzero().flatten(), 2 * TOKENS]
+    assert (ends.diff() >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["documents", "documents and window", "documents and blocks"])
+def test_empty_segments_change_nothing(name):
+    q, k, v, _ = inputs()
+    mask = MASKS[name]
+    starts = torch.tensor([[0, 4, 9, TOKENS], [0, TOKENS, TOKENS, TOKENS]], dtype=torch.int32)
+    seen = (
+        adapt_varlen_kernel(varlen_attn_of_torch_2_11),
+        mask.join_segments(starts, TOKENS),
+        TOKENS,
+    )
+    out = VarlenAttention(mask, scale=0.3)(q, k, v, seen)
+    expected = by_formula(q.double(), k.double(), v.double(), mask, scale=0.3)
+    torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("queries", [TOKENS, 4])

@@ -1,6 +1,6 @@
 """Document ids of the tokens of a batch, for attention within documents only.
 
-Shapes: N sequences, T tokens of a sequence.
+Shapes: N sequences, T tokens of a sequence, M documents of a sequence at most.
 """
 
 from collections.abc import Callable
@@ -64,12 +64,42 @@ def build_document_ids(is_document_end: Tensor) -> Tensor:
     return torch.cat([first, is_document_end], dim=1).cumsum(dim=1)
 
 
-def get_document_id_fn(source: str | None, *, eos_id: int | None) -> DocumentIdFn:
+def attach_document_starts(batch: TokenBatch) -> TokenBatch:
+    """Set the columns at which documents start, from document ids in host memory.
+
+    Kernels for separate sequences need them, and would make the host wait if they were found on an
+    accelerator. Their number is rounded up to a power of two, so that few shapes occur.
+    """
+    ids_NT = batch.document_ids
+    if ids_NT is None or ids_NT.device.type != "cpu":
+        return batch
+    is_start_NT = torch.ones_like(ids_NT, dtype=torch.bool)
+    is_start_NT[:, 1:] = ids_NT.diff(dim=1) != 0
+    longest = int(is_start_NT.sum(1).max())
+    starts_NM = torch.full(
+        (len(ids_NT), 1 << (longest - 1).bit_length()), ids_NT.size(1), dtype=torch.int32
+    )
+    rows, columns = is_start_NT.nonzero(as_tuple=True)
+    starts_NM[rows, is_start_NT.cumsum(1)[rows, columns] - 1] = columns.to(torch.int32)
+    return replace(batch, document_starts=starts_NM)
+
+
+def get_document_id_fn(
+    source: str | None, *, eos_id: int | None, needs_starts: bool = False
+) -> DocumentIdFn:
     """Return the function that numbers the documents of a batch, by the source in the recipe.
+
+    Args:
+        source: What separates documents. None: nothing.
+        eos_id: End-of-text token of the tokenizer.
+        needs_starts: Whether attention also needs the columns at which documents start.
 
     Raises:
         ProblemsFound: If the source is a token that the tokenizer does not have.
     """
+    if needs_starts:
+        number_documents = get_document_id_fn(source, eos_id=eos_id)
+        return lambda batch: attach_document_starts(number_documents(batch))
     if source is None:
         return skip_document_ids
     if source == "positions":

@@ -77,7 +77,9 @@ class TokenBatch:
 
     `positions` None means 0 to T-1 in each sequence. `extra` holds further values of each token by
     name. `document_ids` number the documents of a sequence, if attention must not cross them.
-    `weights` are the loss weights of the labels, None means equal weights.
+    `weights` are the loss weights of the labels, None means equal weights. `document_starts` [N, M]
+    are the columns at which documents start, in int32 and padded with T, for kernels that take
+    documents as separate sequences.
     """
 
     tokens: Tensor
@@ -87,6 +89,7 @@ class TokenBatch:
     extra: dict[str, Tensor] = field(default_factory=dict)
     document_ids: Tensor | None = None
     weights: Tensor | None = None
+    document_starts: Tensor | None = None
 
     @classmethod
     def from_sequences(cls, sequences: NDArray[np.int64] | Tensor) -> "TokenBatch":
@@ -300,10 +303,11 @@ class TokenBatch:
             self.tokens
         )
         written_out = positions if self.positions is None else self.positions
-        share = replace(self, positions=written_out, document_ids=None)._map_tensors(slice_tensor)
+        alone = replace(self, positions=written_out, document_ids=None, document_starts=None)
+        share = alone._map_tensors(slice_tensor)
         if self.tokens.is_pinned():
             share = share.pin_memory()
-        return replace(share, document_ids=self.document_ids)
+        return replace(share, document_ids=self.document_ids, document_starts=self.document_starts)
 
     def label_mask(self) -> Tensor:
         """Return the mask of the labels that count in the loss, [N, T] bool."""
@@ -325,7 +329,8 @@ class TokenBatch:
 
     def slice_tokens(self, start: int, end: int) -> "TokenBatch":
         """Return the tokens `start` to `end` of each sequence, with their labels."""
-        return replace(self, document_ids=None)._map_tensors(lambda tensor: tensor[:, start:end])
+        alone = replace(self, document_ids=None, document_starts=None)
+        return alone._map_tensors(lambda tensor: tensor[:, start:end])
 
     def _slice_batch(self, start: int, end: int) -> "TokenBatch":
         return self._map_tensors(lambda tensor: tensor[start:end])
@@ -333,9 +338,9 @@ class TokenBatch:
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "TokenBatch":
         positions = None if self.positions is None else change(self.positions)
         extra = {name: change(tensor) for name, tensor in self.extra.items()}
-        documents, weights = (
+        documents, weights, starts = (
             None if of_each is None else change(of_each)
-            for of_each in (self.document_ids, self.weights)
+            for of_each in (self.document_ids, self.weights, self.document_starts)
         )
         return type(self)(
             change(self.tokens),
@@ -345,6 +350,7 @@ class TokenBatch:
             extra,
             documents,
             weights,
+            starts,
         )
 
 
@@ -362,8 +368,9 @@ def pack_next_fit(lengths: Sequence[int], seq_len: int, *, allows_packing: bool)
 
 
 def build_document_kwargs(batch: TokenBatch) -> dict[str, Tensor]:
-    """Return the model's keyword argument for document ids, empty without them."""
-    return {} if batch.document_ids is None else {"documents_BT": batch.document_ids}
+    """Return the model's keyword arguments for documents, empty without them."""
+    given = {"documents_BT": batch.document_ids, "document_starts_BM": batch.document_starts}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

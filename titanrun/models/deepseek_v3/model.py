@@ -55,6 +55,7 @@ class DeepseekV3(Decoder):
         tokens_BT: Tensor,
         positions_BT: Tensor | None = None,
         documents_BT: Tensor | None = None,
+        document_starts_BM: Tensor | None = None,
         mtp_tokens_KBT: Tensor | None = None,
     ) -> Tensor:
         """Return the logits [B, T, V] of the next token.
@@ -63,9 +64,11 @@ class DeepseekV3(Decoder):
         those of the next token, followed by those of the later tokens, one depth after the other.
         """
         if mtp_tokens_KBT is None:
-            return super().forward(tokens_BT, positions_BT, documents_BT)
+            return super().forward(tokens_BT, positions_BT, documents_BT, document_starts_BM)
         assert self.tok_embeddings is not None, "a rule rejects pipelines"
-        get_layer_inputs = self.build_layer_inputs(tokens_BT, positions_BT, documents_BT)
+        get_layer_inputs = self.build_layer_inputs(
+            tokens_BT, positions_BT, documents_BT, document_starts_BM
+        )
         # embedding and head run once for all depths, so that FSDP gathers their weights once
         h_BTD, *embedded = self.tok_embeddings(torch.cat([tokens_BT, *mtp_tokens_KBT])).chunk(
             1 + len(mtp_tokens_KBT)

@@ -1,7 +1,8 @@
 """Attention back ends.
 
 Shapes: B batch, T tokens of a sequence, S tokens of its end, N query heads, K key and value heads
-(N is a multiple of K), H head width, X = B * T tokens of all sequences, one after the other.
+(N is a multiple of K), H head width, X = B * T tokens of all sequences, one after the other, M
+documents of a sequence at most.
 """
 
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class SdpaAttention(nn.Module):
         *,
         device: torch.device,
         num_keys: int | None = None,
+        document_starts_BM: Tensor | None = None,
     ) -> Any:
         """Build the mask for `forward`, once for all layers with the same mask.
 
@@ -65,6 +67,8 @@ class SdpaAttention(nn.Module):
             documents_BT: document id of each key. None if each sequence is one document.
             device: device on which the mask is used.
             num_keys: number of keys of each sequence. None: as many as queries.
+            document_starts_BM: columns at which documents start, padded with T. Only back ends for
+                separate sequences read them.
         """
         num_keys = num_queries if num_keys is None else num_keys
         if self.mask.is_plain_causal(num_keys, documents_BT):
@@ -125,6 +129,7 @@ class FlexAttention(SdpaAttention):
         *,
         device: torch.device,
         num_keys: int | None = None,
+        document_starts_BM: Tensor | None = None,
     ) -> Any:
         """Build the kernel and its block mask, or a materialized mask on a CPU."""
         if not is_accelerator(device):
@@ -190,6 +195,7 @@ class VarlenAttention(SdpaAttention):
         *,
         device: torch.device,
         num_keys: int | None = None,
+        document_starts_BM: Tensor | None = None,
     ) -> Any:
         """Build the kernel with document ends, or a materialized mask on a CPU."""
         if not is_accelerator(device) or documents_BT is None:
@@ -197,6 +203,10 @@ class VarlenAttention(SdpaAttention):
         assert num_keys in (None, num_queries), (
             "a rule rejects varlen attention with all-gathered keys"
         )
+        kernel = adapt_varlen_kernel(import_module("torch.nn.attention.varlen").varlen_attn)
+        if document_starts_BM is not None:
+            # the longest length only sizes the grid: that of a row does, and is known
+            return kernel, self.mask.join_segments(document_starts_BM, num_queries), num_queries
         ends_X = (
             self.mask.compute_segment_starts(
                 documents_BT.size(0), num_queries, documents_BT, device=device
@@ -206,12 +216,8 @@ class VarlenAttention(SdpaAttention):
             .flatten()
         )
         ends_X = F.pad(ends_X, (0, 1), value=documents_BT.numel()).to(torch.int32)
-        # the kernel needs the longest length as a number, so the host waits once per forward pass
-        return (
-            adapt_varlen_kernel(import_module("torch.nn.attention.varlen").varlen_attn),
-            ends_X,
-            int(ends_X.diff().max()),
-        )
+        # documents that were numbered on the device: the host waits once per forward pass
+        return kernel, ends_X, int(ends_X.diff().max())
 
     def forward(
         self,

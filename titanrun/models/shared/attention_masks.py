@@ -1,6 +1,7 @@
 """Attention masks, described once for every back end.
 
-Shapes: B batch, S queries at the end of a sequence, T keys of the sequence.
+Shapes: B batch, S queries at the end of a sequence, T keys of the sequence, M documents of a
+sequence at most.
 """
 
 from dataclasses import dataclass
@@ -71,3 +72,24 @@ class CausalMask:
         if documents_BT is not None and self.separates_documents:
             first_BT[:, 1:] |= documents_BT.diff(dim=1) != 0
         return first_BT
+
+    def join_segments(self, document_starts_BM: Tensor, num_keys: int) -> Tensor:
+        """Return the ends of all sequences' segments, one after the other, without a host wait.
+
+        Repeated ends are empty segments. The first is 0, the last B * T, both in int32.
+
+        Args:
+            document_starts_BM: columns at which documents start, padded with T.
+            num_keys: T, number of keys of each sequence.
+        """
+        starts_BM = document_starts_BM
+        if not self.separates_documents:
+            starts_BM = torch.zeros_like(starts_BM[:, :1])
+        rows_B1 = torch.arange(starts_BM.size(0), device=starts_BM.device).unsqueeze(1)
+        if self.block is not None:
+            blocks = torch.arange(0, num_keys, self.block, device=starts_BM.device)
+            both_BM = torch.cat([starts_BM, blocks.expand(starts_BM.size(0), -1)], dim=1)
+            starts_BM = both_BM.sort(dim=1).values
+        ends_X = (starts_BM + rows_B1 * num_keys).flatten()
+        last = torch.full_like(ends_X[:1], starts_BM.size(0) * num_keys)
+        return torch.cat([ends_X, last]).to(torch.int32)

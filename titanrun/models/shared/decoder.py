@@ -97,21 +97,29 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         positions_BT: Tensor | None = None,
         documents_BT: Tensor | None = None,
+        document_starts_BM: Tensor | None = None,
     ) -> Tensor:
         """Return the logits [B, T, V] in the compute dtype.
 
         Positions are [1, T] or [B, T], by default 0 to T - 1. `documents_BT` are the document ids
-        of whole sequences, even if ranks share them. It is None if each sequence is one document. A
+        of whole sequences, even if ranks share them. It is None if each sequence is one document.
+        `document_starts_BM` are the columns at which they start, if the back end needs them. A
         pipeline stage lacks some modules: without the embedding it takes the stream [B, T, D], and
         without the output head it returns the stream.
         """
         h_BTD = tokens_BT if self.tok_embeddings is None else self.tok_embeddings(tokens_BT)
-        get_layer_inputs = self.build_layer_inputs(tokens_BT, positions_BT, documents_BT)
+        get_layer_inputs = self.build_layer_inputs(
+            tokens_BT, positions_BT, documents_BT, document_starts_BM
+        )
         normed_BTD = self.forward_layers(h_BTD, get_layer_inputs)
         return normed_BTD if self.output is None else self.compute_logits(normed_BTD)
 
     def build_layer_inputs(
-        self, tokens_BT: Tensor, positions_BT: Tensor | None, documents_BT: Tensor | None
+        self,
+        tokens_BT: Tensor,
+        positions_BT: Tensor | None,
+        documents_BT: Tensor | None,
+        document_starts_BM: Tensor | None = None,
     ) -> Callable[[Any], tuple[Any, Any]]:
         """Return a function from a layer to its RoPE rows and mask.
 
@@ -121,12 +129,13 @@ class Decoder(nn.Module):
         # a later stage may receive only a part of the stream
         length = (tokens_BT if positions_BT is None else positions_BT).size(1)
         masks: dict[CausalMask, Any] = {}
+        starts = {} if document_starts_BM is None else {"document_starts_BM": document_starts_BM}
 
         def get_layer_inputs(layer: Any) -> tuple[Any, Any]:
             backend = layer.attention.backend
             if backend.mask not in masks:
                 masks[backend.mask] = backend.build_mask(
-                    length, documents_BT, device=tokens_BT.device
+                    length, documents_BT, device=tokens_BT.device, **starts
                 )
             return rope, masks[backend.mask]
 

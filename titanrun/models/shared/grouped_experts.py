@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from titanrun.distributed.device import has_compute_capability
 from titanrun.distributed.dtensor import to_local
 from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, unwrap_auto
 from titanrun.models.shared.weight_init import truncated_normal_
@@ -145,10 +146,7 @@ def can_use_grouped_mm(x_SI: Tensor, weight_EOI: Tensor) -> bool:
         return False
     if x_SI.device.type == "cpu":
         return x_SI.dtype in (torch.float32, torch.bfloat16)
-    return (
-        x_SI.dtype == torch.bfloat16
-        and torch.cuda.get_device_capability(x_SI.device) >= GROUPED_CAPABILITY
-    )
+    return x_SI.dtype == torch.bfloat16 and has_compute_capability(x_SI.device, GROUPED_CAPABILITY)
 
 
 def kernel_grouped_mm(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:

@@ -72,8 +72,11 @@ def build_document_id_fn(recipe: Recipe, tokenizer: Tokenizer | None) -> Documen
         ProblemsFound: attention must not cross documents, but nothing in the data separates them.
     """
     attention = getattr(recipe.model, "attention", None)
-    source = attention.documents if isinstance(attention, AttentionConfig) else None
-    return get_document_id_fn(source, eos_id=None if tokenizer is None else tokenizer.eos_id)
+    source, needs_starts = None, False
+    if isinstance(attention, AttentionConfig):
+        source, needs_starts = attention.documents, attention.backend == "varlen"
+    eos_id = None if tokenizer is None else tokenizer.eos_id
+    return get_document_id_fn(source, eos_id=eos_id, needs_starts=needs_starts)
 
 
 @dataclass(frozen=True, slots=True)
