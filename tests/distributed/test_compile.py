@@ -3,17 +3,23 @@ numbers against uncompiled runs."""
 
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torch._inductor import metrics
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.compile import compile_layers, iter_compilable_modules
+from titanrun.distributed.compile import (
+    CompileOptions,
+    compile_layers,
+    iter_compilable_modules,
+)
 from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.moe import sum_outputs_by_product, sum_outputs_elementwise
 from titanrun.models.shared.moe_load_balance import get_moe_layers
@@ -21,7 +27,11 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
 from titanrun.recipe.rules.compile import BACKENDS
 from titanrun.worker.build.build_model import build_loss, build_model, materialize_and_init
-from titanrun.worker.build.build_parallelism import compile_model, parallelize_model
+from titanrun.worker.build.build_parallelism import (
+    compile_model,
+    has_fixed_shapes,
+    parallelize_model,
+)
 from titanrun.worker.commands.dry_build import dry_build
 from titanrun.worker.simulated_ranks import simulate_rank
 
@@ -114,9 +124,63 @@ def test_layers_share_one_graph_and_names_stay(tmp_path: Path) -> None:
     names, tokens = list(model.state_dict()), torch.arange(32).view(1, 32)
     expected = model(tokens)
     counter = CompileCounterWithBackend("eager")
-    compile_layers(model, backend=counter, experts=())  # type: ignore[arg-type]
+    compile_layers(model, CompileOptions(counter), experts=())  # type: ignore[arg-type]
     assert torch.equal(model(tokens), expected)
     assert (counter.frame_count, list(model.state_dict())) == (1, names)
+
+
+@pytest.mark.parametrize(("has_fixed_shapes", "graphs"), [(True, 3), (False, 2)])
+def test_fixed_shapes_have_a_graph_each(
+    has_fixed_shapes: bool, graphs: int, tmp_path: Path
+) -> None:
+    model = built(resolved(tmp_path, *SMALL))
+    counter = CompileCounterWithBackend("eager")
+    options = CompileOptions(counter, has_fixed_shapes)  # type: ignore[arg-type]
+    torch._dynamo.reset()
+    compile_layers(model, options, experts=())
+    # the second graph is for all lengths, where lengths may change
+    for length in (16, 24, 32):
+        model(torch.arange(length).view(1, length))
+    assert counter.frame_count == graphs
+
+
+@pytest.mark.parametrize(
+    ("settings", "fixed"),
+    [
+        ((), True),
+        (("evaluation.tasks=[loss]", "validation.enable=true"), False),
+        (("metrics.samples={prompts: [One]}",), False),
+        (("model.attention={backend: varlen, mask: block_causal}",), False),
+    ],
+)
+def test_shapes_are_fixed_where_all_passes_are_of_rows(
+    settings: tuple[str, ...], fixed: bool, tmp_path: Path
+) -> None:
+    assert has_fixed_shapes(resolved(tmp_path, *settings)) is fixed
+
+
+@pytest.mark.parametrize("tunes", [True, False])
+def test_products_are_tuned_where_asked(
+    tunes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **named: [given.append(named["options"]), function][1]
+    )
+    recipe = resolved(tmp_path, *SMALL, f"compile={{enable: true, max_autotune: {tunes}}}".lower())
+    compile_model(recipe, built(recipe))
+    assert given and all(
+        options == ({"max_autotune": True} if tunes else None) for options in given
+    )
+
+
+def test_tokens_of_experts_are_counted_once_where_layers_are_recomputed(tmp_path: Path) -> None:
+    with dynamo_config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=False):
+        for settings, expected in ((SMALL, False), ((EXPERTS,), True)):
+            recipe = resolved(tmp_path, *settings, "compile={enable: true, backend: eager}")
+            compile_model(recipe, built(recipe))
+            found = dynamo_config.skip_fwd_side_effects_in_bwd_under_checkpoint
+            assert found is expected
 
 
 def test_of_a_layer_with_experts_all_but_the_experts_is_compiled(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from titanrun.distributed.rank_env import (
     get_allocator_options,
     read_rank_info,
     set_allocator_default,
+    set_compile_cache_default,
 )
 
 
@@ -48,20 +50,42 @@ def test_segments_grow_unless_the_user_chose_other_options(
     assert len([value for value in own.values() if value]) == 1
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"HOME": "/home/a"}, "/home/a/.cache/titanrun/inductor"),
+        ({"HOME": "/home/a", "XDG_CACHE_HOME": "/scratch"}, "/scratch/titanrun/inductor"),
+        ({"HOME": "/home/a", "TORCHINDUCTOR_CACHE_DIR": "/mine"}, "/mine"),
+    ],
+)
+def test_compiled_kernels_are_kept_unless_the_user_chose_a_folder(
+    own: dict[str, str], expected: str
+) -> None:
+    set_compile_cache_default(own)
+    assert own["TORCHINDUCTOR_CACHE_DIR"] == expected
+
+
 def test_a_worker_sets_the_allocator_before_it_imports_torch() -> None:
     program = (
         "import os, sys, titanrun.worker.__main__ as worker\n"
         "sys.argv = ['worker', 'no such file']\n"
+        "names = ('PYTORCH_ALLOC_CONF', 'TORCHINDUCTOR_CACHE_DIR')\n"
         "class Look:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'torch': print(os.environ.get('PYTORCH_ALLOC_CONF'), flush=True)\n"
+        "        if name == 'torch': print(*map(os.environ.get, names), flush=True)\n"
         "sys.meta_path.insert(0, Look())\n"
         "worker.main()\n"
     )
+    # inductor sets the variable in a process that has compiled something, such as one of tests
+    own = {name: value for name, value in os.environ.items() if "INDUCTOR" not in name}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**own, "XDG_CACHE_HOME": "/scratch"},
     )
-    assert done.stdout.split() == ["expandable_segments:True"]
+    assert done.stdout.split() == ["expandable_segments:True", "/scratch/titanrun/inductor"]
 
 
 def test_other_programs_do_not_get_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """torch.compile of single layers, and the settings that its back ends need."""
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -15,25 +16,55 @@ from titanrun.config.problems import problem_error
 UNCOMPILED_CHILD = "experts"
 
 
-def compile_layers(model: nn.Module, *, backend: str, experts: Collection[nn.Module]) -> None:
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """How layers are compiled.
+
+    Args:
+        backend: back end of torch.compile.
+        has_fixed_shapes: whether a run has few shapes. Each is compiled for itself then. Otherwise
+            a size that changes becomes a variable of the graph.
+        max_autotune: whether inductor times several kernels for each product.
+    """
+
+    backend: str
+    has_fixed_shapes: bool = False
+    max_autotune: bool = False
+
+    def compile(self, function: Callable[..., Any], *, fullgraph: bool = False) -> Any:
+        """Return the function compiled."""
+        return torch.compile(
+            function,
+            backend=self.backend,
+            fullgraph=fullgraph,
+            dynamic=False if self.has_fixed_shapes else None,
+            options={"max_autotune": True} if self.max_autotune else None,
+        )
+
+
+def compile_layers(
+    model: nn.Module, options: CompileOptions, *, experts: Collection[nn.Module]
+) -> None:
     """Compile each of `model.layers` into one graph, shared by layers of equal shape.
 
     Args:
         model: with activation checkpointing applied. Data parallelism comes later, and its hooks
             stay outside of the graphs.
-        backend: back end of torch.compile.
+        options: how they are compiled.
         experts: mixture-of-experts modules of the model, whose parts are compiled separately.
     """
     # with checkpointed parts the backward pass must use the graphs of the forward pass, not the
     # graphs that were used last
     frames: Any = torch._C._dynamo.eval_frame
     frames._set_lru_cache(False)
+    if experts:
+        count_tokens_once()
     for layer in model.get_submodule("layers").children():
         for part in iter_compilable_modules(layer, experts):
             # an instance attribute, not a wrapper module: a wrapper would put its name into every
             # parameter's name
-            part.forward = torch.compile(part.forward, backend=backend, fullgraph=True)
-        compile_functions(layer, backend=backend)
+            part.forward = options.compile(part.forward, fullgraph=True)
+        compile_functions(layer, backend=options.backend)
 
 
 def compile_functions(layer: nn.Module, *, backend: str) -> None:
@@ -57,6 +88,16 @@ def iter_compilable_modules(
     for name, part in module.named_children():
         if module not in experts or name != UNCOMPILED_CHILD:
             yield from iter_compilable_modules(part, experts)
+
+
+def count_tokens_once() -> None:
+    """Let a recomputed layer leave its counters alone.
+
+    Experts count their tokens in the forward pass. A graph that a checkpointed layer runs again in
+    the backward pass would count them twice.
+    """
+    settings: Any = import_module("torch._dynamo.config")
+    settings.skip_fwd_side_effects_in_bwd_under_checkpoint = True
 
 
 def emulate_precision_casts() -> None:

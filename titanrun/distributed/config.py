@@ -27,6 +27,7 @@ from titanrun.distributed.spec.read_conditions import (
     EXPERT_PARALLEL,
     FLIGHT_RECORDER,
     HAS_EXPERTS,
+    INDUCTOR,
     NAMED_SCHEDULE,
     OVERLAPPED,
     PIPELINE,
@@ -322,6 +323,10 @@ class CompileConfig(Config):
     """Parts to compile."""
     backend: Text = performance("inductor", read_when=COMPILED)
     """Back end of torch.compile, from PyTorch or an installed package."""
+    max_autotune: bool = performance(False, read_when=(COMPILED, INDUCTOR))
+    """Whether inductor times several kernels for each matrix product. It takes minutes, and gains a
+    few percent at most.
+    """
 
 
 class CommConfig(Config):

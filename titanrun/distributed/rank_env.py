@@ -13,6 +13,7 @@ from titanrun.distributed.spec.rank_files import build_file_stem
 log = logging.getLogger(__name__)
 # the name of torch >= 2.9, and the older one
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+COMPILE_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 ALLOCATOR_DEFAULT = "expandable_segments:True"
 
 
@@ -159,6 +160,17 @@ def set_allocator_default(environ: MutableMapping[str, str] = os.environ) -> Non
     """
     if get_allocator_options(environ) is None:
         environ[ALLOCATOR_VARIABLES[0]] = ALLOCATOR_DEFAULT
+
+
+def set_compile_cache_default(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Keep compiled kernels in the user's cache folder, unless the user has named another.
+
+    torch's own default is a folder of temporary files, which machines empty.
+    """
+    if not environ.get(COMPILE_CACHE_VARIABLE):
+        home = environ.get("HOME") or str(Path.home())
+        cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
+        environ[COMPILE_CACHE_VARIABLE] = f"{cache}/titanrun/inductor"
 
 
 def get_allocator_options(environ: Mapping[str, str] = os.environ) -> str | None:

@@ -10,7 +10,7 @@ from titanrun.components.metrics.spec.console_stream import (
     protect_stdout,
 )
 from titanrun.config.lazy_module import LazyModule
-from titanrun.distributed.rank_env import set_allocator_default
+from titanrun.distributed.rank_env import set_allocator_default, set_compile_cache_default
 from titanrun.training.signal_requests import SignalRequests
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def main() -> int:
     protect_stdout()
     protect_stderr()
     set_allocator_default()
+    set_compile_cache_default()
     try:
         with SignalRequests() as signals:
             code = worker_main.main(signals=signals)

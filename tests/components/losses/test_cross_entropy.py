@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from titanrun.components.data.token_batch import IGNORE_INDEX, TokenBatch
-from titanrun.components.losses.config import CrossEntropyConfig
+from titanrun.components.losses.config import CrossEntropyConfig, compute_num_chunks
 from titanrun.components.losses.cross_entropy import CrossEntropyLoss
 
 VOCABULARY = 11
@@ -79,3 +79,20 @@ def test_smoothing_is_torchs_and_the_z_loss_palms(smoothing: float, z_loss: floa
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert given.grad is not None and reference.grad is not None
     torch.testing.assert_close(given.grad, reference.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dim", "vocab_size", "each"),
+    [
+        # 2^round(log2(X D / V)) tokens: 32768 * 2048 / 128256 = 523, 8192 * 4096 / 128256 = 262
+        (32_768, 2048, 128_256, 512),
+        (8_192, 4096, 128_256, 512),
+        (131_072, 4096, 128_256, 4096),
+        (131_072, 4096, 32_000, 8192),
+        (100, 256, 2048, 100),
+    ],
+)
+def test_the_logits_of_a_chunk_weigh_what_the_stream_does(
+    tokens: int, dim: int, vocab_size: int, each: int
+) -> None:
+    assert compute_num_chunks(tokens, dim=dim, vocab_size=vocab_size) == -(-tokens // each)

@@ -249,6 +249,19 @@ def test_what_fits_is_said_too(laid_out):
     assert data["fits"] is True and " of 78.00 GiB: fits\n" in format_plan(layout, data)
 
 
+def test_a_run_on_gpus_that_is_not_compiled_is_noted(laid_out):
+    for settings, noted in (
+        (("device=gpu",), True),
+        (("device=gpu", "compile.enable=true"), False),
+        (("device=cpu",), False),
+    ):
+        layout = laid_out(*settings, ranks=1)
+        data = plan_to_dict(layout, DEVICES["h100"])
+        assert bool(data["notes"]) is noted
+        assert ("\nnote: compile.enable: true" in format_plan(layout, data)) is noted
+        assert data["warnings"] == []
+
+
 def test_epochs_wait_for_the_data(laid_out):
     layout = laid_out("training.epochs=3", ranks=1)
     assert "3 epochs; the number of steps depends on the data" in format_plan(

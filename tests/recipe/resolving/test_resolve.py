@@ -240,3 +240,19 @@ def test_fewer_steps_on_the_command_line_shorten_the_warmup(tmp_path: Path) -> N
 def test_a_warmup_above_the_steps_of_a_file_is_a_conflict(tmp_path: Path) -> None:
     file = written(tmp_path, WARMING.replace("steps: 1000", "steps: 20"))
     assert labels(file) == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))]
+
+
+@pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("gpu", True), ("auto", True)])
+def test_batches_are_pinned_where_the_device_may_be_an_accelerator(
+    device: str, pins: bool, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path,
+        f"version: 1\ndevice: {device}\nmodel: {{name: llama3, flavor: debugmodel}}\n"
+        "training: {dataset: tiny, seq_len: 64}\n",
+    )
+    run = resolve_recipe(file, environment={}).run
+    assert run.training.dataloader.pin_memory is pins
+    assert run.validation.dataloader.pin_memory is pins
+    asked = resolve_recipe(file, ["training.dataloader.pin_memory=false"], environment={}).run
+    assert asked.training.dataloader.pin_memory is False

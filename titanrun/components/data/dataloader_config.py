@@ -62,9 +62,13 @@ class DataLoaderConfig(Config):
     )
     """How long a request to remote files of a stream is repeated that fails. Afterwards the run
     ends with exit code 3."""
-    pin_memory: bool = performance(False, resume=True, read_when=COPIES_TOKENS)
+    pin_memory: OrAuto[bool] = performance(
+        "auto", resume=True, read_when=COPIES_TOKENS, examples=[True]
+    )
     """Whether batches of tokens wait in page-locked memory, from which they are copied while the
-    device computes. The CPU needs no copy."""
+    device computes. The CPU needs no copy.
+
+    `auto`: true unless `device` is cpu."""
 
     @property
     def retry_timeout_seconds(self) -> float:

@@ -1,10 +1,26 @@
 """The loss slot and its choices."""
 
+import math
 from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import numerics, performance
-from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from titanrun.config.types import Fraction, NonNegativeFloat, OrAuto, PositiveFloat, PositiveInt
+
+# of a loss that is built without a recipe, which would say how many tokens there are
+DEFAULT_CHUNKS = 8
+# fewer rows do not fill a device, and more save no time
+MIN_CHUNK_TOKENS, MAX_CHUNK_TOKENS = 512, 8192
+
+
+def compute_num_chunks(tokens: int, *, dim: int, vocab_size: int) -> int:
+    """Return the number of chunks of a pass of `tokens` tokens.
+
+    The tokens of a chunk are the power of two with which its logits take about as much memory as
+    the input of the head.
+    """
+    each = 1 << round(math.log2(max(1.0, tokens * dim / vocab_size)))
+    return -(-tokens // min(max(each, MIN_CHUNK_TOKENS), MAX_CHUNK_TOKENS))
 
 
 class LossConfig(ComponentConfig):
@@ -86,13 +102,16 @@ class ChunkedCrossEntropyConfig(CrossEntropyConfig):
 
     name: Literal["chunked_cross_entropy"] = numerics("chunked_cross_entropy")  # type: ignore[assignment]
     builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropyLoss"
-    num_chunks: PositiveInt = performance(8, resume=True)
-    """Number of chunks. The memory of logits is divided by it."""
+    num_chunks: OrAuto[PositiveInt] = performance("auto", resume=True, examples=[8])
+    """Number of chunks. The memory of logits is divided by it.
+
+    `auto`: the logits of a chunk take about as much memory as the head's whole input, with 512 to
+    8192 tokens in a chunk."""
 
     @property
     def num_loss_chunks(self) -> int:
         """Number of chunks in the recipe."""
-        return self.num_chunks
+        return DEFAULT_CHUNKS if self.num_chunks == "auto" else self.num_chunks
 
 
 class MultiTokenCrossEntropyConfig(CrossEntropyConfig):

@@ -53,6 +53,13 @@ COMPILED = ReadWhen(
     "set compile.enable: true, or remove it",
     values=(True,),
 )
+INDUCTOR = ReadWhen(
+    "tuning-needs-inductor",
+    ".backend",
+    "is not inductor",
+    "remove it, or set compile.backend: inductor",
+    values=("inductor",),
+)
 FLIGHT_RECORDER = ReadWhen(
     "settings-need-flight-recorder",
     ".trace_buf_size",

@@ -18,6 +18,7 @@ from titanrun.recipe.plan.memory_estimate import (
 )
 from titanrun.recipe.plan.plan_layout import PlanLayout
 from titanrun.recipe.plan.stream_reading import estimate_stream_reading, format_stream_reading
+from titanrun.recipe.rules.compile import compiles_model
 
 # share of the device's peak: what most runs start with, and what well-tuned dense runs reach
 USUAL_MFU = (0.25, 0.45)
@@ -68,6 +69,7 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
         "checkpoint_bytes": compute_checkpoint_bytes(layout),
         "checkpoints": count_checkpoints(layout),
         "warnings": find_plan_warnings(layout, device),
+        "notes": find_plan_notes(layout),
     }
 
 
@@ -116,6 +118,13 @@ def find_plan_warnings(layout: PlanLayout, device: Device) -> list[str]:
     return found
 
 
+def find_plan_notes(layout: PlanLayout) -> list[str]:
+    """Return what may be as the user wants it, and costs time."""
+    if layout.run.device != "gpu" or compiles_model(layout.run):
+        return []
+    return ["compile.enable: true usually makes a step on a GPU 15% to 25% faster"]
+
+
 def suggest_memory_saving(layout: PlanLayout) -> str:
     """Return the cheapest remaining way to reduce memory."""
     if layout.run.activation_checkpoint.name == "none":
@@ -129,7 +138,8 @@ def suggest_memory_saving(layout: PlanLayout) -> str:
 
 def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
     """Return the plan of `plan_to_dict` in sections of aligned lines."""
-    warnings = (f"warning: {text}" for text in data["warnings"])
+    warnings = [f"warning: {text}" for text in data["warnings"]]
+    warnings += [f"note: {text}" for text in data["notes"]]
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
     lines += format_stream_reading(layout, data)
     return "\n".join([*lines, "", *format_checkpoint_lines(data), *warnings]).rstrip()

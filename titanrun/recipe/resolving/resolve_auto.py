@@ -10,6 +10,7 @@ from titanrun.components.data.chat_config import TinyChatDatasetConfig
 from titanrun.components.data.config import DatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.components.data.replies_config import TinyPairsConfig
 from titanrun.components.data.stream_config import StreamFields
+from titanrun.components.losses.config import compute_num_chunks
 from titanrun.components.lr_schedulers.config import LRSchedulerConfig, WarmupScheduleConfig
 from titanrun.config.base import dump_config, iter_nested_configs
 from titanrun.config.problems import problem_error
@@ -51,7 +52,8 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
             recipe, global_batch_size=data["training"]["global_batch_size"]
         )
     resolve_streams(recipe, data)
-    resolve_num_workers(recipe, data)
+    resolve_loaders(recipe, data)
+    resolve_loss_chunks(recipe, data)
     data["training"] |= resolve_run_length(
         recipe, global_batch_size=data["training"]["global_batch_size"]
     )
@@ -137,13 +139,32 @@ def find_num_lanes(recipe: Recipe, *, global_batch_size: int) -> int | None:
     return max(count for count in range(1, MAX_AUTO_LANES + 1) if global_batch_size % count == 0)
 
 
-def resolve_num_workers(recipe: Recipe, data: dict[str, Any]) -> None:
-    """Set the processes that read training and validation data in the recipe's plain data."""
+def resolve_loaders(recipe: Recipe, data: dict[str, Any]) -> None:
+    """Set how training and validation data is read in the recipe's plain data.
+
+    Batches of a device that may be an accelerator wait in page-locked memory.
+    """
+    copies_tokens = recipe.device != "cpu" and recipe.model.modality == "tokens"
     streams = recipe.training.dataset.is_streamed
     for section, count in (("training", STREAM_WORKERS if streams else 0), ("validation", 0)):
         loader = data[section]["dataloader"]
         if loader["num_workers"] == AUTO:
             loader["num_workers"] = count
+        if loader["pin_memory"] == AUTO:
+            loader["pin_memory"] = copies_tokens and recipe.rl is None
+
+
+def resolve_loss_chunks(recipe: Recipe, data: dict[str, Any]) -> None:
+    """Set the number of chunks of the loss in the recipe's plain data, if the loss has any."""
+    if data["loss"].get("num_chunks") != AUTO:
+        return
+    model = type(recipe.model).model_validate(data["model"])
+    tokens = recipe.training.local_batch_size * recipe.training.seq_len
+    data["loss"]["num_chunks"] = compute_num_chunks(
+        tokens // recipe.parallelism.context_parallel_degree,
+        dim=model.model_dim(),
+        vocab_size=model.output_dim(),
+    )
 
 
 def resolve_streams(recipe: Recipe, data: dict[str, Any]) -> None:

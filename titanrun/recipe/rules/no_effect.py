@@ -49,6 +49,8 @@ DOCUMENTATION = {
     "belongs to one of the two. Enable it, or remove the rest.",
     "settings-need-compile": "While compile.enable is false, nothing is compiled, and the back "
     "end has no effect. Enable it, or remove the rest.",
+    "tuning-needs-inductor": "Only inductor has several kernels for a product to choose from. "
+    "Set compile.backend: inductor, or remove max_autotune.",
     "settings-need-flight-recorder": "With comm.trace_buf_size 0 the flight recorder is off and "
     "writes no files. Raise it, or remove the names of the files.",
     "settings-need-loader-processes": "With num_workers 0 each rank prepares its sequences itself: "

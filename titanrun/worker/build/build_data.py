@@ -141,7 +141,7 @@ def enable_pin_memory(
     if not config.pin_memory or not isinstance(collator, TokenCollator):
         return collator
     if not is_accelerator(device):
-        log.warning("dataloader.pin_memory has no effect: the run is on the CPU")
+        log.info("dataloader.pin_memory has no effect: the run is on the CPU")
         return collator
     return replace(collator, pin_memory=True)
 

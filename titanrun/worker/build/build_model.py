@@ -240,7 +240,7 @@ def build_head_loss_options(recipe: Recipe) -> HeadLossOptions | None:
     compute: LogitGradientFn = compute_logit_gradients
     if recipe.compile.enable and "loss" in recipe.compile.components:
         compute = torch.compile(compute, backend=recipe.compile.backend)
-    return HeadLossOptions(config.num_chunks, config.label_smoothing, config.z_loss, compute)
+    return HeadLossOptions(config.num_loss_chunks, config.label_smoothing, config.z_loss, compute)
 
 
 def wrap_with_mtp_labels(recipe: Recipe, document_id_fn: DocumentIdFn) -> DocumentIdFn:

@@ -229,9 +229,25 @@ def compile_model(recipe: Recipe, model: nn.Module, meshes: ParallelMeshes | Non
             model_compile.allow_second_backward()
         if has_rowwise_scales(recipe):
             model_compile.emulate_precision_casts()
-        model_compile.compile_layers(
-            model, backend=recipe.compile.backend, experts=get_moe_layers(model)
+        options = model_compile.CompileOptions(
+            recipe.compile.backend, has_fixed_shapes(recipe), recipe.compile.max_autotune
         )
+        model_compile.compile_layers(model, options, experts=get_moe_layers(model))
+
+
+def has_fixed_shapes(recipe: Recipe) -> bool:
+    """Return whether all passes of a run have the shapes of its training or validation.
+
+    Rollouts, generated samples and evaluation tasks have others, and the varlen kernels take a list
+    of documents that grows.
+    """
+    attention = getattr(recipe.model, "attention", None)
+    return (
+        recipe.rl is None
+        and not recipe.evaluation.tasks
+        and not recipe.metrics.samples.prompts
+        and getattr(attention, "backend", None) != "varlen"
+    )
 
 
 def has_rowwise_scales(recipe: Recipe) -> bool:
