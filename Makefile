@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
 VERL := .venv-verl
+MONARCH := .venv-monarch
+RAY := .venv-ray
 KUBERNETES := .venv-kubernetes
 SKYPILOT := .venv-skypilot
 TORCHFT := .venv-torchft
@@ -31,12 +33,12 @@ WORKERS ?= 4
 SLOW_WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
-OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
+OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or monarch or ray or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -85,6 +87,14 @@ test-editors: $(VENV)/.installed-dev
 
 test-verl: $(VENV)/.installed-dev $(VERL)/.installed
 	PYTHONPATH=$(VERL) $(BIN)/python -m pytest -m verl tests/integrations
+
+# trainers as actors of Monarch
+test-monarch: $(VENV)/.installed-dev $(MONARCH)/.installed
+	PYTHONPATH=$(MONARCH) $(BIN)/python -m pytest -m monarch tests/integrations
+
+# trainers as actors of Ray
+test-ray: $(VENV)/.installed-dev $(RAY)/.installed
+	PYTHONPATH=$(RAY) $(BIN)/python -m pytest -m ray tests
 
 # what computes the recorded references of losses again
 test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed
@@ -220,6 +230,17 @@ $(VLLM)/.installed: pyproject.toml constraints.txt
 $(VERL)/.installed: pyproject.toml constraints-verl.txt
 	$(PIP) install --no-deps --target $(VERL) --requirement constraints-verl.txt
 	rm -rf $(VERL)/tests $(VERL)/scripts
+	touch $@
+
+# Monarch with what it imports. Its wheel brings packages `tests`, `examples` and `benches` along
+$(MONARCH)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(MONARCH) torchmonarch==0.7.0 pyzmq pyre-extensions==0.0.32 tabulate clusterscope cloudpickle click click-option-group lark opentelemetry-api typing-inspect mypy_extensions py-spy flask werkzeug itsdangerous blinker
+	rm -rf $(MONARCH)/tests $(MONARCH)/examples $(MONARCH)/benches
+	touch $@
+
+# Ray with what the environment does not hold
+$(RAY)/.installed: pyproject.toml
+	$(PIP) install --no-deps --target $(RAY) ray==2.60.0 msgpack
 	touch $@
 
 # the schemas of Kubernetes and its Python client, with what the environment does not hold

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from titanrun.config.control_characters import escape_line, escape_lines
 from titanrun.config.redaction import (
@@ -161,6 +161,10 @@ class ProblemsFound(Exception):  # noqa: N818 - public name, reads as what happe
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(problem.message for problem in self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by the problems, which the text does not contain."""
+        return type(self), (self.problems,), self.__dict__
 
     @property
     def exit_code(self) -> int:

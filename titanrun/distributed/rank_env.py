@@ -87,6 +87,34 @@ def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
     )
 
 
+def set_rank_variables(
+    *,
+    rank: int,
+    local_rank: int,
+    world_size: int,
+    store_host: str,
+    store_port: int,
+    store_socket: int | None,
+) -> None:
+    """Set the variables that `read_rank_info` reads, in a process that another program started.
+
+    Those that are None are removed. The names are those of `RankInfo`.
+    """
+    values = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": world_size,
+        "MASTER_ADDR": store_host,
+        "MASTER_PORT": store_port,
+        "TITANRUN_STORE_SOCKET": store_socket,
+    }
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = str(value)
+
+
 def get_failure_file(environ: Mapping[str, str]) -> Path | None:
     """Return the path at which our launcher looks for the error of this rank.
 
