@@ -171,6 +171,11 @@ UNPICKLERS = {
     # moment before
     "titanrun/components/profiling/memory_snapshots.py": {"pickle.dump"},
     "titanrun/distributed/flight_recorder.py": {"pickle.loads", "pickle.dumps"},
+    # messages over the pipe between a process and the child that it started: no file, no socket
+    "titanrun/integrations/actors/local.py": {"pickle.loads", "pickle.dumps"},
+    "titanrun/integrations/actors/local_rank.py": {
+        *("pickle.loads", "pickle.dumps", "pickle.PicklingError"),
+    },
 }
 
 

@@ -54,6 +54,8 @@ REPEATED_FUNCTIONS = frozenset(
         "from_huggingface",
         "main",
         "run",
+        # of each actor system
+        "spawn",
         "to_huggingface",
         "to_huggingface_config",
     }

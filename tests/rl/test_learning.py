@@ -36,6 +36,21 @@ def test_a_policy_learns_from_random_weights(tmp_path: Path) -> None:
     assert max(line.get("rl/logprob_diff_max", 0.0) for line in lines) < 1e-4
 
 
+def test_a_policy_learns_in_float8_within_the_limits_that_it_has_by_default(
+    tmp_path: Path,
+) -> None:
+    """Forty steps with scales of rows, which RL has unless it is told otherwise."""
+    lines = trained(
+        "char_share",
+        tmp_path / "run",
+        "converters=[{name: float8_linear, emulate: true}]",
+        "rl.sync.max_logprob_diff=auto",
+    )
+    resolved = (tmp_path / "run" / "resolved.yaml").read_text()
+    assert "max_logprob_diff: 0.01" in resolved and 'recipe_name: "rowwise"' in resolved
+    assert lines[-1]["step"] == 40 and lines[-1]["validation/reward_mean"] >= 0.9
+
+
 def test_a_policy_learns_to_find_a_number_in_several_turns(tmp_path: Path) -> None:
     lines = trained("multiturn_guess", tmp_path / "run", stage="guesses")
     rewards = [line["rollout/reward_mean"] for line in lines if "rollout/reward_mean" in line]

@@ -210,10 +210,24 @@ def test_every_way_of_the_weights_gives_the_same_run(
     assert left == ([] if transport == "shared_memory" else ["version-2"])
 
 
+SKIPS = {
+    "fp32": (),
+    "bfloat16": ("training.mixed_precision_param=bfloat16",),
+    "tensorwise": (
+        *("model.dim=64", "model.feed_forward.hidden_dim=128"),
+        "converters=[{name: float8_linear, emulate: true, recipe_name: tensorwise}]",
+    ),
+}
+
+
+@pytest.mark.parametrize("numerics", SKIPS)
 def test_log_probabilities_are_verified_at_each_step(
-    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, numerics: str
 ) -> None:
-    assert numbers(runs("rl.sync.max_logprob_diff=1.0e-4")) == numbers(runs())
+    """One push that is left out stops the run, by the limits that a recipe has unless it says
+    otherwise."""
+    options = (*SKIPS[numerics], "rl.rollout.drop_zero_variance=false", "optimizer.lr=5.0e-2")
+    assert [line["step"] for line in numbers(runs(*options))][-1] == 2
     from titanrun.rl.weight_sync.weight_sync import WeightSync
 
     deliver = WeightSync.sync_weights
@@ -222,12 +236,24 @@ def test_log_probabilities_are_verified_at_each_step(
         "sync_weights",
         lambda self, engine: deliver(self, engine) if engine.policy_version == 0 else None,
     )
-    stopped = runs("rl.sync.max_logprob_diff=1.0e-4", "name=one-sync-skipped", exit_code=3)
+    stopped = runs(*options, "name=one-sync-skipped", exit_code=3)
     assert (
-        "at step 2 the generator's log-probabilities differ from the policy's by up to"
+        "at step 2 the generator's log-probabilities differ from the policy's by "
         in (stopped / "logs" / "rank-0.log").read_text()
     )
     assert [line["step"] for line in numbers(stopped)] == [0, 1]
+
+
+@pytest.mark.parametrize("field", ["max_logprob_diff", "max_logprob_diff_mean"])
+def test_an_explicit_limit_is_taken_as_it_is(runs: Callable[..., Path], field: str) -> None:
+    other = {"max_logprob_diff": "max_logprob_diff_mean"}.get(field, "max_logprob_diff")
+    options = (
+        *SKIPS["tensorwise"],
+        *(f"rl.sync.{other}=null", "rl.rollout.drop_zero_variance=false"),
+    )
+    stopped = runs(*options, f"rl.sync.{field}=1.0e-7", exit_code=3)
+    assert "but the limit is 1e-07" in (stopped / "logs" / "rank-0.log").read_text()
+    assert runs(*options, f"rl.sync.{field}=null")
 
 
 FLOAT8 = "{name: float8_linear, emulate: true, recipe_name: %s}"
@@ -270,7 +296,7 @@ def test_scales_of_a_whole_batch_differ_and_by_no_more_than_the_limit_that_a_rul
     assert len(kept) == 2 and all(1e-5 < line["rl/logprob_diff_max"] < 0.02 for line in kept)
     stopped = runs(*asked, "rl.sync.max_logprob_diff=1e-5", exit_code=3)
     assert (
-        "float8_linear with tensorwise scales need max_logprob_diff: 0.05"
+        "max_logprob_diff: auto allows for bfloat16 and for converters"
         in (stopped / "logs" / "rank-0.log").read_text()
     )
 

@@ -1,15 +1,20 @@
 """Experts of the deepseek_v3 family in a run: forced balance, counts under recomputation, and the
 bias that balances them."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.rl.parts import TEXT
 from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.rank_main import main
 
 Metrics = Callable[..., list[dict[str, float]]]
 ROOT = Path(__file__).parents[2]
@@ -117,3 +122,105 @@ def test_the_tokens_of_each_expert_are_logged_where_they_are_asked_for(metrics: 
     # the mean of the steps since the last line
     for name, count in expert_loads(last).items():
         assert count == pytest.approx(sum(expert_loads(line)[name] for line in lines[1:]) / 3)
+
+
+def read_counts(resolved: Path) -> dict[int, np.ndarray]:
+    """Counts [layers with experts, experts] of each step in moe.jsonl."""
+    lines = [json.loads(line) for line in (resolved.parent / "moe.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["counts"][0] is None and len(line["counts"]) == 3
+    return {line["step"]: np.array(line["counts"][1:]) for line in lines}
+
+
+def test_the_counts_of_a_step_are_its_tokens_and_shares_follow_from_them(
+    run: Callable[..., Path], tokens: Path
+) -> None:
+    """The sums are exact, whatever else passed through the experts: validation, recomputation."""
+    validates = (
+        f"validation={{enable: true, freq: 1, steps: 2, dataset: {{name: tokens, path: {tokens}}}}}"
+    )
+    found = {}
+    for name, options in {
+        "plain": (),
+        "twice": ("activation_checkpoint=full",),
+        "held-out": (validates, "activation_checkpoint=full"),
+    }.items():
+        resolved = run(name, MODEL, "training.steps=3", *options)
+        assert main([str(resolved)]) == 0
+        found[name] = read_counts(resolved), read_metrics(resolved.parent / "metrics.jsonl")
+    counts, lines = found["plain"]
+    assert sorted(counts) == [1, 2, 3]
+    for step, counts_LE in counts.items():
+        # four rows of sixteen tokens, each to three experts
+        assert counts_LE.sum(1).tolist() == [4 * 16 * 3] * 2
+        (line,) = [each for each in lines if each["step"] == step]
+        for layer, counts_E in zip((1, 2), counts_LE, strict=True):
+            share = counts_E / counts_E.sum()
+            nonzero = share[share > 0]
+            expected = {
+                "share_max": share.max(),
+                "share_min": share.min(),
+                "entropy": -(nonzero * np.log(nonzero)).sum(),
+                "dead_experts": (counts_E == 0).sum(),
+            }
+            for name, value in expected.items():
+                assert line[f"moe/layer_{layer}/{name}"] == pytest.approx(value, abs=1e-9)
+        assert not any(name.startswith("moe/layer_0/") for name in line)
+    for other in ("twice", "held-out"):
+        for step, counts_LE in found[other][0].items():
+            assert np.array_equal(counts_LE, counts[step])
+
+
+@pytest.mark.slow
+def test_ranks_count_what_one_counts(tmp_path: Path, tokens: Path) -> None:
+    from tests.worker.conftest import RECIPE
+
+    (tmp_path / "recipe.yaml").write_text(RECIPE % tokens)
+    found = {}
+    for name, ranks, options in [
+        ("one", 1, ()),
+        ("dp2", 2, ("parallelism.data_parallel_shard_degree=2",)),
+        ("ep2", 2, ("parallelism={data_parallel_shard_degree: 2, expert_parallel_degree: 2}",)),
+    ]:
+        command = [
+            *(sys.executable, "-m", "titanrun", "train", str(tmp_path / "recipe.yaml")),
+            *("--nproc", str(ranks), f"dump_folder={tmp_path / name}", MODEL, *options),
+            *("training.steps=2", "activation_checkpoint=full"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found[name] = read_counts(tmp_path / name / "resolved.yaml")
+    for name in ("dp2", "ep2"):
+        for step, counts_LE in found["one"].items():
+            assert np.array_equal(found[name][step], counts_LE)
+
+
+@pytest.mark.parametrize("options", [(), ("rl.reference=frozen_copy", "rl.algorithm.kl.coef=0.1")])
+def test_in_rl_the_generator_is_counted_apart_and_the_reference_is_not(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    resolved = tmp_path / "run" / "resolved.yaml"
+    resolved.parent.mkdir()
+    overrides = (
+        MODEL.replace("vocab_size: 64", "vocab_size: 56").replace(
+            "kv_lora_rank", "max_seq_len: 64, attention: {mask: block_causal}, kv_lora_rank"
+        ),
+        *("rl.validation.dataset=null", "rl.rollout.drop_zero_variance=false"),
+    )
+    resolved.write_text(
+        resolve_recipe(str(tmp_path / "recipe.yaml"), (*overrides, *options), environment={}).text
+    )
+    assert main([str(resolved)]) == 0
+    counts = read_counts(resolved)
+    lines = read_metrics(resolved.parent / "metrics.jsonl")
+    for step, counts_LE in counts.items():
+        (line,) = [each for each in lines if each["step"] == step]
+        # whole rows of 32 tokens, of which the packing decides the number
+        totals = counts_LE.sum(1)
+        assert totals[0] == totals[1] > 0 and totals[0] % (32 * 3) == 0
+        for layer in (1, 2):
+            prefix = f"rl/generator_moe/layer_{layer}"
+            assert 1 / 8 <= line[f"{prefix}/share_max"] <= 1 / 3 + 1e-9
+            assert 0 < line[f"{prefix}/entropy"] <= np.log(8) + 1e-9
+            assert line[f"{prefix}/share_max"] != line[f"moe/layer_{layer}/share_max"]

@@ -68,11 +68,16 @@ class SyncConfig(Config):
     a distributed checkpoint, both in a folder of the run directory."""
     keep_versions: PositiveInt = performance(2)
     """Versions of the weights that stay available."""
-    max_logprob_diff: PositiveFloat | None = bookkeeping(None, examples=[1e-3])
+    max_logprob_diff: OrAuto[PositiveFloat] | None = bookkeeping("auto", examples=[1e-3])
     """Largest difference of the log-probabilities of policy and generator for any token.
 
     The run stops before an update with a larger difference. Null: the difference is only logged. It
-    applies to completions of the weights that learn from them."""
+    applies to completions of the weights that learn from them. `auto`: 1e-4 if storage and compute
+    are float32, 1e-2 with products in low precision; 0.25 in bfloat16; 0.5 with a converter whose
+    rounding depends on the batch, or that vLLM does not have; null with target_offpolicy and static
+    completions."""
+    max_logprob_diff_mean: OrAuto[PositiveFloat] | None = bookkeeping("auto", examples=[1e-4])
+    """Largest mean of these differences over the tokens of a step. `auto`: 1e-5, 0.02 or 0.05."""
 
 
 class RecorderConfig(Config):

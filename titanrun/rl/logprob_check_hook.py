@@ -1,9 +1,11 @@
 """Hook that compares the log-probabilities of generator and policy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import DataPath, problem_error
+from titanrun.models.shared.config import unwrap_auto
 from titanrun.rl.algorithms.policy_losses import average_over_tokens
 from titanrun.rl.config import RlConfig
 from titanrun.training.engine_outputs import StepOutput
@@ -11,6 +13,15 @@ from titanrun.training.train_hook import StepInput, TrainHook
 
 if TYPE_CHECKING:
     from titanrun.training.loop import TrainLoop
+
+
+class LogprobLimit(NamedTuple):
+    """Limit of a metric of a step, the field that sets it, and how messages name the metric."""
+
+    metric: str
+    value: float
+    path: DataPath
+    words: str
 
 
 @dataclass(slots=True)
@@ -28,27 +39,41 @@ class LogprobCheckHook(TrainHook):
         inp.payload.recorded.update(
             average_over_tokens(recorded, num_tokens=inp.payload.packed.num_tokens)
         )
-        self.check_difference(inp.payload.recorded["rl/logprob_diff_max"], loop.state.step + 1)
+        for limit in self.get_limits():
+            check_difference(inp.payload.recorded, limit, loop.state.step + 1)
 
     def on_step_end(self, loop: "TrainLoop") -> None:
         """Drop what the optimizer step recorded: the next flush is for the policy loss alone."""
         loop.step_metrics.reset()
 
-    def check_difference(self, difference: float, step: int) -> None:
-        """Raise ProblemsFound if the largest difference of a step is above the limit."""
-        is_invariant = self.config.batch_invariant
-        limit = 0.0 if is_invariant else self.config.sync.max_logprob_diff
-        if limit is None or difference <= limit:
-            return
-        message = (
-            f"at step {step} the generator's log-probabilities differ from the policy's "
-            f"by up to {difference:.3g}, but the limit is {limit:g}"
+    def get_limits(self) -> list[LogprobLimit]:
+        """Return the limits of a step."""
+        sync = self.config.sync
+        if self.config.batch_invariant:
+            return [LogprobLimit("rl/logprob_diff_max", 0.0, ("rl", "batch_invariant"), "up to")]
+        limits = (
+            ("max", sync.max_logprob_diff, "max_logprob_diff", "up to"),
+            ("mean", sync.max_logprob_diff_mean, "max_logprob_diff_mean", "a mean of"),
         )
-        path = ("rl", "batch_invariant") if is_invariant else ("rl", "sync", "max_logprob_diff")
-        raise problem_error(
-            "data",
-            message,
-            path=path,
-            hint="the generator has other weights, or rounds differently: bfloat16 and "
-            "float8_linear with tensorwise scales need max_logprob_diff: 0.05",
-        )
+        return [
+            LogprobLimit(
+                f"rl/logprob_diff_{kind}", unwrap_auto(limit), ("rl", "sync", field), words
+            )
+            for kind, limit, field, words in limits
+            if limit is not None
+        ]
+
+
+def check_difference(recorded: Mapping[str, float], limit: LogprobLimit, step: int) -> None:
+    """Raise ProblemsFound if a difference of a step is above its limit, or is no number."""
+    difference = recorded[limit.metric]
+    if difference <= limit.value:
+        return
+    raise problem_error(
+        "data",
+        f"at step {step} the generator's log-probabilities differ from the policy's "
+        f"by {limit.words} {difference:.3g}, but the limit is {limit.value:g}",
+        path=limit.path,
+        hint="the generator has other weights, or rounds differently than the limit allows: "
+        f"{limit.path[-1]}: auto allows for bfloat16 and for converters",
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -23,6 +24,7 @@ from titanrun.components.converters.conversion_report import (
 )
 from titanrun.components.converters.grouped_mm import compute_padded_slots, multiply_padded_groups
 from titanrun.components.converters.mxfp8_linear import get_matmul_arguments
+from titanrun.components.converters.spec.batch_dependence import depends_on_batch
 from titanrun.components.converters.spec.module_names import collapse_layer_numbers
 from titanrun.config import registry
 
@@ -304,3 +306,40 @@ def test_options_that_are_valid_together_convert_a_model(name: str, shards: int)
         )
         tried += 1
     assert tried > 0
+
+
+ROW_WISE = [
+    "{name: float8_linear, emulate: true, recipe_name: rowwise}",
+    "{name: float8_linear, emulate: true, recipe_name: rowwise_with_gw_hp}",
+    "{name: mxfp8_linear, emulate: true}",
+    "qat",
+    "{name: qat, scheme: int4_weight_only}",
+    "fp32_lm_head",
+    "lora",
+    "qlora",
+    "{name: qlora, base: int8}",
+]
+OF_A_BATCH = "{name: float8_linear, emulate: true, recipe_name: tensorwise}"
+
+
+@pytest.mark.parametrize("converter", [*ROW_WISE, OF_A_BATCH])
+def test_eight_rows_alone_are_the_same_eight_of_a_batch_unless_the_rule_says_otherwise(
+    tmp_path: Path, converter: str
+) -> None:
+    from tests.rl.parts import TEXT
+    from titanrun.worker.open_engine import open_engine
+
+    (tmp_path / "recipe.yaml").write_text(TEXT)
+    wide = ("model.dim=64", "model.feed_forward.hidden_dim=128", f"converters=[{converter}]")
+    opened = open_engine(str(tmp_path / "recipe.yaml"), wide)
+    rows = torch.randint(56, (64, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        # some rows have far larger numbers than others
+        opened.engine.model.tok_embeddings.weight[:8] *= 6
+        whole, alone = opened.engine.model(rows)[:8], opened.engine.model(rows[:8])
+    difference = float((whole - alone).abs().max())
+    opened.close()
+    if depends_on_batch(opened.recipe.converters[0]):
+        assert difference > 1e-3
+    else:
+        assert difference < 1e-6

@@ -21,10 +21,11 @@ from titanrun.config.base import ComponentConfig
 from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import numerics, performance
 from titanrun.config.problems import Problem
-from titanrun.config.types import PositiveFloat, PositiveInt, Text
+from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt, Text
 
 AUTO_FILTER = "auto_filter_small_kn"
 NumberFormat: TypeAlias = Literal["float8", "mxfp8", "nvfp4"]
+Float8Scales: TypeAlias = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,9 @@ class Float8LinearConfig(ConverterConfig):
     changes_parameters: ClassVar = False
     number_format: ClassVar = "float8"
     alignment: ClassVar = 16
-    recipe_name: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = numerics("tensorwise")
+    recipe_name: OrAuto[Float8Scales] = numerics("auto")
     """Granularity of scales: one per tensor (fastest), one per row, or per row with the weights'
-    gradients in high precision (most accurate)."""
+    gradients in high precision (most accurate). `auto`: rowwise in RL, else tensorwise."""
     filter_fqns: tuple[Text, ...] = numerics((), examples=[["output", "router.gate"]])
     """Texts in names of linear modules that are not converted."""
     auto_filter_small_kn: bool = numerics(False)
@@ -128,13 +129,15 @@ class Float8LinearConfig(ConverterConfig):
     """Whether to compute products in fp32 from numbers rounded to float8: slow, on any device."""
 
     @property
+    def scales(self) -> Float8Scales:
+        """Granularity of scales: `auto` is tensorwise unless resolved otherwise."""
+        return "tensorwise" if self.recipe_name == AUTO else self.recipe_name
+
+    @property
     def device_requirement(self) -> DeviceRequirement | None:
         """Device requirement, None with emulate."""
-        return (
-            None
-            if self.emulate
-            else DeviceRequirement("float8 products", (8, 9), ("gfx942", "gfx950"))
-        )
+        needed = DeviceRequirement("float8 products", (8, 9), ("gfx942", "gfx950"))
+        return None if self.emulate else needed
 
     @property
     def name_patterns(self) -> dict[str, tuple[str, ...]]:
@@ -149,14 +152,14 @@ class Float8LinearConfig(ConverterConfig):
             raise conflict_error(
                 message, "filter_fqns", hint=f"remove it from the list and set {AUTO_FILTER}: true"
             )
-        if self.auto_filter_small_kn and self.recipe_name == "rowwise_with_gw_hp":
+        if self.auto_filter_small_kn and self.scales == "rowwise_with_gw_hp":
             message = f"torchao has no measurements of small modules with {self.recipe_name}"
             hint = (
                 "set recipe_name: rowwise, or auto_filter_small_kn: false with the small modules "
                 "in filter_fqns"
             )
             raise conflict_error(message, AUTO_FILTER, "recipe_name", hint=hint)
-        if self.enable_fsdp_float8_all_gather and self.recipe_name != "tensorwise":
+        if self.enable_fsdp_float8_all_gather and self.scales != "tensorwise":
             message = (
                 "a float8 all-gather needs one scale for a whole weight, "
                 f"but {self.recipe_name} has one per row"

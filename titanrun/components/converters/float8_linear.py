@@ -24,9 +24,7 @@ def convert(config: Float8LinearConfig, *, model: nn.Module, shards: int) -> Con
     float8 = import_torchao("float8")
     rules = [has_name_containing(config.filter_fqns), has_unaligned_shape(config.alignment)]
     if config.auto_filter_small_kn:
-        rules.append(
-            is_too_small_for_float8(float8._auto_filter_for_recipe(config.recipe_name, []))
-        )
+        rules.append(is_too_small_for_float8(float8._auto_filter_for_recipe(config.scales, [])))
     taken, left = select_linear_modules(model, *rules)
     gathers = config.enable_fsdp_float8_all_gather and shards > 1
     chosen = set(taken)
@@ -34,13 +32,13 @@ def convert(config: Float8LinearConfig, *, model: nn.Module, shards: int) -> Con
         model,
         module_filter_fn=lambda _, name: name in chosen,
         config=replace(
-            float8.Float8LinearConfig.from_recipe_name(config.recipe_name),
+            float8.Float8LinearConfig.from_recipe_name(config.scales),
             enable_fsdp_float8_all_gather=gathers,
             emulate=config.emulate,
         ),
     )
     precomputes = config.precompute_float8_dynamic_scale_for_fsdp and gathers
-    kind = f"float8 {config.recipe_name}{', emulated' if config.emulate else ''}"
+    kind = f"float8 {config.scales}{', emulated' if config.emulate else ''}"
     rescale = float8.precompute_float8_dynamic_scale_for_fsdp if precomputes else None
     return ConversionReport(
         converted=tuple(taken), skipped=left, kind=kind, on_weights_changed=rescale

@@ -91,7 +91,7 @@ class ActorFuture(Generic[Result]):
         """
         return self._whole.result(timeout)
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Return whether there is a result, or an error."""
         return self._whole.done()
 

@@ -7,7 +7,7 @@ import pickle
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -146,11 +146,10 @@ class LocalActor(ActorGroup):
         pickle_request(blueprint, self.title)
         self._processes = [LocalProcess(self.title, rank) for rank in range(ranks)]
         running.add(self)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.shutdown)
             self._start(blueprint)
-        except BaseException:
-            self.shutdown()
-            raise
+            undo.pop_all()
 
     def _start(self, blueprint: ActorBlueprint) -> None:
         port = self._processes[0].send(RENDEZVOUS).result() if self.ranks > 1 else 0

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,12 +34,11 @@ def spawn(factory: Callable[..., Any], *args: Any, ranks: int = 1, **kwargs: Any
     processes = this_host().spawn_procs(per_host={AXIS: ranks})
     mesh = processes.spawn(blueprint.title, build_actor_class(blueprint))
     actor = MonarchActor(mesh, processes)
-    try:
+    with ExitStack() as undo:
+        undo.callback(actor.shutdown)
         port = mesh.slice(**{AXIS: 0}).open_rendezvous.call_one().get() if ranks > 1 else 0
         mesh.start.call(blueprint, ranks, port).get()
-    except BaseException:
-        actor.shutdown()
-        raise
+        undo.pop_all()
     return actor
 
 

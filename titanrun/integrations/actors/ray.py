@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,20 +52,21 @@ class RayActor(ActorGroup):
         self.endpoints = {name: RayEndpointHandle(self, name) for name in self.endpoints}
         remote = ray.remote(RayRank).options(**actor_options)
         self._actors = [remote.remote() for _ in range(ranks)]
-        try:
-            host, port = "127.0.0.1", 0
-            if ranks > 1:
-                host, port = ray.get(self._actors[0].open_rendezvous.remote())
-            places = [RankPlace(rank, ranks, host=host, port=port) for rank in range(ranks)]
-            ray.get(
-                [
-                    actor.start.remote(place, blueprint)
-                    for actor, place in zip(self._actors, places, strict=True)
-                ]
-            )
-        except BaseException:
-            self.shutdown()
-            raise
+        with ExitStack() as undo:
+            undo.callback(self.shutdown)
+            self._start(blueprint)
+            undo.pop_all()
+
+    def _start(self, blueprint: ActorBlueprint) -> None:
+        host, port = "127.0.0.1", 0
+        if self.ranks > 1:
+            host, port = ray.get(self._actors[0].open_rendezvous.remote())
+        places = [RankPlace(rank, self.ranks, host=host, port=port) for rank in range(self.ranks)]
+        started = [
+            actor.start.remote(place, blueprint)
+            for actor, place in zip(self._actors, places, strict=True)
+        ]
+        ray.get(started)
 
     def submit(
         self, rank: int, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -109,6 +109,7 @@ class Moe(nn.Module):
 
     `token_dispatcher(experts, slots_SD, counts_E)` runs the experts on slots sorted by expert.
     Expert parallelism installs one that sends the slots to the ranks that hold their experts.
+    `counts_inference` counts forward passes without gradients in `tokens_per_expert`, too.
     """
 
     # attributes that are replaced by a compiled function
@@ -131,6 +132,7 @@ class Moe(nn.Module):
         self.token_dispatcher: DispatchFn = run_experts_locally
         self.sum_outputs: Callable[[Tensor, Tensor], Tensor] = sum_outputs_by_product
         self.forces_load_balance = False
+        self.counts_inference = False
         balanced = config.load_balance_coeff is not None
         self.register_buffer(
             "expert_bias",
@@ -149,7 +151,7 @@ class Moe(nn.Module):
             x_ND, self.expert_bias, forces_load_balance=self.forces_load_balance
         )
         counts_E = count_slots(routing.experts_NK, unwrap_auto(self.config.num_experts))
-        if torch.is_grad_enabled() and not is_recomputing():
+        if (torch.is_grad_enabled() or self.counts_inference) and not is_recomputing():
             self.tokens_per_expert.add_(counts_E)
         out_ND = self.run_routed_experts(x_ND, routing, counts_E)
         if self.shared_experts is not None:

@@ -18,6 +18,10 @@ from titanrun.config.types import AUTO
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.models.shared.spec.flavors import resolve_model_sizes
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.logprob_limits import (
+    resolve_logprob_limits,
+    resolve_rl_converters,
+)
 from titanrun.recipe.resolving.run_length import compute_warmup_steps, resolve_run_length
 from titanrun.recipe.rundir.run_files import RUNS
 from titanrun.rl.config import RlConfig
@@ -64,8 +68,10 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     data["evaluation"]["tasks"] = resolve_evaluation_tasks(
         data["evaluation"]["tasks"], data["validation"]
     )
+    resolve_rl_converters(recipe, data["converters"])
     if recipe.rl is not None:
         resolve_rl(recipe.rl, recipe.training.dataset, data["rl"])
+        data["rl"]["sync"] |= resolve_logprob_limits(recipe, recipe.rl, data["converters"])
     return data
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.components.converters.config import Float8LinearConfig, QatConfig
+from titanrun.components.converters.spec.batch_dependence import depends_on_batch
 from titanrun.config.problems import DataPath
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.recipe import Recipe
@@ -131,19 +132,41 @@ def vllm_raises_low_temperatures(run: Recipe) -> Iterator[RuleViolation]:
         )
 
 
+@rule("scales-of-a-batch-in-rl")
+def scales_of_a_batch_in_rl(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about converters in RL whose rounding depends on the batch.
+
+    float8_linear with recipe_name tensorwise, and nvfp4_linear, scale the inputs of a module by the
+    largest value of the whole batch. A completion then has other log-probabilities in the
+    generator's batches than in the trainer's: use float8_linear with recipe_name rowwise.
+    """
+    if run.rl is None or isinstance(run.rl.generator, StaticConfig):
+        return
+    for index, converter in enumerate(run.converters):
+        if depends_on_batch(converter):
+            field = "recipe_name" if isinstance(converter, Float8LinearConfig) else "name"
+            yield RuleViolation(
+                f"log-probabilities depend on the batch with {converter.name}: the largest value "
+                "of a batch scales all of it",
+                (("converters", index, field), ("rl",)),
+                hint="use float8_linear with recipe_name: rowwise",
+                severity="warning",
+            )
+
+
 @rule("logprob-limit-fits-rounding")
 def logprob_limit_fits_rounding(run: Recipe) -> Iterator[RuleViolation]:
     """Warn about rl.sync.max_logprob_diff if generator and policy round differently.
 
-    The generator computes in the policy's converted form, but the batches of the two differ:
-    float8_linear with recipe_name tensorwise scales a whole batch (rowwise does not), and bfloat16
-    rounds sums whose order depends on the batch. vLLM's own models are not converted. Log-
-    probabilities then differ by some 0.01: set max_logprob_diff to 0.05 or more, or change what
-    rounds.
+    The generator computes in the policy's converted form, but the batches of the two differ, and
+    bfloat16 rounds sums whose order depends on the batch. vLLM's own models are not converted.
+    Log-probabilities then differ by some 0.01: set max_logprob_diff to 0.05 or more or leave it
+    out, or change what rounds.
     """
     if run.rl is None or run.rl.sync.max_logprob_diff is None:
         return
-    limit, path = run.rl.sync.max_logprob_diff, ("rl", "sync", "max_logprob_diff")
+    limit = unwrap_auto(run.rl.sync.max_logprob_diff)
+    path = ("rl", "sync", "max_logprob_diff")
     is_compared = run.rl.schedule.target_offpolicy == 0 and not run.rl.batch_invariant
     if limit >= ROUNDING_LIMIT or not is_compared or isinstance(run.rl.generator, StaticConfig):
         return
@@ -151,7 +174,7 @@ def logprob_limit_fits_rounding(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(
             f"rounding alone may exceed max_logprob_diff {limit:g}: {reason}",
             (path, place),
-            hint=f"use max_logprob_diff: {ROUNDING_LIMIT}, or {hint}",
+            hint=f"use max_logprob_diff: auto, or {hint}",
             severity="warning",
         )
 
@@ -162,12 +185,13 @@ def iter_rounding_differences(
     """Yield why generator and policy round differently, the path of the cause, and another fix."""
     for index, converter in enumerate(run.converters):
         path: DataPath = ("converters", index)
-        if isinstance(generator, VllmConfig) and generator.model == "huggingface":
-            if converter.number_format is not None or isinstance(converter, QatConfig):
-                yield f"vLLM does not convert to {converter.name}", path, "generator: native"
-        elif isinstance(converter, Float8LinearConfig) and converter.recipe_name == "tensorwise":
-            reason = f"{converter.name} with tensorwise scales depends on the batch"
-            yield reason, (*path, "recipe_name"), "recipe_name: rowwise"
+        is_low_precision = converter.number_format is not None or isinstance(converter, QatConfig)
+        if (
+            is_low_precision
+            and isinstance(generator, VllmConfig)
+            and (generator.model == "huggingface")
+        ):
+            yield f"vLLM does not convert to {converter.name}", path, "generator: native"
     training = run.training
     if "bfloat16" in (training.dtype, training.mixed_precision_param):
         reason = "sums in bfloat16 depend on the batch"

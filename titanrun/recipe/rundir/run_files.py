@@ -18,6 +18,8 @@ SOURCES = "resolved.sources.json"
 RUN_JSON = "run.json"
 STATUS = "status.json"
 METRICS = "metrics.jsonl"
+# the tokens of each expert at each logged step
+EXPERT_LOADS = "moe.jsonl"
 TAGS = "tags.json"
 LOCK = ".lock"
 # held while one of several launchers opens the run directory

@@ -253,7 +253,7 @@ def has_fixed_shapes(recipe: Recipe) -> bool:
 def has_rowwise_scales(recipe: Recipe) -> bool:
     """Return whether a float8 converter has a scale per row."""
     return any(
-        isinstance(converter, Float8LinearConfig) and converter.recipe_name != "tensorwise"
+        isinstance(converter, Float8LinearConfig) and converter.scales != "tensorwise"
         for converter in recipe.converters
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import torch
+from torch import nn
 
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.metrics.spec.console_stream import drain_console
@@ -25,7 +26,12 @@ from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.process_group import broadcast_bool, set_pg_timeout
 from titanrun.distributed.rank_heartbeats import format_silent_ranks
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_indented_json
+from titanrun.recipe.rundir.run_files import (
+    EXPERT_LOADS,
+    STATUS,
+    read_json_or_empty,
+    write_indented_json,
+)
 from titanrun.rl.logprob_check_hook import LogprobCheckHook
 from titanrun.rl.nonfinite_rollouts import collect_token_ids
 from titanrun.rl.rollout_recorder_hook import RolloutRecorderHook
@@ -99,7 +105,7 @@ def build_step_hooks(
         build_step_replay_hook(parts),
         LossInputsHook(parts.prepare_batches) if parts.prepare_batches else None,
         LogprobCheckHook(recipe.rl) if rollouts and recipe.rl else None,
-        build_expert_load_hook(parts, meshes),
+        build_expert_load_hook(parts, job, meshes),
         NonFiniteReportHook(partial(write_nonfinite_report, parts, job)),
         LossSpikeHook() if recipe.guard.spike_sigmas is not None else None,
         build_validation_hook(parts),
@@ -134,11 +140,11 @@ def build_straggler_hook(parts: SourceParts) -> StragglerHook | None:
 
 
 def build_expert_load_hook(
-    parts: SourceParts, meshes: ParallelMeshes | None
+    parts: SourceParts, job: WorkerJob, meshes: ParallelMeshes | None
 ) -> ExpertLoadHook | None:
-    """Build the log of the tokens of each expert, or return None if it is disabled."""
+    """Build the log of the experts' loads, or return None if the model has no experts."""
     model = parts.recipe.model
-    if not (parts.recipe.metrics.tokens_per_expert and model.count_routed_experts()):
+    if not model.count_routed_experts():
         return None
     layers = number_moe_layers(parts.engine.model)
     num_layers = max(layers, default=-1) + 1
@@ -146,8 +152,17 @@ def build_expert_load_hook(
         # a rank of a pipeline may have only the first layers
         size = torch.tensor(float(num_layers), device=meshes.device)
         num_layers = int(meshes.all_reduce_max_(size, "pp"))
+    runner = None if parts.rollouts is None else parts.rollouts.runner
+    # those of other processes and of vLLM have no model here
+    generator = getattr(getattr(runner, "generator", None), "model", None)
     return ExpertLoadHook(
-        layers, num_layers, model.count_routed_experts(), **build_expert_count_reductions(meshes)
+        layers,
+        num_layers,
+        model.count_routed_experts(),
+        file=job.resolved_path.parent / EXPERT_LOADS if job.rank_info.is_main_rank else None,
+        logs_each_expert=parts.recipe.metrics.tokens_per_expert,
+        generator_layers=number_moe_layers(generator) if isinstance(generator, nn.Module) else {},
+        **build_expert_count_reductions(meshes),
     )
 
 
