@@ -14,9 +14,11 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.rl.fleet import rollout_fleet
+from titanrun.rl.fleet.config import RouterConfig
 from titanrun.rl.fleet.fleet_runner import FleetRunner
 from titanrun.rl.fleet.fleet_usage import FleetUsage
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
+from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.rl.rollout_buffer import StaleRolloutError
 from titanrun.rl.rollout_types import Completion, Prompt, RolloutGroup, Turn
 from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay, TakeKey
@@ -55,9 +57,9 @@ class ScriptedProcess:
     def send(self, message: dict[str, Any]) -> None:
         self.sent.append(message)
 
-    def finish(self, *numbers: int, epoch: int = 0) -> None:
-        """Report groups as done."""
-        groups = [{"number": number} for number in numbers]
+    def finish(self, *numbers: int, epoch: int = 0, status: str = "completed") -> None:
+        """Report a turn of groups, after which they are done or go on."""
+        groups = [build_group(number, status) for number in numbers]
         self.on_message(
             self.num_starts,
             {"groups": groups, "epoch": epoch, "busy_seconds": 0.1, "tokens": 5},
@@ -76,15 +78,22 @@ class ScriptedProcess:
         self.is_alive = False
 
 
-def build(count: int, *, max_running: int = 2, starts: int = 1, timeout: float = 60) -> Any:
+def build_group(number: int, status: str = "ongoing") -> dict[str, Any]:
+    """Group of one conversation."""
+    return {"number": number, "rollouts": [{"status": status}]}
+
+
+def build(
+    count: int, *, max_running: int = 1, starts: int = 1, timeout: float = 60, **router: Any
+) -> Any:
     processes = [ScriptedProcess(number, starts) for number in range(count)]
-    fleet = RolloutFleet(processes, max_running, timeout)  # type: ignore[arg-type]
+    fleet = RolloutFleet(processes, max_running, timeout, RouterConfig(**router))  # type: ignore[arg-type]
     fleet.start()
     return fleet, processes
 
 
 def submit(fleet: RolloutFleet, *numbers: int) -> None:
-    fleet.submit([{"number": number} for number in numbers], temperature=None)
+    fleet.submit([build_group(number) for number in numbers], temperature=None)
 
 
 def get_numbers(process: ScriptedProcess) -> list[list[int]]:
@@ -118,15 +127,52 @@ def test_weights_come_before_the_groups_that_were_admitted_after_them() -> None:
 
 
 def test_groups_of_a_process_that_ends_go_first_to_another(caplog: Any) -> None:
-    fleet, (first, second) = build(2, max_running=1)
-    submit(fleet, 0, 1, 2)
+    fleet, (first, second) = build(2)
+    submit(fleet, 0, 1, 2, 3, 4)
     first.die()
-    assert fleet.collect_usage()["rl/lost_requests"] == 1
-    second.finish(1)
-    assert get_numbers(second) == [[1], [0]] and "out of memory" in caplog.text
-    # what the dead process still says about the group counts once
+    assert fleet.collect_usage()["rl/lost_requests"] == 2
+    second.finish(1, 3)
+    assert get_numbers(second) == [[1, 3], [0, 2]] and "out of memory" in caplog.text
+    # what is said about the group twice counts once
+    second.finish(0)
     second.finish(0)
     assert len(fleet.wait_for_any([0])) == 1
+
+
+def test_a_conversation_goes_on_at_another_process_after_its_last_turn() -> None:
+    fleet, (first, second) = build(2)
+    submit(fleet, 0)
+    turns = [{"status": "ongoing", "turns": ["the first"]}]
+    first.on_message(1, {"groups": [{"number": 0, "rollouts": turns}], "epoch": 0})
+    assert not second.sent
+    first.die()
+    assert second.sent[-1]["requests"][0]["group"]["rollouts"] == turns
+
+
+@pytest.mark.parametrize("is_sticky", [True, False])
+def test_turns_stay_with_their_process_if_the_router_is_sticky(is_sticky: bool) -> None:
+    fleet, (first, second) = build(2, sticky=is_sticky)
+    submit(fleet, 0)
+    assert first.sent[-1]["requests"][0]["is_sticky"] == is_sticky
+    for process in (first, second, first):
+        (first if is_sticky else process).finish(0, status="ongoing")
+    # the process that was chosen least recently gets the next turn
+    expected = ([[0]], []) if is_sticky else ([[0], [0]], [[0], [0]])
+    assert (get_numbers(first), get_numbers(second)) == expected
+    assert len(first.running) + len(second.running) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("least_loaded", [[1, 3], [4]]), ("round_robin", [[1, 3]])]
+)
+def test_the_router_counts_conversations_or_turns(name: str, expected: list[list[int]]) -> None:
+    fleet, (first, second) = build(2, max_running=4, name=name)
+    submit(fleet, 0, 1, 2, 3)
+    second.finish(1, 3)
+    submit(fleet, 4)
+    assert get_numbers(second) == expected
+    # one after the other: the first had its turn longer ago
+    assert get_numbers(first)[1:] == ([] if name == "least_loaded" else [[4]])
 
 
 def test_a_process_is_started_again_with_the_newest_weights(monkeypatch: Any) -> None:
@@ -208,7 +254,7 @@ def test_a_completion_is_never_older_than_its_group(
     versions: tuple[int, ...], is_stale: bool
 ) -> None:
     fleet, (process,) = build(1)
-    runner = FleetRunner(fleet, 2, RankGroup())
+    runner = FleetRunner(fleet, 2, RankGroup(), fleet.usage.clock)
     group = runner.start_group(Prompt("?", ""), group_number=5, policy_version=3)
     data = answer(group, *versions)
     threading.Timer(
@@ -229,29 +275,46 @@ def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None
 
     monkeypatch.setattr(RolloutFleet, "start", lambda self: None)
     overrides = [
-        "rl.fleet={processes: 3, threads: 2, max_restarts: 1, timeout_seconds: 7}",
+        "rl.fleet={processes: 3, threads: 2, max_restarts: 1, timeout_seconds: 7, "
+        "router: {name: round_robin, sticky: false}}",
         "rl.sync.transport=shared_memory",
         "rl.rollout.prompts_per_step=8",
     ]
     resolved = resolve_recipe(write_recipe(tmp_path, TEXT), overrides, environment={})
     job = WorkerJob(tmp_path / "resolved.yaml", resolved.text, RankInfo())
     assert resolved.run.rl is not None
-    fleet = build_fleet.start_fleet(resolved.run.rl, job)
+    fleet = build_fleet.start_fleet(resolved.run.rl, job, StepClock())
     assert [process.starts_left for process in fleet.processes] == [2, 2, 2]
     assert fleet.processes[0].environment["OMP_NUM_THREADS"] == "2"
-    assert fleet.timeout_seconds == 7 and fleet.max_running == 3
+    assert fleet.timeout_seconds == 7 and fleet.max_running == 3 * 4
+    assert fleet.router == RouterConfig(name="round_robin", sticky=False)
 
 
 def test_shares_tell_who_waited_for_whom(monkeypatch: Any) -> None:
     now = [100.0]
-    monkeypatch.setattr("titanrun.rl.fleet.fleet_usage.time.monotonic", lambda: now[0])
-    usage = FleetUsage(interval_start=100.0)
-    usage.wait_seconds, usage.push_seconds = 2.0, 1.0
-    usage.record_turn(0, {"busy_seconds": 8.0, "tokens": 40})
-    now[0] += 10.0
+    monkeypatch.setattr("titanrun.rl.fleet.step_clock.time.monotonic", lambda: now[0])
+    usage = FleetUsage(StepClock(_start=100.0))
+
+    def spend(phase: Any, seconds: float) -> None:
+        with usage.clock.within(phase):
+            now[0] += seconds
+
+    usage.clock.enter("pack")
+    spend("idle", 2.0)
+    now[0] += 0.5
+    usage.clock.enter("train")
+    now[0] += 6.0
+    usage.clock.enter("other")
+    spend("push", 1.0)
+    spend("validation", 90.0)
+    now[0] += 0.5
+    usage.record_turn(0, {"busy_seconds": 8.0, "load_seconds": 0.5, "tokens": 40})
     found = usage.collect(2)
-    assert found["rl/trainer_idle_share"] == pytest.approx(0.2)
-    assert found["rl/push_share"] == pytest.approx(0.1)
+    shares = ("trainer_idle", "pack", "train", "push", "unaccounted")
+    assert [found[f"rl/{share}_share"] for share in shares] == pytest.approx(
+        [0.2, 0.05, 0.6, 0.1, 0.05]
+    )
+    assert found["rl/load_seconds"] == 0.25
     assert found["rl/generator_idle_share"] == pytest.approx(0.6)
     assert found["rl/generator_idle_share/1"] == 1 and found["rl/tokens_per_second/0"] == 4
     now[0] += 1.0
@@ -259,7 +322,9 @@ def test_shares_tell_who_waited_for_whom(monkeypatch: Any) -> None:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    turn = Turn([1, 2], Completion([3], [-0.12345678901234566], "stop", 4), "x")
+    said = Completion([3, 5], [-0.12345678901234566, -1.0], "stop", 4, ((0, 4), (1, 5)))
+    assert said.versions == [4, 5]
+    turn = Turn([1, 2], said, "x")
     runner = FleetRunner(None, 1, RankGroup())
     group = runner.start_group(Prompt("?", "!", 9), group_number=1, policy_version=4)
     group.rollouts[0].turns.append(turn)

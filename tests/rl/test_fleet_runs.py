@@ -14,6 +14,7 @@ import pytest
 
 from tests.rl.parts import TEXT
 from titanrun.config.trust import TRUST_FLAG
+from titanrun.rl.weight_sync.shared_memory_blocks import get_shared_memory_folder
 
 pytestmark = pytest.mark.slow
 FLEET = ("rl.sync.transport=shared_memory", "rl.fleet.processes=1")
@@ -70,6 +71,11 @@ def read_pids(folder: Path) -> list[int]:
     return [int(pid) for pid in re.findall(r"generator \d runs in process (\d+)", log)]
 
 
+def list_blocks(pid: int) -> list[Path]:
+    """Shared memory that a trainer has created."""
+    return list(get_shared_memory_folder().glob(f"titanrun-weights-{pid}-*"))
+
+
 def is_running(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
@@ -95,8 +101,10 @@ def test_a_recorded_schedule_is_replayed_bit_for_bit(tmp_path: Path) -> None:
     assert max(step["rollout/age_max"] for step in recorded) in range(1, bound + 1)
     replay = f"rl.schedule={{target_offpolicy: 2, replay: {tmp_path / 'recorded'}}}"
     assert get_losses(train(tmp_path / "again", "training.steps=5", replay)) == get_losses(recorded)
-    # another seed would generate something else
-    other = train(tmp_path / "other", "training.steps=5", "rl.schedule.target_offpolicy=2")
+    # another seed generates something else
+    other = train(
+        tmp_path / "other", "training.steps=5", "rl.schedule.target_offpolicy=2", "debug.seed=9"
+    )
     assert get_losses(other)[1:] != get_losses(recorded)[1:]
 
 
@@ -154,17 +162,77 @@ def test_two_generators_share_the_work_and_the_trainer_waits_less(tmp_path: Path
     assert 0.35 < rates[0] / sum(rates) < 0.65
 
 
-def test_all_processes_end_with_their_trainer(tmp_path: Path) -> None:
+def test_a_killed_trainer_leaves_neither_processes_nor_memory(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = build_command(folder, "training.steps=1000", *FLEET, "rl.schedule.target_offpolicy=1")
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 2)
+        assert list_blocks(run.pid)
     finally:
         run.kill()
     run.wait()
     (pid,) = read_pids(folder)
     wait_for(lambda: not is_running(pid), 10)
+    assert not list_blocks(run.pid)
+
+
+def test_a_restarted_trainer_finds_its_generator_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = build_command(
+        folder,
+        *("training.steps=10", "launch.max_restarts=1", *FLEET),
+        "rl.schedule={target_offpolicy: 2, record: true}",
+        "checkpoint={enable: true, interval: 5}",
+        slow_reward(tmp_path, 0.05),
+    )
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 7)
+        killed = json.loads((folder / "status.json").read_text())["pid"]
+        assert killed != run.pid
+        os.kill(killed, signal.SIGKILL)
+        output, _ = run.communicate(timeout=300)
+    finally:
+        run.kill()
+    assert run.returncode == 0, output[-2000:]
+    log = (folder / "logs" / "rank-0.log").read_text()
+    (pid,) = read_pids(folder)
+    assert f"generator 0 goes on in process {pid}" in log
+    steps = [int(step["step"]) for step in read_steps(folder)]
+    first = steps.index(6, steps.index(6) + 1)
+    assert steps[first:] == [6, 7, 8, 9, 10]
+    # nothing that the lost weights have written is trained on
+    for line in map(json.loads, (folder / "schedule.jsonl").read_text().splitlines()):
+        for group in line["groups"]:
+            for rollout in group["rollouts"]:
+                for turn in rollout["turns"]:
+                    said = turn["completion"]
+                    newest = max([said["version"], *(run[1] for run in said["version_runs"])])
+                    assert newest <= line["policy_version"]
+    wait_for(lambda: not is_running(pid), 10)
+    assert not list_blocks(killed) and not list((folder / "fleet").glob("generator-*"))
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = build_command(
+        folder,
+        *("training.steps=1000", "launch.max_restarts=1", *FLEET),
+        "rl.schedule.target_offpolicy=1",
+    )
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 2)
+        trainer = json.loads((folder / "status.json").read_text())["pid"]
+    finally:
+        run.kill()
+    run.wait()
+    # the trainer saves and stops
+    wait_for(lambda: not is_running(trainer), 60)
+    (pid,) = read_pids(folder)
+    wait_for(lambda: not is_running(pid), 10)
+    assert not list_blocks(trainer)
 
 
 def test_a_problem_in_a_process_ends_the_run_with_its_words(tmp_path: Path) -> None:

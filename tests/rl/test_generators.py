@@ -2,6 +2,7 @@
 them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
 from titanrun.rl.generators.batch_invariant import BatchInvariantForward
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig, VllmConfig
-from titanrun.rl.generators.generator_protocol import GeneratorProcessConfig, GeneratorResources
+from titanrun.rl.generators.generator_protocol import (
+    GeneratorProcessConfig,
+    GeneratorResources,
+    WeightUpdate,
+    WeightUpdates,
+)
 from titanrun.rl.generators.vllm_generator import build_start_message
 from titanrun.rl.rollout_types import GenerateRequest
 from titanrun.training.decoding import generate
@@ -51,6 +57,7 @@ def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         *,
         recomputes: bool = False,
         sampling: dict[str, Any] | None = None,
+        updates: WeightUpdates | None = None,
         **options: Any,
     ) -> Any:
         config = registry.load_choice(GeneratorConfig, name).model_validate(
@@ -70,6 +77,7 @@ def build(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Callable[
             batch_invariant_forward=BatchInvariantForward(4, 64, skip_document_ids)
             if recomputes
             else None,
+            updates=updates,
         )
         return config.load_builder()(config, resources=supplies)
 
@@ -124,6 +132,45 @@ def test_an_answer_does_not_depend_on_those_beside_it(
         assert one.logprobs == (
             other.logprobs if recomputes else pytest.approx(other.logprobs, abs=1e-5)
         )
+
+
+@pytest.mark.parametrize("resets_cache", [True, False])
+def test_weights_that_come_during_an_answer_write_the_rest_of_it(
+    build: Callable[..., Any], recipe: Recipe, resets_cache: bool
+) -> None:
+    models = {version: clone_policy_model(recipe, CPU, torch.float32) for version in (3, 4)}
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in models[4].parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape, generator=random))
+    news = [None, WeightUpdate(list(models[4].state_dict().items()), 4), None]
+    generator = build(updates=WeightUpdates(lambda: news.pop(0), resets_cache=resets_cache))
+    generator.resources = replace(generator.resources, end_ids=frozenset())
+    generator.load(models[3].state_dict().items(), version=3)
+    asked = [GenerateRequest(each.tokens, each.seed, 52) for each in requests()]
+    asked[0] = replace(asked[0], max_new_tokens=20)
+    answers = generator.generate(asked)
+    # bursts of 16 tokens: the second look finds them
+    assert answers[0].versions == [3] * 20 and answers[0].version_runs == ()
+    assert {each.version_runs for each in answers[1:]} == {((0, 3), (32, 4))}
+    assert {each.version for each in answers} == {3} and not news
+    found = []
+    for request, said in zip(asked[1:], answers[1:], strict=True):
+        row, first = torch.tensor([request.tokens + said.tokens]), len(request.tokens) - 1
+        logprobs = {
+            version: model(row[:, :-1])[0, first:]
+            .float()
+            .log_softmax(-1)
+            .gather(-1, row[0, first + 1 :].unsqueeze(-1))
+            .squeeze(-1)
+            .tolist()
+            for version, model in models.items()
+        }
+        expected = [logprobs[version][index] for index, version in enumerate(said.versions)]
+        found += [abs(one - other) for one, other in zip(said.logprobs, expected, strict=True)]
+        assert said.logprobs[:32] == pytest.approx(expected[:32], abs=1e-4)
+    # old keys give something between the two
+    assert max(found) < 1e-4 if resets_cache else max(found) > 1e-2, max(found)
 
 
 def test_so_many_prompts_are_answered_at_once(

@@ -37,6 +37,8 @@ class RankInfo:
         group: number of the replica group that this rank is in. None if the run has none; ranks
             and their number are those of the group.
         lighthouse: address at which the groups find each other.
+        lifeline: descriptor of a pipe that our own launcher holds open while it may restart this
+            rank. None: it does not.
     """
 
     rank: int = 0
@@ -51,6 +53,7 @@ class RankInfo:
     stop_after_step: int | None = None
     group: int | None = None
     lighthouse: str | None = None
+    lifeline: int | None = None
 
     @property
     def is_main_rank(self) -> bool:
@@ -84,6 +87,7 @@ def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
         if environ.get("TITANRUN_GROUP")
         else None,
         lighthouse=environ.get("TITANRUN_LIGHTHOUSE"),
+        lifeline=read_integer_variable(environ, "TITANRUN_LIFELINE", 0) or None,
     )
 
 

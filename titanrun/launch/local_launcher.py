@@ -6,7 +6,8 @@ One worker replaces this process; several workers are started and monitored by i
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -51,9 +52,29 @@ def supervise_workers(config: LocalLaunchConfig, *, resolved: Path, processes: i
     This process stays until the end of the run, even with one worker.
     """
     drain_console()
-    return run_with_restarts(
-        lambda: run_workers(resolved, processes), resolved.parent, config.max_restarts
-    )
+    with open_lifeline(is_needed=config.max_restarts > 0) as lifeline:
+        return run_with_restarts(
+            lambda: run_workers(resolved, processes, lifeline=lifeline),
+            resolved.parent,
+            config.max_restarts,
+        )
+
+
+@contextmanager
+def open_lifeline(*, is_needed: bool) -> Iterator[int | None]:
+    """Give the reading end of a pipe that ends with this process, however it ends.
+
+    What outlives a restart of the workers ends with it.
+    """
+    if not is_needed:
+        yield None
+        return
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def run_with_restarts(run_once: Callable[[], int], run_dir: Path, max_restarts: int) -> int:

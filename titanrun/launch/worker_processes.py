@@ -155,10 +155,15 @@ class WorkerMonitor:
 
 
 def run_workers(
-    resolved: Path, num_workers: int, command: Sequence[str] = (sys.executable, "-m", WORKER)
+    resolved: Path,
+    num_workers: int,
+    command: Sequence[str] = (sys.executable, "-m", WORKER),
+    *,
+    lifeline: int | None = None,
 ) -> int:
     """Train the run in `resolved` with `num_workers` workers.
 
+    `lifeline` is the reading end of a pipe that the first rank's own processes outlive it by.
     Return the exit code of the first that failed, else that of the first rank.
     """
     # they kill a new process before it has handlers: they stay pending until the worker unblocks
@@ -174,7 +179,12 @@ def run_workers(
                 for rank in range(num_workers):
                     workers.append(
                         spawn_worker(
-                            [*command, str(resolved)], rank, num_workers, meeting, Path(folder)
+                            [*command, str(resolved)],
+                            rank,
+                            num_workers,
+                            meeting,
+                            Path(folder),
+                            lifeline=lifeline,
                         )
                     )
             # only now: workers inherit the blocked signals
@@ -200,6 +210,8 @@ def spawn_worker(
     rendezvous_socket: socket.socket,
     folder: Path,
     place: GroupPlace | None = None,
+    *,
+    lifeline: int | None = None,
 ) -> WorkerProcess:
     """Start one rank. The first has the console; the output of the others goes to their log.
 
@@ -222,8 +234,13 @@ def spawn_worker(
     if place is not None:
         variables |= build_group_environment(place, rank, num_workers)
     has_console = rank == 0 and (place is None or place.index == 0)
+    passed = []
     if rank == 0:
         variables["TITANRUN_STORE_SOCKET"] = str(rendezvous_socket.fileno())
+        passed.append(rendezvous_socket.fileno())
+    if rank == 0 and lifeline is not None:
+        variables["TITANRUN_LIFELINE"] = str(lifeline)
+        passed.append(lifeline)
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -231,7 +248,7 @@ def spawn_worker(
             stdin=subprocess.DEVNULL,
             stdout=None if has_console else output,
             stderr=None if has_console else output,
-            pass_fds=[rendezvous_socket.fileno()] if rank == 0 else [],
+            pass_fds=passed,
             # separate process group: Ctrl-C reaches only this process, which forwards it once
             process_group=0,
             preexec_fn=set_parent_death_signal if sys.platform == "linux" else None,

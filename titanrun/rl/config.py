@@ -6,11 +6,18 @@ from annotated_types import Interval
 
 from titanrun.components.data.config import DatasetConfig
 from titanrun.config.base import Config
-from titanrun.config.fields import bookkeeping, component, numerics, performance, section
+from titanrun.config.fields import (
+    ReadWhen,
+    bookkeeping,
+    component,
+    numerics,
+    performance,
+    section,
+)
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt, Text
 from titanrun.rl.algorithms.config import AlgorithmConfig
 from titanrun.rl.environments.config import EnvironmentConfig
-from titanrun.rl.fleet.config import FleetConfig
+from titanrun.rl.fleet.config import WITH_PROCESSES, FleetConfig
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
 from titanrun.rl.rewards.config import RewardConfig
 
@@ -50,12 +57,29 @@ class AsyncConfig(Config):
     """Fraction of the waiting groups from which finished groups are taken first.
 
     It is counted from the oldest group. Only with target_offpolicy."""
+    update_in_flight: bool = numerics(True, read_when=WITH_PROCESSES)
+    """Whether the processes of a fleet load new weights while they generate a completion.
+
+    The rest of the completion is then of the new weights. If false, they load them between turns.
+    """
     record: bool = bookkeeping(False, resume=True)
     """Whether to write the completions of each step to schedule.jsonl, for `replay`."""
     replay: Text | None = numerics(None, examples=["runs/first"])
     """Run directory whose recorded completions are trained on instead of new ones.
 
     The weights are then those of the recorded run, bit by bit, whatever generated for it."""
+
+
+IN_FLIGHT = (
+    WITH_PROCESSES,
+    ReadWhen(
+        rule="kv-updates-need-updates-in-flight",
+        switch="rl.schedule.update_in_flight",
+        state="is false",
+        hint="set rl.schedule.update_in_flight: true, or remove it",
+        values=(True,),
+    ),
+)
 
 
 class SyncConfig(Config):
@@ -68,6 +92,11 @@ class SyncConfig(Config):
     a distributed checkpoint, both in a folder of the run directory."""
     keep_versions: PositiveInt = performance(2)
     """Versions of the weights that stay available."""
+    kv_on_update: Literal["reset", "keep"] = numerics("reset", read_when=IN_FLIGHT)
+    """Keys and values of earlier tokens after an update within a completion.
+
+    reset: they are computed again with the new weights; keep: the old ones stay, which is faster,
+    and the tokens that follow are neither of the old weights nor of the new."""
     max_logprob_diff: OrAuto[PositiveFloat] | None = bookkeeping("auto", examples=[1e-3])
     """Largest difference of the log-probabilities of policy and generator for any token.
 

@@ -36,6 +36,7 @@ def compute_rollout_metrics(
         "rollout/dropped_too_long": float(packed.num_dropped),
         "rollout/age_mean": fmean(ages) if ages else 0.0,
         "rollout/age_max": float(max(ages, default=0)),
+        "rollout/mixed_version_share": fmean(rollout.has_mixed_versions for rollout in rollouts),
         "rollout/row_fill": packed.fill_fraction,
     }
     for name in sorted({name for rollout in scored for name in rollout.parts}):

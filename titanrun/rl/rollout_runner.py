@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.rl.chat_renderer import Renderer
 from titanrun.rl.environments.environment_protocol import Environment, EnvironmentStepError
+from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.rl.generators.generator_protocol import Generator
 from titanrun.rl.rewards.reward_function import RewardFunction
 from titanrun.rl.rollout_types import (
@@ -38,6 +39,7 @@ class RolloutRunner:
         seed: determines all sampling, together with group, sample index and turn.
         ranks: ranks that share the work.
         ranks_per_generator: number of consecutive ranks that share a generator, and so the prompts.
+        clock: what the time of this rank goes to.
     """
 
     generator: Generator
@@ -50,6 +52,7 @@ class RolloutRunner:
     seed: int
     ranks: RankGroup
     ranks_per_generator: int = 1
+    clock: StepClock = field(default_factory=StepClock)
 
     def start_group(
         self,

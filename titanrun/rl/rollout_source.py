@@ -109,11 +109,14 @@ class RolloutSource:
         Raises:
             ProblemsFound: too many consecutive steps had nothing to learn from.
         """
+        clock = self.runner.clock
+        clock.enter("pack")
         key = TakeKey(self.engine.policy_version, self.state.consecutive_dropped_steps)
         groups = self._collect_groups() if self.replay is None else self.replay.get_groups(key)
         if self.recorder is not None:
             self.recorder.write(key, groups)
         packed = self._pack(groups)
+        clock.enter("train" if packed.num_tokens else "other")
         if not packed.num_tokens:
             self._record_dropped_step()
             return None
@@ -136,6 +139,7 @@ class RolloutSource:
 
     def on_update(self, step: int) -> None:
         """Send the new weights to the generator."""
+        self.runner.clock.enter("other")
         self.weight_sync.sync_weights(self.engine)
 
     def on_rollback(self, step: int) -> None:

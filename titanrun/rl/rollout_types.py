@@ -1,6 +1,6 @@
 """Data types of rollouts: prompts, completions, turns, groups, training samples."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import inf, isfinite
 from typing import Any, Literal
 
@@ -44,13 +44,37 @@ class Completion:
         tokens: the token ids.
         logprobs: log softmax(logits / temperature)[token] of each token in fp32.
         finish: reason for the end.
-        version: version of the weights.
+        version: version of the oldest weights that generated a token.
+        version_runs: each version of the weights with the index of its first token, if there were
+            several.
     """
 
     tokens: list[int]
     logprobs: list[float]
     finish: Literal["stop", "length"]
     version: int
+    version_runs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def versions(self) -> list[int]:
+        """Version of the weights of each token."""
+        runs = self.version_runs or ((0, self.version),)
+        ends = [*(start for start, _ in runs[1:]), len(self.tokens)]
+        return [
+            version
+            for (start, version), end in zip(runs, ends, strict=True)
+            for _ in range(start, end)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data. Non-finite log-probabilities are stored as None."""
+        return {
+            "tokens": self.tokens,
+            "logprobs": [logprob if isfinite(logprob) else None for logprob in self.logprobs],
+            "finish": self.finish,
+            "version": self.version,
+            "version_runs": self.version_runs,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +125,28 @@ class Rollout:
         """Version of the oldest weights that generated any completion."""
         return min((turn.completion.version for turn in self.turns), default=0)
 
+    @property
+    def has_mixed_versions(self) -> bool:
+        """Whether several versions of the weights generated its completions."""
+        runs = [turn.completion.version_runs for turn in self.turns]
+        return any(runs) or len({turn.completion.version for turn in self.turns}) > 1
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for a checkpoint. Non-finite log-probabilities are stored as None."""
-        data = asdict(self)
-        for turn in data["turns"]:
-            completion = turn["completion"]
-            completion["logprobs"] = [
-                logprob if isfinite(logprob) else None for logprob in completion["logprobs"]
-            ]
-        return data
+        """Return plain data for a checkpoint."""
+        return {
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            "question": asdict(self.question),
+            "heard": list(self.heard),
+            "parts": dict(self.parts),
+            "turns": [
+                {
+                    "prompt": turn.prompt,
+                    "completion": turn.completion.to_dict(),
+                    "text": turn.text,
+                }
+                for turn in self.turns
+            ],
+        }
 
 
 def completion_from_dict(data: dict[str, Any]) -> Completion:
@@ -118,6 +155,7 @@ def completion_from_dict(data: dict[str, Any]) -> Completion:
         **{
             **data,
             "logprobs": [-inf if logprob is None else logprob for logprob in data["logprobs"]],
+            "version_runs": tuple(map(tuple, data.get("version_runs", ()))),
         }
     )
 

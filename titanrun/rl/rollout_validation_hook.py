@@ -33,7 +33,7 @@ class RolloutValidationHook(TrainHook):
 
     def on_validate(self, loop: "TrainLoop") -> dict[str, float]:
         """Return the metrics of completions to all validation prompts. Collective."""
-        with loop.throughput.pause():
+        with loop.throughput.pause(), self.runner.clock.within("validation"):
             return self.validator.validate(
                 self.runner, step=loop.state.step, on_turn_end=send_heartbeat
             )

@@ -1,17 +1,19 @@
 """One process of an RL run's fleet: `python -m titanrun.worker.rollout_worker RESOLVED NUMBER`.
 
-It reads messages as lines of JSON on stdin: weights to load, groups to generate, or `drop`. After
-each turn it writes the groups that are done on stdout, with the time and the tokens of the turn.
+It reads messages as lines of JSON on stdin: weights to load, groups to generate, `drop`, `stop`, or
+the `hello` of a restarted trainer. After each turn it writes its groups on stdout, with the time
+and the tokens of the turn.
+
+With two further arguments, a descriptor and a file, it outlives its trainer, until the other end of
+the descriptor is closed and nobody locks the file.
 """
 
 import json
 import os
-import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,8 +25,13 @@ from titanrun.distributed.device import select_device
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.distributed.spec.run_signals import ignore_run_signals
 from titanrun.recipe.resolving.resolve import load_resolved_text
+from titanrun.rl.config import RlConfig
+from titanrun.rl.fleet.named_pipes import wait_for_end
+from titanrun.rl.fleet.rollout_messages import RolloutMessages
+from titanrun.rl.generators.generator_protocol import WeightUpdate, WeightUpdates
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import RolloutGroup, rollout_group_from_dict
+from titanrun.rl.weight_sync.shared_memory_blocks import sweep_abandoned_blocks
 from titanrun.rl.weight_sync.transport import WeightTransport
 from titanrun.worker.build.build_data import build_tokenizer
 from titanrun.worker.build.build_engine import set_determinism
@@ -36,93 +43,166 @@ from titanrun.worker.build.build_rollouts import (
 )
 from titanrun.worker.worker_job import WorkerJob
 
+# seconds that the turn under way gets after the trainer has ended
+END_SECONDS = 1.0
+# of a trainer that was killed, the pipe may close before its locks are free
+SWEEP_SECONDS = 1.0
+POLL_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class ActiveGroup:
+    """Group that this process works on, and the request for it."""
+
+    group: RolloutGroup
+    request: dict[str, Any]
+
+
+@dataclass(slots=True)
+class WorkerWeights:
+    """Weights that the trainer has published, as its messages name them."""
+
+    messages: RolloutMessages
+    transport: WeightTransport
+    load_seconds: float = 0.0
+
+    def take(self) -> WeightUpdate | None:
+        """Return the newest weights, or None if there are no others."""
+        message = self.messages.take_weights()
+        return None if message is None else self.pull(message)
+
+    def pull(self, message: dict[str, Any]) -> WeightUpdate | None:
+        """Return the weights that a message names.
+
+        None: they are gone. They have a successor, whose message is on its way.
+        """
+        start = time.monotonic()
+        try:
+            weights = list(self.transport.pull(message["key"]))
+        except KeyError:
+            return None
+        self.load_seconds += time.monotonic() - start
+        return WeightUpdate(weights, message["version"])
+
 
 @dataclass(slots=True)
 class RolloutWorker:
-    """Conversations of this process: those under way, and messages that nobody has read yet.
+    """Conversations of this process: those under way, and those that wait for them.
 
-    Weights are loaded between two turns, always before groups that came after them.
+    Weights are loaded between two turns, or between two bursts of tokens, always before groups that
+    came after them.
     """
 
     runner: RolloutRunner
-    transport: WeightTransport
+    weights: WorkerWeights
     responses: TextIO
-    messages: "queue.Queue[dict[str, Any] | None]" = field(default_factory=queue.Queue)
-    active: list[tuple[RolloutGroup, dict[str, Any]]] = field(default_factory=list)
-    is_ended: bool = False
+    max_running: int = 0
+    active: list[ActiveGroup] = field(default_factory=list)
+    waiting: deque[ActiveGroup] = field(default_factory=deque)
 
     def run(self) -> None:
-        """Work until stdin ends."""
-        threading.Thread(target=self._read_messages, daemon=True).start()
-        while not self.is_ended:
+        """Work until the messages end."""
+        messages = self.weights.messages
+        while True:
             weights = None
-            for message in self._iter_new_messages():
+            for message in messages.iter_new(should_wait=not self.active and not self.waiting):
+                if message is None:
+                    return
                 if message["do"] == "load":
                     weights = message
                 elif message["do"] == "generate":
-                    self.active += [
-                        (rollout_group_from_dict(request["group"]), request)
-                        for request in message["requests"]
-                    ]
+                    self._receive(message)
                 else:
                     self.active.clear()
+                    self.waiting.clear()
+                    if message["do"] == "hello":
+                        self._respond({"hello": message["token"]})
             if weights is not None:
                 self._load(weights)
-            if self.active and not self.is_ended:
+            self._start_waiting()
+            if self.active:
                 self._generate_turn()
 
-    def _read_messages(self) -> None:
-        for line in sys.stdin:
-            self.messages.put(json.loads(line))
-        self.messages.put(None)
-
-    def _iter_new_messages(self) -> Iterator[dict[str, Any]]:
-        """Yield what has come, and wait for the first message if there is nothing to do."""
-        should_wait = not self.active
-        while True:
-            try:
-                message = self.messages.get(block=should_wait)
-            except queue.Empty:
-                return
-            if message is None:
-                self.is_ended = True
-                return
-            yield message
-            should_wait = False
+    def _receive(self, message: dict[str, Any]) -> None:
+        self.max_running = message["max_running"]
+        self.waiting += [
+            ActiveGroup(rollout_group_from_dict(request["group"]), request)
+            for request in message["requests"]
+        ]
 
     def _load(self, message: dict[str, Any]) -> None:
-        # a version that is gone already has a successor, whose message is on its way
-        with suppress(KeyError):
-            self.runner.generator.load(
-                self.transport.pull(message["key"]), version=message["version"]
-            )
+        update = self.weights.pull(message)
+        if update is not None:
+            self.runner.generator.load(update.weights, version=update.version)
+
+    def _start_waiting(self) -> None:
+        """Start groups while there is room, at least one."""
+        running = sum(len(each.group.rollouts) for each in self.active)
+        while self.waiting:
+            running += len(self.waiting[0].group.rollouts)
+            if self.active and running > self.max_running:
+                return
+            self.active.append(self.waiting.popleft())
 
     def _generate_turn(self) -> None:
-        start, before = time.monotonic(), self._count_tokens()
-        for temperature in {request["temperature"] for _, request in self.active}:
-            self.runner.generate_turn(
-                [group for group, request in self.active if request["temperature"] == temperature],
-                temperature=temperature,
-            )
-        tokens = self._count_tokens() - before
-        done = [(group, request) for group, request in self.active if group.is_done]
-        self.active = [each for each in self.active if not each[0].is_done]
+        """Generate a turn of all conversations and send their groups to the trainer."""
+        tokens, busy_seconds = 0, 0.0
+        for temperature in {each.request["temperature"] for each in self.active}:
+            groups = [
+                each.group for each in self.active if each.request["temperature"] == temperature
+            ]
+            start, before = time.monotonic(), count_tokens(groups)
+            self.runner.generate_turn(groups, temperature=temperature)
+            # the trainer's metrics are about training only
+            if temperature is None:
+                busy_seconds += time.monotonic() - start
+                tokens += count_tokens(groups) - before
         message = {
-            "groups": [group.to_dict() for group, _ in done],
-            "epoch": done[0][1]["epoch"] if done else -1,
-            "busy_seconds": time.monotonic() - start,
+            "groups": [each.group.to_dict() for each in self.active],
+            "epoch": self.active[0].request["epoch"],
+            "busy_seconds": busy_seconds,
+            "load_seconds": self.weights.load_seconds,
             "tokens": tokens,
         }
+        self.weights.load_seconds = 0.0
+        self.active = [
+            each for each in self.active if each.request["is_sticky"] and not each.group.is_done
+        ]
+        self._respond(message)
+
+    def _respond(self, message: dict[str, Any]) -> None:
         self.responses.write(json.dumps(message) + "\n")
         self.responses.flush()
 
-    def _count_tokens(self) -> int:
-        return sum(
-            rollout.num_completion_tokens for group, _ in self.active for rollout in group.rollouts
-        )
+    def close(self) -> None:
+        """Release all resources, and the memory of a trainer that was killed."""
+        self.runner.close()
+        deadline = time.monotonic() + SWEEP_SECONDS
+        # a trainer that ended by itself has removed them
+        while self.weights.transport.list_versions() and time.monotonic() < deadline:
+            sweep_abandoned_blocks()
+            time.sleep(POLL_SECONDS)
+
+    def end_with_launcher(self, lifeline: int, lock_file: Path) -> None:
+        """End the process when the launcher and its last trainer have ended."""
+        wait_for_end(lifeline, lock_file)
+        self.end_soon()
+
+    def end_soon(self) -> None:
+        """End the process, even in the middle of a turn."""
+        time.sleep(END_SECONDS)
+        self.close()
+        os._exit(0)
 
 
-def open_worker(resolved_path: Path, number: int, responses: TextIO) -> RolloutWorker:
+def count_tokens(groups: list[RolloutGroup]) -> int:
+    """Return the number of tokens in all completions."""
+    return sum(rollout.num_completion_tokens for group in groups for rollout in group.rollouts)
+
+
+def open_worker(
+    resolved_path: Path, number: int, messages: RolloutMessages, responses: TextIO
+) -> RolloutWorker:
     """Build the generator, environment and rewards of a run in this process."""
     text = resolved_path.read_text(encoding="utf-8")
     recipe = load_resolved_text(text)
@@ -133,28 +213,46 @@ def open_worker(resolved_path: Path, number: int, responses: TextIO) -> RolloutW
     set_determinism(recipe)
     tokenizer = build_tokenizer(recipe)
     assert tokenizer is not None, "a rule requires one"
-    job = WorkerJob(resolved_path, text, RankInfo())
-    resources = build_generator_resources(recipe, config, job, device, None, tokenizer)
-    logs = resolved_path.parent / "logs" / f"generator-{number}"
-    return RolloutWorker(
-        build_rollout_runner(recipe, config, logs, resources, tokenizer, device),
-        build_weight_transport(config, resolved_path.parent / WEIGHTS_FOLDER),
-        responses,
+    weights = WorkerWeights(
+        messages, build_weight_transport(config, resolved_path.parent / WEIGHTS_FOLDER)
     )
+    job = WorkerJob(resolved_path, text, RankInfo())
+    resources = build_generator_resources(
+        recipe, config, job, device, None, tokenizer, build_updates(config, weights)
+    )
+    logs = resolved_path.parent / "logs" / f"generator-{number}"
+    runner = build_rollout_runner(recipe, config, logs, resources, tokenizer, device)
+    return RolloutWorker(runner, weights, responses)
 
 
-def serve_rollouts(resolved_path: Path, number: int) -> int:
-    """Serve the trainer that started this process. Return the exit code."""
+def build_updates(config: RlConfig, weights: WorkerWeights) -> WeightUpdates | None:
+    """Build the access to new weights within a completion, or return None without one."""
+    if not config.schedule.update_in_flight:
+        return None
+    return WeightUpdates(weights.take, resets_cache=config.sync.kv_on_update == "reset")
+
+
+def serve_rollouts(
+    resolved_path: Path, number: int, lifeline: tuple[int, Path] | None = None
+) -> int:
+    """Serve the trainer that started this process, and with a lifeline those after it.
+
+    Return the exit code.
+    """
     ignore_run_signals()
     # whatever else is printed goes to the log
     responses = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    messages = RolloutMessages(sys.stdin)
     try:
-        worker = open_worker(resolved_path, number, responses)
+        worker = open_worker(resolved_path, number, messages, responses)
+        messages.start(worker.end_soon)
+        if lifeline is not None:
+            threading.Thread(target=worker.end_with_launcher, args=lifeline, daemon=True).start()
         try:
             worker.run()
         finally:
-            worker.runner.close()
+            worker.close()
     except ProblemsFound as error:
         problem = error.problems[0]
         responses.write(json.dumps({"problem": problem.message, "hint": problem.hint}) + "\n")
@@ -164,4 +262,10 @@ def serve_rollouts(resolved_path: Path, number: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(serve_rollouts(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(
+        serve_rollouts(
+            Path(sys.argv[1]),
+            int(sys.argv[2]),
+            (int(sys.argv[3]), Path(sys.argv[4])) if len(sys.argv) > 3 else None,
+        )
+    )

@@ -1,6 +1,5 @@
 """Runner of conversations in the processes of a fleet."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
+from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.rl.rollout_buffer import StaleRolloutError
 from titanrun.rl.rollout_types import (
     Prompt,
@@ -32,11 +32,13 @@ class FleetRunner:
         fleet: the processes, None on all ranks but the first.
         samples_per_prompt: conversations per group.
         ranks: ranks that hold the conversations.
+        clock: what the time of this rank goes to.
     """
 
     fleet: RolloutFleet | None
     samples_per_prompt: int
     ranks: RankGroup
+    clock: StepClock = field(default_factory=StepClock)
     _submitted: set[int] = field(default_factory=set)
 
     def start_group(
@@ -100,14 +102,16 @@ class FleetRunner:
         self._submitted.update(group.number for group in new)
         if new:
             self.fleet.submit([group.to_dict() for group in new], temperature=temperature)
-        return self.fleet.wait_for_any([group.number for group in groups])
+        # waiting for validation is no idleness of training
+        with self.clock.within("validation" if self.clock.phase == "validation" else "idle"):
+            return self.fleet.wait_for_any([group.number for group in groups])
 
 
 @dataclass(slots=True)
 class FleetWeightSync:
     """Transfer of the engine's weights to the processes of a fleet.
 
-    They load them when they have finished their turn, while training goes on.
+    They load them while training goes on.
 
     Args:
         transport: the connection to the processes.
@@ -137,16 +141,17 @@ class FleetWeightSync:
 
     @torch.no_grad()
     def _publish(self, engine: Engine) -> None:
-        start, fleet = time.monotonic(), self.runner.fleet
-        self.version = engine.policy_version
-        key = choose_transport_key(self.transport, self.version, self.num_rollbacks)
-        self.num_rollbacks = key // VERSIONS_PER_ROLLBACK
-        self.transport.publish(
-            key,
-            cast_for_generator(
-                engine.state_dict_stream(), dtype=self.dtype, parameter_names=self.parameter_names
-            ),
-        )
-        if fleet is not None:
-            fleet.load(key, version=self.version)
-            fleet.usage.push_seconds += time.monotonic() - start
+        with self.runner.clock.within("push"):
+            self.version = engine.policy_version
+            key = choose_transport_key(self.transport, self.version, self.num_rollbacks)
+            self.num_rollbacks = key // VERSIONS_PER_ROLLBACK
+            self.transport.publish(
+                key,
+                cast_for_generator(
+                    engine.state_dict_stream(),
+                    dtype=self.dtype,
+                    parameter_names=self.parameter_names,
+                ),
+            )
+            if self.runner.fleet is not None:
+                self.runner.fleet.load(key, version=self.version)

@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
+from titanrun.rl.fleet.config import RouterConfig
 from titanrun.rl.fleet.fleet_usage import FleetUsage
 from titanrun.rl.fleet.rollout_process import RolloutProcess
 
@@ -29,19 +30,21 @@ POLL_SECONDS = 0.5
 class RolloutFleet:
     """Groups that wait, run and are done, by number.
 
-    A group waits until a process has room: at most `max_running` groups run in each. The group then
-    stays with its process for all its turns. Of a process that ends, the groups wait again, first
-    of all, and start again with the same seeds.
+    A group waits until a process has room: at most `max_running` conversations run in each, and as
+    many wait there, so that it need not wait for the next. Of a process that ends, the groups wait
+    again, first of all, and go on after their last turn with the same seeds.
 
     Args:
         processes: the processes.
-        max_running: groups at once in each.
+        max_running: conversations at once in each.
         timeout_seconds: longest silence of a process with groups.
+        router: chooses the process of a group.
     """
 
     processes: Sequence[RolloutProcess]
     max_running: int
     timeout_seconds: float
+    router: RouterConfig = field(default_factory=RouterConfig)
     usage: FleetUsage = field(default_factory=FleetUsage)
     _waiting: deque[dict[str, Any]] = field(default_factory=deque)
     _done: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -70,7 +73,12 @@ class RolloutFleet:
         """Queue groups, given as plain data with their `number`."""
         with self._condition:
             self._waiting.extend(
-                {"group": group, "temperature": temperature, "epoch": self._epoch}
+                {
+                    "group": group,
+                    "temperature": temperature,
+                    "epoch": self._epoch,
+                    "is_sticky": self.router.sticky,
+                }
                 for group in groups
             )
             self._dispatch()
@@ -81,7 +89,6 @@ class RolloutFleet:
         Raises:
             ProblemsFound: no process is left, or one reports a problem.
         """
-        start = time.monotonic()
         with self._condition:
             while not any(number in self._done for number in numbers):
                 if self._failure is not None:
@@ -89,7 +96,6 @@ class RolloutFleet:
                 self._condition.wait(POLL_SECONDS)
                 self._kill_silent_processes()
                 send_heartbeat()
-            self.usage.wait_seconds += time.monotonic() - start
             return [self._done.pop(number) for number in numbers if number in self._done]
 
     def drop_all(self) -> None:
@@ -126,24 +132,16 @@ class RolloutFleet:
             lambda start, message: self._handle_message(process, start, message),
             lambda start: self._handle_exit(process, start),
         )
-        log.info(
-            "%s runs in process %d, log file: %s", process.title, process.pid, process.log_file
-        )
         if self._weights is not None:
             process.send(self._weights)
 
     def _dispatch(self) -> None:
-        """Give waiting groups to the processes with the fewest groups, in one message each."""
+        """Give waiting groups to processes with room for them, in one message each."""
         chosen: dict[int, list[dict[str, Any]]] = {}
         while self._waiting:
-            free = [
-                process
-                for process in self.processes
-                if process.is_alive and len(process.running) < self.max_running
-            ]
-            if not free:
+            process = self._choose_process()
+            if process is None:
                 break
-            process = min(free, key=lambda each: (len(each.running), each.last_choice))
             self._num_choices += 1
             process.last_choice = self._num_choices
             request = self._waiting.popleft()
@@ -153,7 +151,31 @@ class RolloutFleet:
             chosen.setdefault(process.number, []).append(request)
         for process in self.processes:
             if process.number in chosen:
-                process.send({"do": "generate", "requests": chosen[process.number]})
+                process.send(
+                    {
+                        "do": "generate",
+                        "requests": chosen[process.number],
+                        "max_running": self.max_running,
+                    }
+                )
+
+    def _choose_process(self) -> RolloutProcess | None:
+        free = {
+            process.number: count_conversations(process.running.values())
+            for process in self.processes
+            if process.is_alive
+        }
+        processes = [
+            process
+            for process in self.processes
+            if process.number in free and free[process.number] < 2 * self.max_running
+        ]
+        is_loaded = self.router.name == "least_loaded"
+        return min(
+            processes,
+            key=lambda each: (free[each.number] if is_loaded else 0, each.last_choice),
+            default=None,
+        )
 
     def _handle_message(self, process: RolloutProcess, start: int, message: dict[str, Any]) -> None:
         with self._condition:
@@ -166,12 +188,27 @@ class RolloutFleet:
                     hint=message.get("hint") or f"see its log file {process.log_file}",
                 )
             self.usage.record_turn(process.number, message)
-            for group in message.get("groups", ()):
-                if message["epoch"] == self._epoch and group["number"] in process.running:
-                    del process.running[group["number"]]
-                    self._done[group["number"]] = group
+            if message.get("epoch") == self._epoch:
+                self._take_groups(process, message["groups"])
             self._dispatch()
             self._condition.notify_all()
+
+    def _take_groups(self, process: RolloutProcess, groups: Sequence[dict[str, Any]]) -> None:
+        """Take the groups of a process after a turn. Those that go on may change the process."""
+        unfinished = []
+        for group in groups:
+            request = process.running.pop(group["number"], None)
+            if request is None:
+                continue
+            if not is_ongoing(group):
+                self._done[group["number"]] = group
+                continue
+            request = {**request, "group": group}
+            if self.router.sticky:
+                process.running[group["number"]] = request
+            else:
+                unfinished.append(request)
+        self._waiting.extendleft(reversed(unfinished))
 
     def _handle_exit(self, process: RolloutProcess, start: int) -> None:
         with self._condition:
@@ -220,3 +257,13 @@ class RolloutFleet:
                 log.warning("%s is silent for %g seconds", process.title, self.timeout_seconds)
                 process.last_message = now
                 process.kill()
+
+
+def count_conversations(requests: Iterable[dict[str, Any]]) -> int:
+    """Return the number of conversations in the groups of these requests."""
+    return sum(len(request["group"]["rollouts"]) for request in requests)
+
+
+def is_ongoing(group: dict[str, Any]) -> bool:
+    """Return whether a group has conversations that go on."""
+    return any(rollout["status"] == "ongoing" for rollout in group["rollouts"])

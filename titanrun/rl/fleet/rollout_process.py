@@ -2,22 +2,50 @@
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from titanrun.config.json_text import parse_json
+from titanrun.rl.fleet.named_pipes import NamedPipes
 
 log = logging.getLogger(__name__)
 
 MAX_STDERR_CHARS = 200
 # seconds that a process gets to end by itself
 STOP_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class ProcessConnection:
+    """Both directions to a process. `process` is None if an earlier trainer started it."""
+
+    pid: int
+    requests: IO[str]
+    responses: IO[str]
+    process: "subprocess.Popen[str] | None"
+    # an adopted process repeats it. What it says before is for the earlier trainer
+    token: str | None = None
+    has_ended: threading.Event = field(default_factory=threading.Event)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message. A process that has ended gets nothing: its end is reported elsewhere."""
+        with suppress(OSError, ValueError):
+            self.requests.write(json.dumps(message) + "\n")
+            self.requests.flush()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(slots=True)
@@ -30,6 +58,8 @@ class RolloutProcess:
         log_file: file of its stderr.
         environment: environment variables.
         starts_left: how often it may be started.
+        pipes: pipes with names, through which the next trainer finds it again. None: it ends with
+            this trainer.
     """
 
     number: int
@@ -37,11 +67,12 @@ class RolloutProcess:
     log_file: Path
     environment: Mapping[str, str]
     starts_left: int
+    pipes: NamedPipes | None = None
     running: dict[int, dict[str, Any]] = field(default_factory=dict)
     num_starts: int = 0
     last_message: float = 0.0
     last_choice: int = 0
-    _process: "subprocess.Popen[str] | None" = None
+    _connection: ProcessConnection | None = None
     _log_offset: int = 0
 
     @property
@@ -52,19 +83,22 @@ class RolloutProcess:
     @property
     def is_alive(self) -> bool:
         """Whether it was started and has not ended."""
-        return self._process is not None and self._process.poll() is None
+        connection = self._connection
+        if connection is None or connection.has_ended.is_set():
+            return False
+        return connection.process is None or connection.process.poll() is None
 
     @property
     def pid(self) -> int | None:
         """Id of the process, None without one."""
-        return None if self._process is None else self._process.pid
+        return None if self._connection is None else self._connection.pid
 
     def start(
         self,
         on_message: Callable[[int, dict[str, Any]], None],
         on_exit: Callable[[int], None],
     ) -> None:
-        """Start the process, and a thread that passes its messages on.
+        """Start the process or find it again, and start a thread that passes its messages on.
 
         Args:
             on_message: called with the number of this start and each message.
@@ -76,49 +110,85 @@ class RolloutProcess:
         self.starts_left -= 1
         self.num_starts += 1
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_file.open("a", encoding="utf-8") as errors:
-            self._log_offset = errors.tell()
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                encoding="utf-8",
-                env=dict(self.environment),
-            )
+        self._connection = self._adopt() or self._spawn()
         self.last_message = time.monotonic()
         threading.Thread(
             target=read_messages,
-            args=(self._process, self.num_starts, on_message, on_exit),
+            args=(self._connection, self.num_starts, on_message, on_exit),
             daemon=True,
         ).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message. A process that has ended gets nothing: its end is reported elsewhere."""
-        assert self._process is not None and self._process.stdin is not None
-        with suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
+        assert self._connection is not None
+        self._connection.send(message)
 
     def kill(self) -> None:
         """End the process at once. Its end is reported as any other."""
-        if self._process is not None:
-            self._process.kill()
+        if self._connection is not None:
+            self._connection.kill()
 
     def close(self) -> None:
-        """End the process: first by the end of its input, then by force."""
-        if self._process is None:
+        """End the process: first by a message, then by force."""
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        connection.send({"do": "stop"})
+        if not connection.has_ended.wait(STOP_SECONDS):
+            connection.kill()
+            connection.has_ended.wait(STOP_SECONDS)
+        with suppress(OSError):  # closing flushes what the process did not read
+            connection.requests.close()
+        if self.pipes is not None:
+            self.pipes.remove()
+
+    def _adopt(self) -> ProcessConnection | None:
+        """Connect to the process of an earlier trainer, once."""
+        if self.pipes is None or self.num_starts > 1:
+            return None
+        pid = self.pipes.find_pid()
+        ends = None if pid is None else self.pipes.connect()
+        if pid is None or ends is None:
+            return None
+        connection = ProcessConnection(pid, *ends, None, token=uuid.uuid4().hex)
+        with suppress(OSError):
+            # the earlier trainer may have ended within a line
+            connection.requests.write("\n")
+        connection.send({"do": "hello", "token": connection.token})
+        log.info("%s goes on in process %d", self.title, pid)
+        return connection
+
+    def _spawn(self) -> ProcessConnection:
+        ends = None if self.pipes is None else self.pipes.create()
+        with self.log_file.open("a", encoding="utf-8") as errors:
+            self._log_offset = errors.tell()
+            process = subprocess.Popen(
+                [*self.command, *self._list_arguments()],
+                stdin=subprocess.PIPE if ends is None else ends[0],
+                stdout=subprocess.PIPE if ends is None else ends[1],
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+                env=dict(self.environment),
+                # it outlives the group of this trainer
+                start_new_session=self.pipes is not None,
+                pass_fds=() if self.pipes is None else (self.pipes.lifeline,),
+            )
+        log.info("%s runs in process %d, log file: %s", self.title, process.pid, self.log_file)
+        if ends is None or self.pipes is None:
+            assert process.stdin is not None and process.stdout is not None
+            return ProcessConnection(process.pid, process.stdin, process.stdout, process)
+        connected = self.pipes.connect()
+        for end in ends:
+            os.close(end)
+        assert connected is not None, "the descriptors for the process were open"
+        self.pipes.write_note(process.pid)
+        return ProcessConnection(process.pid, *connected, process)
+
+    def _list_arguments(self) -> list[str]:
+        if self.pipes is None:
+            return []
+        return [str(self.pipes.lifeline), str(self.pipes.lock_file)]
 
     def read_last_stderr_line(self) -> str:
         """Return the last stderr line since the last start, which usually names the error."""
@@ -133,18 +203,22 @@ class RolloutProcess:
 
 
 def read_messages(
-    process: "subprocess.Popen[str]",
+    connection: ProcessConnection,
     start: int,
     on_message: Callable[[int, dict[str, Any]], None],
     on_exit: Callable[[int], None],
 ) -> None:
     """Pass each message of a process on until it ends, then report its end."""
-    assert process.stdout is not None
-    with suppress(ValueError):  # closed during reading
-        for line in process.stdout:
+    is_known = connection.token is None
+    for line in connection.responses:
+        if is_known:
             message = parse_json(line)
             assert isinstance(message, dict), "our own program writes objects"
             on_message(start, message)
-    process.wait()
-    process.stdout.close()
+        else:
+            is_known = str(connection.token) in line
+    if connection.process is not None:
+        connection.process.wait()
+    connection.responses.close()
+    connection.has_ended.set()
     on_exit(start)

@@ -33,6 +33,27 @@ class GeneratorProcessConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """Weights by name, one at a time, and their version."""
+
+    weights: Iterable[tuple[str, Tensor]]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdates:
+    """Newer weights that a generator may load while it generates.
+
+    Args:
+        take: returns weights that have come since the last call, None without any.
+        resets_cache: whether keys and values of earlier tokens are computed again with them.
+    """
+
+    take: Callable[[], WeightUpdate | None]
+    resets_cache: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratorResources:
     """Resources that a generator is built from.
 
@@ -46,6 +67,7 @@ class GeneratorResources:
         process_config: settings of a generator in a separate process.
         batch_invariant_forward: computes each next token from all tokens before it, as a trainer
             does. None: use a KV cache.
+        updates: newer weights. None: weights change between completions only.
     """
 
     build_model: Callable[[bool], Any]
@@ -55,6 +77,7 @@ class GeneratorResources:
     build_working_weights: Callable[[nn.Module], WorkingWeights]
     process_config: GeneratorProcessConfig
     batch_invariant_forward: BatchInvariantForward | None = None
+    updates: WeightUpdates | None = None
 
 
 class Generator(Protocol):

@@ -7,18 +7,16 @@ import torch
 from torch import Tensor
 
 from titanrun.distributed.dtensor import copy_full_into_
-from titanrun.models.shared.kv_cache import use_kv_cache
+from titanrun.models.shared.kv_cache import KVCache, use_kv_cache
 from titanrun.rl.generators.config import NativeConfig
+from titanrun.rl.generators.decoding_batch import DecodingBatch
 from titanrun.rl.generators.generator_protocol import GeneratorResources
 from titanrun.rl.rollout_types import Completion, GenerateRequest
 from titanrun.training.decoding import decode_step, prefill
-from titanrun.training.token_sampling import (
-    SamplingParams,
-    gather_token_logprobs,
-    sample_tokens,
-    scale_logits,
-    uniform_noise,
-)
+from titanrun.training.token_sampling import SamplingParams
+
+# tokens of each completion between two looks for new weights
+BURST_TOKENS = 16
 
 
 class NativeGenerator:
@@ -52,10 +50,9 @@ class NativeGenerator:
             config.temperature if temperature is None else temperature, config.top_k, config.top_p
         )
         for start in range(0, len(requests), self.batch_size):
-            with self.weights.swap_in():
-                found += self._generate_batch(
-                    requests[start : start + self.batch_size], sampling=sampling
-                )
+            found += self._generate_batch(
+                requests[start : start + self.batch_size], sampling=sampling
+            )
         return found
 
     @torch.no_grad()
@@ -75,53 +72,57 @@ class NativeGenerator:
     def _generate_batch(
         self, requests: Sequence[GenerateRequest], *, sampling: SamplingParams
     ) -> list[Completion]:
-        device = next(self.model.parameters()).device
-        prompts = [request.tokens for request in requests]
-        lengths_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        longest = max(request.max_new_tokens for request in requests)
-        uniform_BS = uniform_noise([request.seed for request in requests], longest)
-        tokens: list[list[int]] = [[] for _ in requests]
-        logprobs: list[list[float]] = [[] for _ in requests]
-        active = [True] * len(requests)
-        # finished sequences stay in the batch and must not exceed the RoPE cache
-        max_length = max(len(request.tokens) + request.max_new_tokens for request in requests)
-        forward = self.resources.batch_invariant_forward
-        with use_kv_cache(self.model, max_length) if forward is None else nullcontext() as cache:
-            logits_BV = (
-                prefill(self.model, prompts, lengths_B)
-                if forward is None
-                else forward(self.model, prompts, device=device)
-            )
-            for step in range(longest):
-                tokens_B = sample_tokens(logits_BV, uniform_BS[:, step], sampling)
-                # of all tokens, as a trainer computes them, not of those that top_p and top_k leave
-                scaled_BV = scale_logits(logits_BV, sampling.temperature)
-                token_logprobs = gather_token_logprobs(scaled_BV, tokens_B).tolist()
-                token_ids = tokens_B.tolist()
-                for index in (index for index, is_active in enumerate(active) if is_active):
-                    tokens[index].append(token_ids[index])
-                    logprobs[index].append(token_logprobs[index])
-                    active[index] = (
-                        token_ids[index] not in self.resources.end_ids
-                        and len(tokens[index]) < requests[index].max_new_tokens
-                    )
-                if not any(active):
-                    break
-                if forward is not None:
-                    sequences = [prompt + own for prompt, own in zip(prompts, tokens, strict=True)]
-                    logits_BV = forward(self.model, sequences, device=device)
-                elif cache is not None:
-                    positions_B = (lengths_B + step).clamp(max=max_length - 1)
-                    logits_BV = decode_step(self.model, cache, token_ids, positions_B)
-        return [
-            self._build_completion(own, own_logprobs)
-            for own, own_logprobs in zip(tokens, logprobs, strict=True)
-        ]
-
-    def _build_completion(self, tokens: list[int], logprobs: list[float]) -> Completion:
-        return Completion(
-            tokens,
-            logprobs,
-            "stop" if tokens[-1] in self.resources.end_ids else "length",
-            self.version,
+        """Generate in bursts of tokens, between which new weights may be loaded."""
+        batch = DecodingBatch(
+            requests,
+            end_ids=self.resources.end_ids,
+            version=self.version,
+            device=next(self.model.parameters()).device,
         )
+        updates, needs_prefill = self.resources.updates, True
+        is_cached = self.resources.batch_invariant_forward is None
+        with use_kv_cache(self.model, batch.max_length) if is_cached else nullcontext() as cache:
+            while True:
+                with self.weights.swap_in():
+                    self._decode_burst(batch, cache, sampling, needs_prefill=needs_prefill)
+                if not batch.has_active:
+                    return batch.build_completions()
+                needs_prefill = False
+                if updates is not None and (update := updates.take()) is not None:
+                    self.load(update.weights, version=update.version)
+                    batch.start_version(self.version)
+                    needs_prefill = updates.resets_cache
+
+    def _decode_burst(
+        self,
+        batch: DecodingBatch,
+        cache: KVCache | None,
+        sampling: SamplingParams,
+        *,
+        needs_prefill: bool,
+    ) -> None:
+        """Generate up to `BURST_TOKENS` tokens of each completion.
+
+        Args:
+            batch: the completions.
+            cache: keys and values so far. None: each token is computed from all before it.
+            sampling: how tokens are chosen.
+            needs_prefill: whether the cache holds nothing of the current weights.
+        """
+        for index in range(BURST_TOKENS):
+            if cache is None:
+                forward = self.resources.batch_invariant_forward
+                assert forward is not None, "there is a cache otherwise"
+                logits_BV = forward(self.model, batch.sequences, device=batch.device)
+            elif needs_prefill and index == 0:
+                cache.first_B = None
+                sequences = batch.sequences
+                lengths_B = torch.tensor(list(map(len, sequences)), device=batch.device)
+                logits_BV = prefill(self.model, sequences, lengths_B)
+            else:
+                logits_BV = decode_step(
+                    self.model, cache, batch.last_tokens, batch.last_positions_B
+                )
+            batch.append(logits_BV, sampling)
+            if not batch.has_active:
+                return

@@ -8,8 +8,11 @@ from titanrun.distributed.rank_env import build_single_device_environment
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.config import RlConfig
 from titanrun.rl.fleet.fleet_runner import FleetRunner, FleetWeightSync
+from titanrun.rl.fleet.fleet_usage import FleetUsage
+from titanrun.rl.fleet.named_pipes import NamedPipes, lock_trainer
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
 from titanrun.rl.fleet.rollout_process import RolloutProcess
+from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.worker.build.build_rollouts import (
     WEIGHTS_FOLDER,
     build_weight_transport,
@@ -17,6 +20,9 @@ from titanrun.worker.build.build_rollouts import (
     get_sent_names,
 )
 from titanrun.worker.worker_job import WorkerJob
+
+# folder of the pipes to processes that outlive a trainer
+PIPES_FOLDER = "fleet"
 
 
 def build_fleet(
@@ -26,11 +32,12 @@ def build_fleet(
 
     Only the first rank has the processes. Collective: all ranks must call this.
     """
-    ranks = new_file_io_group()
+    ranks, clock = new_file_io_group(), StepClock()
     runner = FleetRunner(
-        start_fleet(config, job) if ranks.rank == 0 else None,
+        start_fleet(config, job, clock) if ranks.rank == 0 else None,
         config.rollout.samples_per_prompt,
         ranks,
+        clock,
     )
     weight_sync = FleetWeightSync(
         build_weight_transport(config, job.resolved_path.parent / WEIGHTS_FOLDER),
@@ -41,9 +48,13 @@ def build_fleet(
     return runner, weight_sync
 
 
-def start_fleet(config: RlConfig, job: WorkerJob) -> RolloutFleet:
-    """Start the processes, each with an equal part of a step's groups at once."""
+def start_fleet(config: RlConfig, job: WorkerJob, clock: StepClock) -> RolloutFleet:
+    """Start the processes, each with an equal part of a step's conversations at once."""
     logs, count = job.resolved_path.parent / "logs", config.fleet.processes
+    folder, lifeline = job.resolved_path.parent / PIPES_FOLDER, job.rank_info.lifeline
+    if lifeline is not None:
+        # held until this process ends, in whatever way
+        lock_trainer(folder)
     fleet = RolloutFleet(
         [
             RolloutProcess(
@@ -61,11 +72,15 @@ def start_fleet(config: RlConfig, job: WorkerJob) -> RolloutFleet:
                     "OMP_NUM_THREADS": str(config.fleet.threads),
                 },
                 starts_left=config.fleet.max_restarts + 1,
+                pipes=None if lifeline is None else NamedPipes(folder, number, lifeline),
             )
             for number in range(count)
         ],
-        max_running=-(-config.rollout.prompts_per_step // count),
+        max_running=-(-config.rollout.prompts_per_step // count)
+        * config.rollout.samples_per_prompt,
         timeout_seconds=config.fleet.timeout_seconds,
+        router=config.fleet.router,
+        usage=FleetUsage(clock),
     )
     fleet.start()
     return fleet

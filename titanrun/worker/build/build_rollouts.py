@@ -27,6 +27,7 @@ from titanrun.rl.generators.generator_protocol import (
     Generator,
     GeneratorProcessConfig,
     GeneratorResources,
+    WeightUpdates,
 )
 from titanrun.rl.rewards.reward_function import Reward, RewardFunction
 from titanrun.rl.rollout_runner import RolloutRunner
@@ -105,6 +106,7 @@ def build_generator_resources(
     device: torch.device,
     meshes: ParallelMeshes | None,
     tokenizer: Tokenizer,
+    updates: WeightUpdates | None = None,
 ) -> GeneratorResources:
     """Build the resources of a generator."""
     training = recipe.training
@@ -131,6 +133,7 @@ def build_generator_resources(
         )
         if config.batch_invariant
         else None,
+        updates=updates,
     )
 
 
