@@ -61,7 +61,12 @@ HEAVY = {
 FUNCTION_IMPORTS_ALLOWED = ("titanrun.config.registry", "titanrun.cli")
 # the public API: the only package file with content, whose imports are lazy
 PUBLIC_API = "titanrun"
-ENVIRONMENT_READERS = {"titanrun.launch.launch_env", "titanrun.distributed.rank_env"}
+# plug-in files run in both wings, with the user's consent, whose place the environment names
+ENVIRONMENT_READERS = {
+    "titanrun.launch.launch_env",
+    "titanrun.distributed.rank_env",
+    "titanrun.recipe.plugin_files",
+}
 # the rim of each wing; stores, whose libraries share no exception;
 # trackers, which are foreign code that must not stop a run; a library that raises nothing narrower;
 # ranks that

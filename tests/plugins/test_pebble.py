@@ -1,5 +1,4 @@
-"""The plug-in that docs/extending.md walks through trains, and is part of the recipe language where
-a recipe lists it."""
+"""A package with a plug-in trains, and is part of the recipe language where a recipe lists it."""
 
 import json
 import os
@@ -21,7 +20,7 @@ ROOT = PLUGINS.parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [(language, text) for language, text in BLOCK.findall(PAGE)]
-RECIPE = next(text for language, text in BLOCKS if language == "yaml")
+RECIPE = (PLUGINS / "pebble.yaml").read_text(encoding="utf-8")
 PLAIN = (
     "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny, seq_len: "
     "64, steps: 10}\n"
@@ -91,23 +90,8 @@ def test_every_part_trains_from_a_recipe(tmp_path: Path) -> None:
     }
 
 
-def test_code_on_the_page_is_a_piece_of_the_package() -> None:
-    code = [text.partition("\n") for language, text in BLOCKS if language == "python"]
-    assert len(code) > 10
-    for first, _, piece in code:
-        file = PLUGINS / first.removeprefix("# ")
-        assert piece in file.read_text(encoding="utf-8"), (
-            f"{first}: this is not in the file:\n{piece}"
-        )
-
-
-def test_recipes_on_the_page_validate(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_recipe_validates(installed: Path) -> None:
     assert main(["validate", "recipe.yaml", "--strict"]) == 0
-    (replacing,) = [
-        text for language, text in BLOCKS if language == "yaml" and text.startswith("replace:")
-    ]
-    (installed / "replacing.yaml").write_text(PLAIN + replacing, encoding="utf-8")
-    assert main(["validate", str(installed / "replacing.yaml"), "--strict"]) == 0
 
 
 def test_its_names_are_known_where_recipes_are_described(

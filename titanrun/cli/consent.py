@@ -19,6 +19,8 @@ from titanrun.config.trust import (
 from titanrun.launch.launch_env import get_environment, get_rank_and_world_size
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.consent.recipe_code import build_untrusted_problem, find_recipe_code
+from titanrun.recipe.plugins import ask_before_plugins
+from titanrun.recipe.resolving.read_recipe import find_plugin_files
 from titanrun.recipe.resolving.resolve import Resolved, attach_origin
 
 QUESTION = "Run this code? It can do all that you can do. [y/N] "
@@ -63,9 +65,22 @@ def request_consent(
     raise ProblemsFound(found.values())
 
 
+def ask_about_plugin_files() -> None:
+    """Ask on a terminal before a plug-in file runs for the first time: a recipe is read by it."""
+
+    def agree(code: NamedCode) -> bool:
+        if not is_interactive() or not ask([code]):
+            return False
+        remember_trust(code, get_environment())
+        return True
+
+    ask_before_plugins(agree)
+
+
 def list_code(run: Resolved) -> list[NamedCode]:
-    """Return the code that a run names."""
-    return find_recipe_code(run.run, Path.cwd())
+    """Return the code that a run names, its plug-in files first."""
+    files = [file.code for file in find_plugin_files(run.tree)]
+    return [*files, *find_recipe_code(run.run, Path.cwd())]
 
 
 def needs_consent(run: Resolved) -> bool:

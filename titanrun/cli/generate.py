@@ -16,9 +16,10 @@ from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.config.problems import problem_error
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_pool import run_worker_pool
+from titanrun.recipe.plugin_files import PLUGIN_SUFFIX
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
-from titanrun.recipe.resolving.resolve import load_resolved_text
-from titanrun.recipe.rundir.checkpoint_lookup import select_checkpoint
+from titanrun.recipe.resolving.resolve import load_resolved, load_resolved_text
+from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
 from titanrun.recipe.rundir.run_files import RESOLVED
 
 SUMMARY = (
@@ -164,10 +165,11 @@ def get_weight_source(named: str) -> dict[str, str]:
     if is_huggingface_folder(folder):
         return {"huggingface": named, "resolved": resolve_from_huggingface(folder).text}
     checkpoint = select_checkpoint(parse_storage_path(named))
-    return {
-        "checkpoint": str(checkpoint),
-        "resolved": (checkpoint / RESOLVED).read_text(encoding="utf-8"),
-    }
+    text = (checkpoint / RESOLVED).read_text(encoding="utf-8")
+    if PLUGIN_SUFFIX in text:
+        # the process that gets the text inherits where the plug-in files lie
+        load_resolved(Path(fetch_resolved_recipe(checkpoint)))
+    return {"checkpoint": str(checkpoint), "resolved": text}
 
 
 def check_generation_options(options: Namespace) -> None:

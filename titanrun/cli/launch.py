@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from titanrun.cli import train
 from titanrun.cli.arguments import CommandParser, split_overrides
-from titanrun.cli.consent import needs_consent, request_consent
+from titanrun.cli.consent import ask_about_plugin_files, needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
@@ -25,7 +25,8 @@ from titanrun.launch.slurm_submission import SlurmSubmission
 from titanrun.launch.submission import Submission
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.dump_folder import find_lost_run_problems
-from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.resolving.read_recipe import find_plugin_files
+from titanrun.recipe.resolving.resolve import Resolved, attach_origin, resolve_recipe
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
@@ -63,6 +64,7 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
+    ask_about_plugin_files()
     resolved = resolve_launch(options, overrides)
     if not resolved.run.launch.is_submitted:
         return train_locally(options, overrides)
@@ -113,6 +115,7 @@ def build_submission(resolved: Resolved, options: Namespace) -> Submission | Non
     lost = find_lost_run_problems(resolved.recipe, is_submitted=True)
     if lost:
         raise ProblemsFound(lost)
+    check_needs_no_files(resolved)
     name = str(resolved.run.name)
     if isinstance(config, SkyPilotLaunchConfig):
         return build_sky_submission(config, resolved, name, allows_code=allows_code)
@@ -120,6 +123,18 @@ def build_submission(resolved: Resolved, options: Namespace) -> Submission | Non
     # a rule requires it to lie in a volume
     folder = PurePosixPath(str(resolved.recipe.dump_folder))
     return KubernetesSubmission(config, name, resolved.text, folder, allows_code)
+
+
+def check_needs_no_files(resolved: Resolved) -> None:
+    """Raise if the recipe needs plug-in files: only its text reaches such a job."""
+    for file in find_plugin_files(resolved.tree):
+        found = problem_error(
+            "conflict",
+            f"a job of {resolved.run.launch.name} does not get plug-in '{file.entry}'",
+            path=file.code.path,
+            hint="make it a package that the image installs, and list its name",
+        )
+        raise ProblemsFound([attach_origin(each, resolved.tree) for each in found.problems])
 
 
 def build_sky_submission(

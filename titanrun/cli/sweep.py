@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
-from titanrun.cli.consent import needs_consent, request_consent
+from titanrun.cli.consent import ask_about_plugin_files, needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.terminal import get_terminal_width
@@ -77,6 +77,7 @@ def run(arguments: list[str]) -> int:
     parser.add_trust_option()
     parser.allow_overrides()
     options = parser.parse_args(others)
+    ask_about_plugin_files()
     sweep = read_sweep(Path(options.sweep))
     check_importance_options(sweep, options)
     if not (options.list or options.dry_run or options.table or options.importance):

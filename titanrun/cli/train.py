@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
-from titanrun.cli.consent import request_consent, uses_model_code
+from titanrun.cli.consent import ask_about_plugin_files, request_consent, uses_model_code
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
@@ -70,6 +70,7 @@ def run(arguments: list[str]) -> int:
     add_stdin_option(parser)
     parser.allow_overrides()
     options = parser.parse_args(others)
+    ask_about_plugin_files()
     [options.recipe] = read_stdin_argument([options.recipe], options)
     require_torch()
     changes = [

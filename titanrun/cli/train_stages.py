@@ -38,6 +38,7 @@ from titanrun.recipe.resolving.stage_sequence import (
     get_initial_load_path,
 )
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
+from titanrun.recipe.rundir.plugin_copies import copy_plugin_files
 from titanrun.recipe.rundir.run_directory import (
     PRIVATE_FOLDER_MODE,
     RunDirectory,
@@ -111,6 +112,8 @@ def train_stages(
         folder / STAGES_FILE,
         format_multi_stage_recipe(get_stages_name(options.recipe, staged), stages),
     )
+    for stage in stages:
+        copy_plugin_files(stage.resolved, folder)
     return train_unfinished_stages(options, stages, folder, arguments)
 
 

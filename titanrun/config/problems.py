@@ -60,6 +60,8 @@ class SourceText:
     included_from: "Origin | None" = None
     hidden_origins: "list[Origin]" = field(default_factory=list, repr=False)
     """Origins of secrets, which no message shows."""
+    is_file: bool = True
+    """Whether `name` is the path of a file, to which what it names may be relative."""
 
     def get_line(self, number: int) -> str:
         """Return line `number`, counted from 1, without its line break."""

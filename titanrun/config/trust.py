@@ -20,7 +20,7 @@ from titanrun.config.problems import DataPath
 TRUST_FLAG = "--trust"
 # what the command line allows in this process and those it starts: every code, or a model's
 TRUST_VARIABLE = "TITANRUN_TRUST"
-CodeKind = Literal["command", "folder", "shell", "model code"]
+CodeKind = Literal["command", "folder", "shell", "model code", "plug-in"]
 TRUST_ALL = "all"
 TRUST_MODEL_CODE: Literal["model code"] = "model code"
 # a larger file counts by size and time of change

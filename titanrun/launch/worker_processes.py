@@ -26,8 +26,12 @@ from titanrun.launch.launch_env import (
     get_environment,
 )
 from titanrun.launch.launcher_log import log_line
-from titanrun.recipe.rundir.run_directory import build_starting_status
-from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_indented_json
+from titanrun.recipe.rundir.run_files import (
+    STATUS,
+    build_starting_status,
+    read_json_or_empty,
+    write_indented_json,
+)
 from titanrun.recipe.rundir.run_notification import run_notify_command
 
 WORKER = "titanrun.worker"

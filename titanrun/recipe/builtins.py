@@ -108,6 +108,11 @@ def load_rules() -> None:
         import_module(module)
 
 
+def unload_rules(module: str) -> None:
+    """Remove the rules of a plug-in's module."""
+    import_module("titanrun.recipe.rules.registry").remove_rules(module)
+
+
 def get_component_origin(choice: type) -> str:
     """Return `built in`, or the package that defines a component."""
     package = choice.__module__.partition(".")[0]

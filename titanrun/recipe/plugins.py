@@ -1,10 +1,11 @@
-"""Plug-ins: installed packages that a recipe lists.
+"""Plug-ins: installed packages, and files beside a recipe, that a recipe lists.
 
 What they define is part of the recipe language while they are listed.
 """
 
+import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +21,20 @@ from titanrun.config.extension_fields import (
 )
 from titanrun.config.problems import Problem
 from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.trust import NamedCode
 from titanrun.recipe import builtins
 from titanrun.recipe.moved_modules import find_new_module
+from titanrun.recipe.plugin_files import (
+    PluginFile,
+    build_untrusted_plugin_problem,
+    get_plugin_state,
+    is_plugin_allowed,
+    is_plugin_file,
+    publish_places,
+    read_plugin_file,
+    retire_module,
+    run_plugin_file,
+)
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.trainer_kinds import TrainerKind, get_trainer_kinds
 
@@ -44,14 +57,21 @@ class PluginState:
 
     `imported` maps each plug-in that was ever imported to its top-level module, and `problems` are
     those of the active plug-ins. `is_allowed` tells whether a recipe may import a plug-in by its
-    name: whoever reads recipes of others asks first.
+    name: whoever reads recipes of others asks first. `files` are the active
+    plug-in files, `loaded` those that have run, by module, `replaced` the names that their former
+    classes got, and `ask` asks the user whether one may run.
     """
 
     names: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
     recipe: type[Recipe] = Recipe
     imported: dict[str, str] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     is_allowed: Callable[[str], bool] | None = None
+    files: tuple[PluginFile, ...] = ()
+    loaded: dict[str, PluginFile] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)
+    ask: Callable[[NamedCode], bool] | None = None
 
 
 # one recipe is read at a time; a process may read several with different plug-ins in turn
@@ -80,36 +100,133 @@ def get_installed_plugins() -> "dict[str, EntryPoint]":
     }
 
 
-def activate_plugins(names: Sequence[str]) -> list[Problem]:
-    """Activate exactly these plug-ins, importing new ones, and return their problems."""
+def ask_before_plugins(ask: Callable[[NamedCode], bool] | None) -> None:
+    """Ask the user from here on whether a plug-in file may run that was not allowed before."""
+    _plugin_state.ask = ask
+
+
+def get_plugin_places() -> dict[str, list[Path]]:
+    """Return where the active plug-in files lie, to activate them again after another recipe."""
+    return {file.entry: [file.path] for file in _plugin_state.files}
+
+
+def activate_plugins(
+    names: Sequence[str], places: Mapping[str, Sequence[Path]] | None = None
+) -> list[Problem]:
+    """Activate exactly these plug-ins, importing new ones, and return their problems.
+
+    `places` lists where each plug-in file may lie; without them, the places that are known.
+    """
     wanted = tuple(dict.fromkeys(names))
-    if wanted == _plugin_state.names:
+    read = read_plugin_files(names, places or {})
+    digests = tuple(get_plugin_state(file) for file in read)
+    if (wanted, digests) == (_plugin_state.names, _plugin_state.digests):
         return list(_plugin_state.problems)
     builtins.register_builtins()
     # first: rules of plug-ins must not take the names of built-in rules
     builtins.load_rules()
-    installed = get_installed_plugins() if wanted else {}
-    problems = [
-        problem
-        for index, name in enumerate(names)
-        if (problem := import_plugin(name, index, installed)) is not None
-    ]
+    problems = [*import_listed(names), *load_plugin_files(names, read)]
     listed = {_plugin_state.imported[name] for name in wanted if name in _plugin_state.imported}
-    registry.hide_packages(set(_plugin_state.imported.values()) - listed)
+    registry.hide_packages({*_plugin_state.imported.values(), *_plugin_state.replaced} - listed)
     fitting, clashes = select_added_fields(names, listed)
     problems += [*clashes, *find_name_clash_problems(names)]
+    _plugin_state.recipe = build_recipe_class(fitting)
+    _plugin_state.names, _plugin_state.digests = wanted, digests
+    _plugin_state.problems = tuple(problems)
+    return problems
+
+
+def build_recipe_class(added: Sequence[type[ExtensionFields]]) -> type[Recipe]:
+    """Return the recipe class with the fields and the kinds of the active plug-ins."""
     types = (
         {"kind": Literal[tuple(get_trainer_kinds())]}
         if set(get_trainer_kinds()) != set(get_recipe_kinds(Recipe))
         else {}
     )
-    _plugin_state.recipe = (
-        extend_config_class(Recipe, [(get_section_path(added), added) for added in fitting], types)
-        if fitting or types
-        else Recipe
-    )
-    _plugin_state.names, _plugin_state.problems = wanted, tuple(problems)
+    if not added and not types:
+        return Recipe
+    return extend_config_class(Recipe, [(get_section_path(each), each) for each in added], types)
+
+
+def import_listed(names: Sequence[str]) -> list[Problem]:
+    """Import the listed packages and return their problems."""
+    packages = [(index, name) for index, name in enumerate(names) if not is_plugin_file(name)]
+    installed = get_installed_plugins() if packages else {}
+    found = (import_plugin(name, index, installed) for index, name in packages)
+    return [problem for problem in found if problem is not None]
+
+
+def read_plugin_files(
+    names: Sequence[str], places: Mapping[str, Sequence[Path]]
+) -> list[PluginFile | Problem]:
+    """Read the listed plug-in files, each once."""
+    return [
+        read_plugin_file(name, index, places.get(name, ()))
+        for index, name in enumerate(names)
+        if is_plugin_file(name) and name not in names[:index]
+    ]
+
+
+def load_plugin_files(names: Sequence[str], read: Sequence[PluginFile | Problem]) -> list[Problem]:
+    """Run the plug-in files that may run, and return the problems of all."""
+    problems: list[Problem] = []
+    files: list[PluginFile] = []
+    for name in (file.entry for file in read if isinstance(file, PluginFile)):
+        _plugin_state.imported.pop(name, None)
+    for file in read:
+        if isinstance(file, Problem):
+            problems.append(file)
+            continue
+        index = list(names).index(file.entry)
+        problem = find_twin_problem(file, index, files) or load_plugin_file(file, index)
+        problems += [] if problem is None else [problem]
+        if file.entry in _plugin_state.imported:
+            files.append(file)
+    _plugin_state.files = tuple(files)
+    publish_places(files)
     return problems
+
+
+def find_twin_problem(file: PluginFile, index: int, others: Sequence[PluginFile]) -> Problem | None:
+    """Return the problem of two plug-in files with one name, if there is one."""
+    if all(other.module != file.module for other in others):
+        return None
+    message = f"two plug-in files are called '{file.path.name}'"
+    return Problem("conflict", message, ("plugins", index), hint="rename one of them")
+
+
+def load_plugin_file(file: PluginFile, index: int) -> Problem | None:
+    """Run a plug-in file unless it has run already, and return its problem if any."""
+    loaded = _plugin_state.loaded.get(file.module)
+    if loaded is None or loaded.digest != file.digest:
+        if not is_plugin_allowed(file, _plugin_state.ask):
+            return build_untrusted_plugin_problem(file, index)
+        if loaded is not None:
+            withdraw_module(file.module)
+        try:
+            run_plugin_file(file)
+        except (Exception, SystemExit) as error:  # code of the user may raise anything
+            withdraw_module(file.module)
+            return build_import_problem(file.entry, index, error)
+        _plugin_state.loaded[file.module] = file
+    _plugin_state.imported[file.entry] = file.module
+    written_for = getattr(import_module(file.module), API_VERSION_ATTRIBUTE, None)
+    return (
+        None
+        if written_for == API_VERSION
+        else build_plugin_version_problem(file.entry, index, file.path.name, written_for)
+    )
+
+
+def withdraw_module(name: str) -> None:
+    """Take what a plug-in file defined out of the recipe language."""
+    former = f"{name}_replaced_{len(_plugin_state.replaced)}"
+    module = sys.modules.get(name)
+    if module is not None:
+        retire_module(module, former)
+    _plugin_state.replaced.add(former)
+    _plugin_state.loaded.pop(name, None)
+    builtins.unload_rules(name)
 
 
 def get_recipe_kinds(model: type[Recipe]) -> tuple[str, ...]:
@@ -128,24 +245,27 @@ def import_plugin(name: str, index: int, installed: "dict[str, EntryPoint]") -> 
         point.load()
         written_for = getattr(import_module(point.module), API_VERSION_ATTRIBUTE, None)
     except Exception as error:  # third-party code may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"plug-in '{name}' cannot be imported: {type(error).__name__}: {error}"
-        moved = find_new_module(error)
-        hint = f"raised in {Path(place.filename).name}, line {place.lineno}"
-        if moved is not None:
-            hint = f"the module is now {moved}"
-        return Problem(
-            "usage",
-            message,
-            ("plugins", index),
-            hint=hint,
-        )
+        return build_import_problem(name, index, error)
     _plugin_state.imported[name] = point.module.partition(".")[0]
     return (
         None
         if written_for == API_VERSION
         else build_plugin_version_problem(name, index, point.module, written_for)
     )
+
+
+def build_import_problem(name: str, index: int, error: BaseException) -> Problem:
+    """Build the problem of a plug-in that raised an error when it was imported."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    file, line = place.filename, place.lineno
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    message = f"plug-in '{name}' cannot be imported: {type(error).__name__}: {error}"
+    moved = find_new_module(error)
+    hint = f"raised in {Path(file).name}, line {line}"
+    if moved is not None:
+        hint = f"the module is now {moved}"
+    return Problem("usage", message, ("plugins", index), hint=hint)
 
 
 def build_withheld_plugin_problem(name: str, index: int) -> Problem:

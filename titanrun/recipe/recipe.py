@@ -42,8 +42,9 @@ class Recipe(Config):
     """Free text."""
     dump_folder: LocalPath | None = bookkeeping(None, examples=["runs/first"])
     """Run directory; null: runs/<name>-<time>. A stopped run resumes in it."""
-    plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"]])
-    """Installed plug-ins whose components this recipe uses."""
+    plugins: tuple[Text, ...] = bookkeeping((), examples=[["my_plugin"], ["./mine.py"]])
+    """Plug-ins whose components this recipe uses: names of installed ones, and files, relative to
+    the recipe, that run once you have allowed them (--trust)."""
     kind: Literal["pretrain", "sft", "rl", "eval"] = numerics("pretrain")
     """Kind of run. pretrain: train on the sequences of a dataset. sft: the same, but the data must
     be conversations. rl: train on the rewards of the policy's own completions. eval: train nothing

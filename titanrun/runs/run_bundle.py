@@ -14,6 +14,7 @@ from typing import Any
 
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
+from titanrun.recipe.plugin_files import PLUGIN_FOLDER, PLUGIN_SUFFIX
 from titanrun.recipe.rundir.run_files import (
     METRICS,
     RESOLVED,
@@ -29,6 +30,8 @@ MANIFEST_FILE = "bundle.json"
 REQUIREMENTS_FILE = "environment.txt"
 # uncommitted changes at a start; run.json says at which
 PATCH_FILE = re.compile(r"git-[0-9a-f]{16}\.diff")
+# plug-in files, which run on another machine only once its user has allowed them
+COPIED_PLUGIN = re.compile(rf"{PLUGIN_FOLDER}/[A-Za-z_]\w*{re.escape(PLUGIN_SUFFIX)}", re.ASCII)
 FORMAT = 1
 REQUIRED_FILES = (RESOLVED, RUN_JSON, METRICS)
 OPTIONAL_FILES = (SOURCES, STATUS, TAGS)
@@ -62,6 +65,11 @@ def pack_bundle(run: Path, out: Path) -> dict[str, bytes]:
     files |= {
         path.name: path.read_bytes() for path in run.iterdir() if PATCH_FILE.fullmatch(path.name)
     }
+    files |= {
+        f"{PLUGIN_FOLDER}/{path.name}": path.read_bytes()
+        for path in sorted((run / PLUGIN_FOLDER).glob(f"*{PLUGIN_SUFFIX}"))
+        if COPIED_PLUGIN.fullmatch(f"{PLUGIN_FOLDER}/{path.name}")
+    }
     about = {
         "format": FORMAT,
         "run": run.resolve().name,
@@ -86,7 +94,7 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
         with zipfile.ZipFile(file) as archive:
             about = parse_json(archive.read(MANIFEST_FILE))
             known = (*REQUIRED_FILES, *OPTIONAL_FILES, REQUIREMENTS_FILE)
-            names = [name for name in about["files"] if name in known or PATCH_FILE.fullmatch(name)]
+            names = [name for name in about["files"] if name in known or is_extra_file(name)]
             files = {name: archive.read(name) for name in names}
             run = Path(about["run"]).name.replace("\0", "").lstrip(".")
             is_newer = int(about["format"]) > FORMAT
@@ -124,9 +132,20 @@ def unpack_bundle(file: Path, folder: Path) -> Path:
         )
     target = folder / (run or "run")
     target.mkdir(mode=0o700, parents=True)
-    for name, content in files.items():
-        (target / name).write_bytes(content)
+    write_files(target, files)
     return target
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by their names relative to a folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def is_extra_file(name: str) -> bool:
+    """Return whether a bundle may hold a file of this name beside those of every run."""
+    return any(pattern.fullmatch(name) for pattern in (PATCH_FILE, COPIED_PLUGIN))
 
 
 def compute_digests(files: Mapping[str, bytes]) -> dict[str, str]:

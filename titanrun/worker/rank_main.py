@@ -159,9 +159,8 @@ def add_memory_table(failure: WorkerFailure, error: BaseException, job: WorkerJo
     """Add the computed memory needs of the run to an out-of-memory failure."""
     if not is_out_of_memory(error):
         return failure
-    table = format_memory_table(
-        load_resolved_text(job.resolved_text), world_size=job.rank_info.world_size
-    )
+    run = load_resolved_text(job.resolved_text, file=job.resolved_path)
+    table = format_memory_table(run, world_size=job.rank_info.world_size)
     return replace(failure, text=f"{failure.text}\n{table}")
 
 
@@ -169,7 +168,9 @@ def train_run(
     job: WorkerJob, signals: SignalRequests, status: StatusFile, secret_values: SecretValues
 ) -> TrainResult:
     """Build the run, train it to its end, and export the final model if enabled."""
-    recipe = fill_recipe_secrets(load_resolved_text(job.resolved_text), secret_values)
+    recipe = fill_recipe_secrets(
+        load_resolved_text(job.resolved_text, file=job.resolved_path), secret_values
+    )
     check_code_is_trusted(recipe, get_environment_variables())
     # with several ranks, no rank may exit alone: they agree before the first step
     if signals.should_stop and job.store is None:

@@ -5,7 +5,7 @@ Values that cannot be read are reported, and reading continues without them.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from titanrun.config.apply_overrides import apply_overrides
@@ -29,7 +29,8 @@ from titanrun.config.tree import (
     to_plain_data,
 )
 from titanrun.recipe import builtins
-from titanrun.recipe.plugins import activate_plugins, get_recipe_class
+from titanrun.recipe.plugin_files import PluginFile, is_plugin_file, list_plugin_places
+from titanrun.recipe.plugins import activate_plugins, get_recipe_class, read_plugin_files
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.resolving.multi_stage import (
     STAGES,
@@ -300,9 +301,31 @@ def find_checksum_problems(file: str, tree: Node) -> list[Problem]:
 
 def load_listed_plugins(tree: Node) -> list[Problem]:
     """Load the plug-ins that the recipe lists, before their fields are looked up."""
+    named = list_plugins(tree)
+    return activate_plugins([str(item.value) for item in named], list_file_places(named))
+
+
+def find_plugin_files(tree: Node) -> list[PluginFile]:
+    """Return the plug-in files that the recipe lists and that can be read."""
+    named = list_plugins(tree)
+    read = read_plugin_files([str(item.value) for item in named], list_file_places(named))
+    return [file for file in read if isinstance(file, PluginFile)]
+
+
+def list_plugins(tree: Node) -> list[Node]:
+    """Return the entries of the list of plug-ins that are text."""
     listed = find_node(tree, ("plugins",))
     items = listed.value if listed is not None and isinstance(listed.value, list) else []
-    return activate_plugins([item.value for item in items if isinstance(item.value, str)])
+    return [item for item in items if isinstance(item.value, str)]
+
+
+def list_file_places(named: Sequence[Node]) -> dict[str, list[Path]]:
+    """Return where each plug-in file may lie."""
+    return {
+        str(item.value): list_plugin_places(str(item.value), item.origin.source)
+        for item in named
+        if is_plugin_file(str(item.value))
+    }
 
 
 def hide_secrets_in_problems(problems: Sequence[Problem], queries: SchemaQueries) -> list[Problem]:

@@ -31,6 +31,7 @@ from titanrun.recipe.dump_folder import (
     find_lost_run_problems,
 )
 from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hints
+from titanrun.recipe.plugin_files import is_plugin_file
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.read_recipe import (
@@ -51,6 +52,7 @@ from titanrun.recipe.resolving.sound_part import (
 from titanrun.recipe.rules.registry import apply_rules
 
 RECIPE_VERSION = 1
+RESOLVED = "resolved.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +236,21 @@ def check_tree(tree: Node) -> Recipe:
     """Validate a tree and return the recipe. Raise ProblemsFound if it is invalid."""
     check_version(tree)
     problems = [attach_origin(problem, tree) for problem in load_listed_plugins(tree)]
+    if any(concerns_plugin_file(problem, tree) for problem in problems):
+        # what the file defines would be unknown, wherever the recipe uses it
+        raise ProblemsFound(problems)
     checked = validate_tree(
         get_recipe_class(), tree, synonyms=SYNONYMS, exact_synonyms=SAME_MEANING
     )
     if checked.config is None or problems:
         raise ProblemsFound([*problems, *add_hints(checked.problems, tree)])
     return checked.config
+
+
+def concerns_plugin_file(problem: Problem, tree: Node) -> bool:
+    """Return whether a problem of a plug-in is about a file."""
+    node = find_node(tree, problem.path)
+    return node is not None and isinstance(node.value, str) and is_plugin_file(node.value)
 
 
 def check_version(tree: Node) -> None:
@@ -292,8 +303,10 @@ def load_resolved(path: Path) -> Recipe:
     return check_tree(read_resolved_tree(read_source(str(path))))
 
 
-def load_resolved_text(text: str) -> Recipe:
-    """Load the run in the text of a resolved.yaml. Raise ProblemsFound if it is invalid."""
-    return check_tree(
-        read_resolved_tree(read_source_text(SourceText("resolved.yaml", text), "yaml"))
-    )
+def load_resolved_text(text: str, *, file: Path | None = None) -> Recipe:
+    """Load the run in the text of a resolved.yaml. Raise ProblemsFound if it is invalid.
+
+    `file` is the file with this text, where its plug-in files lie.
+    """
+    source = SourceText(str(file or RESOLVED), text, is_file=file is not None)
+    return check_tree(read_resolved_tree(read_source_text(source, "yaml")))

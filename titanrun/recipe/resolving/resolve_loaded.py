@@ -51,7 +51,8 @@ def resolve_loaded(run: Recipe, *, ranks: int | None) -> Resolved:
         ProblemsFound: if it has errors for this number of processes.
     """
     text = to_yaml_with_checksum(escape_recipe_data(run, dump_config(run)))
-    tree = read_resolved_tree(read_source_text(SourceText(LOADED_RECIPE, text), "yaml"))
+    source = SourceText(LOADED_RECIPE, text, is_file=False)
+    tree = read_resolved_tree(read_source_text(source, "yaml"))
     options = ResolveOptions(LOADED_RECIPE, ranks=ranks)
     recipe, resolved, problems = resolve_tree(tree, tree, options)
     if any(problem.severity == "error" for problem in problems):

@@ -16,7 +16,7 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.models.shared.config import AttentionConfig, ModelConfig
-from titanrun.recipe.plugins import activate_plugins
+from titanrun.recipe.plugins import activate_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved
@@ -57,6 +57,7 @@ def open_teacher(run: Recipe) -> Teacher | None:
     if named is None:
         return None
     check_teacher_place(named)
+    places = get_plugin_places()
     try:
         weights, own = find_teacher(named)
     except ProblemsFound as error:
@@ -66,7 +67,7 @@ def open_teacher(run: Recipe) -> Teacher | None:
         ) from error
     finally:
         # reading another recipe has activated its plug-ins
-        activate_plugins(run.plugins)
+        activate_plugins(run.plugins, places)
     missing = sorted(set(own.plugins) - set(run.plugins))
     if missing:
         message = f"the teacher in {named} needs plug-in {missing[0]}"

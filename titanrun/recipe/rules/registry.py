@@ -93,6 +93,12 @@ def add_rule(entry: Rule) -> None:
     RULES[entry.id] = entry
 
 
+def remove_rules(module: str) -> None:
+    """Remove the rules of a module, which is loaded anew."""
+    for entry in [entry for entry in RULES.values() if entry.module == module]:
+        del RULES[entry.id]
+
+
 def get_active_rules() -> list[Rule]:
     """Return all rules except those of plug-ins that are not in use."""
     active = (entry for entry in RULES.values() if not registry.is_hidden_module(entry.module))

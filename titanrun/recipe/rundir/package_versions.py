@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from titanrun.config.base import ComponentConfig, iter_nested_configs
-from titanrun.recipe.plugins import get_installed_plugins
+from titanrun.recipe.plugin_files import is_plugin_file
+from titanrun.recipe.plugins import get_installed_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -68,8 +69,22 @@ def hash_package_code() -> str:
 
 def describe_plugins(run: Recipe) -> list[dict[str, Any]]:
     """Return package, version and a digest per module path of the plug-ins a recipe lists."""
-    known = get_installed_plugins() if run.plugins else {}
-    return [describe_plugin(name, known[name], run) for name in run.plugins if name in known]
+    packages = [name for name in run.plugins if not is_plugin_file(name)]
+    known = get_installed_plugins() if packages else {}
+    places = get_plugin_places()
+    found = []
+    for name in run.plugins:
+        if name in known:
+            found.append(describe_plugin(name, known[name], run))
+        elif name in places:
+            found += [describe_plugin_file(name, path) for path in places[name]]
+    return found
+
+
+def describe_plugin_file(name: str, path: Path) -> dict[str, Any]:
+    """Return the digest of a plug-in file."""
+    digest = xxhash.xxh3_128_hexdigest(path.read_bytes())
+    return {"name": name, "package": None, "version": None, "files": {path.name: digest}}
 
 
 def describe_plugin(name: str, point: "EntryPoint", run: Recipe) -> dict[str, Any]:

@@ -1,10 +1,7 @@
 """Run directories: selection, write access, and the files that describe the run."""
 
 import fcntl
-import os
 import re
-import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -38,6 +35,7 @@ from titanrun.recipe.rundir.checkpoint_lookup import (
     find_parent_checkpoint,
     locate_checkpoint_folder,
 )
+from titanrun.recipe.rundir.plugin_copies import check_same_plugins, copy_plugin_files
 from titanrun.recipe.rundir.run_files import (
     LOCK,
     METRICS,
@@ -46,7 +44,7 @@ from titanrun.recipe.rundir.run_files import (
     RUNS,
     SOURCES,
     STATUS,
-    read_boot_id,
+    build_starting_status,
     read_json_or_empty,
     write_indented_json,
     write_text_atomically,
@@ -154,6 +152,7 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
         return RunDirectory(path, "new")
     if drift.refused_changes:
         raise ProblemsFound([build_other_recipe_problem(path, drift.refused_changes, resolved)])
+    check_same_plugins(path, resolved)
     steps = resolved.run.training.steps
     if saved is not None and isinstance(steps, int) and steps < saved:
         raise ProblemsFound([build_fewer_steps_problem(path, steps, saved, resolved)])
@@ -359,7 +358,7 @@ def write_recipe_files(directory: RunDirectory, resolved: Resolved, argv: Sequen
 
 
 def create_run_directory(path: Path, resolved: Resolved) -> None:
-    """Create the run directory if it does not exist.
+    """Create the run directory if it does not exist, with copies of the recipe's plug-in files.
 
     Raises:
         ProblemsFound: If that is not possible.
@@ -367,6 +366,7 @@ def create_run_directory(path: Path, resolved: Resolved) -> None:
     try:
         # weights, data samples and logs are for the user, unless chmod says otherwise
         path.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
+        copy_plugin_files(resolved, path)
     except OSError as error:
         place = find_node(resolved.tree, ("dump_folder",))
         message = (
@@ -380,19 +380,3 @@ def create_run_directory(path: Path, resolved: Resolved) -> None:
             origin=origin,
             hint="name a writable folder",
         ) from None
-
-
-def build_starting_status(before: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the status.json that is valid until a worker writes it.
-
-    This process becomes that worker, or the launcher of several.
-    """
-    step = before.get("step")
-    process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": read_boot_id()}
-    return {
-        "state": "starting",
-        "step": step if isinstance(step, int) else 0,
-        **process,
-        "heartbeat": time.time(),
-        "exit_code": None,
-    }

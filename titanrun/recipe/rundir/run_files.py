@@ -5,6 +5,8 @@ Imports little: listing thousands of runs imports this module.
 
 import json
 import os
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,3 +68,19 @@ def read_boot_id() -> str | None:
     Process ids mean nothing after the next boot.
     """
     return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else None
+
+
+def build_starting_status(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the status.json that is valid until a worker writes it.
+
+    This process becomes that worker, or the launcher of several.
+    """
+    step = before.get("step")
+    process = {"pid": os.getpid(), "host": socket.gethostname(), "boot_id": read_boot_id()}
+    return {
+        "state": "starting",
+        "step": step if isinstance(step, int) else 0,
+        **process,
+        "heartbeat": time.time(),
+        "exit_code": None,
+    }

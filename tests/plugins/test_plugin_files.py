@@ -1,0 +1,231 @@
+"""A plug-in in a file beside the recipe runs only once the user has allowed it, from a copy."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from titanrun.cli import main
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.source_streams import withdraw_text
+from titanrun.config.trust import TRUST_VARIABLE
+from titanrun.recipe.editing.examiner import Examiner
+from titanrun.recipe.plugin_files import PLACES_VARIABLE
+from titanrun.recipe.plugins import activate_plugins
+from titanrun.recipe.resolving.resolve import resolve_recipe
+
+PLUGIN = '''"""Steps against the sign of the gradient (https://arxiv.org/abs/1802.04434)."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from titanrun.components.optimizers.config import OptimizerConfig
+from titanrun.config.fields import numerics
+from titanrun.config.types import PositiveFloat
+
+PLUGIN_API = 1
+Path("ran").write_text(__file__)
+
+
+class SignConfig(OptimizerConfig):
+    """Steps of one size."""
+
+    name: Literal["sign"] = numerics("sign")
+    builds: ClassVar = "mine:build_sign"
+    lr: PositiveFloat = numerics(1e-3)
+    """Size of a step."""
+
+
+def build_sign(config: SignConfig, *, parameters: Any) -> Any:
+    import torch
+
+    class Sign(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self) -> None:
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    weight -= group["lr"] * weight.grad.sign()
+
+    return Sign([weight for _, weight in parameters], {"lr": config.lr})
+'''
+RECIPE = """version: 1
+plugins: [./mine.py]
+device: cpu
+model: {name: llama3, flavor: debugmodel, dim: 16, n_layers: 1, n_heads: 2, n_kv_heads: 2}
+tokenizer: tiny
+optimizer: {name: sign, lr: 1.0e-3}
+training: {dataset: tiny, seq_len: 16, local_batch_size: 1, steps: 2,
+           mixed_precision_param: float32}
+checkpoint: {enable: true, interval: 2}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory with a recipe and its plug-in; nothing is allowed yet."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.py").write_text(PLUGIN)
+    (tmp_path / "recipes" / "mine.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in (TRUST_VARIABLE, PLACES_VARIABLE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    yield tmp_path
+    activate_plugins([])
+
+
+def titanrun(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "200", **variables},
+    )
+
+
+def problems_of(file: str = "recipes/mine.yaml") -> list[str]:
+    try:
+        resolve_recipe(file, environment={})
+    except ProblemsFound as found:
+        return [problem.message for problem in found.problems]
+    return []
+
+
+def test_nothing_that_reads_a_recipe_runs_a_file_without_consent(place: Path) -> None:
+    refusal = "plug-in './mine.py' has not been allowed: it would run its code here"
+    assert problems_of() == [refusal]
+    found = Examiner(dict(os.environ))
+    document = found.open("recipes/mine.yaml", RECIPE)
+    found.examine(document)
+    withdraw_text("recipes/mine.yaml")
+    assert [problem.message for problem in document.problems] == [refusal]
+    for words in (["validate"], ["show"], ["plan"], ["explain", "optimizer:sign"], ["train"]):
+        files = ["--plugins", "recipes/mine.py"] if words[0] == "explain" else ["recipes/mine.yaml"]
+        assert main.run([*words, *files]) == 2
+    assert not (place / "ran").exists()
+
+
+def test_the_message_says_where_and_what_to_do(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["validate", "recipes/mine.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert "recipes/mine.yaml:2:11" in told and "--trust" in told
+    assert main.run(["validate", "--trust", "recipes/mine.yaml"]) == 0
+    os.environ.pop(TRUST_VARIABLE, None)
+    assert main.run(["validate", "recipes/mine.yaml"]) == 0
+    assert "runs code, allowed: plugins[0]: plug-in mine.py (" in capsys.readouterr().err
+
+
+def test_consent_is_for_the_content_wherever_the_file_lies(place: Path) -> None:
+    assert main.run(["validate", "--trust", "recipes/mine.yaml"]) == 0
+    os.environ.pop(TRUST_VARIABLE, None)
+    (place / "elsewhere").mkdir()
+    for name in ("mine.py", "mine.yaml"):
+        (place / "elsewhere" / name).write_bytes((place / "recipes" / name).read_bytes())
+    assert problems_of("elsewhere/mine.yaml") == []
+    (place / "recipes" / "mine.py").write_text(PLUGIN.replace("sign()", "sgn()"))
+    assert problems_of() != [] and problems_of("elsewhere/mine.yaml") == []
+
+
+def test_a_changed_file_that_is_allowed_takes_the_place_of_the_former_one(place: Path) -> None:
+    os.environ[TRUST_VARIABLE] = "all"
+    assert problems_of() == []
+    (place / "recipes" / "mine.py").write_text(PLUGIN.replace('"sign"', '"signs"'))
+    assert problems_of() == ["unknown optimizer 'sign'"]
+    (place / "recipes" / "mine.py").write_text(PLUGIN)
+    assert problems_of() == []
+
+
+def test_a_compiled_file_beside_it_is_not_what_runs(place: Path) -> None:
+    import py_compile
+
+    os.environ[TRUST_VARIABLE] = "all"
+    file = place / "recipes" / "mine.py"
+    file.write_text("raise SystemExit(9)  " + "#" * (len(PLUGIN) - 22) + "\n")
+    os.utime(file, (1, 1))
+    py_compile.compile(str(file))
+    file.write_text(PLUGIN)
+    os.utime(file, (1, 1))
+    assert problems_of() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("mine.py", "import nowhere_at_all\n", "ModuleNotFoundError"),
+        ("mine.py", "def\n", "SyntaxError"),
+        ("mine.py", "", "does not state which version of the plug-in API"),
+        ("json.py", PLUGIN, "has the name of an installed module"),
+        ("my-plugin.py", PLUGIN, "is no name of a Python module"),
+        (None, "", "plug-in file not found: './mine.py'"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(
+    name: str | None, text: str, message: str, place: Path
+) -> None:
+    os.environ[TRUST_VARIABLE] = "all"
+    (place / "recipes" / "mine.py").unlink()
+    if name is not None:
+        (place / "recipes" / name).write_text(text)
+        (place / "recipes" / "mine.yaml").write_text(RECIPE.replace("mine.py", name))
+    (problem,) = problems_of()
+    assert message in problem
+
+
+@pytest.mark.slow
+def test_a_run_keeps_a_copy_that_resume_chat_and_bundles_use(place: Path) -> None:
+    train = ("train", "recipes/mine.yaml", "dump_folder=run")
+    assert titanrun(*train).returncode == 2 and not (place / "run").exists()
+    done = titanrun(*train, "--trust")
+    assert done.returncode == 0, done.stderr
+    assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN
+    # workers run the copy
+    assert (place / "ran").read_text() == str(place / "run" / "plugins" / "mine.py")
+    rmtree(place / "recipes")
+    for words in (
+        ("bundle", "run", "-o", "run.zip"),
+        ("reproduce", "run.zip", "--out", "again"),
+        ("resume", "run", "training.steps=4"),
+        ("generate", "run", "--prompt", "a", "--max-new-tokens", "1"),
+        ("validate", "run/checkpoint/step-4/resolved.yaml"),
+        ("runs", "ls", "."),
+    ):
+        done = titanrun(*words)
+        assert done.returncode == 0, done.stderr
+    (recorded,) = json.loads((place / "run" / "run.json").read_text())["starts"][0]["environment"][
+        "plugins"
+    ]
+    assert recorded["name"] == "./mine.py" and list(recorded["files"]) == ["mine.py"]
+    assert "plugins/mine.py" in zipfile.ZipFile("run.zip").namelist()
+    # another user, to whom nobody has said what the file is
+    refused = titanrun(
+        "reproduce", "run.zip", "--out", "theirs", XDG_STATE_HOME=str(place / "theirs-state")
+    )
+    assert refused.returncode == 2 and "has not been allowed" in refused.stderr
+    assert not (place / "theirs").exists()
+    # and a copy that was changed since
+    copy = place / "run" / "plugins" / "mine.py"
+    copy.write_text(PLUGIN.replace("1e-3", "1e-2"))
+    refused = titanrun("resume", "run", "training.steps=6")
+    assert refused.returncode == 2 and "has not been allowed" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_run_does_not_go_on_with_another_content(place: Path) -> None:
+    train = ("train", "recipes/mine.yaml", "dump_folder=run", "--trust")
+    assert titanrun(*train).returncode == 0
+    (place / "recipes" / "mine.py").write_text(PLUGIN + "# changed\n")
+    refused = titanrun(*train, "training.steps=4")
+    assert refused.returncode == 2
+    assert "holds a run with another content of plug-in './mine.py'" in refused.stderr
+    assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN

@@ -1,0 +1,39 @@
+"""Copies of plug-in files in a run directory, which a resumed run and its checkpoints use."""
+
+from pathlib import Path
+
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.recipe.plugin_files import PLUGIN_FOLDER, PluginFile
+from titanrun.recipe.resolving.read_recipe import find_plugin_files
+from titanrun.recipe.resolving.resolve import Resolved, attach_origin
+
+
+def copy_plugin_files(resolved: Resolved, folder: Path) -> None:
+    """Write the plug-in files of a recipe into `plugins/` of its run directory."""
+    for file in find_plugin_files(resolved.tree):
+        target = get_copy(file, folder)
+        if target.is_file() and target.read_bytes() == file.content:
+            continue
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        part = target.with_name(f"{target.name}.part")
+        part.write_bytes(file.content)
+        part.replace(target)
+
+
+def check_same_plugins(folder: Path, resolved: Resolved) -> None:
+    """Raise if a run that goes on would go on with other code than its first part had."""
+    for file in find_plugin_files(resolved.tree):
+        copy = get_copy(file, folder)
+        if copy.is_file() and copy.read_bytes() != file.content:
+            found = problem_error(
+                "conflict",
+                f"'{folder}' holds a run with another content of plug-in '{file.entry}'",
+                path=file.code.path,
+                hint=f"name another folder, or continue with its copy: titanrun resume {folder}",
+            )
+            raise ProblemsFound([attach_origin(each, resolved.tree) for each in found.problems])
+
+
+def get_copy(file: PluginFile, folder: Path) -> Path:
+    """Return where a run directory has its copy of a plug-in file."""
+    return folder / PLUGIN_FOLDER / file.path.name
