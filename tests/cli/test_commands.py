@@ -25,8 +25,13 @@ def titanrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_validate_says_ok_and_writes_nothing(tmp_path: Path) -> None:
     done = titanrun("validate", DEBUG, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{DEBUG}: ok\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "",
+        f"{DEBUG}: ok\nnext: titanrun train {DEBUG}\n",
+    )
     assert list(tmp_path.iterdir()) == []
+    assert titanrun("validate", "-q", DEBUG, cwd=tmp_path).stderr == ""
 
 
 def test_validate_reports_every_file_and_every_mistake(tmp_path: Path) -> None:

@@ -72,6 +72,50 @@ def test_compare_holds_a_fork_against_the_same_step_of_its_parent(
     assert "loss at step 6" not in found
 
 
+def test_runs_are_aligned_as_asked(
+    family: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, fork = family["first"], family["fork"]
+
+    def align(*words: str) -> tuple[str, dict[str, list[object]]]:
+        assert runs(["compare", str(first), str(fork), *words]) == 0
+        head = capsys.readouterr().out.splitlines()[0]
+        assert runs(["compare", str(first), str(fork), *words, "--format", "json"]) == 0
+        rows = map(json.loads, capsys.readouterr().out.splitlines())
+        return head, {row["name"]: list(row["values"].values()) for row in rows}
+
+    head, found = align()
+    assert head.startswith("aligned by lineage") and found["loss at step 6"] == [4, 4.5]
+    head, found = align("--align", "step")
+    assert head.startswith("aligned by step") and found["loss at step 4"] == [6, 2.5]
+    assert "began at" not in found
+    # a step of the fork has 100 tokens, of its parent 10
+    head, found = align("--align", "tokens")
+    assert head.startswith("aligned by tokens")
+    assert found["loss in common"] == ["no common tokens", None]
+
+
+def test_no_steps_are_paired_that_are_not_the_same(
+    family: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    late = make_run(tmp_path / "late", [3.0, 2.0], parent=(family["first"], 6))
+    assert compared(capsys, family["first"], late)["loss in common"] == ["no common steps", None]
+
+
+@pytest.mark.parametrize(("words", "ends"), [([], [6.0, 8.0]), (["--align", "step"], [6.0, 4.0])])
+def test_a_plot_is_aligned_as_asked(
+    words: list[str],
+    ends: list[float],
+    family: dict[str, Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert plot([str(family["first"]), str(family["fork"]), *words]) == 0
+    out = capsys.readouterr().out
+    assert ("aligned by lineage" in out.splitlines()[0]) == (not words)
+    said = [float(line.rpartition("at step ")[2]) for line in out.splitlines()[-2:]]
+    assert said == ends
+
+
 def test_siblings_of_a_run_that_is_not_compared_go_on_too(
     family: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ from titanrun.components.checkpoints.spec.manifest import (
     list_step_folders,
     read_manifest,
 )
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
 from titanrun.recipe.rundir.run_files import read_boot_id, read_json_or_empty
@@ -371,9 +372,12 @@ def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_
     assert done.returncode == 0, done.stderr
     assert "loaded initial weights from" in done.stderr
     record = json.loads((child / "run.json").read_text())
+    seen = {line["step"]: line["tokens_seen"] for line in read_metrics(trained / "metrics.jsonl")}
     assert record["parent"] == {
+        "run": str(trained),
         "checkpoint": str(step),
         "step": 8,
+        "tokens": seen[8],
         "recipe": read_manifest(step).recipe,
     }
     assert list(list_step_folders(child / "checkpoint")) == [3]

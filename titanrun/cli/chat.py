@@ -4,16 +4,20 @@ A separate process with torch does the work.
 """
 
 import math
+import sys
 from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.generate import get_weight_source
+from titanrun.cli.next_command import print_next
 from titanrun.cli.serve import get_model_name
 from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.model_process import run_model_process
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.recipe.recipe import find_lora_converter
+from titanrun.recipe.resolving.resolve import load_resolved_text
 
 SUMMARY = (
     "Converse with the model of a run's newest checkpoint, of a checkpoint or of a Hugging Face "
@@ -70,7 +74,18 @@ def run(arguments: list[str]) -> int:
     job = {"models": models, "system": options.system, "history": str(get_history_file())}
     job |= {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
     module = "chat_requests" if options.requests else "chat"
-    return run_model_process(module, {**job, "max_new_tokens": options.max_new_tokens})
+    code = run_model_process(module, {**job, "max_new_tokens": options.max_new_tokens})
+    # programs read what is not typed at a terminal
+    if code == 0 and sys.stdin.isatty() and "checkpoint" in models[0]:
+        print_next(options, *build_export_words(options.folder, models[0]["resolved"]))
+    return code
+
+
+def build_export_words(place: str, resolved: str) -> list[str]:
+    """Return the words of the command that exports a run, with adapters merged."""
+    has_adapters = find_lora_converter(load_resolved_text(resolved)) is not None
+    merge = ["--merge"] if has_adapters else []
+    return ["checkpoint", "export", place, "out", "--format", "hf", *merge]
 
 
 def check_chat_options(options: Namespace) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.next_command import print_next
 from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -69,15 +70,12 @@ def export_checkpoint(arguments: list[str]) -> int:
     }
     asked |= {"quantize": options.quantize, "group_size": options.group_size}
     asked |= {"ollama": options.ollama}
-    return run_checkpoint_worker(
-        {
-            "do": "export",
-            "checkpoint": str(checkpoint),
-            "out": options.out,
-            "format": options.format,
-            **asked,
-        }
-    )
+    place = {"checkpoint": str(checkpoint), "out": options.out, "format": options.format}
+    code = run_checkpoint_worker({"do": "export", **place, **asked})
+    # with a Modelfile the worker has told the command of Ollama
+    if code == 0 and not options.ollama:
+        print_next(options, "serve", options.place)
+    return code
 
 
 def parse_export_options(arguments: list[str]) -> Namespace:

@@ -8,6 +8,7 @@ from pathlib import Path
 import xxhash
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.next_command import print_next
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import get_environment
@@ -79,6 +80,9 @@ def run(arguments: list[str]) -> int:
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     if not options.quiet:
         print(f"{folder}: {pluralize(len(files), 'file')} of {options.repository} at {commit[:12]}")
+    if options.only is None:
+        words = ("--model", str(folder), "--data", "chats.jsonl", "-o", "mine.yaml")
+        print_next(options, "init", "--kind", "sft", *words)
     return 0
 
 

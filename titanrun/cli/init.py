@@ -1,12 +1,11 @@
 """`titanrun init`: write a commented starter recipe."""
 
-import shlex
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
+from titanrun.cli.next_command import print_next
 from titanrun.config.problems import problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.recipe.reference.finetuning_template import KINDS, build_finetuning_template
@@ -59,10 +58,10 @@ def run(arguments: list[str]) -> int:
     write_new_recipe(target, text)
     if not options.quiet:
         print(target)
-    if not options.quiet and options.kind:
-        sys.stderr.write(
-            f"next: titanrun validate {shlex.quote(str(target))} --level environment\n"
-        )
+    if options.kind:
+        print_next(options, "validate", str(target), "--level", "environment")
+    else:
+        print_next(options, "train", str(target))
     return 0
 
 

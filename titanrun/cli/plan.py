@@ -8,21 +8,20 @@ from argparse import Namespace
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_source_files
+from titanrun.cli.plan_search import propose_layouts
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.diagnostics import render_problems
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.launch.worker_query import query_worker
-from titanrun.models.shared.config import ModelConfig
 from titanrun.recipe.plan.devices import DEVICES
 from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
 from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
-from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import resolve_recipe
-from titanrun.recipe.resolving.teacher import open_teacher
+from titanrun.recipe.resolving.teacher import find_teacher_model
 
 EXIT_DOES_NOT_FIT = 1
 VERDICT_PATTERN = re.compile(r"(?:(?<=: )fits|(?<=: )does not fit)$|^warning:", re.MULTILINE)
@@ -34,6 +33,7 @@ SUMMARY = (
 EXAMPLES = """  titanrun plan recipes/llama3_8b.yaml --world-size 8
   titanrun plan my.yaml --world-size 64 --device h200
   titanrun plan my.yaml --world-size 256 parallelism.tensor_parallel_degree=8
+  titanrun plan my.yaml --world-size 64 --search
   titanrun plan my.yaml --world-size 64 --json"""
 
 
@@ -45,6 +45,8 @@ def run(arguments: list[str]) -> int:
     )
     print_source_files(options, resolved.tree)
     ranks = options.world_size or resolved.run.launch.world_size or 1
+    if options.search:
+        return propose_layouts(options, overrides, resolved, ranks)
     degrees = resolve_parallel_dims(resolved.run.parallelism, ranks)
     if degrees is None or degrees.world_size != ranks:
         raise problem_error(
@@ -80,15 +82,6 @@ def run(arguments: list[str]) -> int:
     return 0 if data["fits"] else EXIT_DOES_NOT_FIT
 
 
-def find_teacher_model(run: Recipe) -> ModelConfig | None:
-    """Return the model of the loss's teacher, None if there is none on this machine."""
-    try:
-        teacher = open_teacher(run)
-    except ProblemsFound:
-        return None
-    return None if teacher is None else teacher.recipe.model
-
-
 def colorize_plan(text: str) -> str:
     """Color the verdict and the warnings of a plan."""
     styles: dict[str, Style] = {"fits": "good", "does not fit": "bad", "warning:": "warning"}
@@ -111,6 +104,11 @@ def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         choices=sorted(DEVICES),
         default="h100",
         help="the accelerator of each process; default: h100",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="propose up to 5 layouts of the ranks that fit, as overrides",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_trust_option()

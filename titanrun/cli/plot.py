@@ -39,6 +39,7 @@ SUMMARY = (
 )
 # more points than a wide screen has dots add no information
 MAX_POINTS = 2000
+ALIGNMENTS = ("step", "tokens", "lineage")
 # columns if the output is not a terminal
 PIPED_WIDTH = 80
 HEIGHT = 16
@@ -50,7 +51,9 @@ def run(arguments: list[str]) -> int:
     options = parse_plot_options(arguments)
     check_plot_options(options)
     options.runs = [find_run(named) for named in options.runs]
-    starts = find_starts(options.runs, options.x)
+    if options.align == "tokens":
+        options.x = "tokens"
+    starts = {} if options.align in ("step", "tokens") else find_starts(options.runs, options.x)
     read = {
         named: downsample_unless_averaged(
             load_run_series(named, options, starts.get(named)), options
@@ -76,6 +79,7 @@ def run(arguments: list[str]) -> int:
         f"{name}_scale": "log" if name in options.log else "linear" for name in ("x", "y")
     }
     title = options.metric + (f", smoothed with {options.smooth:g}" if options.smooth else "")
+    title += ", aligned by lineage" if starts else ""
     if options.out:
         Path(options.out).write_bytes(
             render_plot_file(
@@ -123,6 +127,11 @@ def parse_plot_options(arguments: list[str]) -> Namespace:
         help="time: seconds of training without pauses",
     )
     parser.add_argument(
+        "--align",
+        choices=ALIGNMENTS,
+        help="each run by its own steps or tokens, or forks after their parents (the default)",
+    )
+    parser.add_argument(
         "--smooth",
         type=float,
         default=0.0,
@@ -159,23 +168,31 @@ def check_plot_options(options: Namespace) -> None:
             f"--smooth {options.smooth:g} is not in [0, 1)",
             hint="use 0 or more and less than 1, such as 0.9",
         )
+    if options.align == "tokens" and options.x == "time":
+        raise problem_error("usage", "--align tokens excludes --x time", hint="omit one of the two")
     if options.seeds and options.x == "time":
         raise problem_error(
             "usage",
             "--seeds averages runs at the same x, but times differ between runs",
             hint="use --x step or --x tokens",
         )
-    if options.out and Path(options.out).suffix not in (".svg", ".png"):
-        raise problem_error(
-            "usage",
-            f"'{options.out}' is neither an SVG nor a PNG file",
-            hint="use a file name that ends in .svg or .png",
-        )
+    if options.out:
+        check_plot_file(options.out)
     if len(set(options.runs)) > len(braille.LETTERS) and not options.out:
         raise problem_error(
             "usage",
             f"{len(set(options.runs))} curves are too many for a terminal",
             hint="pass fewer runs, or use --out FILE.svg",
+        )
+
+
+def check_plot_file(file: str) -> None:
+    """Raise a problem for a file of a kind that is not plotted."""
+    if Path(file).suffix not in (".svg", ".png"):
+        raise problem_error(
+            "usage",
+            f"'{file}' is neither an SVG nor a PNG file",
+            hint="use a file name that ends in .svg or .png",
         )
 
 

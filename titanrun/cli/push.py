@@ -12,6 +12,7 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.checkpoint_convert import DEFAULT_SHARD_BYTES, DTYPES, GGUF_DTYPE
 from titanrun.cli.download import RECORD_FILE
 from titanrun.cli.messages import print_note
+from titanrun.cli.next_command import print_next
 from titanrun.cli.run_argument import find_run
 from titanrun.components.tokenizers.spec.stop_tokens import load_stop_tokens
 from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
@@ -58,11 +59,14 @@ def run(arguments: list[str]) -> int:
         card = build_model_card(model)
         if options.dry_run:
             print_contents(folder, card)
+            print_next(options, "push", options.run, options.repository)
             return 0
         address = upload(folder, card, options)
     if model.license is None:
         print_note(options, "the card states no license: that of the base model is not known")
     print(address)
+    place = options.repository.rpartition("/")[2]
+    print_next(options, "download", options.repository, "-o", f"models/{place}")
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.diff_config import field_diff_to_dict as difference_data
 from titanrun.cli.diff_config import format_inline_value, print_recipe_diff
+from titanrun.cli.run_argument import find_run
 from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import format_text_table
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
@@ -42,6 +43,7 @@ def show_run(arguments: list[str]) -> int:
     parser.add_argument("run", help="a run directory")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
+    options.run = find_run(options.run)
     known = load_run_data(options.run)
     state = get_run_state(known.summary, get_host_info())
     saved = [
@@ -118,6 +120,7 @@ def diff_runs(arguments: list[str]) -> int:
         "--format", choices=("text", "json"), default="text", help="json: one object per difference"
     )
     options = parser.parse_args(arguments)
+    options.a, options.b = find_run(options.a), find_run(options.b)
     variables = get_environment()
     sides = [
         load_diff_side(str(get_run_folder(named)), [], variables)
@@ -162,11 +165,18 @@ def print_run_comparison(arguments: list[str]) -> int:
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="json: one object per row"
     )
+    parser.add_argument(
+        "--align",
+        choices=("step", "tokens", "lineage"),
+        help="what losses are compared at: the same step or tokens of each run, or by lineage, "
+        "where a fork's steps go on, the default where two runs are related",
+    )
     options = parser.parse_args(arguments)
     if len(options.runs) < 2:
         parser.error("at least two runs are required")
-    runs, here = load_related_runs(options.runs), get_host_info()
-    found = compare_runs(runs, [get_run_state(run.summary, here) for run in runs])
+    options.runs = [find_run(named) for named in options.runs]
+    (runs, align), here = load_related_runs(options.runs, options.align), get_host_info()
+    found = compare_runs(runs, [get_run_state(run.summary, here) for run in runs], align)
     if options.format == "json":
         for row in found:
             values = {
@@ -179,16 +189,16 @@ def print_run_comparison(arguments: list[str]) -> int:
                 )
             )
         return 0
-    sys.stdout.write(format_comparison_table(options.runs, found))
+    sys.stdout.write(format_comparison_table(options.runs, found, head=f"aligned by {align}"))
     return 0
 
 
-def format_comparison_table(names: list[str], found: list[ComparisonRow]) -> str:
-    """Format rows in groups, with a column per run.
+def format_comparison_table(names: list[str], found: list[ComparisonRow], *, head: str) -> str:
+    """Format rows in groups, with a column per run, below a line with `head` and their names.
 
     A row always has all of its values, also those equal to the first run.
     """
-    lines: list[tuple[str, ...]] = [("", *names)]
+    lines: list[tuple[str, ...]] = [(head, *names)]
     group = ""
     for row in found:
         if row.group != group:

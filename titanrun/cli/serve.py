@@ -64,6 +64,7 @@ def run(arguments: list[str]) -> int:
         "queue": options.queue,
         "key": key,
         "max_seq_len": options.max_seq_len,
+        "is_quiet": options.quiet,
     }
     return run_model_process("serve", job)
 

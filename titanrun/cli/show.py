@@ -102,10 +102,18 @@ def parse_show_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         help="show the modules of the model, and which ones each converter converted; needs torch",
     )
     parser.add_argument(
-        "--plot", choices=("lr_scheduler",), help="plot the learning rate over the steps"
+        "--plot",
+        nargs="?",
+        const="lr_scheduler",
+        choices=("lr_scheduler",),
+        help="plot the learning rate over the steps",
     )
     parser.add_argument(
-        "-o", "--out", metavar="FILE", default="", help="with --plot: plot into this SVG file"
+        "-o",
+        "--out",
+        metavar="FILE",
+        default="",
+        help="with --plot: plot into this .svg or .png file",
     )
     parser.add_argument(
         "--resolved",

@@ -1,12 +1,13 @@
 """`titanrun show --plot lr_scheduler`: plot the learning rate over the steps of the run.
 
-The plot goes to the terminal or to an SVG file.
+The plot goes to the terminal, or to an SVG or PNG file.
 """
 
 import sys
 from pathlib import Path
 
-from titanrun.cli.plots import braille, svg
+from titanrun.cli.plot import check_plot_file, render_plot_file
+from titanrun.cli.plots import braille
 from titanrun.cli.plots.axes import PlotCurve
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.base import dump_config
@@ -23,12 +24,17 @@ def plot_lr_schedule(run: Recipe, name: str, file: str) -> None:
     """Plot the schedule of a run in the terminal, or into `file`."""
     curve = build_lr_curve(run)
     if file:
-        if Path(file).suffix != ".svg":
-            raise problem_error(
-                "usage", f"'{file}' is not an SVG file", hint="use a file name that ends in .svg"
+        check_plot_file(file)
+        title = f"{run.name}: {name}"
+        Path(file).write_bytes(
+            render_plot_file(
+                [curve],
+                Path(file).suffix,
+                title=title,
+                x_label="step",
+                x_scale="linear",
+                y_scale="linear",
             )
-        Path(file).write_text(
-            svg.plot_svg([curve], title=f"{run.name}: {name}", x_label="step"), encoding="utf-8"
         )
         print(file)
         return

@@ -8,6 +8,7 @@ from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import style_text
 from titanrun.cli.consent import format_code_list, remember_all
 from titanrun.cli.messages import print_detail, print_note, print_source_files
+from titanrun.cli.next_command import print_next
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems
@@ -65,7 +66,21 @@ def run(arguments: list[str]) -> int:
     fixable = sum(problem.fix is not None for problem in found)
     if fixable and not options.fix and options.format == "text":
         print_note(options, f"\n{fixable} of {len(found)} can be corrected by --fix")
+    elif code == 0 and options.format == "text" and len(options.recipes) == 1:
+        print_next_command(examined, options.recipes[0], overrides, options)
     return code or (1 if options.strict and found else 0)
+
+
+def print_next_command(
+    examined: ValidationResult, file: str, overrides: list[str], options: Namespace
+) -> None:
+    """Print the command that runs a valid recipe; there is none for a text on standard input."""
+    if is_stream(file):
+        return
+    run = None if examined.resolved is None else examined.resolved.run
+    is_submitted = run is not None and run.launch.is_submitted
+    command = "sweep" if examined.is_sweep else "launch" if is_submitted else "train"
+    print_next(options, command, file, *overrides)
 
 
 def print_what_is_trusted(examined: ValidationResult, options: Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -35,6 +35,9 @@ class Config(BaseModel):
     def model_copy(self, **_: Any) -> Self:
         """Raise TypeError, because pydantic does not validate the changes of a copy."""
         raise TypeError("a config is not edited; build a new one from data")
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class ComponentConfig(Config):
@@ -86,6 +89,12 @@ def dump_config(config: Config) -> dict[str, Any]:
         key=lambda name: name != "name" or not isinstance(config, ComponentConfig),
     )
     return {name: dump_value(getattr(config, name)) for name in names}
+
+
+def change_fields(config: ConfigT, **changes: Any) -> ConfigT:
+    """Return a config of the same type with other values of some fields, validated."""
+    own = {name: getattr(config, name) for name in type(config).model_fields}
+    return type(config).model_validate(own | changes)
 
 
 def dump_value(value: Any) -> Any:

@@ -82,10 +82,10 @@ def build_comparison(runs: Sequence[ReportRun], *, has_log: bool) -> str:
 
 def build_differences(runs: Sequence[ReportRun]) -> str:
     """Build the section of all results and settings that differ."""
-    related = load_related_runs([str(run.folder) for run in runs])
+    related, align = load_related_runs([str(run.folder) for run in runs])
     found = [
         row
-        for row in compare_runs(related, [run.state for run in runs])
+        for row in compare_runs(related, [run.state for run in runs], align)
         if runs[0].has_paths or row.group != "surroundings" or not row.name.startswith("package")
     ]
     if not found:

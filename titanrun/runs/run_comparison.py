@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.base import dump_config
@@ -34,6 +34,7 @@ CLASSES: tuple[ChangeClass, ...] = ("numerics", "performance", "bookkeeping")
 MISSING = None
 
 Lines = Mapping[int, Mapping[str, Any]]
+Alignment = Literal["step", "tokens", "lineage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,25 @@ def load_run_data(path: str) -> RunData:
     )
 
 
-def load_related_runs(paths: Sequence[str]) -> list[RunData]:
-    """Load the runs at some paths; the steps of forks go on from those of their relatives.
+def load_related_runs(
+    paths: Sequence[str], align: Alignment | None = None
+) -> tuple[list[RunData], Alignment]:
+    """Load the runs at some paths, and return what their logged lines are numbered by.
 
-    Raises ProblemsFound if one does not exist.
+    Args:
+        paths: Run directories.
+        align: By the run's own steps or tokens, or by steps that go on from those of relatives.
+            None: by lineage if two of the runs are related, else by step.
+
+    Raises:
+        ProblemsFound: One does not exist.
     """
+    runs = [load_run_data(path) for path in paths]
+    if align == "tokens":
+        return [replace(run, metrics_by_step=number_by_tokens(run)) for run in runs], align
     found = find_related_ancestors([get_run_folder(path) for path in paths])
+    if align == "step" or (align is None and not any(found.values())):
+        return runs, "step"
     return [
         replace(
             run,
@@ -87,8 +101,19 @@ def load_related_runs(paths: Sequence[str]) -> list[RunData]:
             },
             ancestors=ancestors,
         )
-        for run, ancestors in ((load_run_data(path), found.get(Path(path), [])) for path in paths)
-    ]
+        for run, ancestors in (
+            (run, found.get(Path(path), [])) for run, path in zip(runs, paths, strict=True)
+        )
+    ], "lineage"
+
+
+def number_by_tokens(run: RunData) -> Lines:
+    """Return the logged lines by the tokens that the run had seen."""
+    return {
+        int(line["tokens_seen"]): line
+        for line in run.metrics_by_step.values()
+        if "tokens_seen" in line
+    }
 
 
 def get_run_folder(path: str) -> Path:
@@ -107,22 +132,27 @@ def get_run_folder(path: str) -> Path:
     return folder
 
 
-def compare_runs(runs: Sequence[RunData], states: Sequence[str]) -> list[ComparisonRow]:
+def compare_runs(
+    runs: Sequence[RunData], states: Sequence[str], align: Alignment = "step"
+) -> list[ComparisonRow]:
     """Return all compared items: the outcome, settings by what they affect, circumstances.
 
     The circumstances are commit, code, packages and machine.
     """
     return [
-        *build_outcome_rows(runs, states),
+        *build_outcome_rows(runs, states, align),
         *build_setting_rows([run.recipe for run in runs]),
         *build_environment_rows([run.last_start for run in runs]),
     ]
 
 
-def build_outcome_rows(runs: Sequence[RunData], states: Sequence[str]) -> list[ComparisonRow]:
+def build_outcome_rows(
+    runs: Sequence[RunData], states: Sequence[str], align: Alignment
+) -> list[ComparisonRow]:
     """Return the progress and results of each run.
 
-    Losses are also compared at the last step that all of them logged.
+    Losses are also compared at the last step, or number of tokens, that all of them logged. Without
+    any, none are paired.
     """
     entries = [run.summary for run in runs]
     steps = tuple(run.summary.step + compute_step_offset(run.ancestors) for run in runs)
@@ -134,9 +164,15 @@ def build_outcome_rows(runs: Sequence[RunData], states: Sequence[str]) -> list[C
         ComparisonRow("outcome", "loss", tuple(entry.loss for entry in entries)),
     ]
     common = find_last_common_step([run.metrics_by_step for run in runs])
-    if common is not None and any(step != common for step in steps):
+    ends = tuple(max(run.metrics_by_step, default=None) for run in runs)
+    if common is None and all(end is not None for end in ends):
+        unit = "tokens" if align == "tokens" else "steps"
+        nothing = (f"no common {unit}", *(None for _ in runs[1:]))
+        found.append(ComparisonRow("outcome", "loss in common", nothing))
+    elif common is not None and any(end != common for end in (*ends, *steps)):
         at_common = tuple(run.metrics_by_step[common].get("loss") for run in runs)
-        found.append(ComparisonRow("outcome", f"loss at step {common}", at_common))
+        where = f"{common:,} tokens" if align == "tokens" else f"step {common}"
+        found.append(ComparisonRow("outcome", f"loss at {where}", at_common))
     found.append(
         ComparisonRow(
             "outcome", "best validation loss", tuple(entry.validation for entry in entries)

@@ -35,6 +35,7 @@ from titanrun.training.train_hook import TrainResult
 from titanrun.worker.build.build_evaluation import run_evaluation
 from titanrun.worker.build.run_start_log import NOTHING_SAVED
 from titanrun.worker.logging_setup import FAILURES_LOGGER, SecretValues, configure_logging
+from titanrun.worker.next_command import format_next_command
 from titanrun.worker.oom_report import format_memory_table
 from titanrun.worker.problem_origins import attach_origins
 from titanrun.worker.status_file import StatusFile
@@ -132,6 +133,8 @@ def run_job(job: WorkerJob, signals: SignalRequests) -> int:
             return failure.exit_code
         exit_code = EXIT_CODES[outcome.state] if outcome.exit_code is None else outcome.exit_code
         log.info("%s", outcome.message)
+        if place.is_main_rank and place.group is None:
+            log.info("%s", format_next_command(run_dir, outcome))
         status.set_state(outcome.state, step=outcome.step, exit_code=exit_code)
         notify_run_end(job, status, exit_code, outcome.message)
         return exit_code

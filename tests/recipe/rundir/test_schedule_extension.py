@@ -70,14 +70,17 @@ def test_a_schedule_that_was_derived_follows_the_new_length(file: str, length: s
 
 
 def test_a_value_that_is_written_meanwhile_stays() -> None:
-    begin(AUTO)
+    begin("min_lr_factor: 0.0")
     horizon = "lr_scheduler.total_steps=50"
     changes = ["training.steps=80", horizon]
     assert build_schedule_overrides("out/resolved.yaml", changes) == [
         "lr_scheduler.warmup_steps=auto"
     ]
     write(resolved("out/resolved.yaml", horizon, "dump_folder=out"))
-    with pytest.raises(ProblemsFound, match="the schedule is written to end at step 50"):
+    with pytest.raises(
+        ProblemsFound,
+        match="30 of the 40 further steps would train at lr 0: the schedule ends at step 50",
+    ):
         follow("out/resolved.yaml", "training.steps=80")
 
 
@@ -88,21 +91,27 @@ def test_nothing_changes_without_another_length() -> None:
     assert build_schedule_overrides("out/resolved.yaml", changes) == []
 
 
+def test_steps_at_a_floor_that_was_asked_for_are_fine() -> None:
+    begin(WRITTEN + ", min_lr_factor: 0.1")
+    assert build_schedule_overrides("out/resolved.yaml", ["training.steps=80"]) == []
+
+
 @pytest.mark.parametrize("place", ["out", "out/checkpoint/step-20"])
-def test_a_written_schedule_is_a_question_that_shows_both_ways(place: str) -> None:
+def test_further_steps_at_a_learning_rate_of_0_are_refused(place: str) -> None:
     begin(WRITTEN)
     with pytest.raises(ProblemsFound) as found:
         resume([place, "training.steps=80"])
     (problem,) = found.value.problems
     assert found.value.exit_code == 2
     assert str(problem.origin) == "<override 1>"
+    assert problem.label == "conflict/schedule-ended"
     assert problem.message == (
-        "the schedule is written to end at step 40, but the run at 80: should it end later, or the "
-        "learning rate stay at 0 of its peak?"
+        "all 40 further steps would train at lr 0: the schedule ended at step 40"
     )
+    # the decay is linear over the 78 steps after a warmup of 2: (80 - 40) / 78 of 8e-4 are left
     assert problem.hint == (
-        "add lr_scheduler.total_steps=80 to end with the run, or lr_scheduler.total_steps=40 to "
-        "keep the schedule"
+        "titanrun resume out training.steps=80 lr_scheduler.total_steps=80 stretches the schedule "
+        "(lr at step 41: 0.00041), titanrun fork out begins a new one"
     )
     for way in (40, 80):
         answer = f"lr_scheduler.total_steps={way}"

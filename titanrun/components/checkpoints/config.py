@@ -36,7 +36,7 @@ INITIAL_LOAD = ReadWhen(
 class CheckpointConfig(Config):
     """When to save, what to keep, what to load."""
 
-    enable: bool = bookkeeping(False)
+    enable: bool = bookkeeping(True)
     """Whether to write checkpoints and to resume a stopped run from the last one."""
     folder: CheckpointFolder = bookkeeping(
         "checkpoint", examples=["s3://bucket/runs/first"], read_when=CHECKPOINTING
@@ -48,7 +48,7 @@ class CheckpointConfig(Config):
     )
     """Steps between checkpoints, or the time between them, such as 10m. A time is checked after
     each step."""
-    keep_latest_k: NonNegativeInt = bookkeeping(10, read_when=(CHECKPOINTING, SAVING))
+    keep_latest_k: NonNegativeInt = bookkeeping(2, read_when=(CHECKPOINTING, SAVING))
     """Number of latest checkpoints to keep. Set to 0 to keep all."""
     keep_every: PositiveInt | None = bookkeeping(None, unit="steps", examples=[1000])
     """Also keep checkpoints of steps divisible by this number. Set to null to disable."""

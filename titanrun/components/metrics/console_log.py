@@ -17,21 +17,50 @@ else:
     terminal_display = LazyModule("titanrun.components.metrics.live_display")
 
 
+# the estimate of the remaining time follows the last steps
+RECENT_STEPS = 20
+STEP_SECONDS = "time/step_seconds"
+
+
 class RunProgress:
-    """Progress of the run, with an estimate of the remaining time."""
+    """Progress of the run, with an estimate of the remaining time.
+
+    Args:
+        total_steps: Last step of the run.
+        first_step: Steps completed before this process began.
+        clock: Returns the time in seconds.
+        steps_per_epoch: Steps of a pass over the data. None if it has no end.
+    """
 
     def __init__(
-        self, total_steps: int, first_step: int = 0, clock: Callable[[], float] = time.monotonic
+        self,
+        total_steps: int,
+        first_step: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        steps_per_epoch: float | None = None,
     ) -> None:
-        self.total_steps = total_steps
-        self.first_step = first_step
-        self.step = first_step
+        self.total_steps, self.first_step, self.step = total_steps, first_step, first_step
         self.clock = clock
-        self._began = clock()
-        self._advanced = self._began
+        self.steps_per_epoch = steps_per_epoch
+        self._began = self._advanced = clock()
+        # steps since the line before, with the mean seconds of one
+        self._recent: list[tuple[int, float]] = []
+        self._step_seconds = 0.0
 
-    def advance(self, step: int) -> None:
-        """Set the number of completed steps."""
+    def advance(self, step: int, seconds_per_step: float | None = None) -> None:
+        """Set the number of completed steps.
+
+        Args:
+            step: The last completed one.
+            seconds_per_step: Mean time of the steps since the last call, without validations and
+                saves between them. None if it is not known.
+        """
+        if seconds_per_step is not None and step > self.step:
+            self._recent.append((step - self.step, seconds_per_step))
+            self._step_seconds += (step - self.step) * seconds_per_step
+            while sum(count for count, _ in self._recent[1:]) >= RECENT_STEPS:
+                self._recent.pop(0)
         self.step = step
         self._advanced = self.clock()
 
@@ -42,14 +71,28 @@ class RunProgress:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Estimated seconds to the end, None before the first step."""
+        """Estimated seconds to the end, None before the first step.
+
+        Steps take as long as the last ones, and validations and saves as long as so far.
+        """
         done = self.step - self.first_step
         if done <= 0:
             return None
         seconds_a_step = (self._advanced - self._began) / done
+        if self._recent:
+            pauses = max(0.0, self._advanced - self._began - self._step_seconds) / done
+            count = sum(steps for steps, _ in self._recent)
+            seconds_a_step = sum(steps * each for steps, each in self._recent) / count + pauses
         return max(
             0.0, seconds_a_step * (self.total_steps - self.step) - (self.clock() - self._advanced)
         )
+
+    @property
+    def epoch(self) -> float | None:
+        """Completed epochs, None for a run that does not see all of its data once."""
+        if not self.steps_per_epoch or self.total_steps < self.steps_per_epoch:
+            return None
+        return self.step / self.steps_per_epoch
 
 
 class ProgressView(Protocol):
@@ -71,6 +114,7 @@ class ConsoleLog:
         first_step: Steps completed before this process began.
         uses_colors: Whether a terminal shows colors, unless NO_COLOR is set.
         is_json: Whether to write a JSON object per logged step, on a terminal too.
+        steps_per_epoch: Steps of a pass over the data. None if it has no end.
     """
 
     def __init__(
@@ -81,8 +125,9 @@ class ConsoleLog:
         first_step: int = 0,
         uses_colors: bool = True,
         is_json: bool = False,
+        steps_per_epoch: float | None = None,
     ) -> None:
-        self.progress = RunProgress(total_steps, first_step)
+        self.progress = RunProgress(total_steps, first_step, steps_per_epoch=steps_per_epoch)
         target = sys.stderr if stream is None else stream
         self._view: ProgressView = (
             JsonLinesView(target)
@@ -94,7 +139,7 @@ class ConsoleLog:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of one step."""
-        self.progress.advance(step)
+        self.progress.advance(step, values.get(STEP_SECONDS))
         self._view.show(self.progress, values)
 
     def close(self) -> None:
@@ -115,6 +160,8 @@ class PlainTextView:
             f"step {progress.step:{width}}/{progress.total_steps}",
             *(reading.text for reading in format_metrics(values)),
         ]
+        if progress.epoch is not None:
+            cells.append(f"epoch {progress.epoch:.2f}")
         if progress.remaining_seconds is not None and progress.step < progress.total_steps:
             cells.append(f"{format_elapsed_time(progress.remaining_seconds)} left")
         self.stream.write("  ".join(cells) + "\n")

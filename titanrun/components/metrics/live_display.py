@@ -99,6 +99,8 @@ class DisplayFrame:
         if "loss" in values:
             # full width from the first draw, so that nothing next to it moves
             self.cells[0].append(f" {loss_curve:{CURVE_WIDTH}}", style="cyan")
+        if progress.epoch is not None:
+            self.cells.append(Text.assemble(("epoch ", "dim"), (f"{progress.epoch:.2f}", "bold")))
         self.cells += events
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -1,7 +1,6 @@
 """Activation memory of layers, by recomputed operations and microbatches in flight."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from titanrun.distributed.config import (
     MemoryBudgetActivationCheckpointConfig,
@@ -9,7 +8,7 @@ from titanrun.distributed.config import (
 )
 from titanrun.distributed.spec.pipeline_stages import PIPELINE_SCHEDULES
 from titanrun.models.shared.config import unwrap_auto
-from titanrun.recipe.plan.plan_layout import PlanLayout
+from titanrun.recipe.plan.plan_layout import LayerActivations, PlanLayout
 
 # products that return the residual stream: whole on every tensor-parallel rank, until the partial
 # sums of the ranks are added
@@ -18,33 +17,10 @@ RESIDUAL_OUTPUT_NAMES = ("wo", "w2")
 NOT_COUNTED = (".moe.experts.", ".router.")
 
 
-@dataclass(frozen=True, slots=True)
-class LayerActivations:
-    """Elements of one token on one rank, with and without recomputation of a layer.
-
-    Args:
-        full_elements: Elements of a layer that keeps all activations.
-        recomputed_elements: Elements of a layer that is recomputed.
-        recompute_every: One of this many layers is recomputed. None: no layer is.
-    """
-
-    full_elements: float
-    recomputed_elements: float
-    recompute_every: int | None
-
-    def count_elements(self, count: int) -> float:
-        """Return the elements that `count` layers keep after the forward pass."""
-        again = 0 if self.recompute_every is None else count // self.recompute_every
-        return again * self.recomputed_elements + (count - again) * self.full_elements
-
-    @property
-    def recompute_elements(self) -> float:
-        """Elements that are restored while one layer of one microbatch is recomputed."""
-        return 0 if self.recompute_every is None else self.full_elements
-
-
 def compute_layer_activations(layout: PlanLayout) -> LayerActivations:
     """Return the activations of a layer of the run."""
+    if layout.layer_activations is not None:
+        return layout.layer_activations
     config, tensor = layout.run.activation_checkpoint, layout.parallel_dims.tp
     stream, split = layout.run.model.layer_activation_elements()
     shared = get_sequence_parallel_size(layout)

@@ -16,6 +16,8 @@ STREAM_COLLECTIVES = 8
 # if layers are recomputed, the two gathers and two scatters of the forward pass are repeated; with
 # selective checkpointing by operation only the gathers
 RECOMPUTED_STREAM_COLLECTIVES = 4
+# share of a step that pipeline ranks are idle, above which a plan warns
+LARGE_BUBBLE = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ attention's output before and after its layout is changed for the projection, an
 hidden width.
 """
 
+from dataclasses import replace
+
 from titanrun.recipe.plan.activations import compute_layer_activations, count_live_microbatches
 from titanrun.recipe.plan.devices import Device
 from titanrun.recipe.plan.model_copies import count_copied_elements, estimate_model_copies
@@ -23,6 +25,8 @@ LOGIT_COPIES_FP32 = 2
 
 def estimate_memory(layout: PlanLayout, device: Device) -> list[MemoryItem]:
     """Return the memory items of the pipeline rank that needs most."""
+    # of a large model this takes much longer than all else
+    layout = replace(layout, layer_activations=compute_layer_activations(layout))
     return max(
         (
             estimate_stage_memory(layout, rank, parts, device)

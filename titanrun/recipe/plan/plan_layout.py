@@ -54,6 +54,31 @@ ZERO_SIZE = ModuleSize(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class LayerActivations:
+    """Elements of one token on one rank, with and without recomputation of a layer.
+
+    Args:
+        full_elements: Elements of a layer that keeps all activations.
+        recomputed_elements: Elements of a layer that is recomputed.
+        recompute_every: One of this many layers is recomputed. None: no layer is.
+    """
+
+    full_elements: float
+    recomputed_elements: float
+    recompute_every: int | None
+
+    def count_elements(self, count: int) -> float:
+        """Return the elements that `count` layers keep after the forward pass."""
+        again = 0 if self.recompute_every is None else count // self.recompute_every
+        return again * self.recomputed_elements + (count - again) * self.full_elements
+
+    @property
+    def recompute_elements(self) -> float:
+        """Elements that are restored while one layer of one microbatch is recomputed."""
+        return 0 if self.recompute_every is None else self.full_elements
+
+
+@dataclass(frozen=True, slots=True)
 class PlanLayout:
     """Run on a number of ranks.
 
@@ -64,6 +89,9 @@ class PlanLayout:
         layers: One entry per layer.
         head: Final norm and output head.
         teacher: Model of the loss's teacher. None if it has none, or none was found.
+        layer_activations: Activations of a layer, if they are known from another layout with the
+            same.
+        modules: Modules that pipeline stages hold, if they are known.
     """
 
     run: Recipe
@@ -72,6 +100,8 @@ class PlanLayout:
     layers: Sequence[ModuleSize]
     head: ModuleSize
     teacher: ModelConfig | None = None
+    layer_activations: LayerActivations | None = None
+    modules: Sequence[str] | None = None
 
     @property
     def storage_bytes(self) -> int:
@@ -116,6 +146,10 @@ class PlanLayout:
             // self.run.parallelism.pipeline_parallel_microbatch_size
         )
 
+    def get_modules(self) -> Sequence[str]:
+        """Return the modules that pipeline stages hold, in the model's order."""
+        return self.run.model.module_names() if self.modules is None else self.modules
+
     def get_sizes_per_rank(self) -> list[list[ModuleSize]]:
         """Return the parts that each pipeline rank keeps, first rank first."""
         return [
@@ -128,7 +162,7 @@ class PlanLayout:
         ranks, section = self.parallel_dims.pp, self.run.parallelism
         if ranks == 1:
             return [[self.embedding, *self.layers, self.head]]
-        held = plan_pipeline(section, self.run.model.module_names()).stages
+        held = plan_pipeline(section, self.get_modules()).stages
         shape = (
             None
             if section.pipeline_parallel_schedule_csv is not None
@@ -162,7 +196,7 @@ class PlanLayout:
     def stages_per_rank(self) -> int:
         """Pipeline stages per rank."""
         return (
-            len(plan_pipeline(self.run.parallelism, self.run.model.module_names()).stages)
+            len(plan_pipeline(self.run.parallelism, self.get_modules()).stages)
             // self.parallel_dims.pp
         )
 

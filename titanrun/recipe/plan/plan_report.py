@@ -1,5 +1,6 @@
 """Plan as JSON data and as text."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from titanrun.config.pluralize import pluralize
@@ -8,7 +9,11 @@ from titanrun.models.shared.spec.flops import (
     count_parameters,
     flops_per_token,
 )
-from titanrun.recipe.plan.communication import estimate_pipeline_bubble, estimate_traffic
+from titanrun.recipe.plan.communication import (
+    LARGE_BUBBLE,
+    estimate_pipeline_bubble,
+    estimate_traffic,
+)
 from titanrun.recipe.plan.devices import GIB, Device
 from titanrun.recipe.plan.memory_estimate import (
     ERROR_BAND,
@@ -16,6 +21,7 @@ from titanrun.recipe.plan.memory_estimate import (
     estimate_memory,
     sum_bytes,
 )
+from titanrun.recipe.plan.memory_levers import MemorySaving, find_memory_savings
 from titanrun.recipe.plan.plan_layout import PlanLayout
 from titanrun.recipe.plan.stream_reading import estimate_stream_reading, format_stream_reading
 from titanrun.recipe.rules.compile import compiles_model
@@ -27,7 +33,11 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
 def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
     """Return all numbers of the plan. Bytes and counts are integers."""
-    run, items = layout.run, estimate_memory(layout, device)
+    run, items, savings = (
+        layout.run,
+        estimate_memory(layout, device),
+        find_savings(layout, device),
+    )
     steps, batch_size = run.training.steps, int(run.training.global_batch_size)
     tokens = batch_size * run.training.seq_len
     flops = flops_per_token(run.model, run.training.seq_len)
@@ -68,7 +78,8 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
         "stream": estimate_stream_reading(layout, seconds[0]),
         "checkpoint_bytes": compute_checkpoint_bytes(layout),
         "checkpoints": count_checkpoints(layout),
-        "warnings": find_plan_warnings(layout, device),
+        "savings": [{"setting": each.setting, "bytes": each.bytes} for each in savings],
+        "warnings": find_plan_warnings(layout, device, savings),
         "notes": find_plan_notes(layout),
     }
 
@@ -97,20 +108,28 @@ def count_checkpoints(layout: PlanLayout) -> int | None:
     return min(written, config.keep_latest_k) if config.keep_latest_k else written
 
 
-def find_plan_warnings(layout: PlanLayout, device: Device) -> list[str]:
+def find_savings(layout: PlanLayout, device: Device) -> list[MemorySaving]:
+    """Return what saves memory, for a run that does not fit or barely does."""
+    share = sum_bytes(estimate_memory(layout, device)) / (device.memory_gib * GIB)
+    return find_memory_savings(layout, device) if share > 1 - ERROR_BAND / 2 else []
+
+
+def find_plan_warnings(
+    layout: PlanLayout, device: Device, savings: Sequence[MemorySaving]
+) -> list[str]:
     """Return warnings for the user."""
     found, need = [], sum_bytes(estimate_memory(layout, device))
     share = need / (device.memory_gib * GIB)
     if share > 1:
         found.append(
             f"does not fit: {need / GIB:,.1f} GiB per rank, but {device.name} has "
-            f"{device.memory_gib:g} GiB; {suggest_memory_saving(layout)}"
+            f"{device.memory_gib:g} GiB; {format_best_saving(savings)}"
         )
     elif share > 1 - ERROR_BAND / 2:
-        found.append(f"barely fits: {share:.0%} of the memory; {suggest_memory_saving(layout)}")
+        found.append(f"barely fits: {share:.0%} of the memory; {format_best_saving(savings)}")
     if layout.teacher is None and layout.run.loss.teacher_path is not None:
         found.append(f"the teacher is not counted: no model in {layout.run.loss.teacher_path}")
-    if estimate_pipeline_bubble(layout) > 0.2:
+    if estimate_pipeline_bubble(layout) > LARGE_BUBBLE:
         found.append(
             f"pipeline ranks are idle {estimate_pipeline_bubble(layout):.0%} of a "
             "step: use more microbatches (a larger local_batch_size)"
@@ -125,15 +144,26 @@ def find_plan_notes(layout: PlanLayout) -> list[str]:
     return ["compile.enable: true usually makes a step on a GPU 15% to 25% faster"]
 
 
-def suggest_memory_saving(layout: PlanLayout) -> str:
-    """Return the cheapest remaining way to reduce memory."""
-    if layout.run.activation_checkpoint.name == "none":
-        return "activation_checkpoint: full keeps one tensor per layer"
-    if layout.run.training.local_batch_size > layout.parallel_dims.pp:
-        return "a smaller local_batch_size keeps fewer activations"
-    if layout.run.activation_checkpoint.name != "full":
-        return "activation_checkpoint: full keeps one tensor per layer"
-    return "use more shards, or tensor, context or pipeline parallelism"
+def format_best_saving(savings: Sequence[MemorySaving]) -> str:
+    """Format the first of the settings that save memory."""
+    if not savings:
+        return "use more shards, or tensor, context or pipeline parallelism"
+    return f"{savings[0].setting} saves {savings[0].bytes / GIB:,.1f} GiB"
+
+
+def format_savings(data: dict[str, Any]) -> list[str]:
+    """Return lines about each setting that saves memory, empty where there is enough."""
+    if not data["savings"]:
+        return []
+    width = max(len(saving["setting"]) for saving in data["savings"])
+    return [
+        "",
+        "saved by one setting alone, the best for its cost first",
+        *(
+            f"  {saving['setting']:<{width}} {-saving['bytes'] / GIB:10,.2f} GiB"
+            for saving in data["savings"]
+        ),
+    ]
 
 
 def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
@@ -142,7 +172,8 @@ def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
     warnings += [f"note: {text}" for text in data["notes"]]
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
     lines += format_stream_reading(layout, data)
-    return "\n".join([*lines, "", *format_checkpoint_lines(data), *warnings]).rstrip()
+    lines += ["", *format_checkpoint_lines(data), *warnings, *format_savings(data)]
+    return "\n".join(lines).rstrip()
 
 
 def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:

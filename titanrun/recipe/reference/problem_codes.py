@@ -197,6 +197,13 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         ),
         "set at least the saved steps, or name another dump_folder",
     ),
+    "schedule-ended": CodeDocumentation(
+        (
+            "further steps of a run lie behind the end of its learning-rate schedule, whose floor "
+            "is 0: they would change nothing"
+        ),
+        "set lr_scheduler.total_steps to the new length, or fork the run",
+    ),
     "stages-start-from-checkpoints": CodeDocumentation(
         "a stage starts from the weights of the previous one, which saves no checkpoint",
         "set checkpoint.enable: true, or set the stage's checkpoint.initial_load_path",

@@ -78,6 +78,15 @@ def open_teacher(run: Recipe) -> Teacher | None:
     return Teacher(build_teacher_recipe(run, own), weights, folder)
 
 
+def find_teacher_model(run: Recipe) -> ModelConfig | None:
+    """Return the model of the loss's teacher, None if there is none on this machine."""
+    try:
+        teacher = open_teacher(run)
+    except ProblemsFound:
+        return None
+    return None if teacher is None else teacher.recipe.model
+
+
 def check_teacher_place(named: str) -> None:
     """Raise for a place that exists nowhere on this machine."""
     path = parse_storage_path(named)

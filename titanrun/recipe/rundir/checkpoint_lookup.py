@@ -20,6 +20,7 @@ from titanrun.components.checkpoints.spec.storage_path import (
     parse_storage_path,
 )
 from titanrun.components.checkpoints.spec.verification import find_damaged_files
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.base import dump_config
 from titanrun.config.data_diff import diff_data
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
@@ -28,7 +29,7 @@ from titanrun.recipe.comparing.resume_policy import classify_resume_changes, for
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import STAGES_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
-from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
 from titanrun.recipe.rundir.run_identity import is_foreign, read_run_id
 
 
@@ -215,7 +216,7 @@ def check_checkpoints_match_recipe(run: Recipe) -> None:
 
 
 def find_parent_checkpoint(run: Recipe) -> dict[str, Any] | None:
-    """Return the checkpoint that a run starts from.
+    """Return the checkpoint that a run starts from, with its run and the tokens seen until then.
 
     Return None if it starts from random weights or from files of another kind.
     """
@@ -230,9 +231,21 @@ def find_parent_checkpoint(run: Recipe) -> dict[str, Any] | None:
     )
     if not found:
         return None
-    manifest = read_manifest(found[-1])
+    manifest, parent = read_manifest(found[-1]), find_enclosing_run(found[-1])
     return {
+        "run": None if parent is None else to_absolute_path(parent),
         "checkpoint": to_absolute_path(found[-1]),
         "step": manifest.step,
+        "tokens": None if parent is None else find_tokens_seen(parent, manifest.step),
         "recipe": manifest.recipe,
     }
+
+
+def find_tokens_seen(run: Path, step: int) -> int | None:
+    """Return the tokens that a run had seen after a step, None if it did not log that step."""
+    try:
+        lines = read_metrics(run / METRICS)
+    except ProblemsFound:
+        return None
+    found = next((line for line in lines if line["step"] == step), {}).get("tokens_seen")
+    return found if isinstance(found, int) else None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.components.lr_schedulers.config import DecayScheduleConfig
+from titanrun.config.base import change_fields
 from titanrun.config.override_parser import Override, parse_overrides
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.tree import to_plain_data
@@ -49,7 +50,7 @@ def build_schedule_overrides(resolved_file: str, overrides: Sequence[str]) -> li
         name for name in free if folder is not None and is_decided(folder, f"lr_scheduler.{name}")
     ]
     if HORIZON in free and HORIZON not in followed:
-        check_written_horizon(run, changes)
+        check_written_horizon(run, changes, place=resolved_file)
     return [f"lr_scheduler.{name}=auto" for name in followed]
 
 
@@ -58,8 +59,12 @@ def is_overridden(path: DataPath, changes: Sequence[Override]) -> bool:
     return any(path[: len(change.path)] == change.path for change in changes)
 
 
-def check_written_horizon(run: Recipe, changes: Sequence[Override]) -> None:
-    """Raise ProblemsFound if the new steps reach beyond a written horizon of the schedule."""
+def check_written_horizon(run: Recipe, changes: Sequence[Override], *, place: str) -> None:
+    """Raise ProblemsFound if further steps would train at a learning rate of 0.
+
+    That is so where the new length reaches beyond a written horizon of the schedule, unless its
+    floor is above 0. `place` is the resolved recipe.
+    """
     schedule = run.lr_scheduler
     change = next((change for change in changes if change.path == STEPS), None)
     steps = None if change is None or change.value is None else to_plain_data(change.value)
@@ -69,17 +74,43 @@ def check_written_horizon(run: Recipe, changes: Sequence[Override]) -> None:
         or not isinstance(schedule, DecayScheduleConfig)
         or not isinstance(schedule.total_steps, int)
         or schedule.total_steps >= steps
+        or schedule.min_lr_factor > 0
         or schedule.is_flat()
     ):
         return
-    message = (
-        f"the schedule is written to end at step {schedule.total_steps}, but the run at {steps}: "
-        f"should it end later, or the learning rate stay at {schedule.min_lr_factor:g} of its peak?"
-    )
-    hint = (
-        f"add lr_scheduler.{HORIZON}={steps} to end with the run, "
-        f"or lr_scheduler.{HORIZON}={schedule.total_steps} to keep the schedule"
-    )
     raise ProblemsFound(
-        [Problem("conflict", message, ("lr_scheduler", HORIZON), change.origin, hint=hint)]
+        [
+            Problem(
+                "conflict",
+                format_idle_steps(run, schedule.total_steps, steps),
+                ("lr_scheduler", HORIZON),
+                change.origin,
+                hint=format_ways_on(run, schedule, steps, place),
+                rule="schedule-ended",
+            )
+        ]
+    )
+
+
+def format_idle_steps(run: Recipe, horizon: int, steps: int) -> str:
+    """Format how many of the further steps come after the horizon of the schedule."""
+    done = run.training.steps if isinstance(run.training.steps, int) else 0
+    further, idle = steps - done, steps - max(done, horizon)
+    count = f"all {further}" if idle == further else f"{idle} of the {further}"
+    ended = "ended" if horizon <= done else "ends"
+    return f"{count} further steps would train at lr 0: the schedule {ended} at step {horizon}"
+
+
+def format_ways_on(run: Recipe, schedule: DecayScheduleConfig, steps: int, place: str) -> str:
+    """Format the commands that go on: with a longer schedule, or with a new one."""
+    folder = find_resolved_run(Path(place)) or Path(place).parent
+    if folder.is_absolute() and folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    longer = change_fields(schedule, total_steps=steps)
+    # the factor of a step is asked for by its number from 0
+    done = run.training.steps if isinstance(run.training.steps, int) else 0
+    lr = getattr(run.optimizer, "lr", 1.0) * longer.load_builder()(longer).factor(done)
+    return (
+        f"titanrun resume {folder} training.steps={steps} lr_scheduler.{HORIZON}={steps} stretches "
+        f"the schedule (lr at step {done + 1}: {lr:.3g}), titanrun fork {folder} begins a new one"
     )

@@ -155,7 +155,17 @@ def build_run_schema() -> Schema:
     )
     sha256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
     parent = make_nullable(
-        build_object_schema({"checkpoint": TEXT, "step": COUNT, "recipe": sha256}),
+        build_object_schema(
+            {
+                "run": make_nullable(TEXT),
+                "checkpoint": TEXT,
+                "step": COUNT,
+                "tokens": make_nullable(COUNT),
+                "recipe": sha256,
+            },
+            # not in records of earlier versions
+            optional=("run", "tokens"),
+        ),
         "Checkpoint that the initial weights came from.",
     )
     return add_title(

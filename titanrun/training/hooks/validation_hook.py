@@ -1,15 +1,20 @@
 """Hook that computes the loss on validation data."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from titanrun.components.validation.validator import ValidatorGroup
+from titanrun.training.held_out_losses import HeldOutLosses
 from titanrun.training.preference_inputs import PrepareBatchesFn
-from titanrun.training.train_hook import DueEvent, TrainHook
+from titanrun.training.train_hook import DueEvent, TrainHook, TrainResult
 
 if TYPE_CHECKING:
     from titanrun.training.loop import TrainLoop
+
+LOSS = "validation/loss"
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -21,10 +26,12 @@ class ValidationHook(TrainHook):
     Args:
         validator: validates all datasets, and knows when they are due.
         prepare: adds the extra inputs of the loss to batches.
+        history: losses of the steps before.
     """
 
     validator: ValidatorGroup
     prepare: PrepareBatchesFn = list
+    history: HeldOutLosses = field(default_factory=HeldOutLosses)
 
     def is_due(self, loop: "TrainLoop", event: DueEvent, is_last: bool) -> bool:
         """Return whether validation is due."""
@@ -33,10 +40,20 @@ class ValidationHook(TrainHook):
     def on_validate(self, loop: "TrainLoop") -> dict[str, float]:
         """Return the validation losses, or nothing if a stop was requested."""
         with loop.throughput.pause(), loop.engine.eval_mode():
-            return self.validator.validate(
+            losses = self.validator.validate(
                 lambda batch: loop.engine.evaluate_loss(self.prepare([batch])),
                 should_stop=partial(should_stop, loop),
             )
+        if LOSS in losses:
+            self.history.add(loop.state.step, losses[LOSS])
+            if self.history.has_just_risen():
+                log.info("%s", self.history.format_rise())
+        return losses
+
+    def on_train_end(self, loop: "TrainLoop", result: TrainResult | None) -> None:
+        """Log the best loss of a run that is finished."""
+        if result is not None and result.state == "finished" and self.history.format_best():
+            log.info("%s", self.history.format_best())
 
 
 def should_stop(loop: "TrainLoop") -> bool:

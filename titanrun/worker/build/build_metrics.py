@@ -23,7 +23,7 @@ from titanrun.distributed.rank_env import get_environment_variables
 from titanrun.models.shared.spec.flops import flops_per_token
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text
-from titanrun.worker.build.epochs_to_steps import get_num_steps
+from titanrun.worker.build.epochs_to_steps import get_num_steps, get_samples_per_step
 from titanrun.worker.logging_setup import StepLogTracker
 from titanrun.worker.worker_job import WorkerJob
 
@@ -33,12 +33,18 @@ RANKS_FOLDER = "ranks"
 
 
 def build_metric_logger(
-    recipe: Recipe, job: WorkerJob, *, first_step: int, writes_run: bool = True
+    recipe: Recipe,
+    job: WorkerJob,
+    *,
+    first_step: int,
+    writes_run: bool = True,
+    num_samples: int | None = None,
 ) -> MetricLogger:
     """Build the logger of metrics. The caller must close it.
 
     The first rank logs to all outputs, the others to their log file and their rank's own outputs.
-    In a replica group the log file has a logger of its own, without `writes_run`.
+    In a replica group the log file has a logger of its own, without `writes_run`. `num_samples` is
+    the number of samples of an epoch, None for data without an end.
     """
     trackers: dict[str, Tracker] = {}
     if not writes_run or job.rank_info.group is None:
@@ -65,6 +71,7 @@ def build_metric_logger(
             first_step=first_step,
             uses_colors=colors,
             is_json=job.rank_info.logs_json,
+            steps_per_epoch=num_samples and num_samples / get_samples_per_step(recipe),
         )
         if shows
         else None

@@ -19,6 +19,7 @@ from torch import nn
 
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.metrics.spec.console_stream import drain_console
+from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.object_collectives import get_default_rank_group
@@ -28,6 +29,7 @@ from titanrun.distributed.rank_heartbeats import format_silent_ranks
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.run_files import (
     EXPERT_LOADS,
+    METRICS,
     STATUS,
     read_json_or_empty,
     write_indented_json,
@@ -38,6 +40,7 @@ from titanrun.rl.rollout_recorder_hook import RolloutRecorderHook
 from titanrun.rl.rollout_validation_hook import RolloutValidationHook
 from titanrun.training.checkpoint_schedule import CheckpointSchedule
 from titanrun.training.gc_control import GarbageCollection
+from titanrun.training.held_out_losses import HeldOutLosses, load_held_out_losses
 from titanrun.training.hooks.checkpoint_schedule_hook import CheckpointScheduleHook
 from titanrun.training.hooks.expert_load_hook import ExpertLoadHook, number_moe_layers
 from titanrun.training.hooks.gc_hook import GcHook
@@ -50,7 +53,7 @@ from titanrun.training.hooks.status_hook import StatusHook
 from titanrun.training.hooks.step_replay_hook import StepReplayHook
 from titanrun.training.hooks.straggler_hook import StragglerHook
 from titanrun.training.hooks.timeout_hook import TimeoutHook
-from titanrun.training.hooks.validation_hook import ValidationHook
+from titanrun.training.hooks.validation_hook import LOSS, ValidationHook
 from titanrun.training.hooks.watchdog_hook import WatchdogHook
 from titanrun.training.loss_spikes import LossSpikeDetector
 from titanrun.training.nonfinite import NonFiniteGuard
@@ -108,7 +111,7 @@ def build_step_hooks(
         build_expert_load_hook(parts, job, meshes),
         NonFiniteReportHook(partial(write_nonfinite_report, parts, job)),
         LossSpikeHook() if recipe.guard.spike_sigmas is not None else None,
-        build_validation_hook(parts),
+        build_validation_hook(parts, job),
         CheckpointScheduleHook(build_checkpoint_schedule(recipe))
         if is_saving_enabled(recipe.checkpoint)
         else None,
@@ -174,13 +177,16 @@ def build_step_replay_hook(parts: SourceParts) -> StepReplayHook | None:
     return StepReplayHook(StepReplay(interval, get_default_rank_group()))
 
 
-def build_validation_hook(parts: SourceParts) -> TrainHook | None:
+def build_validation_hook(parts: SourceParts, job: WorkerJob) -> TrainHook | None:
     """Build the validation of pretraining or RL, or return None if it is disabled."""
     if parts.rollouts is not None and parts.rollouts.validator is not None:
         return RolloutValidationHook(parts.rollouts.validator, parts.rollouts.runner)
     if parts.validator is None:
         return None
-    return ValidationHook(parts.validator, parts.prepare_batches or list)
+    history, metrics = HeldOutLosses(), job.resolved_path.parent / METRICS
+    if parts.state.step and metrics.is_file():
+        history = load_held_out_losses(read_metrics(metrics), name=LOSS, last_step=parts.state.step)
+    return ValidationHook(parts.validator, parts.prepare_batches or list, history)
 
 
 def build_samples_hook(parts: SourceParts, job: WorkerJob) -> SamplesHook | None:

@@ -104,7 +104,12 @@ def build_loop_parts(
             signals=signals,
             checkpoints=parts.checkpoints if is_saving_enabled(parts.recipe.checkpoint) else None,
         ),
-        build_metric_logger(parts.recipe, job, first_step=parts.state.step),
+        build_metric_logger(
+            parts.recipe,
+            job,
+            first_step=parts.state.step,
+            num_samples=parts.dataloader.num_samples,
+        ),
     )
 
 

@@ -72,11 +72,25 @@ def log_run_summary(
         get_device_name(device),
         format_training_length(recipe, num_samples=num_samples),
     )
-    if not recipe.checkpoint.enable:
-        log.info("%s", NOTHING_SAVED)
+    log.info("%s", format_saves(recipe))
     ranks = 1 if meshes is None else meshes.parallel_dims.dp_size
     if ranks > 1 and is_decided(job.resolved_path.parent, "training.global_batch_size"):
         log.info("%s", format_global_batch(recipe, ranks))
+
+
+def format_saves(recipe: Recipe) -> str:
+    """Format when checkpoints are saved, such as `saves every 100 steps and at the end`."""
+    section = recipe.checkpoint
+    if not section.enable:
+        return NOTHING_SAVED
+    if section.load_only:
+        return "saves nothing (checkpoint.load_only: true)"
+    if isinstance(section.interval, int):
+        steps = get_num_steps(recipe)
+        if section.interval >= steps:
+            return "saves at the end"
+        return f"saves every {pluralize(section.interval, 'step')} and at the end"
+    return f"saves every {section.interval} and at the end"
 
 
 def format_global_batch(recipe: Recipe, ranks: int) -> str:

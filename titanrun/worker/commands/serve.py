@@ -67,7 +67,11 @@ def serve(job: Mapping[str, Any]) -> int:
     socket.listen()
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    print(f"{model.name} answers at http://{shown}:{port}/v1", flush=True)
+    address = f"http://{shown}:{port}/v1"
+    print(f"{model.name} answers at {address}", flush=True)
+    if not job["is_quiet"]:
+        key = "" if job["key"] is None else ' -H "Authorization: Bearer KEY"'
+        print(f"next: curl {address}/models{key}", file=sys.stderr, flush=True)
     uvicorn.Server(config).run(sockets=[socket])
     return 0
 

@@ -1,0 +1,127 @@
+"""`plan --search`: layouts that fit, by the arithmetic of plans."""
+
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.spec.parallel_dims import ParallelDims
+from titanrun.recipe.plan.communication import LARGE_BUBBLE, estimate_pipeline_bubble
+from titanrun.recipe.plan.devices import DEVICES, GIB
+from titanrun.recipe.plan.layout_search import (
+    DEGREE_FIELDS,
+    LayoutProposal,
+    LayoutSearch,
+    search_layouts,
+)
+from titanrun.recipe.plan.memory_estimate import estimate_memory, sum_bytes
+from titanrun.recipe.plan.memory_levers import find_memory_savings
+from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
+from titanrun.recipe.plan.plan_report import plan_to_dict
+from titanrun.recipe.plan.split_sizes import MeasuredModel, find_part, measure_shares, split_sizes
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+
+
+def count_sizes(run: Recipe) -> MeasuredModel:
+    """What a rank with the whole model keeps, counted from the shapes of its parameters."""
+    counts = [0] * (run.model.layer_count() + 2)
+    for name, shape in run.model.parameter_shapes().items():
+        counts[find_part(name, len(counts))] += prod(shape)
+    return measure_shares(run.model, [ModuleSize(*[count] * 6) for count in counts])
+
+
+def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[LayoutProposal]]:
+    file = str(RECIPES / name)
+    resolved = resolve_recipe(file, overrides, environment={}, ranks=ranks)
+
+    def is_allowed(further, count):
+        try:
+            resolve_recipe(file, [*overrides, *further], environment={}, ranks=count)
+        except ProblemsFound:
+            return False
+        return True
+
+    asked = LayoutSearch(
+        resolved.run,
+        count_sizes(resolved.run),
+        ranks,
+        DEVICES["h100"],
+        has_fixed_batch=resolved.recipe.training.global_batch_size != "auto",
+        is_allowed=is_allowed,
+    )
+    return resolved, search_layouts(asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "words"),
+    [
+        ("llama3_8b.yaml", 8, []),
+        ("llama3_70b.yaml", 64, ["training.global_batch_size=64"]),
+        ("deepseek_v3_16b.yaml", 16, ["training.global_batch_size=64"]),
+    ],
+)
+def test_what_is_proposed_resolves_and_fits_with_a_tenth_to_spare(
+    name: str, ranks: int, words: list[str]
+) -> None:
+    before, found = search(name, ranks, *words)
+    assert 1 <= len(found) <= 5
+    assert [each.rank_key for each in found] == sorted(each.rank_key for each in found)
+    for proposal in found:
+        run = resolve_recipe(
+            str(RECIPES / name), [*words, *proposal.overrides], environment={}, ranks=ranks
+        ).run
+        # the recipe with these overrides is the layout that was estimated
+        assert run.parallelism == proposal.layout.run.parallelism
+        assert run.training == proposal.layout.run.training
+        assert run.activation_checkpoint.name == proposal.layout.run.activation_checkpoint.name
+        assert run.training.global_batch_size == before.run.training.global_batch_size
+        assert proposal.layout.parallel_dims.world_size == ranks
+        sizes = split_sizes(count_sizes(run), proposal.layout.parallel_dims)
+        again = PlanLayout(run, proposal.layout.parallel_dims, sizes[0], sizes[1:-1], sizes[-1])
+        assert sum_bytes(estimate_memory(again, DEVICES["h100"])) == proposal.memory_bytes
+        assert proposal.memory_bytes <= 0.9 * DEVICES["h100"].memory_gib * GIB
+        assert estimate_pipeline_bubble(again) <= LARGE_BUBBLE
+
+
+def test_nothing_is_proposed_where_nothing_fits() -> None:
+    assert search("llama3_405b.yaml", 8)[1] == []
+
+
+def test_a_single_rank_is_proposed_what_it_has() -> None:
+    _, found = search("llama3_debug.yaml", 1)
+    assert {getattr(found[0].layout.parallel_dims, axis) for axis in DEGREE_FIELDS} == {1}
+    # the global batch of the recipe in one pass
+    assert "training.local_batch_size=8" in found[0].overrides
+    assert found[0].bytes_per_token == 0
+
+
+def test_each_setting_saves_what_the_plan_with_it_needs_less() -> None:
+    file = str(RECIPES / "llama3_8b.yaml")
+
+    def lay_out(*overrides: str) -> PlanLayout:
+        run = resolve_recipe(file, overrides, environment={}, ranks=1).run
+        sizes = count_sizes(run).sizes
+        return PlanLayout(run, ParallelDims(), sizes[0], sizes[1:-1], sizes[-1])
+
+    device = DEVICES["h100"]
+    base = lay_out("training.local_batch_size=4")
+    need = sum_bytes(estimate_memory(base, device))
+    found = {each.setting: each.bytes for each in find_memory_savings(base, device)}
+    expected = {
+        "activation_checkpoint: full": "activation_checkpoint=full",
+        "local_batch_size: 1": "training.local_batch_size=1",
+        "loss: chunked_cross_entropy": "loss=chunked_cross_entropy",
+        "optimizer: adamw_8bit": "optimizer=adamw_8bit",
+    }
+    assert set(expected) <= set(found)
+    for setting, override in expected.items():
+        batch = [] if "batch" in setting else ["training.local_batch_size=4"]
+        other = lay_out("training.global_batch_size=4", *batch, override)
+        assert found[setting] == need - sum_bytes(estimate_memory(other, device)), setting
+    data = plan_to_dict(base, device)
+    assert [each["setting"] for each in data["savings"]] == list(found)
+    assert data["savings"][0]["setting"] in data["warnings"][0]

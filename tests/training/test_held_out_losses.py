@@ -1,0 +1,52 @@
+"""The best held-out loss of a run, and when it has risen for long enough to say so."""
+
+import math
+
+import pytest
+
+from titanrun.training.held_out_losses import HeldOutLosses, load_held_out_losses
+
+
+def tell(*losses: float) -> tuple[HeldOutLosses, list[str]]:
+    history, told = HeldOutLosses(), []
+    for number, loss in enumerate(losses, start=1):
+        history.add(100 * number, loss)
+        if history.has_just_risen():
+            told.append(history.format_rise())
+    return history, told
+
+
+def test_three_rises_in_a_row_are_told_once() -> None:
+    said = (
+        "held-out loss rises since step 300: checkpoint step-300 is the best (checkpoint.keep_best)"
+    )
+    assert tell(3, 2, 1, 1.1, 1.2)[1] == []
+    assert tell(3, 2, 1, 1.1, 1.2, 1.3)[1] == [said]
+    assert tell(3, 2, 1, 1.1, 1.2, 1.3, 1.4, 1.5)[1] == [said]
+
+
+def test_a_loss_that_falls_meanwhile_begins_anew() -> None:
+    history, told = tell(3, 1, 2, 3, 2.5, 2.6, 2.7, 2.8)
+    assert told == [
+        "held-out loss rises since step 500: checkpoint step-200 is the best (checkpoint.keep_best)"
+    ]
+    assert history.format_best() == "best held-out loss: 1.00000 at step 200"
+
+
+@pytest.mark.parametrize("losses", [(), (1.0,)])
+def test_a_single_loss_is_not_called_the_best(losses: tuple[float, ...]) -> None:
+    assert tell(*losses)[0].format_best() == ""
+
+
+def test_a_loss_that_is_no_number_is_no_rise() -> None:
+    assert tell(1, math.nan, 2, 3)[1] == []
+
+
+def test_a_run_goes_on_with_the_losses_before_its_checkpoint() -> None:
+    lines = [{"step": 1, "loss": 9.0}, {"step": 2, "v": 2.0}, {"step": 4, "v": 1.0}]
+    history = load_held_out_losses(lines, name="v", last_step=3)
+    assert history.losses == {2: 2.0}
+    # what a rollback undid does not count
+    history.add(5, 7.0)
+    history.add(4, 3.0)
+    assert history.losses == {2: 2.0, 4: 3.0}

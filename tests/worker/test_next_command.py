@@ -1,0 +1,42 @@
+"""The command that follows a run, in the last line of its console."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from titanrun.training.train_hook import TrainResult
+from titanrun.worker.next_command import format_next_command
+from titanrun.worker.rank_main import main
+
+FINISHED = TrainResult("finished", 10, "finished: 10 steps")
+
+
+def test_a_run_ends_with_what_its_checkpoint_can_do(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = run("run", "training.steps=2")
+    assert main([str(resolved)]) == 0
+    folder = resolved.parent
+    prompt = f"next: titanrun generate {folder} --prompt 'Once upon a time'"
+    export = f"titanrun checkpoint export {folder} out --format hf"
+    assert capsys.readouterr().err.splitlines()[-1] == f"{prompt}     {export}"
+    # as a tokenizer with a chat template is saved
+    (folder / "checkpoint" / "step-2" / "chat_template.jinja").write_text("{{ messages }}")
+    assert format_next_command(folder, FINISHED) == f"next: titanrun chat {folder}     {export}"
+    stopped = TrainResult("preempted", 2, "stopped")
+    assert format_next_command(folder, stopped) == f"next: titanrun resume {folder}"
+
+
+def test_a_run_that_saves_nothing_has_its_metrics(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = run("run", "training.steps=2", "checkpoint.enable=false")
+    assert main([str(resolved)]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: titanrun plot {resolved.parent}"
+
+
+def test_adapters_are_exported_within_the_weights(run: Callable[..., Path]) -> None:
+    resolved = run("run", "training.steps=1", "converters=[lora]")
+    assert main([str(resolved)]) == 0
+    assert format_next_command(resolved.parent, FINISHED).endswith("out --format hf --merge")

@@ -1,0 +1,132 @@
+"""Settings that reduce the memory of a run, with what each saves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from titanrun.components.losses.config import ChunkedCrossEntropyConfig, CrossEntropyConfig
+from titanrun.components.optimizers.config import AdamW8bitConfig, AdamWConfig
+from titanrun.config.base import change_fields
+from titanrun.distributed.config import (
+    FullActivationCheckpointConfig,
+    SelectiveActivationCheckpointConfig,
+)
+from titanrun.recipe.plan.devices import Device
+from titanrun.recipe.plan.memory_estimate import estimate_memory, sum_bytes
+from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
+from titanrun.recipe.recipe import Recipe, find_lora_converter
+
+# nf4: 4 bits a weight, and an fp32 scale of each block of 64
+NF4_BYTES = 4 / 8 + 4 / 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """Setting that changes what a rank keeps.
+
+    Args:
+        setting: What to write, without quotes.
+        cost: Rough factor of a step's time, or of other disadvantages. It only orders the levers.
+        layout: The run with the setting.
+    """
+
+    setting: str
+    cost: float
+    layout: PlanLayout
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySaving:
+    """Setting with the bytes of the fullest rank that it saves."""
+
+    setting: str
+    bytes: int
+
+
+def find_memory_savings(layout: PlanLayout, device: Device) -> list[MemorySaving]:
+    """Return all settings that save memory, by saving over cost, the best first."""
+    need = sum_bytes(estimate_memory(layout, device))
+    found = [
+        (lever, need - sum_bytes(estimate_memory(lever.layout, device)))
+        for lever in iter_levers(layout)
+    ]
+    # what saves nothing costs its disadvantage only
+    useful = [(lever, saved) for lever, saved in found if saved > 0]
+    useful.sort(key=lambda entry: -entry[1] / entry[0].cost)
+    return [MemorySaving(lever.setting, saved) for lever, saved in useful]
+
+
+def iter_levers(layout: PlanLayout) -> Iterator[Lever]:
+    """Yield the settings that the run has not got yet."""
+    run = layout.run
+    if run.activation_checkpoint.name == "none":
+        # recomputes about half of the forward pass
+        selective = SelectiveActivationCheckpointConfig()
+        yield change_run(layout, "activation_checkpoint: selective", 1.15, selective)
+    if run.activation_checkpoint.name != "full":
+        # a second forward pass is a third of a step
+        full = FullActivationCheckpointConfig()
+        yield change_run(layout, "activation_checkpoint: full", 1.33, full)
+    # a pipeline needs a microbatch for each of its ranks
+    least = layout.parallel_dims.pp * run.parallelism.pipeline_parallel_microbatch_size
+    if run.training.local_batch_size > least:
+        training = change_fields(run.training, local_batch_size=least)
+        changed = change_fields(run, training=training)
+        yield Lever(f"local_batch_size: {least}", 1.2, replace(layout, run=changed))
+    if type(run.loss) is CrossEntropyConfig:
+        loss = ChunkedCrossEntropyConfig()
+        changed = change_fields(run, loss=loss)
+        yield Lever(f"loss: {loss.name}", 1.05, replace(layout, run=changed))
+    if type(run.optimizer) is AdamWConfig:
+        optimizer = AdamW8bitConfig()
+        changed = change_fields(run, optimizer=optimizer)
+        yield Lever(f"optimizer: {optimizer.name}", 1.1, replace(layout, run=changed))
+    if can_quantize_base(run):
+        yield Lever("converters: [{name: qlora}]", 1.5, quantize_base(layout))
+
+
+def change_run(
+    layout: PlanLayout,
+    setting: str,
+    cost: float,
+    chosen: SelectiveActivationCheckpointConfig | FullActivationCheckpointConfig,
+) -> Lever:
+    """Return the lever of another activation checkpointing."""
+    run = change_fields(layout.run, activation_checkpoint=chosen)
+    return Lever(setting, cost, replace(layout, run=run))
+
+
+def can_quantize_base(run: Recipe) -> bool:
+    """Return whether adapters over weights in 4 bits may take the place of what is trained.
+
+    Only a model that already knows something is fine-tuned by adapters.
+    """
+    found = find_lora_converter(run)
+    return run.kind == "sft" if found is None else found.name == "lora"
+
+
+def quantize_base(layout: PlanLayout) -> PlanLayout:
+    """Return the layout with frozen layers in 4 bits, and only adapters trained.
+
+    Embedding and head stay as they are, and are frozen. The few elements of adapters that a run
+    without them would get are not counted.
+    """
+    storage = layout.storage_bytes
+
+    def quantize(part: ModuleSize, *, share: float) -> ModuleSize:
+        has_adapters = part.total_trainable < part.total
+        trained = part.local_trainable if has_adapters else 0
+        frozen = part.local - trained
+        return replace(
+            part,
+            local=trained + round(frozen * share),
+            local_trainable=trained,
+            total_trainable=part.total_trainable if has_adapters else 0,
+            copied=part.copied if share == 1 else trained,
+        )
+
+    return replace(
+        layout,
+        embedding=quantize(layout.embedding, share=1),
+        layers=[quantize(part, share=NF4_BYTES / storage) for part in layout.layers],
+        head=quantize(layout.head, share=1),
+    )
