@@ -77,6 +77,7 @@ def test_verbose_names_the_files_and_quiet_says_nothing(titanrun: Run, tmp_path:
         "read mine.yaml",
         "read base.yaml (included from mine.yaml:1:10)",
         "mine.yaml: ok",
+        "next: titanrun train mine.yaml",
     ]
     assert titanrun("validate", "mine.yaml", "-q").stderr == ""
     both = titanrun("validate", "mine.yaml", "-q", "-v")
@@ -145,4 +146,7 @@ def test_no_plugin_of_pydantic_is_imported(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "recipe.yaml: ok\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "recipe.yaml: ok\nnext: titanrun train recipe.yaml\n",
+    )
