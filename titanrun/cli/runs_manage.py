@@ -2,17 +2,14 @@
 
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
-from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.recipe.rundir.run_files import TAGS
+from titanrun.runs.run_archive import archive_run_folders, check_runs_not_in_use
 from titanrun.runs.run_comparison import get_run_folder
 from titanrun.runs.run_index import ARCHIVE
-from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
-from titanrun.runs.run_summary import load_run_summary
 from titanrun.runs.run_tags import change_tags
 
 EXAMPLES = """  titanrun runs tag runs/first baseline paper
@@ -90,47 +87,9 @@ def archive_runs(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     folders = [get_run_folder(named).resolve() for named in dict.fromkeys(options.runs)]
-    check_runs_not_in_use(folders)
-    targets = [get_archive_target(folder, is_restored=options.restore) for folder in folders]
-    for folder, target in zip(folders, targets, strict=True):
-        target.parent.mkdir(exist_ok=True)
-        folder.rename(target)
+    for target in archive_run_folders(folders, is_restored=options.restore):
         print(target)
     return 0
-
-
-def get_archive_target(folder: Path, *, is_restored: bool) -> Path:
-    """Return the target of a move. Raise ProblemsFound if it is already there or occupied."""
-    if is_restored == (folder.parent.name != ARCHIVE):
-        raise problem_error(
-            "usage",
-            f"'{folder}' is {'not ' if is_restored else ''}in the archive",
-            hint="run titanrun runs ls --archived to list the archived runs",
-        )
-    target = (
-        folder.parent.parent / folder.name if is_restored else folder.parent / ARCHIVE / folder.name
-    )
-    if target.exists():
-        raise problem_error(
-            "file", f"'{target}' exists and is never overwritten", hint="rename one of the two"
-        )
-    return target
-
-
-def check_runs_not_in_use(folders: Sequence[Path]) -> None:
-    """Raise a problem if one of the runs may be running; then none of them is changed.
-
-    A stale run may be alive on another machine.
-    """
-    here = get_host_info()
-    states = [get_run_state(load_run_summary(folder), here) for folder in folders]
-    alive = [
-        Problem("conflict", f"'{folder}' is {state}", rule="run-in-use", hint="stop it first")
-        for folder, state in zip(folders, states, strict=True)
-        if state in (*ACTIVE_STATES, "stale")
-    ]
-    if alive:
-        raise ProblemsFound(alive)
 
 
 def remove_run_folder(folder: Path) -> None:

@@ -70,8 +70,7 @@ def run(arguments: list[str]) -> int:
     listening = open_listening_socket(http_server.open_socket, options.port)
     own = session.Session(listening.getsockname()[1])
     session.write_session_file(file, own)
-    if root.stat().st_uid != os.getuid():
-        print_note(options, f"warning: {root} belongs to another user")
+    warn_about_owner(root, options)
     # the command line does without, but this process may live for days
     gc.freeze()
     gc.enable()
@@ -127,6 +126,12 @@ def find_workspace(options: Namespace) -> tuple[Path, str]:
         runs = real.parent
         options.runs = str(runs)
     return here, f"/run?id={quote(str(real.relative_to(runs)))}"
+
+
+def warn_about_owner(root: Path, options: Namespace) -> None:
+    """Say so if somebody else may change the recipes of a workspace."""
+    if root.stat().st_uid != os.getuid():
+        print_note(options, f"warning: {root} belongs to another user")
 
 
 def request_link(server: tuple[int, str] | None, page: str) -> str | None:

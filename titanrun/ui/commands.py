@@ -7,15 +7,20 @@ from typing import Any
 
 from titanrun.cli.arguments import OVERRIDE_PATTERN
 from titanrun.recipe.plan.devices import DEVICES
+from titanrun.ui.folder_walk import confine
 from titanrun.ui.refusal import Refusal
 from titanrun.ui.run_catalog import RunCatalog
 from titanrun.ui.workspace import Workspace
 
+# what each does with one checkpoint
+CHECKPOINT_COMMANDS = ("eval", "export", "verify")
 # what each trains, or runs for a while: they wait for devices in the queue
-LONG_COMMANDS = ("train", "resume", "fork", "reproduce", "sweep", "launch")
+LONG_COMMANDS = ("train", "resume", "fork", "reproduce", "sweep", "launch", *CHECKPOINT_COMMANDS)
 # what each reads from a recipe: they answer within seconds, and need no device
 SHORT_COMMANDS = ("plan", "data-show", "data-stats", "submission", "sweep-table")
-WITHOUT_OVERRIDES = ("reproduce",)
+RUN_COMMANDS = ("resume", "fork", "reproduce", *CHECKPOINT_COMMANDS)
+WITHOUT_OVERRIDES = ("reproduce", "export", "verify")
+EXPORT_FORMATS = ("hf", "safetensors", "torch", "gguf")
 MAX_RANKS = 100_000
 MAX_ROWS = 100
 
@@ -71,12 +76,15 @@ class CommandBuilder:
             check_override(text)
         if name in WITHOUT_OVERRIDES and overrides:
             raise Refusal(400, "usage", f"{name} takes no overrides")
-        is_about_run = name in ("resume", "fork", "reproduce")
+        if name in CHECKPOINT_COMMANDS and request.get("step") is None:
+            raise Refusal(400, "usage", "choose a checkpoint")
         target = (
             self.get_run(request)
-            if is_about_run
+            if name in RUN_COMMANDS
             else self.get_recipe(str(request.get("target", "")))
         )
+        if name == "export":
+            confine(self.workspace.root, str(request.get("out", "")))
         words = BUILDERS[name](target, request) if name in BUILDERS else (name, target)
         return Command(str(name), (*words, *overrides), target, tuple(overrides))
 
@@ -100,14 +108,7 @@ class CommandBuilder:
 
     def get_run(self, request: Mapping[str, Any]) -> str:
         """Return the word that names a run, or one of its checkpoints."""
-        folder = self.catalog.find(str(request.get("target", "")))
-        step = request.get("step")
-        if step is not None:
-            if type(step) is not int or step < 0:
-                raise Refusal(400, "usage", "a step is a whole number")
-            folder = folder / "checkpoint" / f"step-{step}"
-            if not folder.is_dir():
-                raise Refusal(404, "checkpoint", "the run has no such checkpoint")
+        folder = self.catalog.find_checkpoint(str(request.get("target", "")), request.get("step"))
         if folder.is_relative_to(self.workspace.root):
             return f"./{folder.relative_to(self.workspace.root)}"
         return str(folder)
@@ -131,10 +132,22 @@ def build_data_show_words(target: str, request: Mapping[str, Any]) -> tuple[str,
     return ("data", "show", target, "--json", "--count", str(count))
 
 
+def build_export_words(target: str, request: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of `titanrun checkpoint export` into a new place of the workspace."""
+    format_name, out = request.get("format"), request.get("out")
+    if format_name not in EXPORT_FORMATS:
+        raise Refusal(400, "usage", "there is no such format")
+    if not isinstance(out, str):
+        raise Refusal(400, "usage", "name the new file or folder")
+    return ("checkpoint", "export", target, f"./{out}", "--format", str(format_name))
+
+
 BUILDERS: dict[str, Callable[[str, Mapping[str, Any]], tuple[str, ...]]] = {
     "plan": build_plan_words,
     "data-show": build_data_show_words,
     "data-stats": lambda target, _: ("data", "stats", target, "--json"),
+    "export": build_export_words,
+    "verify": lambda target, _: ("checkpoint", "verify", target),
     "submission": lambda target, _: ("launch", target, "--dry-run"),
     "sweep-table": lambda target, _: ("sweep", target, "--table", "--format", "json"),
 }

@@ -206,10 +206,16 @@ def parse_topics(text: str, since: str) -> dict[str, Topic]:
 
 
 async def stream_events(
-    source: EventSource, is_closing: Callable[[], bool], is_gone: Callable[[], Any]
+    source: EventSource,
+    about: Mapping[str, Any],
+    is_closing: Callable[[], bool],
+    is_gone: Callable[[], Any],
 ) -> AsyncIterator[bytes]:
-    """Yield the frames of an event stream until the page leaves or the server ends."""
-    yield b"event: hello\ndata: {}\n\n"
+    """Yield the frames of an event stream until the page leaves or the server ends.
+
+    The first one says which build of the page the server has, so that an older page can reload.
+    """
+    yield f"event: hello\ndata: {json.dumps(about)}\n\n".encode()
     pinged = time.monotonic()
     while not await is_gone():
         if is_closing():

@@ -201,13 +201,13 @@ class JobStarter:
         elif command.name == "resume":
             file, *load = build_resume_arguments(Path(file))
             changes = [*load, *changes]
-        elif command.name == "chat":
+        elif command.name in ("chat", "export", "verify"):
             places = [file] if command.other is None else [file, command.other]
             return [
                 resolve_recipe(str(Path(place) / RESOLVED), environment=self.environment)
                 for place in places
             ]
-        elif command.name in ("fork", "reproduce"):
+        elif command.name in ("fork", "reproduce", "eval"):
             file = str(self.workspace.root / file / RESOLVED)
         try:
             return [resolve_recipe(file, changes, environment=self.environment)]

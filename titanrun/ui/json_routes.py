@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,15 +25,27 @@ def get_route(path: str, answer: Callable[[Request], Any]) -> Route:
     return Route(f"/api{path}", handle, methods=["GET"])
 
 
-def post_route(path: str, answer: Answer) -> Route:
-    """Return a route that answers from a JSON object, in a thread."""
+def post_route(path: str, answer: Answer, *, seconds: float | None = None) -> Route:
+    """Return a route that answers from a JSON object, in a thread.
+
+    Args:
+        path: Path below /api.
+        answer: What returns the data.
+        seconds: How long the page waits at most. The thread ends on its own later, so that this
+            is for answers that change nothing.
+    """
     limiter: list[CapacityLimiter] = []
 
     async def handle(request: Request) -> Response:
         data = await read_json(request)
         if not limiter:
             limiter.append(CapacityLimiter(MAX_ANSWERS))
-        return build_json_response(await to_thread.run_sync(answer, data, limiter=limiter[0]))
+        with move_on_after(seconds):
+            found = await to_thread.run_sync(
+                answer, data, limiter=limiter[0], abandon_on_cancel=seconds is not None
+            )
+            return build_json_response(found)
+        raise Refusal(429, "busy", f"no answer within {seconds:g} s")
 
     return Route(f"/api{path}", handle, methods=["POST"])
 

@@ -9,6 +9,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from titanrun.launch.run_control import request_save, request_stop
+from titanrun.recipe.reference.explain import explain_word
+from titanrun.runs.run_archive import archive_run_folders
 from titanrun.runs.run_tags import change_tags
 from titanrun.ui.event_stream import EventSource, parse_topics, stream_events
 from titanrun.ui.job_routes import build_job_routes, build_queue_routes
@@ -26,6 +28,7 @@ from titanrun.ui.run_routes import build_run_routes
 from titanrun.ui.ui_parts import UiParts
 
 MAX_STREAMS = 8
+EXAMINE_SECONDS = 30.0
 
 
 def build_routes(parts: UiParts) -> list[Route]:
@@ -57,6 +60,10 @@ def build_file_routes(parts: UiParts) -> list[Route]:
         )
         return {"version": data.get("version"), **found}
 
+    def explain(data: Mapping[str, Any]) -> Any:
+        word = get_text(data, "word")
+        return {"text": examiner.read_alone(lambda: explain_word(word))}
+
     def at_offset(ask: Callable[[str, str, int], Any]) -> Answer:
         return lambda data: ask(
             get_text(data, "path"), get_text(data, "text"), get_number(data, "offset")
@@ -66,14 +73,19 @@ def build_file_routes(parts: UiParts) -> list[Route]:
         get_route("/about", lambda _: {**parts.about, "runs": str(parts.catalog.folder)}),
         get_route("/files", lambda _: {"files": workspace.list_files()}),
         get_route("/file", read_file),
-        post_route("/examine", examine),
-        post_route("/diff", lambda data: compare_text(parts, data)),
-        post_route("/hover", at_offset(examiner.hover)),
-        post_route("/complete", at_offset(examiner.complete)),
-        post_route("/definition", at_offset(examiner.define)),
-        post_route(
-            "/fix-all",
-            lambda data: examiner.fix_all(get_text(data, "path"), get_text(data, "text")),
+        post_route("/explain", explain),
+        *(
+            post_route(path, answer, seconds=EXAMINE_SECONDS)
+            for path, answer in {
+                "/examine": examine,
+                "/diff": lambda data: compare_text(parts, data),
+                "/hover": at_offset(examiner.hover),
+                "/complete": at_offset(examiner.complete),
+                "/definition": at_offset(examiner.define),
+                "/fix-all": lambda data: examiner.fix_all(
+                    get_text(data, "path"), get_text(data, "text")
+                ),
+            }.items()
         ),
     ]
 
@@ -82,7 +94,7 @@ def compare_text(parts: UiParts, data: Mapping[str, Any]) -> Any:
     """Return the differences of a text from a run, or from another recipe that may be read."""
     kind, _, name = get_text(data, "other").partition(":")
     if kind == "run":
-        place = str(parts.catalog.find(name))
+        place = str(parts.catalog.find_checkpoint(name, data.get("step")))
     else:
         parts.workspace.read(name)
         is_shipped = name.startswith("shipped:")
@@ -123,6 +135,11 @@ def build_action_routes(parts: UiParts) -> list[Route]:
         add, remove = get_words(data, "add"), get_words(data, "remove")
         return {"tags": change_tags(folder, add=add, remove=remove)}
 
+    def archive(data: Mapping[str, Any]) -> Any:
+        folders = [catalog.find(run_id) for run_id in get_words(data, "runs")]
+        moved = archive_run_folders(folders, is_restored=data.get("restore") is True)
+        return {"runs": [str(folder.relative_to(catalog.folder)) for folder in moved]}
+
     def allow_plugins(data: Mapping[str, Any]) -> Any:
         return parts.examiner.read_alone(lambda: parts.consent.allow(get_words(data, "plugins")))
 
@@ -131,6 +148,7 @@ def build_action_routes(parts: UiParts) -> list[Route]:
         post_route("/stop", stop),
         post_route("/save", save),
         post_route("/tags", tag),
+        post_route("/archive", archive),
         post_route("/plugins", allow_plugins),
     ]
 
@@ -148,7 +166,10 @@ def build_event_route(parts: UiParts) -> Route:
 
         async def count() -> Any:
             try:
-                stream = stream_events(source, lambda: parts.is_closing, request.is_disconnected)
+                about = {name: parts.about[name] for name in ("version", "bundle")}
+                stream = stream_events(
+                    source, about, lambda: parts.is_closing, request.is_disconnected
+                )
                 async for frame in stream:
                     yield frame
             finally:

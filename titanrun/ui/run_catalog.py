@@ -154,6 +154,22 @@ class RunCatalog:
             raise Refusal(404, "run", f"there is no run '{run_id}'")
         return folder
 
+    def find_checkpoint(self, run_id: str, step: object) -> Path:
+        """Return the folder of a checkpoint, or of the run if no step is given.
+
+        Raises:
+            Refusal: There is no such run or checkpoint.
+        """
+        folder = self.find(run_id)
+        if step is None:
+            return folder
+        if type(step) is not int or step < 0:
+            raise Refusal(400, "usage", "a step is a whole number")
+        checkpoint = folder / "checkpoint" / f"step-{step}"
+        if not checkpoint.is_dir():
+            raise Refusal(404, "checkpoint", "the run has no such checkpoint")
+        return checkpoint
+
     def load_entry(self, run_id: str, here: HostInfo | None = None) -> tuple[RunSummary, str]:
         """Return the summary and the state of one run. Raise Refusal if it does not exist."""
         entry = load_run_summary(self.find(run_id))

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
+from titanrun.report.run_report import build_run_report
 from titanrun.ui.json_routes import get_route, parse_query_number, post_route
 from titanrun.ui.refusal import Refusal
 from titanrun.ui.run_catalog import RunQuery
@@ -62,6 +63,7 @@ def build_run_routes(parts: UiParts) -> list[Route]:
         get_route("/log", show_log),
         get_route("/settings", lambda request: {"settings": list_settings(find_folder(request))}),
         get_route("/samples", lambda request: {"samples": read_samples(find_folder(request))}),
+        get_route("/report", lambda request: write_report(parts, request)),
         post_route("/compare", lambda data: answer_comparison(parts, data)),
     ]
 
@@ -81,6 +83,16 @@ def answer_runs(parts: UiParts, request: Request) -> Any:
             limit=parse_query_number(query.get("limit", "50")),
         )
     )
+
+
+def write_report(parts: UiParts, request: Request) -> Any:
+    """Return the HTML report of runs as text, for the page to save where the user wants it."""
+    run_ids = request.query_params.getlist("run")
+    if not 1 <= len(run_ids) <= MAX_COMPARED:
+        raise Refusal(400, "usage", f"a report has up to {MAX_COMPARED} runs")
+    folders = [parts.catalog.find(run_id) for run_id in run_ids]
+    text = parts.examiner.read_alone(lambda: build_run_report(folders, has_paths=False))
+    return {"text": text}
 
 
 def answer_comparison(parts: UiParts, data: Mapping[str, Any]) -> Any:

@@ -1,4 +1,5 @@
 // One stream of events for all that the visible page follows. EventSource cannot send a header.
+import { signal } from "@preact/signals";
 import { getHeaders, isLost, isOffline } from "./api";
 
 type Handler = (name: string, data: any) => void;
@@ -6,6 +7,10 @@ interface Following {
   topics: Record<string, string>;
   handle: Handler;
 }
+
+/** Whether the server has another build of the page than this one. */
+export const isOutdated = signal(false);
+let bundle = "";
 
 const HIDDEN_MS = 30_000;
 const MAX_WAIT_MS = 10_000;
@@ -84,6 +89,10 @@ function deliver(frame: string): void {
   if (fields.id) cursors = { ...cursors, ...JSON.parse(fields.id) };
   if (!fields.event) return;
   const data = JSON.parse(fields.data ?? "{}");
+  if (fields.event === "hello") {
+    isOutdated.value = bundle !== "" && bundle !== data.bundle;
+    bundle ||= data.bundle;
+  }
   for (const one of followers) one.handle(fields.event, data);
 }
 

@@ -6,7 +6,8 @@ import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { get, isLost, isOffline, openSession } from "./api";
 import { Dialog } from "./components/basics";
-import { follow } from "./events";
+import { type Entry, Palette } from "./components/palette";
+import { follow, isOutdated } from "./events";
 import { ChatPage } from "./pages/chat";
 import { ComparePage } from "./pages/compare";
 import { DataPage } from "./pages/data";
@@ -21,17 +22,23 @@ import { type Theme, theme } from "./theme";
 
 const PAGES: [string, string, string][] = [["/edit", "Edit", "e"], ["/runs", "Runs", "r"], ["/compare", "Compare", "c"], ["/data", "Data", "d"], ["/plan", "Plan", "p"], ["/chat", "Chat", "t"], ["/launch", "Launch", "l"]];
 const KEYS: [string, string][] = [
-  [PAGES.map(([, , key]) => `g ${key}`).join(", "), PAGES.map(([, name]) => name).join(", ")], ["/", "filter"], ["Ctrl S", "save"], ["Ctrl Enter", "run the recipe"],
+  [PAGES.map(([, , key]) => `g ${key}`).join(", "), PAGES.map(([, name]) => name).join(", ")], ["Ctrl K", "go to a page, recipe or run"], ["/", "filter"], ["Ctrl S", "save"], ["Ctrl Enter", "run the recipe"],
   ["F8", "next problem"], ["Ctrl .", "corrections for the problem at the cursor"], ["F12", "go to definition"], ["Ctrl Space", "complete"], ["?", "this list"],
 ];
 const THEMES: [Theme, string][] = [["system", "System"], ["light", "Light"], ["dark", "Dark"]];
 const isHelpShown = signal(false);
+const isPaletteShown = signal(false);
 const hasKeys = signal(localStorage.getItem("titanrun-keys") !== "off");
 
 function listenToKeys(): void {
   let isAfterG = false;
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
+    if ((event.ctrlKey || event.metaKey) && event.key === "k" && !target.closest("dialog")) {
+      event.preventDefault();
+      isPaletteShown.value = true;
+      return;
+    }
     const isWriting = target.closest("input, textarea, select, .cm-editor, dialog");
     if (!hasKeys.value || isWriting || event.ctrlKey || event.metaKey || event.altKey) return;
     const page = PAGES.find(([, , key]) => key === event.key);
@@ -61,6 +68,12 @@ function Help() {
   );
 }
 
+const listEntries = (): Entry[] => [
+  ...PAGES.map(([to, name]) => ({ title: name, kind: "page", act: () => go(to) })),
+  ...THEMES.map(([name, title]) => ({ title: `${title} theme`, kind: "action", act: () => void (theme.value = name) })),
+  { title: "Keys and connection", kind: "action", act: () => void (isHelpShown.value = true) },
+];
+
 function TopBar() {
   const path = place.value.path === "/" ? "/edit" : place.value.path;
   const counts = [[numActive.value, "running"], [numQueued.value, "queued"]].filter(([count]) => count).map((pair) => pair.join(" "));
@@ -75,6 +88,7 @@ function TopBar() {
       </nav>
       <span class="grow" />
       {counts.length > 0 && <a class="pill tone-info" href={numQueued.value ? "/launch" : "/runs?state=starting,running"}><span class="shape" aria-hidden="true">●</span>{counts[0]}{counts[1] && <span class="wide-only">, {counts[1]}</span>}</a>}
+      <button class="quiet palette-button" aria-label="Go to a page, recipe or run" title="Ctrl K" onClick={() => (isPaletteShown.value = true)}><svg viewBox="0 0 16 16" aria-hidden="true"><circle cx="7" cy="7" r="4.5" /><path d="M10.5 10.5 14 14" /></svg><kbd class="wide-only" aria-hidden="true">Ctrl K</kbd></button>
       <label class="theme"><span class="hidden">Theme</span>
         <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
           {THEMES.map(([name, title]) => <option key={name} value={name}>{title}</option>)}
@@ -123,8 +137,10 @@ function App() {
     <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.querySelector<HTMLElement>("h1")?.focus(); }}>Skip to the content</a>
     <TopBar />
     {isOffline.value && <div class="notice tone-warning offline" role="status">The server does not answer. Runs go on; this page reconnects by itself.</div>}
+    {isOutdated.value && <div class="notice tone-info offline" role="status"><span>The server has a newer version of this page.</span><button class="small" onClick={() => location.reload()}>Reload</button></div>}
     <main id="main"><Page /></main>
     {isHelpShown.value && <Help />}
+    {isPaletteShown.value && <Palette entries={listEntries()} onClose={() => (isPaletteShown.value = false)} />}
   </>;
 }
 

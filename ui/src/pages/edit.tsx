@@ -1,22 +1,16 @@
 // Recipes: the text is the only source, and every control is an edit of it.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, post, send, toMessage } from "../api";
-import { Chart } from "../charts/plot";
-import { Dialog, Empty, Failure, Heading, Loading, Tabs, useAnswer } from "../components/basics";
+import { Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
 import { type Command, LaunchDialog } from "../components/launch";
-import { type Change, ChangeList, type FileEntry, FileOptions, KINDS } from "../components/recipes";
-import type { Problem, RecipeEditor } from "../editor";
+import { type FileEntry, FileOptions, KINDS } from "../components/recipes";
+import type { RecipeEditor } from "../editor";
 import { follow } from "../events";
-import { formatCount, formatWhole } from "../format";
 import { go, place, setQuery } from "../router";
 import { about } from "../state";
-import { type Setting, SettingsTable } from "./run";
-import type { RunEntry } from "./runs";
+import { type Buffer, Difference, type Examined, Outline, ProblemList, Schedule, Size, Values } from "./edit_panels";
 
-interface Buffer { path: string; text: string; disk: string; sha256: string | null; writable: boolean; reason: string | null; newline: string }
-interface RunFacts { name: string; model: string; steps: number | null; epochs: number | null; tokens_per_step: number | null; tokens: number | null; ranks: number | null }
-interface Examined { version: number; problems: Problem[]; is_resolved: boolean; runs: RunFacts[]; resolved?: Setting[][]; schedule?: ({ x: number[]; y: number[] } | null)[] }
-type Panel = "problems" | "values" | "difference" | "schedule";
+type Panel = "problems" | "values" | "difference" | "schedule" | "outline";
 
 const PAUSE_MS = 120;
 const KEY = "titanrun-buffers";
@@ -222,7 +216,7 @@ export function EditPage() {
       </section>
       <section class="side" aria-label="Examination">
         <Tabs id="side" label="Examination" value={panel as Panel} onChange={(value) => setQuery({ panel: value })}
-          tabs={[["problems", problems.length ? `Problems ${problems.length}` : "Problems"], ["values", "Values"], ["difference", "Difference"], ["schedule", "Schedule"]]} />
+          tabs={[["problems", problems.length ? `Problems ${problems.length}` : "Problems"], ["values", "Values"], ["difference", "Difference"], ["schedule", "Schedule"], ["outline", "Size"]]} />
         <div role="tabpanel" id="side-panel" aria-labelledby={`side-${panel}`} class="side-body">
           <p class="hidden" role="status">{examined ? `${problems.length} problems` : ""}</p>
           {withheld.length > 0 && !about.value?.read_only && <div class="notice tone-warning stack"><span>The plug-ins of this recipe run installed code.</span><button onClick={allowPlugins}>Allow them in this workspace</button></div>}
@@ -230,6 +224,7 @@ export function EditPage() {
           {panel === "values" && <Values examined={examined} file={file} />}
           {panel === "difference" && current && <Difference buffer={current} examined={examined} files={files?.files ?? []} />}
           {panel === "schedule" && <Schedule examined={examined} />}
+          {panel === "outline" && <Outline examined={examined} file={file} />}
         </div>
       </section>
       {command && <LaunchDialog command={command} onClose={() => setCommand(null)} />}
@@ -284,88 +279,6 @@ function OpenFiles({ current, redraw }: { current: string; redraw: () => void })
         <button class="quiet icon" aria-label={`close ${one.path}`} onClick={() => close(one)}>✕</button></li>)}
     </ul>
   );
-}
-
-function Size({ runs }: { runs: RunFacts[] }) {
-  const [run] = runs;
-  if (runs.length !== 1 || !run) return runs.length ? <span>{runs.length} stages</span> : null;
-  const parts = [run.model, run.steps ? `${formatWhole(run.steps)} steps` : null, run.tokens_per_step ? `${formatCount(run.tokens_per_step)} tokens per step` : null, run.tokens ? `${formatCount(run.tokens)} tokens` : null];
-  return <span class="size">{parts.filter(Boolean).join(" · ")}</span>;
-}
-
-function ProblemList({ examined, editor, isWritable }: { examined: Examined | null; editor: RecipeEditor | null; isWritable: boolean }) {
-  if (!examined) return <Loading what="problems" />;
-  if (!examined.problems.length) return <Empty title="No problems"><p class="muted">{examined.is_resolved ? "A resolved recipe: the record of a run." : "Checked while you type, as titanrun validate does."}</p></Empty>;
-  return (
-    <ul class="problems">
-      {examined.problems.map((one, at) => {
-        const span = one.from !== null ? [one.from, one.to!] as const : one.included ?? null;
-        return (
-          <li key={at} class={`problem tone-border-${one.severity}`}>
-            <p class="problem-head"><span class={`tone-${one.severity}`}><span class="shape" aria-hidden="true">{one.severity === "error" ? "✕" : "!"}</span>{one.severity}</span> <code>{one.label}</code></p>
-            <p>{one.message}</p>
-            {one.help && <p class="muted">{one.help}</p>}
-            {one.related.map((other, index) => <p key={index} class="muted">{other.message}{other.line ? `, ${other.file}:${other.line}` : ""}</p>)}
-            <div class="actions left">
-              {span ? <button class="small" onClick={() => editor?.goTo(span[0], span[1])}>{one.from !== null ? `Line ${one.line}` : `${one.file}:${one.line}`}</button> : one.file && <span class="muted">{one.file}:{one.line}</span>}
-              {isWritable && one.actions.map((action) => <button key={action.title} class={`small${action.preferred ? " primary" : ""}`} onClick={() => editor?.apply(action)}>{action.title}</button>)}
-            </div>
-          </li>
-        );
-      })}
-    </ul>
-  );
-}
-
-function StagePicker({ runs, value, onChange }: { runs: RunFacts[]; value: number; onChange: (value: number) => void }) {
-  if (runs.length < 2) return null;
-  return <label>Stage <select value={value} onChange={(event) => onChange(Number(event.currentTarget.value))}>{runs.map((run, at) => <option key={at} value={at}>{run.name}</option>)}</select></label>;
-}
-
-function Values({ examined, file }: { examined: Examined | null; file: string }) {
-  const [filter, setFilter] = useState("");
-  const [isWritten, setIsWritten] = useState(true);
-  const [stage, setStage] = useState(0);
-  if (!examined) return <Loading what="values" />;
-  const values = examined.resolved?.[stage];
-  if (!values) return examined.runs.length || !examined.problems.length ? <Loading what="values" /> : <Empty title="No values"><p class="muted">The recipe has errors: correct them to see every value and where it comes from.</p></Empty>;
-  const shown = values.filter((one) => (!isWritten || one.file) && one.path.includes(filter));
-  return <>
-    <div class="controls">
-      <StagePicker runs={examined.runs} value={stage} onChange={setStage} />
-      <input data-filter type="search" value={filter} placeholder="optimizer.lr" aria-label="Filter values" onInput={(event) => setFilter(event.currentTarget.value)} />
-      <label class="check"><input type="checkbox" checked={isWritten} onChange={(event) => setIsWritten(event.currentTarget.checked)} /> Only written</label>
-    </div>
-    <SettingsTable settings={shown} file={file} open={(one) => go("/edit", { ...place.value.query, file: one.file === file ? file : one.file!, line: String(one.line) })} />
-  </>;
-}
-
-
-function Difference({ buffer, examined, files }: { buffer: Buffer; examined: Examined | null; files: FileEntry[] }) {
-  const [other, setOther] = useState("");
-  const [runs] = useAnswer((signal) => get<{ runs: RunEntry[] }>("/runs", { limit: 50 }, signal), "runs");
-  const [answer, error] = useAnswer((signal) => (other ? post<{ changes: Change[] }>("/diff", { path: buffer.path, text: buffer.text, other }, signal) : Promise.resolve(null)), [other, examined?.version]);
-  return <>
-    <div class="controls"><label class="grow">Compared with <select value={other} onChange={(event) => setOther(event.currentTarget.value)}>
-      <option value="">choose</option>
-      <optgroup label="Runs">{runs?.runs.map((run) => <option key={run.id} value={`run:${run.id}`}>{run.id}</option>)}</optgroup>
-      <optgroup label="Recipes">{files.filter((one) => one.kind === "recipe" && one.path !== buffer.path).map((one) => <option key={one.path} value={`file:${one.path}`}>{one.path}</option>)}</optgroup>
-      <optgroup label="Shipped">{files.filter((one) => one.kind === "shipped").map((one) => <option key={one.path} value={`file:${one.path}`}>{one.path.slice(8)}</option>)}</optgroup>
-    </select></label></div>
-    {!other && <Empty title="What differs from another recipe or run"><p class="muted">Each difference shows whether it changes the result, and whether a resume allows it.</p></Empty>}
-    {error != null && <Failure text={toMessage(error)} />}
-    {answer && (answer.changes.length === 0 ? <Empty title="No difference" /> : (
-      <ChangeList changes={answer.changes} />))}
-  </>;
-}
-
-function Schedule({ examined }: { examined: Examined | null }) {
-  const [stage, setStage] = useState(0);
-  const found = examined?.schedule?.[stage];
-  const curves = useMemo(() => (found ? [{ id: "lr", name: "learning rate", color: "series-1", x: found.x, y: found.y }] : []), [found]);
-  if (!examined || (!examined.schedule && examined.runs.length)) return <Loading what="the schedule" />;
-  if (!found) return <Empty title="No schedule"><p class="muted">{examined.runs.length ? "The run sets no number of steps." : "The recipe has errors: correct them to see the learning rate over the steps."}</p></Empty>;
-  return <><StagePicker runs={examined.runs} value={stage} onChange={setStage} /><Chart title="Learning rate" metric="lr" curves={curves} height={260} /></>;
 }
 
 function NameDialog({ name, onClose, onDone }: { name: string; onClose: () => void; onDone: (name: string) => void }) {

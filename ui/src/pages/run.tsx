@@ -2,28 +2,17 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Chart, type Curve } from "../charts/plot";
-import { CopyButton, Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
+import { Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
+import { CommandLine } from "../components/command";
 import { type Command, LaunchDialog } from "../components/launch";
+import { ReportDialog } from "../components/report";
 import { follow } from "../events";
-import { METRIC_UNITS, formatBytes, formatDate, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatValue, formatWhole } from "../format";
+import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatWhole } from "../format";
 import { place, setQuery, toUrl } from "../router";
 import { about } from "../state";
+import { AboutRun, Checkpoints, type Details, Problems, Samples, Settings, toShell } from "./run_parts";
 import type { RunEntry } from "./runs";
 
-interface Details {
-  entry: RunEntry;
-  starts: { time: string; argv: string[]; changes: string[] }[];
-  decided: Record<string, unknown>;
-  machine: Record<string, unknown>;
-  packages: Record<string, string>;
-  git: Record<string, unknown>;
-  lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[] };
-  problems: { time: string; level: string; log: string; text: string; count: number }[];
-  checkpoints: { step: number; bytes?: number; saved_at?: string; holds?: string; validation_loss?: number | null; damage?: string }[];
-  metrics: string[];
-  logs: string[];
-  has_samples: boolean;
-}
 type Series = Record<string, { x: number[]; y: (number | null)[]; nonfinite: number[] }>;
 type Tab = "curves" | "log" | "problems" | "checkpoints" | "settings" | "samples" | "about";
 
@@ -36,6 +25,7 @@ export function RunPage() {
   const [live, setLive] = useState<{ state: string; step: number; steps: number | null } | null>(null);
   const [command, setCommand] = useState<Command | null>(null);
   const [notice, setNotice] = useState<string | null>(null);
+  const [isReporting, setIsReporting] = useState(false);
   useEffect(() => follow({ [`run:${id}`]: "" }, (name, data) => {
     if (name !== "run.state" || data.id !== id) return;
     setLive(data);
@@ -60,17 +50,19 @@ export function RunPage() {
     <div class="page">
       <div class="page-head"><Heading>{id}</Heading><State state={entry.state} /><Tags run={id} tags={entry.tags} changed={again} /></div>
       <Facts entry={entry} isActive={isActive} />
-      {!about.value?.read_only && (
-        <div class="actions left" role="group" aria-label="Actions">
+      {details.starts.length > 0 && <CommandLine shell={toShell(details.starts.at(-1)!.argv)} label="Command" />}
+      <div class="actions left" role="group" aria-label="Actions">
+        {!about.value?.read_only && <>
           {isActive ? <>
             <button onClick={() => tell("/stop", {}, "Asked to stop after the current step and save.")}>Stop</button>
             <button onClick={() => tell("/save", {}, "Asked to save after the current step.")}>Save now</button>
           </> : <button onClick={() => setCommand({ command: "resume", target: id })}>Resume</button>}
           {details.checkpoints.length > 0 && <button onClick={() => setCommand({ command: "fork", target: id })}>Fork</button>}
           {!isActive && <button onClick={() => setCommand({ command: "reproduce", target: id })}>Reproduce</button>}
-          <a class="button" href={toUrl("/compare", { runs: id })}>Compare</a>
-        </div>
-      )}
+        </>}
+        <a class="button" href={toUrl("/compare", { runs: id })}>Compare</a>
+        <button onClick={() => setIsReporting(true)}>Report</button>
+      </div>
       {notice && <div class="notice" role="status">{notice}<button class="quiet small" onClick={() => setNotice(null)}>Dismiss</button></div>}
       <Tabs tabs={tabs} value={tab as Tab} id="run" label="Parts of the run" onChange={(value) => setQuery({ tab: value })} />
       <section role="tabpanel" id="run-panel" aria-labelledby={`run-${tab}`} class="panel">
@@ -83,6 +75,7 @@ export function RunPage() {
         {tab === "about" && <AboutRun details={details} />}
       </section>
       {command && <LaunchDialog command={command} onClose={() => setCommand(null)} />}
+      {isReporting && <ReportDialog runs={[id]} onClose={() => setIsReporting(false)} />}
     </div>
   );
 }
@@ -233,119 +226,4 @@ function Log({ id, logs }: { id: string; logs: string[] }) {
       return <span key={at} class={tone}>{line}{"\n"}</span>;
     }) : "no such lines"}</pre>
   </>;
-}
-
-function Problems({ problems }: { problems: Details["problems"] }) {
-  if (!problems.length) return <Empty title="No warnings and no errors in the logs" />;
-  return (
-    <table>
-      <thead><tr><th>First at</th><th>Level</th><th>Log</th><th>What</th><th class="number">Times</th></tr></thead>
-      <tbody>{problems.map((one, at) => <tr key={at}><td class="nowrap">{one.time}</td><td class={one.level === "warning" ? "tone-warning" : "tone-error"}>{one.level}</td><td class="nowrap">{one.log}</td><td class="wrap">{one.text}</td><td class="number">{one.count}</td></tr>)}</tbody>
-    </table>
-  );
-}
-
-function Checkpoints({ details, id, start }: { details: Details; id: string; start: (command: Command) => void }) {
-  const best = Math.min(...details.checkpoints.map((one) => one.validation_loss ?? Infinity));
-  if (!details.checkpoints.length) return <Empty title="No checkpoints" />;
-  return (
-    <table>
-      <thead><tr><th class="number">Step</th><th class="number">Size</th><th class="number">Validation loss</th><th>Saved at</th><th>State</th><th><span class="hidden">Actions</span></th></tr></thead>
-      <tbody>{details.checkpoints.map((one) => (
-        <tr key={one.step}>
-          <td class="number">{formatWhole(one.step)}</td><td class="number">{formatBytes(one.bytes)}</td>
-          <td class="number">{formatLoss(one.validation_loss)}{one.validation_loss === best && <span class="pill tone-ok">best</span>}</td>
-          <td class="nowrap" title={one.saved_at}>{formatDate(one.saved_at)}</td>
-          <td>{one.damage ? <span class="tone-error">damaged: {one.damage}</span> : one.holds === "everything" ? "whole state" : "weights only"}</td>
-          <td class="row-actions">{!about.value?.read_only && !one.damage && <button class="small" onClick={() => start({ command: "fork", target: id, step: one.step })}>Fork from here</button>}</td>
-        </tr>))}</tbody>
-    </table>
-  );
-}
-
-export interface Setting { path: string; value: unknown; source?: string; file?: string; line?: number; column?: number; shadowed?: string[] }
-
-/** Where a value was written: a line of the shown file, a place in another one, or who chose it. */
-export function formatSource(one: Setting, shown?: string): string {
-  if (!one.file) return one.source ?? "default";
-  if (one.source === "override") return "override";
-  return one.file === shown ? `line ${one.line}` : `${shown ? one.file.split("/").at(-1) : one.file}:${one.line}`;
-}
-
-function Settings({ id }: { id: string }) {
-  const [answer, error] = useAnswer((signal) => get<{ settings: Setting[] }>("/settings", { run: id }, signal), id);
-  const [filter, setFilter] = useState("");
-  const [isWritten, setIsWritten] = useState(true);
-  if (error != null) return <Failure text={toMessage(error)} />;
-  if (!answer) return <Loading what="settings" />;
-  const shown = answer.settings.filter((one) => (!isWritten || one.file || (one.source !== "default" && one.source !== "decided")) && one.path.includes(filter));
-  return <>
-    <div class="controls">
-      <input data-filter type="search" value={filter} placeholder="optimizer.lr" aria-label="Filter settings" onInput={(event) => setFilter(event.currentTarget.value)} />
-      <label class="check"><input type="checkbox" checked={isWritten} onChange={(event) => setIsWritten(event.currentTarget.checked)} /> Only written values</label>
-    </div>
-    <SettingsTable settings={shown} />
-  </>;
-}
-
-export function SettingsTable({ settings, open, file }: { settings: Setting[]; open?: (one: Setting) => void; file?: string }) {
-  if (!settings.length) return <Empty title="No setting matches" />;
-  return (
-    <table class="settings">
-      <thead><tr><th>Setting</th><th>Value</th><th>From</th></tr></thead>
-      <tbody>{settings.map((one) => (
-        <tr key={one.path}><td class="wrap"><code>{one.path}</code></td><td class="wrap"><code>{formatValue(one.value)}</code></td>
-          <td class="wrap">{open && one.file && one.source !== "override" ? <button class="link" title={`${one.file}:${one.line}`} onClick={() => open(one)}>{formatSource(one, file)}</button> : <span class={one.file ? "" : "muted"}>{formatSource(one)}</span>}</td></tr>))}</tbody>
-    </table>
-  );
-}
-
-function Samples({ id }: { id: string }) {
-  const [answer, error] = useAnswer((signal) => get<{ samples: { step: number; prompt: string; text: string }[] }>("/samples", { run: id }, signal), id);
-  if (error != null) return <Failure text={toMessage(error)} />;
-  if (!answer) return <Loading what="samples" />;
-  const prompts = [...new Set(answer.samples.map((one) => one.prompt))];
-  const steps = [...new Set(answer.samples.map((one) => one.step))];
-  return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="samples"><table>
-      <thead><tr><th class="number">Step</th>{prompts.map((prompt) => <th key={prompt} class="wrap">{prompt}</th>)}</tr></thead>
-      <tbody>{steps.map((step) => <tr key={step}><td class="number">{formatWhole(step)}</td>
-        {prompts.map((prompt) => <td key={prompt} class="wrap sample">{answer.samples.find((one) => one.step === step && one.prompt === prompt)?.text}</td>)}</tr>)}</tbody>
-    </table></div>
-  );
-}
-
-function flatten(data: Record<string, unknown>, before = ""): [string, string][] {
-  return Object.entries(data).flatMap(([name, value]): [string, string][] => {
-    const label = `${before}${name}`.replaceAll("_", " ");
-    if (value && typeof value === "object" && !Array.isArray(value)) return flatten(value as Record<string, unknown>, `${label} `);
-    return value === null || value === "" ? [] : [[label, formatValue(value)]];
-  });
-}
-
-function AboutRun({ details }: { details: Details }) {
-  const { parent, children } = details.lineage;
-  const facts = [...flatten(details.decided), ...flatten(details.machine), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")];
-  return (
-    <div class="columns">
-      <div>
-        <h2>Starts</h2>
-        {details.starts.map((one) => {
-          const shell = one.argv.map((word) => (/^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
-          return <div key={one.time} class="start"><p class="label" title={one.time}>{formatDate(one.time)}</p><div class="command"><code>{shell}</code><CopyButton text={shell} /></div>
-            {one.changes.length > 0 && <p class="muted">changed: {one.changes.join("; ")}</p>}</div>;
-        })}
-        <h2>Lineage</h2>
-        {!parent && !children.length && <p class="muted">It began from no other run, and no run began from it.</p>}
-        {parent && <p>Began from step {parent.step} of {parent.id ? <a href={toUrl("/run", { id: parent.id })}>{parent.id}</a> : parent.name}</p>}
-        {children.length > 0 && <p>Began from it: {children.map((id) => <a key={id} href={toUrl("/run", { id })}>{id} </a>)}</p>}
-      </div>
-      <div>
-        <h2>Machine</h2>
-        <dl class="pairs">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
-        <details><summary>{Object.keys(details.packages).length} packages</summary>
-          <dl class="pairs">{Object.entries(details.packages).map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl></details>
-      </div>
-    </div>
-  );
 }

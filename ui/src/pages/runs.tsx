@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Empty, Failure, Heading, Loading, Progress, Spark, State, useAnswer } from "../components/basics";
+import { ReportDialog } from "../components/report";
 import { follow } from "../events";
 import { formatDate, formatDuration, formatLoss, formatSpeed, formatWhole } from "../format";
 import { go, place, setQuery, toUrl } from "../router";
@@ -33,7 +34,7 @@ const PAGE = 50;
 const STATES = ["starting", "running", "finished", "preempted", "failed", "crashed", "stale"];
 const COLUMNS: [string, string, boolean][] = [
   ["state", "State", false], ["name", "Run", false], ["step", "Step", true], ["loss", "Loss", true], ["validation", "Best validation", true],
-  ["tps", "Speed", true], ["seconds", "Duration", true], ["started", "Started", false],
+  ["tps", "Speed", true], ["seconds", "Duration", true], ["started", "Started", false], ["spark", "Loss curve", false],
 ];
 
 /** `loss<3 tag:baseline lr` as conditions, tags and text. */
@@ -52,6 +53,8 @@ export function RunsPage() {
   const start = Number(query.start ?? 0);
   const [filter, setFilter] = useState(query.filter ?? "");
   const [chosen, setChosen] = useState<string[]>([]);
+  const hidden = (query.hide ?? "").split(",").filter(Boolean);
+  const columns = COLUMNS.filter(([key]) => !hidden.includes(key));
   const parsed = parseFilter(query.filter ?? "");
   const ask = (signal: AbortSignal) => {
     const search = new URLSearchParams({ sort, order, start: String(start), limit: String(PAGE), text: parsed.text, tag: parsed.tags.join(","), state: query.state ?? "" });
@@ -81,6 +84,7 @@ export function RunsPage() {
             {STATES.map((state) => <option key={state} value={state}>{state}</option>)}
           </select>
         </label>
+        <Columns hidden={hidden} />
         <span class="grow" />
         <Selection chosen={chosen} clear={() => setChosen([])} changed={again} />
       </div>
@@ -92,15 +96,15 @@ export function RunsPage() {
           <thead>
             <tr>
               <th class="check-cell"><span class="hidden">Choose</span></th>
-              {COLUMNS.map(([key, title, isNumber]) => (
+              {columns.filter(([key]) => key !== "spark").map(([key, title, isNumber]) => (
                 <th key={key} class={`${isNumber ? "number" : ""} col-${key}`} aria-sort={sort === key ? (order as "ascending" | "descending") : undefined}>
                   <button class="sort" onClick={() => sortBy(key)}>{title}<span aria-hidden="true" class="arrow">{sort === key ? (order === "descending" ? "↓" : "↑") : ""}</span></button>
                 </th>
               ))}
-              <th class="col-spark">Loss curve</th>
+              {!hidden.includes("spark") && <th class="col-spark">Loss curve</th>}
             </tr>
           </thead>
-          <tbody>{listed.runs.map((run) => <Row key={run.id} run={run} isChosen={chosen.includes(run.id)} toggle={() => toggle(run.id)} />)}</tbody>
+          <tbody>{listed.runs.map((run) => <Row key={run.id} run={run} isChosen={chosen.includes(run.id)} hidden={hidden} toggle={() => toggle(run.id)} />)}</tbody>
         </table>
       )}
       {listed && listed.matching > PAGE && (
@@ -114,22 +118,30 @@ export function RunsPage() {
   );
 }
 
-function Row({ run, isChosen, toggle }: { run: RunEntry; isChosen: boolean; toggle: () => void }) {
+/** Which columns are shown; the address holds those that are not. */
+function Columns({ hidden }: { hidden: string[] }) {
+  const toggle = (key: string) => setQuery({ hide: (hidden.includes(key) ? hidden.filter((one) => one !== key) : [...hidden, key]).join(",") });
+  return <details class="menu"><summary class="button">Columns</summary>
+    <div class="menu-body">{COLUMNS.filter(([key]) => key !== "name").map(([key, title]) => <label key={key} class="check"><input type="checkbox" checked={!hidden.includes(key)} onChange={() => toggle(key)} /> {title}</label>)}</div></details>;
+}
+
+function Row({ run, isChosen, hidden, toggle }: { run: RunEntry; isChosen: boolean; hidden: string[]; toggle: () => void }) {
   const label = run.id;
+  const has = (key: string) => !hidden.includes(key);
   return (
     <tr aria-selected={isChosen} class={isChosen ? "chosen" : ""}>
       <td class="check-cell"><input type="checkbox" checked={isChosen} aria-label={`choose ${label}`} onChange={toggle} /></td>
-      <td class="col-state"><State state={run.state} /></td>
+      {has("state") && <td class="col-state"><State state={run.state} /></td>}
       <td class="col-name"><a href={toUrl("/run", { id: run.id })}>{label}</a>
         {run.tags.map((tag) => <button key={tag} class="tag" onClick={() => setQuery({ filter: `tag:${tag}` })} aria-label={`only with tag ${tag}`}>{tag}</button>)}</td>
-      <td class="number col-step">{formatWhole(run.step)}{run.steps ? <span class="muted"> / {formatWhole(run.steps)}</span> : null}
-        {run.steps && (run.state === "running" || run.state === "starting") ? <Progress value={run.step / run.steps} label={`${Math.round((100 * run.step) / run.steps)} %`} /> : null}</td>
-      <td class="number col-loss">{formatLoss(run.loss)}</td>
-      <td class="number col-validation">{formatLoss(run.validation)}</td>
-      <td class="number col-tps">{formatSpeed(run.tps)}</td>
-      <td class="number col-seconds">{formatDuration(run.seconds)}</td>
-      <td class="col-started" title={run.started ?? ""}>{formatDate(run.started)}</td>
-      <td class="col-spark"><Spark values={run.spark} /></td>
+      {has("step") && <td class="number col-step">{formatWhole(run.step)}{run.steps ? <span class="muted"> / {formatWhole(run.steps)}</span> : null}
+        {run.steps && (run.state === "running" || run.state === "starting") ? <Progress value={run.step / run.steps} label={`${Math.round((100 * run.step) / run.steps)} %`} /> : null}</td>}
+      {has("loss") && <td class="number col-loss">{formatLoss(run.loss)}</td>}
+      {has("validation") && <td class="number col-validation">{formatLoss(run.validation)}</td>}
+      {has("tps") && <td class="number col-tps">{formatSpeed(run.tps)}</td>}
+      {has("seconds") && <td class="number col-seconds">{formatDuration(run.seconds)}</td>}
+      {has("started") && <td class="col-started" title={run.started ?? ""}>{formatDate(run.started)}</td>}
+      {has("spark") && <td class="col-spark"><Spark values={run.spark} /></td>}
     </tr>
   );
 }
@@ -137,7 +149,21 @@ function Row({ run, isChosen, toggle }: { run: RunEntry; isChosen: boolean; togg
 function Selection({ chosen, clear, changed }: { chosen: string[]; clear: () => void; changed: () => void }) {
   const [tag, setTag] = useState("");
   const [error, setError] = useState<string | null>(null);
-  if (!chosen.length) return <span class="muted hint">Choose runs to compare or tag them</span>;
+  const [isReporting, setIsReporting] = useState(false);
+  const [archived, setArchived] = useState<string[]>([]);
+  const archive = async (runs: string[], restore: boolean) => {
+    try {
+      const found = await post<{ runs: string[] }>("/archive", { runs, restore });
+      setArchived(restore ? [] : found.runs);
+      setError(null);
+      clear();
+      changed();
+    } catch (problem) {
+      setError(toMessage(problem));
+    }
+  };
+  if (archived.length && !chosen.length) return <div class="selection" role="status">{error && <span class="tone-error">{error}</span>}<span>Archived {archived.length} {archived.length === 1 ? "run" : "runs"} in <code>.archive</code></span><button onClick={() => void archive(archived, true)}>Undo</button></div>;
+  if (!chosen.length) return <span class="muted hint">Choose runs to compare, tag, archive or report them</span>;
   const apply = async () => {
     try {
       for (const run of chosen) await post("/tags", { run, add: [tag] });
@@ -156,8 +182,11 @@ function Selection({ chosen, clear, changed }: { chosen: string[]; clear: () => 
         <input class="short" value={tag} placeholder="tag" aria-label="New tag" onInput={(event) => setTag(event.currentTarget.value)} />
         <button disabled={!tag}>Tag</button>
       </form>}
+      {!about.value?.read_only && <button onClick={() => void archive(chosen, false)}>Archive</button>}
+      <button onClick={() => setIsReporting(true)}>Report</button>
       <button onClick={clear}>Clear</button>
       <button class="primary" disabled={chosen.length < 2} onClick={() => go("/compare", { runs: chosen.join(",") })}>Compare</button>
+      {isReporting && <ReportDialog runs={chosen} onClose={() => setIsReporting(false)} />}
     </div>
   );
 }

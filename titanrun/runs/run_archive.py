@@ -1,0 +1,57 @@
+"""Moves runs into the archive beside them, and back."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.runs.run_index import ARCHIVE
+from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
+from titanrun.runs.run_summary import load_run_summary
+
+
+def archive_run_folders(folders: Sequence[Path], *, is_restored: bool = False) -> list[Path]:
+    """Move run directories into the archive, or back, and return where they are then.
+
+    Raises:
+        ProblemsFound: One of them may be running, or its target is occupied; none is moved.
+    """
+    check_runs_not_in_use(folders)
+    targets = [get_archive_target(folder, is_restored=is_restored) for folder in folders]
+    for folder, target in zip(folders, targets, strict=True):
+        target.parent.mkdir(exist_ok=True)
+        folder.rename(target)
+    return targets
+
+
+def get_archive_target(folder: Path, *, is_restored: bool) -> Path:
+    """Return the target of a move. Raise ProblemsFound if it is already there or occupied."""
+    if is_restored == (folder.parent.name != ARCHIVE):
+        raise problem_error(
+            "usage",
+            f"'{folder}' is {'not ' if is_restored else ''}in the archive",
+            hint="run titanrun runs ls --archived to list the archived runs",
+        )
+    target = (
+        folder.parent.parent / folder.name if is_restored else folder.parent / ARCHIVE / folder.name
+    )
+    if target.exists():
+        raise problem_error(
+            "file", f"'{target}' exists and is never overwritten", hint="rename one of the two"
+        )
+    return target
+
+
+def check_runs_not_in_use(folders: Sequence[Path]) -> None:
+    """Raise a problem if one of the runs may be running; then none of them is changed.
+
+    A stale run may be alive on another machine.
+    """
+    here = get_host_info()
+    states = [get_run_state(load_run_summary(folder), here) for folder in folders]
+    alive = [
+        Problem("conflict", f"'{folder}' is {state}", rule="run-in-use", hint="stop it first")
+        for folder, state in zip(folders, states, strict=True)
+        if state in (*ACTIVE_STATES, "stale")
+    ]
+    if alive:
+        raise ProblemsFound(alive)
