@@ -87,8 +87,8 @@ function TopBar() {
         ))}
       </nav>
       <span class="grow" />
-      {counts.length > 0 && <a class="pill tone-info" href={numQueued.value ? "/launch" : "/runs?state=starting,running"}><span class="shape" aria-hidden="true">●</span>{counts[0]}{counts[1] && <span class="wide-only">, {counts[1]}</span>}</a>}
-      <button class="quiet palette-button" aria-label="Go to a page, recipe or run" title="Ctrl K" onClick={() => (isPaletteShown.value = true)}><svg viewBox="0 0 16 16" aria-hidden="true"><circle cx="7" cy="7" r="4.5" /><path d="M10.5 10.5 14 14" /></svg><kbd class="wide-only" aria-hidden="true">Ctrl K</kbd></button>
+      {counts.length > 0 && <a class="pill tone-info" href={numQueued.value ? "/launch" : "/runs?state=starting,running"}><span class="shape" aria-hidden="true">●</span><span>{counts[0]}{counts[1] && <span class="wide-only">, {counts[1]}</span>}</span></a>}
+      <button class="quiet palette-button" onClick={() => (isPaletteShown.value = true)}><svg viewBox="0 0 16 16" aria-hidden="true"><circle cx="7" cy="7" r="4.5" /><path d="M10.5 10.5 14 14" /></svg><span class="hidden">Go to a page, recipe or run</span><kbd class="wide-only">Ctrl K</kbd></button>
       <label class="theme"><span class="hidden">Theme</span>
         <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
           {THEMES.map(([name, title]) => <option key={name} value={name}>{title}</option>)}

@@ -113,7 +113,7 @@ function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeo
     series: [{}, ...looks],
     axes: [
       { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, gap: 4, space: 70, values: ticks },
-      { stroke: muted, font, grid, ticks: { show: false }, size: 58, gap: 6, space: 38, values: ticks },
+      { stroke: muted, font, grid, ticks: { show: false }, size: 58, gap: 6, space: 32, values: ticks },
     ],
     hooks: {
       setCursor: [(plot) => onHover(plot.cursor.idx ?? null)],
@@ -205,7 +205,7 @@ function Values(props: Props) {
         <tbody>
           {shown.map((x) => (
             <tr key={x}><td class="number">{formatFigure(x)}</td>
-              {maps.map((map, at) => <td key={at} class="number">{formatMetric(props.metric, map.get(x) ?? null)}</td>)}</tr>
+              {maps.map((map, at) => <td key={at} class="number">{props.curves[at]!.nonfinite?.includes(x) ? "not finite" : formatMetric(props.metric, map.get(x) ?? null)}</td>)}</tr>
           ))}
         </tbody>
       </table>

@@ -1,5 +1,5 @@
 // Small parts that every page uses.
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, Fragment } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 const STATES: Record<string, [string, string]> = {
@@ -109,6 +109,11 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
     setTimeout(() => setIsDone(false), 1500);
   };
   return <button class="small" onClick={copy}>{isDone ? "Copied" : label}</button>;
+}
+
+/** A path or name that may break after its dots, dashes and underscores. */
+export function Breakable({ text }: { text: string }) {
+  return <>{text.split(/(?<=[._/:-])/).map((part, at) => <Fragment key={at}>{at > 0 && <wbr />}{part}</Fragment>)}</>;
 }
 
 /** The answer of a request, its failure, and a function that asks again. */

@@ -70,8 +70,8 @@ export function usePreview(request: Request | null): [Preview | null, string | n
 
 export const needsConsent = (previews: Preview[]) => previews.some((preview) => preview.programs.some((one) => !one.trusted));
 
-export function CommandLine({ shell, label }: { shell: string; label: string }) {
-  return <div><p class="label">{label}</p><div class="command"><code>{shell}</code><CopyButton text={shell} /></div></div>;
+export function CommandLine({ shell, label, isBrief }: { shell: string; label: string; isBrief?: boolean }) {
+  return <div><p class="label">{label}</p><div class={`command${isBrief ? " brief" : ""}`}><code>{shell}</code><CopyButton text={shell} /></div></div>;
 }
 
 /** What a command runs and reads, with the consent that its code needs. */

@@ -50,7 +50,7 @@ export function RunPage() {
     <div class="page">
       <div class="page-head"><Heading>{id}</Heading><State state={entry.state} /><Tags run={id} tags={entry.tags} changed={again} /></div>
       <Facts entry={entry} isActive={isActive} />
-      {details.starts.length > 0 && <CommandLine shell={toShell(details.starts.at(-1)!.argv)} label="Command" />}
+      {details.starts.length > 0 && <CommandLine shell={toShell(details.starts.at(-1)!.argv)} label="Command" isBrief />}
       <div class="actions left" role="group" aria-label="Actions">
         {!about.value?.read_only && <>
           {isActive ? <>

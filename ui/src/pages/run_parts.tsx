@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { get, toMessage } from "../api";
 import { CommandLine } from "../components/command";
-import { Empty, Failure, Loading, useAnswer } from "../components/basics";
+import { Breakable, Empty, Failure, Loading, useAnswer } from "../components/basics";
 import type { Command } from "../components/launch";
 import { formatBytes, formatDate, formatLoss, formatValue, formatWhole } from "../format";
 import { toUrl } from "../router";
@@ -87,8 +87,8 @@ export function SettingsTable({ settings, open, file }: { settings: Setting[]; o
     <table class="settings">
       <thead><tr><th>Setting</th><th>Value</th><th>From</th></tr></thead>
       <tbody>{settings.map((one) => (
-        <tr key={one.path}><td class="wrap"><code>{one.path}</code></td><td class="wrap"><code>{formatValue(one.value)}</code></td>
-          <td class="wrap">{open && one.file && one.source !== "override" ? <button class="link" title={`${one.file}:${one.line}`} onClick={() => open(one)}>{formatSource(one, file)}</button> : <span class={one.file ? "" : "muted"}>{formatSource(one)}</span>}</td></tr>))}</tbody>
+        <tr key={one.path}><td><code><Breakable text={one.path} /></code></td><td><code><Breakable text={formatValue(one.value)} /></code></td>
+          <td>{open && one.file && one.source !== "override" ? <button class="link" title={`${one.file}:${one.line}`} onClick={() => open(one)}><span><Breakable text={formatSource(one, file)} /></span></button> : <span class={one.file ? "" : "muted"}><Breakable text={formatSource(one)} /></span>}</td></tr>))}</tbody>
     </table>
   );
 }
