@@ -28,6 +28,18 @@ MISTAKES = (
 )
 
 
+TEN_MISTAKES = (
+    "version: 1\n"
+    "name: '🦙 é 漢'\n"
+    "extends: [parts/tiny_corpus.yaml, parts/fp32.yaml]\n"
+    "model: {name: llama3, flavor: debugmodell}\n"
+    "training: {'🦙': 1, step: 8, seq_len: \"64\", local_batch_size: 0}\n"
+    "optimizer: {name: adamw, learning_rate: 3, lr: -1}\n"
+    "checkpoint: {enable: yes}\n"
+    "lr_scheduler: {decay_type: linea, decay_ratio: 7}\n"
+)
+
+
 @pytest.fixture
 def ten_runs(workspace: Path) -> Path:
     """Ten runs: three seeds, learning rates, one with NaN, one crashed, one with markup."""
@@ -116,6 +128,17 @@ def test_a_link_on_another_site_opens_a_page_that_works(watched: Watched) -> Non
     assert recipe.read_text() == (RECIPES / "llama3_debug.yaml").read_text()
 
 
+def test_ten_mistakes_are_underlined_at_their_words(watched: Watched) -> None:
+    page = watched.open("/edit?file=recipes/mine.yaml")
+    page.wait_for_selector(".cm-line")
+    set_text(page, TEN_MISTAKES)
+    page.wait_for_selector(".cm-lintRange-error >> nth=9")
+    words = page.eval_on_selector_all(".cm-lintRange-error", "all => all.map(x => x.textContent)")
+    assert words == [
+        *("debugmodell", "'🦙'", "step", '"64"', "0", "learning_rate", "-1", "yes", "linea", "7")
+    ]
+
+
 def test_mistakes_are_underlined_corrected_and_undone(watched: Watched) -> None:
     page = watched.open("/edit?file=recipes/mine.yaml")
     page.wait_for_selector(".cm-line")
@@ -152,6 +175,12 @@ def test_words_are_completed_and_described_and_lead_to_their_files(watched: Watc
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     wait_until(page, "TEXT.includes('name: adamw')")
+    for broken, offered in (("optimizer:\n  name: adamw\n  weight", "weight_decay"),
+                            ("lr_scheduler: {decay_type: co", "cosine")):  # fmt: skip
+        set_text(page, MISTAKES.split("training")[0] + broken)
+        page.keyboard.press("Control+Space")
+        page.wait_for_selector(f".cm-tooltip-autocomplete:has-text('{offered}')")
+        page.keyboard.press("Escape")
     set_text(page, (RECIPES / "llama3_debug.yaml").read_text())
     page.hover(".cm-line:has-text('lr: 2.0e-3') span")
     page.wait_for_selector(".hover")
@@ -253,17 +282,47 @@ def test_a_run_is_started_watched_stopped_resumed_and_forked(watched: Watched) -
     page.wait_for_selector(f"dialog .command:has-text('steps={end}')")
     page.click("dialog button:has-text('Start')")
     page.wait_for_selector(".state:has-text('finished')", timeout=90_000)
-    # the same bits as by command: the whole run once more in a terminal
-    words = [*overrides[:-1], "dump_folder=runs/shell"]
-    environment = {**watched.ui.environment, "TITANRUN_STOP_AFTER": str(end)}
-    subprocess.run(
-        [sys.executable, "-m", "titanrun", "train", "./recipes/mine.yaml", *words],
+    check_bits_of_commands(watched, overrides, stopped_at, end)
+
+
+def check_bits_of_commands(
+    watched: Watched, overrides: list[str], stopped_at: int, end: int
+) -> None:
+    """Compare the runs of the page with those of a terminal, and with one that never stopped."""
+    run = watched.ui.workspace / "runs" / "first"
+    call = [sys.executable, "-m", "titanrun"]
+    shell_words = [*overrides[:-1], "dump_folder=runs/shell"]
+    again = [*call, "train", "./recipes/mine.yaml", *shell_words]
+    run_in(watched, again, TITANRUN_STOP_AFTER=str(stopped_at))
+    steps = f"training.steps={stopped_at + 2}"
+    run_in(watched, [*call, "fork", "./runs/shell", "dump_folder=runs/shell-child", steps])
+    more = [f"training.steps={end}", "lr_scheduler.total_steps=4000"]
+    run_in(watched, [*call, "resume", "./runs/shell", *more])
+    one_piece = [*call, "train", "./recipes/mine.yaml", *overrides[:-1], "dump_folder=runs/whole"]
+    run_in(watched, one_piece, TITANRUN_STOP_AFTER=str(end))
+    for name, other, step in (
+        ("first", "shell", end),
+        ("first", "whole", end),
+        ("child", "shell-child", stopped_at + 2),
+    ):
+        left, right = run.with_name(name), run.with_name(other)
+        assert read_losses(left) == read_losses(right), (name, other)
+        ends = [str(folder / "checkpoint" / f"step-{step}") for folder in (left, right)]
+        difference = run_in(watched, [*call, "checkpoint", "diff", *ends])
+        assert difference.returncode == 0, (name, other, difference.stdout)
+
+
+def run_in(
+    watched: Watched, command: list[str], **variables: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
         cwd=watched.ui.workspace,
-        env=environment,
+        env={**watched.ui.environment, **variables},
         capture_output=True,
+        text=True,
         check=False,
     )
-    assert read_losses(run) == read_losses(run.with_name("shell"))
 
 
 def read_losses(run: Path) -> dict[int, float]:
