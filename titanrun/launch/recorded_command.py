@@ -30,8 +30,8 @@ def main() -> int:
         signal.signal(number, pass_on)
     # with the lock, which stays taken as long as the command runs, whatever ends this process
     process = subprocess.Popen([*COMMAND, *arguments], pass_fds=[int(lock)])
-    for number in early:
-        process.send_signal(number)
+    for received in early:
+        process.send_signal(received)
     code = process.wait()
     code = code if code >= 0 else 128 - code
     part = Path(folder, f"{EXIT_CODE}.part")

@@ -238,13 +238,11 @@ def spawn_worker(
     if place is not None:
         variables |= build_group_environment(place, rank, num_workers)
     has_console = rank == 0 and (place is None or place.index == 0)
-    passed = []
-    if rank == 0:
-        variables["TITANRUN_STORE_SOCKET"] = str(rendezvous_socket.fileno())
-        passed.append(rendezvous_socket.fileno())
-    if rank == 0 and lifeline is not None:
-        variables["TITANRUN_LIFELINE"] = str(lifeline)
-        passed.append(lifeline)
+    inherited = {"TITANRUN_STORE_SOCKET": rendezvous_socket.fileno(), "TITANRUN_LIFELINE": lifeline}
+    passed = {
+        name: number for name, number in inherited.items() if rank == 0 and number is not None
+    }
+    variables |= {name: str(number) for name, number in passed.items()}
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -252,7 +250,7 @@ def spawn_worker(
             stdin=subprocess.DEVNULL,
             stdout=None if has_console else output,
             stderr=None if has_console else output,
-            pass_fds=passed,
+            pass_fds=tuple(passed.values()),
             # separate process group: Ctrl-C reaches only this process, which forwards it once
             process_group=0,
             preexec_fn=set_parent_death_signal if sys.platform == "linux" else None,

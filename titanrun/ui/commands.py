@@ -132,7 +132,7 @@ def build_data_show_words(target: str, request: Mapping[str, Any]) -> tuple[str,
     return ("data", "show", target, "--json", "--count", str(count))
 
 
-def build_export_words(target: str, request: Mapping[str, Any]) -> tuple[str, ...]:
+def build_checkpoint_export_words(target: str, request: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words of `titanrun checkpoint export` into a new place of the workspace."""
     format_name, out = request.get("format"), request.get("out")
     if format_name not in EXPORT_FORMATS:
@@ -146,7 +146,7 @@ BUILDERS: dict[str, Callable[[str, Mapping[str, Any]], tuple[str, ...]]] = {
     "plan": build_plan_words,
     "data-show": build_data_show_words,
     "data-stats": lambda target, _: ("data", "stats", target, "--json"),
-    "export": build_export_words,
+    "export": build_checkpoint_export_words,
     "verify": lambda target, _: ("checkpoint", "verify", target),
     "submission": lambda target, _: ("launch", target, "--dry-run"),
     "sweep-table": lambda target, _: ("sweep", target, "--table", "--format", "json"),

@@ -19,7 +19,8 @@ HOST_ROWS = ("host",)
 def compare_run_folders(catalog: RunCatalog, run_ids: Sequence[str]) -> dict[str, Any]:
     """Return the rows in which runs differ, the metrics of any of them, and groups of seeds."""
     folders = [catalog.find(run_id) for run_id in run_ids]
-    runs, here = load_related_runs([str(folder) for folder in folders]), get_host_info()
+    runs, _ = load_related_runs([str(folder) for folder in folders])
+    here = get_host_info()
     states = [get_run_state(run.summary, here) for run in runs]
     rows = [
         {"group": row.group, "name": row.name, "values": list(row.values)}

@@ -33,11 +33,8 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
 
 def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
     """Return all numbers of the plan. Bytes and counts are integers."""
-    run, items, savings = (
-        layout.run,
-        estimate_memory(layout, device),
-        find_savings(layout, device),
-    )
+    run, items = layout.run, estimate_memory(layout, device)
+    savings = find_savings(layout, device)
     steps, batch_size = run.training.steps, int(run.training.global_batch_size)
     tokens = batch_size * run.training.seq_len
     flops = flops_per_token(run.model, run.training.seq_len)
