@@ -19,6 +19,10 @@ from titanrun.distributed.heartbeat import send_heartbeat
 
 DIGEST_BYTES = 16
 HEARTBEAT_BLOCKS = 1024
+INDEX_HINT = (
+    "start the same command again: it tokenizes the files again and resumes "
+    "from its last checkpoint; titanrun data build --repair RECIPE tokenizes now"
+)
 
 
 class VerifiedTokens:
@@ -29,6 +33,7 @@ class VerifiedTokens:
         digests: Digest of each block of `BLOCK_BYTES` bytes.
         path: File of the ids, for messages.
         discard: Called before a problem is raised, so that the next start builds the index again.
+        damage_hint: What to do about a changed block.
     """
 
     def __init__(
@@ -38,9 +43,10 @@ class VerifiedTokens:
         *,
         path: Path,
         discard: Callable[[], None],
+        damage_hint: str = INDEX_HINT,
     ) -> None:
         self._tokens, self._digests = tokens, digests
-        self._path, self._discard = path, discard
+        self._path, self._discard, self._damage_hint = path, discard, damage_hint
         self._block_tokens = BLOCK_BYTES // tokens.itemsize
         self._is_checked = np.zeros(len(digests) // DIGEST_BYTES, dtype=bool)
 
@@ -83,8 +89,7 @@ class VerifiedTokens:
                     f"'{self._path}' holds other tokens than were written, from token "
                     f"{number * self._block_tokens} on",
                     path=("path",),
-                    hint="start the same command again: it tokenizes the files again and resumes "
-                    "from its last checkpoint; titanrun data build --repair RECIPE tokenizes now",
+                    hint=self._damage_hint,
                 )
             self._is_checked[number] = True
 
