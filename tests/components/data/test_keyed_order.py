@@ -117,7 +117,7 @@ def test_the_order_is_pinned() -> None:
 def test_ranks_read_very_many_samples_without_memory_for_their_order() -> None:
     def read(dp_rank: int, dp_size: int) -> list[list[int]]:
         loader = DistributedDataLoader(
-            NumberedSamples(),  # type: ignore[arg-type]
+            NumberedSamples(),
             seed=3,
             shuffle=True,
             repeat=True,

@@ -229,7 +229,7 @@ def test_a_file_of_the_user_is_checked_by_what_it_was_at_its_first_use(
     (problem,) = error.value.problems
     assert (problem.code, problem.path, problem.exit_code) == ("data", ("path",), 3)
     assert f"holds other tokens than were written, from token {3 * block} on" in problem.message
-    assert problem.hint.startswith("copy the file again")
+    assert problem.hint is not None and problem.hint.startswith("copy the file again")
     (found,) = verify_token_files(cache)
     assert found["source"] == str(path) and f"from token {3 * block:,} on" in found["damage"]
     assert prune_token_files(cache, should_delete_all=False, should_delete=True) == []
