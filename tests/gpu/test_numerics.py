@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.components.converters.float8_linear import convert as convert_to_float8
+from titanrun.components.converters.fp32_lm_head import PRODUCTS
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.components.losses.cross_entropy import CrossEntropyLoss
 from titanrun.distributed.head_loss import HeadLoss, HeadLossOptions, compute_logit_gradients
+from titanrun.distributed.head_products import HeadProduct
 from titanrun.distributed.precision import get_precision
 from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.shared.rope import apply_rotary_emb_complex, build_complex_rope_cache
@@ -128,6 +130,26 @@ def test_head_loss_against_float64(device: torch.device) -> None:
     torch.testing.assert_close(loss.double(), whole, rtol=1e-3, atol=0)
     for ours, truth in zip(found, wanted, strict=True):
         assert (ours.double() - truth).norm() <= 4e-3 * truth.norm()
+
+
+@pytest.mark.parametrize(
+    ("products", "limit"), [("ieee", 1e-6), ("tf32", 1e-3), ("bfloat16", 3e-3)]
+)
+def test_an_fp32_head_is_as_exact_as_its_products(
+    products: str, limit: float, device: torch.device
+) -> None:
+    stream, weight, _ = head_inputs(device)
+    # a weight that bf16 and TF32 round
+    exact_weight = (weight.float() * 1.0123).requires_grad_()
+    stream.requires_grad_()
+    logits = HeadProduct.apply(stream, exact_weight, PRODUCTS[products])
+    wanted = stream.detach().double() @ exact_weight.detach().double().T
+    assert logits.dtype == torch.float32
+    assert (logits.detach().double() - wanted).norm() <= limit * wanted.norm()
+    slopes = torch.randn_like(logits)
+    (found,) = torch.autograd.grad(logits, exact_weight, slopes)
+    truth = slopes.double().T @ stream.detach().double()
+    assert (found.double() - truth).norm() <= limit * truth.norm()
 
 
 def test_head_loss_holds_no_whole_logits(device: torch.device, needs_gpu: None) -> None:

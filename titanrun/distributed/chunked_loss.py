@@ -5,7 +5,7 @@ Shapes: B batch, T tokens of a sequence, C tokens of a chunk, D model width, V v
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from titanrun.distributed.dtensor import is_sharded
+from titanrun.distributed.dtensor import is_sharded, to_local
 from titanrun.distributed.head_loss import HeadLoss, HeadLossOptions
+from titanrun.distributed.head_products import PLAIN_PRODUCTS, HeadProducts, splits_vocabulary
+from titanrun.distributed.split_logits import VocabPart
 from titanrun.distributed.torch_versions import select_from_local
 
 ChunkLossFn = Callable[[Tensor, int, int], Tensor]
@@ -43,7 +45,8 @@ class LossCapture:
 class ChunkedLMHead:
     """Output head that returns the loss instead of logits, within `capture_loss`.
 
-    A plain head computes cross entropy with its gradients, see `HeadLoss`. Otherwise the logits of
+    A plain or fp32 head computes cross entropy with its gradients, see `HeadLoss`; with tensor
+    parallelism each rank for its part of the vocabulary. Otherwise the logits of
     a chunk are recomputed in the backward pass. Either way only the logits of one chunk (one of
     `num_chunks`) are in memory at a time. All chunks run inside the head's own forward pass, while
     its weights are gathered.
@@ -65,7 +68,8 @@ class ChunkedLMHead:
         cross_entropy: HeadLossOptions | None = None,
     ) -> None:
         self.num_chunks, self.needs_full_logits = num_chunks, needs_full_logits
-        self.cross_entropy = cross_entropy if has_plain_product(output) else None
+        self.products = find_head_products(output)
+        self.cross_entropy = None if self.products is None else cross_entropy
         self._output: Any = output
         self._compute_logits: Any = output.forward
         self._capture: LossCapture | None = None
@@ -88,18 +92,19 @@ class ChunkedLMHead:
             logits_BTV: Tensor = self._compute_logits(stream_BTD)
             return logits_BTV
         weight_VD = self._output.weight
-        is_split = is_sharded(stream_BTD) or is_sharded(weight_VD)
-        if self.cross_entropy is None or is_split:
+        can_split = is_sharded(stream_BTD) == is_sharded(weight_VD)
+        can_split &= not is_sharded(weight_VD) or splits_vocabulary(weight_VD)
+        if self.cross_entropy is None or self.products is None or not can_split:
             return self._compute_chunked_loss(stream_BTD, capture.loss_fn)
         capture.has_divided_gradients = True
         divisor = capture.divisor if torch.is_grad_enabled() else None
         return HeadLoss.apply(
-            stream_BTD.flatten(0, 1),
-            weight_VD,
+            to_replicated_local(stream_BTD)[0].flatten(0, 1),
+            to_local(weight_VD),
             capture.labels_BT.flatten(),
             capture.weights_BT.flatten(),
             None if divisor is None else divisor.reciprocal(),
-            self.cross_entropy,
+            replace(self.cross_entropy, products=self.products, part=find_vocab_part(weight_VD)),
         )
 
     def _compute_chunked_loss(self, stream_BTD: Tensor, loss_fn: ChunkLossFn) -> Tensor:
@@ -137,16 +142,27 @@ class ChunkedLMHead:
         return loss(logits_BCV, start, end)
 
 
-def has_plain_product(output: nn.Module) -> bool:
-    """Return whether a head computes nothing but x W^T.
+def find_head_products(output: nn.Module) -> HeadProducts | None:
+    """Return how a head multiplies, None if it computes more than x W^T.
 
-    Converted heads, and those with an adapter, have another forward pass.
+    Other converted heads, and those with an adapter, do.
     """
-    return (
-        isinstance(output, nn.Linear)
-        and type(output).forward is nn.Linear.forward
-        and output.bias is None
-    )
+    if not isinstance(output, nn.Linear) or output.bias is not None:
+        return None
+    if type(output).forward is nn.Linear.forward:
+        return PLAIN_PRODUCTS
+    products: HeadProducts | None = getattr(output, "head_products", None)
+    return products
+
+
+def find_vocab_part(weight_VD: Any) -> VocabPart | None:
+    """Return this rank's part of the vocabulary, None if it has all of it."""
+    if not is_sharded(weight_VD):
+        return None
+    group, vocab_size = weight_VD.device_mesh.get_group(), weight_VD.size(0)
+    # ranks have as many rows as the first one, the last ones fewer
+    each = -(-vocab_size // group.size())
+    return VocabPart(group, min(group.rank() * each, vocab_size), vocab_size)
 
 
 def to_replicated_local(stream: Any) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -3,7 +3,8 @@
 The logits of a chunk of tokens exist once, and are used for the loss and for both gradients: a
 recomputation of the head's product is saved.
 
-Shapes: X tokens of all sequences, C tokens of a chunk, D model width, V vocabulary.
+Shapes: X tokens of all sequences, C tokens of a chunk, D model width, V vocabulary or this rank's
+part of it.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from titanrun.distributed.device import is_accelerator
+from titanrun.distributed.head_products import PLAIN_PRODUCTS, HeadProducts
+from titanrun.distributed.split_logits import (
+    VocabPart,
+    compute_part_gradients,
+    reduce_part_summaries,
+    summarize_logit_part,
+)
 
 LogitGradientFn = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -29,12 +36,42 @@ class HeadLossOptions:
         z_loss: weight of the squared log-sum-exp.
         compute: computes loss and gradient of a chunk's logits, `compute_logit_gradients` or that
             function compiled.
+        summarize_part: `summarize_logit_part`, or that function compiled.
+        compute_part: `compute_part_gradients`, or that function compiled.
+        products: how the head multiplies.
+        part: the part of the vocabulary that this rank's weight is for. The gradient of the stream
+            is a partial sum then. None: all of it.
     """
 
     num_chunks: int
     label_smoothing: float
     z_loss: float
     compute: LogitGradientFn
+    summarize_part: Callable[..., Tensor] = summarize_logit_part
+    compute_part: LogitGradientFn = compute_part_gradients
+    products: HeadProducts = PLAIN_PRODUCTS
+    part: VocabPart | None = None
+
+    def compute_gradients(
+        self,
+        logits_CV: Tensor,
+        labels_C: Tensor,
+        weights_C: Tensor,
+        scale: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the loss sum of a chunk, and its gradient with respect to this rank's logits.
+
+        Collective over the ranks of `part`.
+        """
+        settings = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
+        part = self.part
+        if part is None:
+            return self.compute(logits_CV, labels_C, weights_C, scale, **settings)
+        own_labels_C = labels_C - part.start
+        summary_SC = reduce_part_summaries(self.summarize_part(logits_CV, own_labels_C), part.group)
+        return self.compute_part(
+            logits_CV, own_labels_C, weights_C, scale, summary_SC, part.vocab_size, **settings
+        )
 
 
 class HeadLoss(torch.autograd.Function):
@@ -69,44 +106,41 @@ class HeadLoss(torch.autograd.Function):
     ) -> Tensor:
         """Compute the loss and both gradients, chunk by chunk.
 
+        Collective over the ranks of `options.part`.
+
         Args:
             ctx: keeps the gradients.
             stream_XD: input of the head.
-            weight_VD: weight of the head, in the dtype of the stream.
+            weight_VD: weight of the head.
             labels_X: labels, valid ids of the vocabulary.
             weights_X: weight of each token in fp32, 0 if it does not count.
             scale: factor of the gradients. None: compute no gradients.
             options: how the loss is computed.
         """
-        needs_stream, needs_weight = (
-            scale is not None and needed for needed in ctx.needs_input_grad[:2]
-        )
+        products = options.products
+        needs = [scale is not None and needed for needed in ctx.needs_input_grad[:2]]
+        gradient_scale = scale if any(needs) else None
+        operand_VD = products.convert(weight_VD)
         total = torch.zeros((), dtype=torch.float32, device=stream_XD.device)
-        stream_grad_XD = torch.empty_like(stream_XD) if needs_stream else None
+        stream_grad_XD = torch.empty_like(stream_XD) if needs[0] else None
         # bf16 sums of the chunks' gradients would lose as many digits as there are chunks
-        weight_grad_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if needs_weight else None
+        weight_grad_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if needs[1] else None
         each = -(-stream_XD.size(0) // options.num_chunks)
         for start in range(0, stream_XD.size(0), each):
-            part = slice(start, start + each)
-            chunk_CD = stream_XD[part]
-            loss, slope_CV = options.compute(
-                chunk_CD @ weight_VD.t(),
-                labels_X[part],
-                weights_X[part],
-                scale if needs_stream or needs_weight else None,
-                label_smoothing=options.label_smoothing,
-                z_loss=options.z_loss,
+            rows = slice(start, start + each)
+            chunk_CD = products.convert(stream_XD[rows])
+            logits_CV = products.compute_logits(chunk_CD, operand_VD)
+            loss, slope_CV = options.compute_gradients(
+                logits_CV, labels_X[rows], weights_X[rows], gradient_scale
             )
             total += loss
             if stream_grad_XD is not None and slope_CV is not None:
-                torch.mm(slope_CV, weight_VD, out=stream_grad_XD[part])
+                products.compute_stream_gradient_(stream_grad_XD[rows], slope_CV, operand_VD)
             if weight_grad_VD is not None and slope_CV is not None:
-                add_product_in_fp32_(weight_grad_VD, slope_CV, chunk_CD)
+                products.add_weight_gradient_(weight_grad_VD, slope_CV, chunk_CD)
         # as FSDP reduces it, and as a working copy's gradient is: rounded once
-        ctx.gradients = (
-            stream_grad_XD,
-            None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype),
-        )
+        rounded_VD = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
+        ctx.gradients = (stream_grad_XD, rounded_VD)
         return total
 
     @staticmethod
@@ -114,18 +148,7 @@ class HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *_: Any) -> Any:
         """Return the gradients of the forward pass."""
         gradients, ctx.gradients = ctx.gradients, None
-        return *gradients, None, None, None, None
-
-
-def add_product_in_fp32_(total_VD: Tensor, slope_CV: Tensor, chunk_CD: Tensor) -> None:
-    """Add slope^T chunk to an fp32 sum, with products that are not rounded to the inputs' dtype."""
-    if slope_CV.dtype == torch.float32:
-        total_VD.addmm_(slope_CV.t(), chunk_CD)
-    elif is_accelerator(slope_CV.device):
-        total_VD.add_(torch.mm(slope_CV.t(), chunk_CD, out_dtype=torch.float32))
-    else:
-        # torch has no such product for CPUs
-        total_VD.addmm_(slope_CV.t().float(), chunk_CD.float())
+        return *gradients, *(None,) * 4
 
 
 def compute_logit_gradients(

@@ -256,3 +256,18 @@ def test_batches_are_pinned_where_the_device_may_be_an_accelerator(
     assert run.validation.dataloader.pin_memory is pins
     asked = resolve_recipe(file, ["training.dataloader.pin_memory=false"], environment={}).run
     assert asked.training.dataloader.pin_memory is False
+
+
+@pytest.mark.parametrize(
+    ("device", "products"), [("cpu", "ieee"), ("gpu", "tf32"), ("auto", "tf32")]
+)
+def test_an_fp32_head_multiplies_in_tf32_where_the_device_may_be_an_accelerator(
+    device: str, products: str, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path,
+        f"version: 1\ndevice: {device}\nmodel: {{name: llama3, flavor: debugmodel}}\n"
+        "converters: [fp32_lm_head]\ntraining: {dataset: tiny, seq_len: 64}\n",
+    )
+    run = resolve_recipe(file, environment={}).run
+    assert [getattr(converter, "products", None) for converter in run.converters] == [products]

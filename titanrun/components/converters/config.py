@@ -291,6 +291,9 @@ class Fp32LmHeadConfig(ConverterConfig):
 
     name: Literal["fp32_lm_head"] = numerics("fp32_lm_head")
     builds: ClassVar = "titanrun.components.converters.fp32_lm_head:convert"
+    products: Literal["auto", "ieee", "tf32", "bfloat16"] = numerics("auto")
+    """Products on accelerators: `ieee` in full fp32, `tf32` and `bfloat16` of operands of 11 and 8
+    bits. CPUs compute `tf32` as `ieee`. `auto`: `tf32`, or `ieee` if `device` is cpu."""
 
 
 class QatConfig(ConverterConfig):

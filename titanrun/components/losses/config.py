@@ -96,8 +96,8 @@ class ChunkedCrossEntropyConfig(CrossEntropyConfig):
     """Cross entropy that never holds all logits.
 
     The head computes the logits of a chunk of tokens, their loss, and the gradients of both its
-    inputs, and frees them. With tensor parallelism, and in converted heads, the logits are computed
-    again for the gradients.
+    inputs, and frees them. In converted heads but fp32_lm_head, the logits are computed again for
+    the gradients.
     """
 
     name: Literal["chunked_cross_entropy"] = numerics("chunked_cross_entropy")  # type: ignore[assignment]

@@ -60,6 +60,7 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     resolve_streams(recipe, data)
     resolve_loaders(recipe, data)
     resolve_loss_chunks(recipe, data)
+    resolve_head_products(recipe, data)
     data["training"] |= resolve_run_length(
         recipe, global_batch_size=data["training"]["global_batch_size"]
     )
@@ -181,6 +182,13 @@ def choose_loss_chunks(recipe: Recipe, model: ModelConfig) -> int:
         dim=model.model_dim(),
         vocab_size=model.output_dim(),
     )
+
+
+def resolve_head_products(recipe: Recipe, data: dict[str, Any]) -> None:
+    """Set the products of an output head in fp32 in the recipe's plain data."""
+    for converter in data["converters"]:
+        if converter.get("products") == AUTO:
+            converter["products"] = "ieee" if recipe.device == "cpu" else "tf32"
 
 
 def resolve_streams(recipe: Recipe, data: dict[str, Any]) -> None:

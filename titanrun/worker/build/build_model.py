@@ -19,15 +19,12 @@ from titanrun.distributed.determinism import WeightInitRng
 from titanrun.distributed.device import CPU, is_accelerator
 from titanrun.distributed.dtypes import set_default_dtype
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
-from titanrun.distributed.head_loss import (
-    HeadLossOptions,
-    LogitGradientFn,
-    compute_logit_gradients,
-)
+from titanrun.distributed.head_loss import HeadLossOptions, compute_logit_gradients
 from titanrun.distributed.meta_device import allocate_model, init_on_meta_device
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision
 from titanrun.distributed.spec.pipeline_stages import plan_pipeline, should_overlap_passes
+from titanrun.distributed.split_logits import compute_part_gradients, summarize_logit_part
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings, has_tied_embeddings
 from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.shared.moe_load_balance import LoadBalancer, get_moe_layers
@@ -237,10 +234,12 @@ def build_head_loss_options(recipe: Recipe) -> HeadLossOptions | None:
     config = recipe.loss
     if not isinstance(config, ChunkedCrossEntropyConfig):
         return None
-    compute: LogitGradientFn = compute_logit_gradients
+    functions: Any = (compute_logit_gradients, summarize_logit_part, compute_part_gradients)
     if recipe.compile.enable and "loss" in recipe.compile.components:
-        compute = torch.compile(compute, backend=recipe.compile.backend)
-    return HeadLossOptions(config.num_loss_chunks, config.label_smoothing, config.z_loss, compute)
+        functions = [torch.compile(each, backend=recipe.compile.backend) for each in functions]
+    return HeadLossOptions(
+        config.num_loss_chunks, config.label_smoothing, config.z_loss, *functions
+    )
 
 
 def wrap_with_mtp_labels(recipe: Recipe, document_id_fn: DocumentIdFn) -> DocumentIdFn:
