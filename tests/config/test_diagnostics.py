@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from titanrun.config.diagnostics import compute_display_width, render_problems
 from titanrun.config.problems import Origin, Problem, RelatedLocation, SourceText
@@ -44,6 +45,13 @@ def test_programs_get_one_object_a_problem() -> None:
         "converters[0].name",
     )
     assert data["related"] == [{"file": "recipe.yaml", "line": 1, "message": "a is 1"}]
+    assert data["got"] is None
+
+
+def test_programs_get_the_value_where_there_is_one() -> None:
+    problem = replace(PROBLEM, got="名前 wrong")
+    (text,) = render_problems([problem], output_format="json").splitlines()
+    assert "名前 wrong" in json.loads(text)["got"]
 
 
 def test_github_and_sarif_point_at_the_place() -> None:

@@ -21,10 +21,9 @@ class Outer(Config):
     inner: Inner = section(Inner)
 
 
-def can_rename(text: str, path: DataPath, meant: str) -> bool:
+def read_keys(text: str) -> KeySuggestions:
     root = read_source_text(SourceText("r.yaml", text), "yaml")
-    known = KeySuggestions(Outer, root, to_plain_data(root), {"lr": ("rate",)}, ("lr",))
-    return known.can_rename(path, meant)
+    return KeySuggestions(Outer, root, to_plain_data(root), {"lr": ("rate",)}, ("lr",))
 
 
 @pytest.mark.parametrize(
@@ -50,4 +49,18 @@ def can_rename(text: str, path: DataPath, meant: str) -> bool:
 def test_a_key_is_renamed_only_where_nothing_else_claims_the_name(
     text: str, path: DataPath, meant: str, certain: bool
 ) -> None:
-    assert can_rename(text, path, meant) == certain
+    assert read_keys(text).can_rename(path, meant) == certain
+
+
+def test_a_key_below_an_empty_section_is_to_be_indented() -> None:
+    for text in ("inner:\nseed: 3\n", "note: 1\ninner:\nseed: 3\n"):
+        meant, hint = read_keys(text).suggest_key(("seed",))
+        line = 1 + text.splitlines().index("inner:")
+        assert (meant, hint) == (None, f"indent it: it belongs to 'inner' in line {line}")
+    # what follows the key is not what it was to stand in
+    meant, hint = read_keys("seed: 3\ninner:\n").suggest_key(("seed",))
+    assert "indent" not in str(hint)
+
+
+def test_nothing_is_suggested_inside_of_what_nobody_declared() -> None:
+    assert read_keys("other: {Seed: 3}").suggest_key(("other", "Seed")) == (None, None)

@@ -29,6 +29,7 @@ def test_a_written_path_reads_back(parts: tuple[str, list[str | int]]) -> None:
         ("a[-1]", 1),
         ("a b", 1),
         ("a-b", 1),
+        ("a.0", 2),
         ("[0]", 0),
         ("a[0]b", 4),
     ],

@@ -24,6 +24,7 @@ SHORT = {
     "ep": "expert_parallel_degree",
     "etp": "expert_tensor_parallel_degree",
     "schedule": "pipeline_parallel_schedule",
+    "async_tp": "enable_async_tensor_parallel",
     "reshard": "fsdp_reshard_after_forward",
     "microbatch": "pipeline_parallel_microbatch_size",
 }
@@ -96,6 +97,13 @@ def test_a_layout_is_refused_where_the_arithmetic_says_so(tmp_path: Path) -> Non
         lent = shard * context * tensor
         problems = told(tmp_path, lent, EXPERTS, dp_shard=shard, cp=context, tp=tensor, ep=expert)
         assert ["expert-ranks-fit"] * (lent % expert != 0) == [problem.rule for problem in problems]
+
+
+def test_one_tensor_parallel_rank_overlaps_nothing_and_needs_no_compiler(tmp_path: Path) -> None:
+    refused = "async-tp-needs-compile"
+    asked = {"async_tp": "true"}
+    assert refused not in {problem.rule for problem in told(tmp_path, 2, **asked)}
+    assert refused in {problem.rule for problem in told(tmp_path, 2, tp=2, **asked)}
 
 
 def test_ranks_that_nobody_named_leave_the_shards_open(tmp_path: Path) -> None:

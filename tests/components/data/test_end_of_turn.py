@@ -202,6 +202,20 @@ def test_a_template_that_forgets_the_end_of_some_replies_is_warned_of(folder: Pa
     assert warning.message.startswith("a reply in record 1 of ")
 
 
+def test_a_reply_that_is_not_trained_may_lack_its_end(folder: Path) -> None:
+    """Of two replies, train_on: last_reply trains the second."""
+    template = OUTSIDE.replace(
+        "{{ message.content }}{% endgeneration %}" + END,
+        "{{ message.content }}{% if 'two' != message.content %}" + END + "{% endif %}"
+        "{% endgeneration %}{% if 'two' == message.content %}" + END + "{% endif %}",
+    )
+    assert template != OUTSIDE
+    recipe = write_recipe(folder, template)
+    assert not find_warnings(recipe, "training.dataset.train_on=last_reply")
+    (warning,) = find_warnings(recipe, "training.dataset.train_on=replies")
+    assert warning.message.startswith("a reply in record 1 of ")
+
+
 @pytest.mark.parametrize("after", ["", "<|end_of_turn|>"])
 def test_a_turn_that_no_token_ends_is_warned_of(folder: Path, after: str) -> None:
     (warning,) = find_warnings(write_recipe(folder, OUTSIDE.replace(END, after)))

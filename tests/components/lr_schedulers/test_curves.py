@@ -97,6 +97,15 @@ def test_one_cycle_is_torchs(anneal: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("share", [0.05, 0.98])
+def test_the_phases_of_a_cycle_may_be_shorter_than_a_step(share: float) -> None:
+    theirs = OneCycleLR(optimizer(), max_lr=LR, total_steps=STEPS + 1, pct_start=share)
+    ours = OneCycleConfig(total_steps=STEPS + 1, first_step=0, warmup_share=share)
+    assert factors(ours, STEPS + 1) == pytest.approx(
+        [*rates(theirs), theirs.get_last_lr()[0] / LR], abs=1e-12
+    )
+
+
 def test_a_cycle_may_be_nothing_but_one_of_its_phases() -> None:
     down = OneCycleConfig(total_steps=STEPS, first_step=0, warmup_share=0.0, anneal="linear")
     floor = down.min_lr_factor

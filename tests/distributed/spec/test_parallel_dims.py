@@ -93,6 +93,11 @@ def test_a_rank_reads_and_computes_what_its_coordinates_in_the_mesh_say() -> Non
         assert dims.get_dp_rank(rank) == np.ravel_multi_index((replicate, shard), (3, 2))
 
 
+def test_an_axis_that_nobody_names_has_one_rank() -> None:
+    assert ParallelDims().world_size == ParallelDims().fsdp_size == 1
+    assert ParallelDims(tp=4).world_size == 4
+
+
 @pytest.mark.parametrize(("balancer", "chunks"), [("headtail", 2), ("ptrr", 1), (None, 1)])
 def test_only_headtail_gives_a_rank_two_chunks_of_a_sequence(
     balancer: str | None, chunks: int
