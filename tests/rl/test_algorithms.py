@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.step_metrics import StepMetrics
 from titanrun.config import registry
 from titanrun.rl.algorithms.advantages import build_advantage_fn
 from titanrun.rl.algorithms.config import AlgorithmConfig
@@ -236,6 +237,8 @@ def test_the_loss_does_not_depend_on_how_answers_are_dealt_to_rows(name: str) ->
 def test_every_option_of_an_algorithm_counts() -> None:
     for name, choice in ALGORITHMS.items():
         fields = {*choice.model_fields, "kl.coef", "kl.estimator"} - {"name", "kl"}
+        # it is no part of the loss: the next test
+        fields -= {"entropy_metric"}
         assert fields <= set(OTHERS)
         for field in sorted(fields):
             value, base = OTHERS[field]
@@ -248,6 +251,23 @@ def test_every_option_of_an_algorithm_counts() -> None:
                 for seed in range(5)
             ]
             assert any(differ), f"{name}.{field}"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_entropy_is_recorded_where_the_algorithm_says_so(name: str) -> None:
+    found = {}
+    for is_logged in (False, True):
+        config = configured(name, entropy_metric=is_logged)
+        batch = batch_of(config, samples(config))
+        logits, metrics = logits_for(batch), StepMetrics(torch.device("cpu"))
+        with metrics.open():
+            config.load_builder()(config, sampling_temperature=0.5)(logits, batch).backward()
+        found[is_logged] = (logits.grad, metrics.flush(None))
+    assert "rl/entropy" not in found[False][1]
+    assert torch.equal(found[False][0], found[True][0])
+    shown = (logits.detach().double() / 0.5)[batch.label_mask()]
+    wanted = torch.distributions.Categorical(logits=shown).entropy().sum().item()
+    assert found[True][1]["rl/entropy"] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_advantages_are_what_their_names_say() -> None:

@@ -278,6 +278,7 @@ def test_a_generator_computes_in_the_converted_form_of_its_policy(
             *("model.dim=64", "model.feed_forward.hidden_dim=128", "rl.sync.max_logprob_diff=1e-5"),
             *("rl.rollout.drop_zero_variance=false", "rl.validation.dataset=null"),
             f"converters=[{converter}]",
+            "checkpoint.enable=false",
         )
     ):
         assert line["rl/logprob_diff_max"] < 1e-5
@@ -311,6 +312,7 @@ def test_a_generator_in_bf16_has_the_quantized_matrices_of_its_policy(
         f"converters=[{{name: qlora, base: {base}}}]",
         *("model.dim=64", "model.feed_forward.hidden_dim=128"),
         *("training.mixed_precision_param=bfloat16", "rl.validation.dataset=null"),
+        "checkpoint.enable=false",
     )
     with (
         SignalRequests() as signals,

@@ -9,26 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from titanrun.components.data.token_batch import TokenBatch
-from titanrun.components.metrics.step_metrics import StepMetrics, record_metric
-from titanrun.distributed.vocab_parallel import compute_token_entropy
-from titanrun.rl.algorithms.policy_losses import PolicyLoss, average_over_tokens
+from titanrun.components.metrics.step_metrics import StepMetrics
+from titanrun.rl.algorithms.policy_losses import average_over_tokens
 from titanrun.rl.flat_microbatch import FlatMicrobatch, to_token_batch
 from titanrun.rl.policy_metrics import OptimStep, build_policy_metrics
 from titanrun.rl.weight_sync.transport import WeightTransport
 from titanrun.rl.weight_sync.weight_sync import publish_weights
 from titanrun.training.engine import Engine
 from titanrun.training.runners.forward_backward import Loss
-from titanrun.training.token_sampling import scale_logits
 
 log = logging.getLogger(__name__)
 
 AnyBatch = TokenBatch | FlatMicrobatch
 RankBatches = AnyBatch | Sequence[AnyBatch]
-# tokens whose next-token distributions are in memory at once, to record the entropy
-ENTROPY_CHUNK_TOKENS = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,9 +94,7 @@ class PolicyTrainer:
         )
         recorder = StepMetrics(self.engine.device)
         with recorder.open():
-            output = self.engine.forward_backward(
-                batches, loss=self._compute_loss, normalizer=normalizer
-            )
+            output = self.engine.forward_backward(batches, loss=self.loss, normalizer=normalizer)
         count = (
             int(output.valid_tokens) if num_global_valid_tokens is None else num_global_valid_tokens
         )
@@ -183,17 +176,6 @@ class PolicyTrainer:
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Restore what `state_dict` returned."""
         self.engine.policy_version = state_dict["policy_version"]
-
-    def _compute_loss(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
-        """Compute the loss, and record the entropy of the tokens unless the loss does."""
-        if isinstance(self.loss, PolicyLoss) and not self.loss.config.entropy_coef:
-            with torch.no_grad():
-                entropy_BT = compute_token_entropy(
-                    scale_logits(logits_BTV.detach(), self.loss.temperature),
-                    chunk_tokens=ENTROPY_CHUNK_TOKENS,
-                )
-            record_metric("rl/entropy", self.loss.masked_sum(entropy_BT, batch.label_mask()), "sum")
-        return self.loss(logits_BTV, batch)
 
     def load_checkpoint(self, step: int | None = None) -> int:
         """Load a checkpoint, the latest if `step` is None, and return its step.

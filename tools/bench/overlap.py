@@ -10,12 +10,15 @@ from pathlib import Path
 
 RECIPE = "recipes/rl/char_share.yaml"
 STEPS = 40
-# the files of a plug-in whose generator sleeps: two processes on one machine cannot show overlap of
-# computation
+# of each update. Two processes on one machine cannot show overlap of computation, and other
+# programs slow it down: most of a step is sleep, on both sides
+UPDATE_SECONDS = 0.5
+# the files of a plug-in whose generator and optimizer sleep
 PLUGIN = {
     "slow_configs.py": """
 from typing import ClassVar, Literal
 
+from titanrun.components.optimizers.config import AdamWConfig
 from titanrun.config.fields import performance
 from titanrun.config.types import NonNegativeFloat
 from titanrun.rl.generators.config import NativeConfig
@@ -30,10 +33,20 @@ class SlowConfig(NativeConfig):
     builds: ClassVar = "slow_generator:SlowGenerator"
     seconds: NonNegativeFloat = performance(0.0, unit="seconds")
     \"\"\"Sleep for each completion.\"\"\"
+
+
+class SlowAdamWConfig(AdamWConfig):
+    \"\"\"AdamW, slower.\"\"\"
+
+    name: Literal["slow_adamw"] = performance("slow_adamw")
+    builds: ClassVar = "slow_generator:build_slow_adamw"
+    seconds: NonNegativeFloat = performance(0.0, unit="seconds")
+    \"\"\"Sleep before each update.\"\"\"
 """,
     "slow_generator.py": """
 import time
 
+from titanrun.components.optimizers.adamw import build_adamw
 from titanrun.rl.generators.native_generator import NativeGenerator
 
 
@@ -46,6 +59,18 @@ class SlowGenerator(NativeGenerator):
         if temperature is None:
             time.sleep(self.seconds * len(requests))
         return super().generate(requests, temperature=temperature)
+
+
+def build_slow_adamw(config, *, parameters):
+    optimizer = build_adamw(config, parameters=parameters)
+    update = optimizer.step
+
+    def step(closure=None):
+        time.sleep(config.seconds)
+        return update(closure)
+
+    optimizer.step = step
+    return optimizer
 """,
     "slow-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n",
     "slow-1.0.dist-info/entry_points.txt": "[titanrun.plugins]\nslow = slow_configs\n",
@@ -104,6 +129,7 @@ def run(
         *(sys.executable, "-m", "titanrun", "train", RECIPE, "plugins=[slow]"),
         *(f"dump_folder={folder}", f"debug.seed={seed}", f"training.steps={steps}"),
         f"rl.generator={{name: slow, seconds: {seconds / (16 * 16):.6f}}}",
+        *("optimizer.name=slow_adamw", f"optimizer.seconds={UPDATE_SECONDS}"),
         *("rl.sync.transport=shared_memory", *SETTINGS, *settings),
     ]
     paths = os.pathsep.join((str(folder.parent), os.environ.get("PYTHONPATH", "")))

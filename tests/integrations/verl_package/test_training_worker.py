@@ -119,7 +119,8 @@ def test_losses_norms_and_log_probs_are_those_of_verls_own_engine(folder: Path) 
 def test_saved_moved_and_exported_state_is_that_of_verls_engine(
     folder: Path, tmp_path: Path
 ) -> None:
-    own, theirs = build_worker(folder, "titanrun"), build_worker(folder, "fsdp2")
+    # of Adam's updates, which divide by small numbers, the seventh digit differs
+    own, theirs = (build_worker(folder, each, lr=1e-3) for each in ("titanrun", "fsdp2"))
     train(own, 3), train(theirs, 3)
     own.to("cpu"), own.to("device")
     exported = dict(own.engine.get_per_tensor_param()[0])
@@ -127,11 +128,17 @@ def test_saved_moved_and_exported_state_is_that_of_verls_engine(
         name: tensor.to(torch.bfloat16) for name, tensor in theirs.engine.get_per_tensor_param()[0]
     }
     assert exported.keys() == expected.keys()
-    differing = sum(int((exported[name] != expected[name]).sum()) for name in expected)
-    assert differing <= max(1, sum(tensor.numel() for tensor in expected.values()) // 1000)
+    # in steps of bfloat16 between two numbers of one sign
+    steps = [
+        (exported[name].view(torch.int16).int() - tensor.view(torch.int16).int()).abs()
+        for name, tensor in expected.items()
+    ]
+    assert max(int(each.max()) for each in steps) <= 1
+    differing = sum(int((each != 0).sum()) for each in steps)
+    assert differing <= max(1, sum(tensor.numel() for tensor in expected.values()) // 10_000)
     own.save_checkpoint(str(tmp_path / "global_step_3"), global_step=3)
     further = get_losses(train(own, 2))
-    later = build_worker(folder, "titanrun")
+    later = build_worker(folder, "titanrun", lr=1e-3)
     later.load_checkpoint(str(tmp_path / "global_step_3"))
     assert get_losses(train(later, 2)) == further
 

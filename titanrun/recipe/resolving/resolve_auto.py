@@ -36,6 +36,8 @@ MAX_WARMUP_STEPS = 200
 MAX_AUTO_LANES = 64
 STREAM_WORKERS = 2
 WARMUP_DIVISOR = 10
+# entries of a vocabulary from which on metrics of all logits are not computed unasked
+LARGE_VOCABULARY = 65_536
 
 
 def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, Any]:
@@ -77,6 +79,7 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     resolve_rl_converters(recipe, data["converters"])
     if recipe.rl is not None:
         resolve_rl(recipe.rl, recipe.training.dataset, data["rl"])
+        resolve_entropy_metric(data["model"].get("vocab_size"), data["rl"]["algorithm"])
         data["rl"]["sync"] |= resolve_logprob_limits(recipe, recipe.rl, data["converters"])
     return data
 
@@ -87,6 +90,13 @@ def resolve_rl(config: RlConfig, dataset: DatasetConfig, rl: dict[str, Any]) -> 
         rl["validation"]["dataset"] = find_held_out_prompts(dataset)
     if config.rollout.drop_zero_variance == AUTO:
         rl["rollout"]["drop_zero_variance"] = not config.algorithm.learns_from_equal_rewards
+
+
+def resolve_entropy_metric(vocab_size: Any, algorithm: dict[str, Any]) -> None:
+    """Set whether the entropy is logged in the algorithm's plain data."""
+    if algorithm["entropy_metric"] == AUTO:
+        is_known = isinstance(vocab_size, int)
+        algorithm["entropy_metric"] = is_known and vocab_size < LARGE_VOCABULARY
 
 
 def resolve_attention_documents(recipe: Recipe, model: dict[str, Any]) -> None:

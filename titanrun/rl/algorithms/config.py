@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.fields import numerics, section
-from titanrun.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from titanrun.config.fields import bookkeeping, numerics, section
+from titanrun.config.types import Fraction, NonNegativeFloat, OrAuto, PositiveFloat
 
 Advantage = Literal[
     "group_mean", "group_std", "leave_one_out", "group_ratio", "group_rank", "running_mean"
@@ -48,6 +48,10 @@ class AlgorithmConfig(ComponentConfig):
     like sequence_sum, divided by the longest completion allowed."""
     entropy_coef: NonNegativeFloat = numerics(0.0, examples=[0.001])
     """Weight of the policy's entropy, which is added to the maximized objective."""
+    entropy_metric: OrAuto[bool] = bookkeeping("auto", resume=True, examples=[False])
+    """Whether to log the policy's entropy (rl/entropy), which takes memory for all logits.
+
+    `auto`: if model.vocab_size is below 65,536. With entropy_coef it is logged in any case."""
     kl: DivergenceConfig = section(DivergenceConfig)
 
     @property

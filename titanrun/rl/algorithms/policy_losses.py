@@ -53,6 +53,8 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+# tokens whose next-token distributions are in memory at once, to record the entropy
+ENTROPY_CHUNK_TOKENS = 1024
 # differences of log-probabilities up to this count as equal
 LOGPROB_TOLERANCE = 1e-6
 # metrics recorded as sums over tokens
@@ -133,6 +135,8 @@ class PolicyLoss:
             entropy_BT = compute_token_entropy(scaled_BTV)
             record_metric("rl/entropy", self.masked_sum(entropy_BT, valid_BT), "sum")
             term_BT = term_BT - self.config.entropy_coef * entropy_BT
+        elif self.config.entropy_metric is True:
+            self.record_entropy(scaled_BTV, valid_BT)
         self.record_divergence(difference_BT, valid_BT)
         return (term_BT * batch.extra["weight"]).masked_fill(~valid_BT, 0.0).sum()
 
@@ -146,6 +150,12 @@ class PolicyLoss:
         `average_over_tokens` turns the sums recorded by all passes and ranks into means.
         """
         return values_BT.detach().masked_fill(~valid_BT, 0.0).sum()
+
+    @torch.no_grad()
+    def record_entropy(self, scaled_BTV: Tensor, valid_BT: Tensor) -> None:
+        """Record the mean entropy of the policy at the trained tokens."""
+        entropy_BT = compute_token_entropy(scaled_BTV.detach(), chunk_tokens=ENTROPY_CHUNK_TOKENS)
+        record_metric("rl/entropy", self.masked_sum(entropy_BT, valid_BT), "sum")
 
     def record_advantages(self, term_BT: Tensor, batch: TokenBatch, valid_BT: Tensor) -> None:
         """Record metrics of the policy term and of the advantages of the trained tokens."""
