@@ -97,7 +97,7 @@ def test_one_cycle_is_torchs(anneal: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("share", [0.05, 0.98])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.05, 0.98])
 def test_the_phases_of_a_cycle_may_be_shorter_than_a_step(share: float) -> None:
     theirs = OneCycleLR(optimizer(), max_lr=LR, total_steps=STEPS + 1, pct_start=share)
     ours = OneCycleConfig(total_steps=STEPS + 1, first_step=0, warmup_share=share)
@@ -109,8 +109,9 @@ def test_the_phases_of_a_cycle_may_be_shorter_than_a_step(share: float) -> None:
 def test_a_cycle_may_be_nothing_but_one_of_its_phases() -> None:
     down = OneCycleConfig(total_steps=STEPS, first_step=0, warmup_share=0.0, anneal="linear")
     floor = down.min_lr_factor
+    # the peak is one step before the first
     assert factors(down) == pytest.approx(
-        [1 - (1 - floor) * step / (STEPS - 1) for step in range(STEPS)], abs=1e-12
+        [1 - (1 - floor) * (step + 1) / STEPS for step in range(STEPS)], abs=1e-12
     )
     up = OneCycleConfig(total_steps=STEPS, first_step=0, warmup_share=1.0, anneal="linear")
     start = up.warmup_start_factor
