@@ -59,13 +59,6 @@ def build_array_script(
                 )
             ]
         )
-    if any(run.resolved.run.fault_tolerance.enable for run in runs):
-        raise problem_error(
-            "not-built",
-            "a Slurm array does not start replica groups: each of its tasks is one group",
-            path=("fault_tolerance", "enable"),
-            hint="set it to false, or use titanrun launch for each run",
-        )
     if sweep.config.early_stopping is not None:
         message = "early_stopping is not supported for a Slurm array: no process monitors its runs"
         raise problem_error(
