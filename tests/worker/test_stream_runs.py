@@ -139,6 +139,30 @@ def test_an_index_does_not_go_on_from_a_stream_nor_a_stream_from_an_index(
         assert message in (after.parent / "logs" / "rank-0.log").read_text()
 
 
+@pytest.mark.parametrize("name", ["c4_test", "text"])
+def test_one_lane_without_shuffling_has_the_losses_of_the_index(
+    run: Run, tmp_path: Path, name: str
+) -> None:
+    write_numbered(tmp_path / "texts", [40, 60, 50], suffix=".jsonl")
+    losses = []
+    for is_streamed in (True, False):
+        dataset = {
+            "name": name,
+            "path": str(tmp_path / "texts"),
+            "streaming": is_streamed,
+            "shuffle": False,
+        }
+        resolved = run(
+            f"streamed-{is_streamed}",
+            *settings(f"training.dataset={json.dumps(dataset)}"),
+            *(["training.lanes=1"] if is_streamed else []),
+        )
+        assert main([str(resolved)]) == 0
+        lines = read_metrics(resolved.parent / "metrics.jsonl")
+        losses.append([line["loss"] for line in lines])
+    assert len(losses[0]) == STEPS and losses[0] == losses[1]
+
+
 def test_simulated_ranks_read_their_own_lanes(run: Run, texts: Path) -> None:
     resolved = run(
         "run",

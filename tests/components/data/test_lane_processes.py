@@ -175,3 +175,16 @@ def test_a_process_imports_no_torch_and_ends_with_the_rank(
     assert [process.poll() for process in processes] == [None, None]
     ranks.close()
     assert [process.returncode for process in processes] == [0, 0]
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has batch processes")
+def test_a_process_that_wakes_up_does_not_take_the_core_of_the_rank(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
+) -> None:
+    write_numbered(tmp_path, [60] * 4)
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=1))
+    ranks.next()
+    (process,) = processes_of(ranks)
+    # SCHED_BATCH of sched(7): a thread of it preempts no normal one when it wakes up
+    assert os.sched_getscheduler(process.pid) == os.SCHED_BATCH
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

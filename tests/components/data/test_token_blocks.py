@@ -9,10 +9,13 @@ import xxhash
 
 from tests.components.data.test_token_index import opened, record_of, refuse_to_build, write_old
 from titanrun.components.data import token_file, token_writer
-from titanrun.components.data.config import TextDatasetConfig
+from titanrun.components.data.config import TextDatasetConfig, TokensDatasetConfig
+from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.text_dataset import build_text_dataset
 from titanrun.components.data.token_blocks import hash_blocks
 from titanrun.components.data.token_cache_maintenance import verify_token_cache
+from titanrun.components.data.token_dataset import build_token_dataset
+from titanrun.components.data.token_file_digests import prune_token_files, verify_token_files
 from titanrun.components.data.token_writer import BLOCK_BYTES, BlockHasher
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import ProblemsFound
@@ -191,3 +194,63 @@ def test_blocks_hold_whole_ids() -> None:
     assert all(token_writer.BLOCK_BYTES % size == 0 for size in (2, 4, 8))
     ids = np.arange(BLOCK_BYTES, dtype=np.uint32)
     assert len(hash_blocks(ids)) == 4 * 16
+
+
+@pytest.mark.parametrize("shape", ["stream", "rows", "columns first"])
+def test_a_file_of_the_user_is_checked_by_what_it_was_at_its_first_use(
+    tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of a larger file, no digest of the whole is known
+    monkeypatch.setattr(token_file, "MAX_FULL_READ_BYTES", 2 * token_file.HASH_BLOCK_BYTES)
+    ids = np.random.default_rng(0).integers(0, 999, size=(1024, 1024), dtype=np.uint16)
+    whole = {"stream": ids.ravel(), "rows": ids, "columns first": np.asfortranarray(ids)}[shape]
+    path, cache = tmp_path / "own.npy", tmp_path / "cache"
+    np.save(path, whole)
+
+    def build() -> IndexedDataset:
+        config = TokensDatasetConfig(path=str(path))
+        return build_token_dataset(config, sample_length=1024, cache_folder=cache)
+
+    first = build()
+    assert [first[row].tolist() for row in (0, 700)] == ids[[0, 700]].tolist()
+    # a place that the sample of the whole file does not see
+    block = BLOCK_BYTES // ids.itemsize
+    status, stored = path.stat(), np.load(path, mmap_mode="r+")
+    stored.ravel(order="K")[3 * block + 5] ^= 1
+    stored.flush()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = build()
+    assert again.fingerprint == first.fingerprint
+    changed = 3 * block // 1024
+    if shape != "columns first":
+        assert again[changed - 1].tolist() == ids[changed - 1].tolist()
+    with pytest.raises(ProblemsFound) as error:
+        again[changed]
+    (problem,) = error.value.problems
+    assert (problem.code, problem.path, problem.exit_code) == ("data", ("path",), 3)
+    assert f"holds other tokens than were written, from token {3 * block} on" in problem.message
+    assert problem.hint is not None and problem.hint.startswith("copy the file again")
+    (found,) = verify_token_files(cache)
+    assert found["source"] == str(path) and f"from token {3 * block:,} on" in found["damage"]
+    assert prune_token_files(cache, should_delete_all=False, should_delete=True) == []
+    # written anew: another file, whose digests replace those before
+    np.save(path, whole)
+    os.utime(path, (1, 1))
+    assert build()[changed].tolist() == ids[changed].tolist()
+    assert [one["changed"] for one in verify_token_files(cache)].count([]) == 1
+    (gone,) = prune_token_files(cache, should_delete_all=False, should_delete=True)
+    assert "is missing or has changed" in gone["why"]
+    assert [one["damage"] for one in verify_token_files(cache)] == [None]
+    assert len(prune_token_files(cache, should_delete_all=True, should_delete=True)) == 1
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_keeps_no_digests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.save(tmp_path / "own.npy", np.arange(100, dtype=np.uint16))
+    (tmp_path / "cache").write_text("a file")
+    config = TokensDatasetConfig(path=str(tmp_path / "own.npy"))
+    dataset = build_token_dataset(config, sample_length=10, cache_folder=tmp_path / "cache")
+    assert dataset[9].tolist() == list(range(90, 100))
+    assert "cannot be kept in" in caplog.text

@@ -15,6 +15,7 @@ from titanrun.components.data.dataloader_workers import (
 )
 from titanrun.components.data.indexed_dataset import IndexedDataset, SampleIndex, SampleRequest
 from titanrun.components.data.sample_order import (
+    SampleOrder,
     compute_epoch_order,
     get_epoch_size,
     get_total_size,
@@ -65,7 +66,7 @@ class DistributedDataLoader:
         self.global_batch_size, self._seed, self._shuffles = global_batch_size, seed, shuffle
         self._local_batch_size = global_batch_size // dp_size
         self._local_start, self._position = dp_rank * self._local_batch_size, 0
-        self._orders: dict[int, NDArray[np.integer]] = {}
+        self._orders: dict[int, SampleOrder] = {}
         self._workers = create_dataloader_workers(dataset, self._find_batch_indices, config)
         self._config = config
 
@@ -215,7 +216,7 @@ class DistributedDataLoader:
             )
             start += count
 
-    def _get_epoch_order(self, epoch: int) -> NDArray[np.integer]:
+    def _get_epoch_order(self, epoch: int) -> SampleOrder:
         """Return the order of the samples in an epoch.
 
         Two orders are kept: worker processes read ahead of the epoch in training.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from titanrun.components.data.config import MixtureDatasetConfig
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.mixture_counts import interleave_sources, share_out
-from titanrun.components.data.sample_order import shuffle_order
+from titanrun.components.data.sample_order import SampleOrder, shuffle_order
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import problem_error
 
@@ -89,7 +89,7 @@ class IndexedLanes:
     ) -> None:
         self.dataset, self._size, self._source = dataset, size, source
         self._num_lanes, self._seed = num_lanes, seed
-        self._orders: dict[int, NDArray[np.integer]] = {}
+        self._orders: dict[int, SampleOrder] = {}
 
     def read(self, lane: int, count: int) -> NDArray[np.int64]:
         """Return the sequence of a lane after `count` others."""
@@ -103,7 +103,7 @@ class IndexedLanes:
         with nest_problems(("sources", self._source, "dataset")):
             self.dataset.check()
 
-    def _get_order(self, epoch: int) -> NDArray[np.integer]:
+    def _get_order(self, epoch: int) -> SampleOrder:
         """Return the order of an epoch, as in `MixtureDataset`. Two are kept: lanes differ."""
         if epoch not in self._orders:
             self._orders = {

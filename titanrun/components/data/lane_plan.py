@@ -82,7 +82,7 @@ def assign_files(
     mean size, and what remains when the others are divided evenly. The i-th whole file belongs to
     lane i modulo the number of lanes, as `datasets.distributed.split_dataset_by_node` assigns them.
     """
-    order = shuffle_order(len(sizes), seed=seed, epoch=epoch).tolist()
+    order = shuffle_order(len(sizes), seed=seed, epoch=epoch)[:].tolist()
     if num_lanes == 1:
         # the order of an index, whatever the sizes
         return LaneFiles(tuple(order), ())

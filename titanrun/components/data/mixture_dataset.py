@@ -21,6 +21,7 @@ from titanrun.components.data.mixture_counts import (
 )
 from titanrun.components.data.sample_order import (
     OrderedDataset,
+    SampleOrder,
     get_epoch_size,
     get_total_size,
     shuffle_order,
@@ -61,7 +62,7 @@ class MixtureDataset:
         self._sources, self._num_used, self._counts = tuple(sources), tuple(num_used), counts
         self.epoch_size, self.total_size = counts.epoch_size, counts.total_size
         self._ends = np.cumsum([len(rows) for rows in sources])
-        self._orders: dict[int, tuple[tuple[int, int | None], NDArray[np.integer]]] = {}
+        self._orders: dict[int, tuple[tuple[int, int | None], SampleOrder]] = {}
         self._num_channels = max(len(rows[0]) if rows[0].ndim == 2 else 1 for rows in sources)
         self.max_token_id = max(rows.max_token_id for rows in sources)
         described = [
@@ -92,7 +93,7 @@ class MixtureDataset:
         """Return the indices of the sequences of an epoch, sources in turn without a seed."""
         counts, read_before = self._counts.count_epoch(epoch)
         of_source = interleave_sources(counts)
-        of_source = of_source[shuffle_order(len(of_source), seed=seed, epoch=epoch)]
+        of_source = of_source[shuffle_order(len(of_source), seed=seed, epoch=epoch)[:]]
         order = np.empty(len(of_source), dtype=np.int64)
         for number, (count, start) in enumerate(zip(counts, read_before, strict=True)):
             offset = int(self._ends[number]) - len(self._sources[number])
@@ -111,11 +112,12 @@ class MixtureDataset:
             parts.append(order[max(0, start - first) : end - first].astype(np.int64))
         return np.concatenate(parts)
 
-    def _get_source_order(self, number: int, epoch: int, seed: int | None) -> NDArray[np.integer]:
+    def _get_source_order(self, number: int, epoch: int, seed: int | None) -> SampleOrder:
         """Return the order of a source in one of its epochs. The last one is kept."""
         key = (epoch, seed)
         if number not in self._orders or self._orders[number][0] != key:
             rows = self._sources[number]
+            order: SampleOrder
             if isinstance(rows, OrderedDataset):
                 order = rows.compute_epoch_order(epoch, seed=seed)
             else:

@@ -6,6 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.keyed_order import ROUNDS, KeyedOrder
+
+MAX_SORTED = 2**27
+"""Samples up to which the order is sorted random keys. It is a promise: the order of more samples
+is computed where it is read."""
+SampleOrder = NDArray[np.integer] | KeyedOrder
+"""Permutation of samples, to index with a place or consecutive places."""
 
 
 @runtime_checkable
@@ -34,7 +41,7 @@ def get_total_size(dataset: Any) -> int | None:
     return dataset.total_size if isinstance(dataset, OrderedDataset) else None
 
 
-def compute_epoch_order(dataset: Any, epoch: int, *, seed: int | None) -> NDArray[np.integer]:
+def compute_epoch_order(dataset: Any, epoch: int, *, seed: int | None) -> SampleOrder:
     """Return the indices of the samples of an epoch in the order in which they are read.
 
     Without a seed, they are in the order of the dataset.
@@ -46,19 +53,21 @@ def compute_epoch_order(dataset: Any, epoch: int, *, seed: int | None) -> NDArra
 
 def shuffle_order(
     count: int, *, seed: int | None, epoch: int, key: tuple[int, ...] = ()
-) -> NDArray[np.integer]:
+) -> SampleOrder:
     """Return a permutation of `count` samples that depends on seed, epoch and key.
 
-    Without a seed, it is the identity. Sorts random keys of PCG64: numpy guarantees that its raw
-    numbers never change, which it does not for its shuffle.
+    Without a seed, it is the identity. Random numbers are those of PCG64: numpy guarantees that its
+    raw numbers never change, which it does not for its shuffle.
     """
-    dtype = np.uint32 if count <= 2**32 else np.int64
+    is_sorted = count <= MAX_SORTED
     if seed is None:
-        return np.arange(count, dtype=dtype)
+        return np.arange(count, dtype=np.uint32) if is_sorted else KeyedOrder(count, None)
     sequence = np.random.SeedSequence(seed, spawn_key=(epoch, *key))
-    keys = np.random.PCG64(sequence).random_raw(count)
+    keys = np.random.PCG64(sequence).random_raw(count if is_sorted else ROUNDS)
+    if not is_sorted:
+        return KeyedOrder(count, keys)
     # stable: other kinds order equal keys differently on different CPUs
-    return np.argsort(keys, kind="stable").astype(dtype)
+    return np.argsort(keys, kind="stable").astype(np.uint32)
 
 
 class FirstEpochView:

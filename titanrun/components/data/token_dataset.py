@@ -10,7 +10,9 @@ from titanrun.components.data.config import TokensDatasetConfig
 from titanrun.components.data.file_change_guard import UnchangedFile, find_file_state
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.packed_sequences import PackingOptions, build_packed_dataset
+from titanrun.components.data.token_blocks import VerifiedTokens
 from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
+from titanrun.components.data.token_file_digests import verify_token_file
 from titanrun.components.data.tokenized_documents import open_tokenized_documents
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.pluralize import pluralize
@@ -21,9 +23,14 @@ class TokenArrayDataset:
     """Rows of a 2-D array as sequences."""
 
     def __init__(
-        self, tokens: NDArray[np.integer], *, summary: TokenSummary, file: UnchangedFile
+        self,
+        tokens: NDArray[np.integer],
+        *,
+        verified: VerifiedTokens,
+        summary: TokenSummary,
+        file: UnchangedFile,
     ) -> None:
-        self._tokens = tokens
+        self._tokens, self._verified = tokens, verified
         self._file = file
         self.fingerprint = summary.compute_fingerprint(tokens.shape[1])
         self.max_token_id = summary.max_token_id
@@ -32,6 +39,12 @@ class TokenArrayDataset:
         return len(self._tokens)
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:
+        if self._tokens.flags.c_contiguous:
+            length = self._tokens.shape[1]
+            start = range(len(self))[index] * length
+            return self._verified[start : start + length].astype(np.int64)
+        # a row has ids of all blocks
+        self._verified[0 : len(self._verified)]
         row: NDArray[np.integer] = self._tokens[index]
         return row.astype(np.int64)
 
@@ -49,7 +62,7 @@ def build_token_dataset(
 ) -> IndexedDataset:
     """Build the dataset of the rows of a 2-D array, of the windows of a 1-D one, or of documents.
 
-    The cache is not used, and the tokenizer only to compare it with that of the files.
+    The cache keeps digests of an array, and the tokenizer is compared with that of the files.
 
     Raises:
         ProblemsFound: A data problem if the file does not fit, with a path relative to the
@@ -63,12 +76,13 @@ def build_token_dataset(
     if tokens.ndim == 2:
         check_sample_length(tokens.shape[1], sample_length, config.path)
     summary = summarize_tokens(tokens, source=config.path)
-    file = UnchangedFile(path, state=state, digest=summary.digest)
+    verified = verify_token_file(path, tokens, state=state, cache_folder=cache_folder)
+    file = UnchangedFile(path, state=state, digest=summary.digest, on_change=verified.check_again)
     if tokens.ndim == 1:
         return build_token_chunks(
-            tokens, sample_length=sample_length, summary=summary, source=config.path, file=file
+            verified, sample_length=sample_length, summary=summary, source=config.path, file=file
         )
-    return TokenArrayDataset(tokens, summary=summary, file=file)
+    return TokenArrayDataset(tokens, verified=verified, summary=summary, file=file)
 
 
 def build_document_dataset(

@@ -32,6 +32,7 @@ from titanrun.components.data.token_cache_maintenance import (
     prune_token_cache,
     verify_token_cache,
 )
+from titanrun.components.data.token_file_digests import prune_token_files, verify_token_files
 from titanrun.components.tokenizers.chat_template import load_chat_template
 from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer
@@ -343,18 +344,30 @@ def build_data_summary(
     }
 
 
+def verify_folder(request: DataRequest) -> list[DataRequest]:
+    """Verify every index and token file of a folder."""
+    folder = Path(request["folder"])
+    return verify_token_cache(folder) + verify_token_files(folder)
+
+
+def prune_folder(request: DataRequest) -> list[DataRequest]:
+    """Remove what a folder no longer needs, and return it."""
+    folder, should_delete = Path(request["folder"]), request["yes"]
+    return prune_token_cache(
+        folder,
+        should_delete_all=request["all"],
+        max_unused_days=request["days"],
+        should_delete=should_delete,
+    ) + prune_token_files(folder, should_delete_all=request["all"], should_delete=should_delete)
+
+
 ACTIONS: dict[str, Callable[[DataRequest], Any]] = {
     "build": tokenize_datasets,
     "tokenizer": export_tokenizer,
     "show": show_samples,
     "stats": compute_data_stats,
-    "verify": lambda request: verify_token_cache(Path(request["folder"])),
-    "prune": lambda request: prune_token_cache(
-        Path(request["folder"]),
-        should_delete_all=request["all"],
-        max_unused_days=request["days"],
-        should_delete=request["yes"],
-    ),
+    "verify": verify_folder,
+    "prune": prune_folder,
 }
 
 
