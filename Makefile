@@ -58,8 +58,8 @@ test-slurm: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slurm tests/launch
 
 # kubectl against a server of the test's own: apt-get install -y --no-install-recommends kubernetes-client
-test-kubernetes: $(VENV)/.installed-dev $(KUBERNETES)/.installed
-	PYTHONPATH=$(KUBERNETES) $(BIN)/python -m pytest -m kubernetes tests/launch
+test-kubernetes: $(VENV)/.installed-dev $(KUBERNETES)/.installed $(TORCHFT)/.installed
+	PYTHONPATH=$(CURDIR)/$(KUBERNETES):$(CURDIR)/$(TORCHFT) $(BIN)/python -m pytest -m kubernetes tests/launch
 
 # SkyPilot's own parser, in an environment of its own: 460 MB
 test-skypilot: $(VENV)/.installed-dev $(SKYPILOT)/.installed

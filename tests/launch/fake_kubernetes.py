@@ -1,8 +1,9 @@
 """A Kubernetes API server for the real kubectl, with the Job controller's part: pods are processes.
 
-It knows ConfigMaps, Services, Jobs and Pods of one namespace, as far as kubectl asks for them. A
-Job's pods run the command of their container here; what Kubernetes would do is done to it: `$(...)`
-is replaced, the mounted recipe is a file, and the host name of pod 0 is this machine.
+It knows ConfigMaps, Services, Deployments, Jobs and Pods of one namespace, as far as kubectl asks
+for them. A Deployment is the lighthouse of replica groups: a process that is started again. A Job's
+pods run the command of their container here; what Kubernetes would do is done to it: `$(...)` is
+replaced, the mounted recipe is a file, and the host name of pod 0 is this machine.
 """
 
 import json
@@ -25,8 +26,20 @@ from urllib.parse import parse_qs, urlparse
 from tests.launch.reserved_port import reserve_port
 
 NAMESPACE = "default"
-GROUPS = {"configmaps": "api/v1", "services": "api/v1", "pods": "api/v1", "jobs": "apis/batch/v1"}
-KINDS = {"configmaps": "ConfigMap", "services": "Service", "pods": "Pod", "jobs": "Job"}
+GROUPS = {
+    "configmaps": "api/v1",
+    "services": "api/v1",
+    "pods": "api/v1",
+    "jobs": "apis/batch/v1",
+    "deployments": "apis/apps/v1",
+}
+KINDS = {
+    "configmaps": "ConfigMap",
+    "services": "Service",
+    "pods": "Pod",
+    "jobs": "Job",
+    "deployments": "Deployment",
+}
 INDEX = "batch.kubernetes.io/job-completion-index"
 Object = dict[str, Any]
 # validation is the server's, which this one does not do
@@ -63,6 +76,7 @@ class Cluster:
         default_factory=lambda: {name: {} for name in GROUPS}
     )
     pods: dict[str, PodProcess] = field(default_factory=dict)
+    lighthouses: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     made: int = 0
@@ -77,11 +91,26 @@ class Cluster:
             data["metadata"] |= {"namespace": NAMESPACE, "uid": f"uid-{self.made}"}
             data["metadata"]["creationTimestamp"] = tell_time(self.made)
             self.objects[plural][name] = data
+            if plural == "deployments":
+                self.start_lighthouse(name)
             if plural == "jobs":
                 data["status"] = {"failed": 0, "succeeded": 0, "active": 0}
                 for index in range(data["spec"]["completions"]):
                     self.add_pod(data, index)
             return data
+
+    def start_lighthouse(self, name: str) -> None:
+        """Start the container of a Deployment, at this machine's address and port."""
+        import torchft
+
+        spec = self.objects["deployments"][name]["spec"]["template"]["spec"]
+        program, *words = spec["containers"][0]["command"]
+        words = [word.replace("0.0.0.0:29510", f"127.0.0.1:{self.port}") for word in words]
+        file = Path(torchft.__file__).parents[1] / "bin" / program
+        with (self.folder / f"{name}.log").open("ab") as out:
+            self.lighthouses[name] = subprocess.Popen(
+                [sys.executable, str(file), *words], stdout=out, stderr=out, start_new_session=True
+            )
 
     def add_pod(self, job: Object, index: int) -> None:
         """Start the pod of an index."""
@@ -138,6 +167,11 @@ class Cluster:
         words = [word.replace("$$", "$").replace("/etc/titanrun", str(recipe)) for word in words]
         host = f"{name}-0.{spec.get('subdomain')}:29500"
         words = [word.replace(host, f"127.0.0.1:{self.port}") for word in words]
+        # a Service of the namespace
+        words = [
+            re.sub(r"http://[a-z0-9-]+:29510", f"http://127.0.0.1:{self.port}", word)
+            for word in words
+        ]
         return [sys.executable, "-m", *words]
 
     def watch(self) -> None:
@@ -156,6 +190,9 @@ class Cluster:
                 job = self.objects["jobs"].get(name.rsplit("-", 2)[0])
                 if job is not None and "conditions" not in job["status"]:
                     self.judge(job, pod.data, code)
+            for name, process in list(self.lighthouses.items()):
+                if process.poll() is not None:
+                    self.start_lighthouse(name)
             for job in self.objects["jobs"].values():
                 active = [name for name in self.pods if name.startswith(job["metadata"]["name"])]
                 job["status"]["active"] = len(active)
@@ -197,6 +234,8 @@ class Cluster:
                 self.pods[name].process.send_signal(signal.SIGTERM)
                 return data
             del self.objects[plural][name]
+            if plural == "deployments":
+                self.lighthouses.pop(name).terminate()
             if plural == "jobs":
                 self.stop_pods(name)
                 kept = self.objects["pods"].items()
@@ -227,7 +266,7 @@ class Handler(BaseHTTPRequestHandler):
     def place(self) -> tuple[str, str, str] | None:
         """Plural, name and sub-resource of the path, or None for what is not an object."""
         found = re.fullmatch(
-            rf"/(api/v1|apis/batch/v1)/namespaces/{NAMESPACE}/(\w+)(?:/([\w.-]+))?(?:/(\w+))?",
+            rf"/(api/v1|apis/(?:batch|apps)/v1)/namespaces/{NAMESPACE}/(\w+)(?:/([\w.-]+))?(?:/(\w+))?",
             urlparse(self.path).path,
         )
         if found is None or GROUPS.get(found[2]) != found[1]:
@@ -261,10 +300,12 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api":
             self.answer({"kind": "APIVersions", "versions": ["v1"]})
         elif path == "/apis":
-            version = {"groupVersion": "batch/v1", "version": "v1"}
-            group = {"name": "batch", "versions": [version], "preferredVersion": version}
-            self.answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
-        elif path in ("/api/v1", "/apis/batch/v1"):
+            groups = []
+            for name in ("batch", "apps"):
+                version = {"groupVersion": f"{name}/v1", "version": "v1"}
+                groups.append({"name": name, "versions": [version], "preferredVersion": version})
+            self.answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+        elif path in ("/api/v1", "/apis/batch/v1", "/apis/apps/v1"):
             verbs = ["create", "delete", "get", "list", "patch"]
             listed = [
                 {"name": plural, "singularName": kind.lower(), "namespaced": True, "kind": kind}
@@ -350,6 +391,9 @@ def fake_kubernetes(folder: Path) -> Iterator[tuple[Cluster, dict[str, str]]]:
         finally:
             server.shutdown()
             server.server_close()
+            for process in cluster.lighthouses.values():
+                process.kill()
+                process.wait()
             for pod in cluster.pods.values():
                 os.killpg(pod.process.pid, signal.SIGKILL)
                 pod.process.wait()

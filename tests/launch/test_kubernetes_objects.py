@@ -12,7 +12,9 @@ from pydantic import ValidationError
 
 from titanrun.config.json_patch import apply_patches, parse_patch
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
+from titanrun.launch.kubernetes.group_objects import build_group_objects, build_groups_name
 from titanrun.launch.kubernetes.job_objects import build_job_name, build_objects, format_objects
 from titanrun.launch.kubernetes.kubectl import Kubectl, find_pending_reason, get_exit_codes
 
@@ -50,6 +52,15 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
+GROUPED: dict[str, Any] = {
+    **PLAIN,
+    "nproc_per_node": 8,
+    "gpus_per_node": 8,
+    "volumes": RUNS,
+    "tolerations": ["nvidia.com/gpu:NoSchedule"],
+    "labels": ["team=research"],
+}
+
 
 def objects_of(launch: dict[str, Any], folder: str = "/runs/first") -> list[dict[str, Any]]:
     config = KubernetesLaunchConfig.model_validate(launch)
@@ -57,9 +68,19 @@ def objects_of(launch: dict[str, Any], folder: str = "/runs/first") -> list[dict
     return build_objects(config, name=name, resolved=RESOLVED, folder=PurePosixPath(folder))
 
 
-@pytest.mark.parametrize("name", CASES)
+def group_objects_of(launch: dict[str, Any], **groups: Any) -> list[dict[str, Any]]:
+    config = KubernetesLaunchConfig.model_validate(launch)
+    tolerant = FaultToleranceConfig(enable=True, **groups)
+    name = build_groups_name("first", "/runs/first", tolerant)
+    return build_group_objects(
+        config, tolerant, name=name, resolved=RESOLVED, folder=PurePosixPath("/runs/first")
+    )
+
+
+@pytest.mark.parametrize("name", [*CASES, "replica_groups"])
 def test_the_objects_are_the_committed_ones(name: str) -> None:
-    text = format_objects(objects_of(CASES[name]))
+    objects = group_objects_of(GROUPED) if name == "replica_groups" else objects_of(CASES[name])
+    text = format_objects(objects)
     file = GOLDEN / f"{name}.yaml"
     if os.environ.get("TITANRUN_WRITE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
@@ -90,6 +111,39 @@ def test_objects_refer_to_each_other_and_a_yaml_reader_reads_them(name: str) -> 
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
     endpoint = f"{job['metadata']['name']}-0.{service['metadata']['name']}:29500"
     assert endpoint in " ".join(pod["containers"][0]["command"])
+
+
+def test_replica_groups_are_a_job_each_that_meet_at_one_lighthouse() -> None:
+    times = {"join_timeout_ms": 7000, "heartbeat_timeout_ms": 900, "min_replica_size": 3}
+    objects = group_objects_of(GROUPED, group_size=12, **times)
+    assert [*yaml.safe_load_all(format_objects(objects))] == objects
+    recipe, service, deployment, *jobs = objects
+    assert [item["kind"] for item in objects[:3]] == ["ConfigMap", "Service", "Deployment"]
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    command = template["spec"]["containers"][0]["command"]
+    assert command[:3] == ["torchft_lighthouse", "--bind", "0.0.0.0:29510"]
+    assert command[3:] == [
+        *("--min_replicas", "3", "--join_timeout_ms", "7000", "--heartbeat_timeout_ms", "900")
+    ]
+    assert len(jobs) == 12 and len({job["metadata"]["name"] for job in jobs}) == 12
+    address = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    for group, job in enumerate(jobs):
+        pod = job["spec"]["template"]["spec"]
+        words = pod["containers"][0]["command"]
+        assert f"fault_tolerance.replica_id={group}" in words
+        assert f"fault_tolerance.lighthouse={address}" in words
+        assert job["spec"]["completions"] == 1 and job["spec"]["backoffLimit"] == 3
+        # the lighthouse is not selected, and every pod mounts the one recipe
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        assert not service["spec"]["selector"].items() <= labels.items()
+        assert labels["titanrun.dev/group"] == str(group)
+        assert pod["volumes"][0]["configMap"]["name"] == recipe["metadata"]["name"]
+    names = [item["metadata"]["name"] for item in objects]
+    long = build_groups_name("x" * 90, "/runs/first", FaultToleranceConfig(group_size=12))
+    assert len(names) == len(set(names)) + 1 and len(f"{long}-lighthouse") <= 63
+    assert long.rsplit("-", 1)[1] == names[0].rsplit("-", 1)[1]
 
 
 def find(data: Any, value: Any) -> bool:

@@ -100,6 +100,14 @@ def test_what_another_start_would_meet_again_is_not_started_again(
     assert run_with_restarts(lambda: codes.pop(0), tmp_path, 3) == code
 
 
+@pytest.mark.parametrize("code", [6, 8, 70, 128 + signal.SIGKILL])
+def test_a_hang_a_lost_lighthouse_a_fault_and_a_kill_are_started_again(
+    tmp_path: Path, code: int
+) -> None:
+    codes = [code, 0]
+    assert run_with_restarts(lambda: codes.pop(0), tmp_path, 1) == 0
+
+
 def test_nothing_is_started_again_unless_that_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

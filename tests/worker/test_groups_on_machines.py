@@ -210,8 +210,9 @@ def test_a_lighthouse_that_comes_back_is_found_and_one_that_does_not_is_named(
     lighthouse.kill()
     short = ("fault_tolerance.quorum_timeout_ms=8000", "fault_tolerance.join_timeout_ms=4000")
     lost = start_group(tmp_path / "lost", 0, *short, "launch.max_restarts=0")
-    error = end(lost, 70)
-    assert f"http://{lighthouse.host}:{lighthouse.port}" in error
+    error = end(lost, 8)
+    address = f"http://{lighthouse.host}:{lighthouse.port}"
+    assert f"error[quorum]: no lighthouse of replica groups at {address}" in error
 
 
 def test_each_machine_has_a_group_of_its_own_and_the_same_recipe(

@@ -35,6 +35,7 @@ completion script.
 | 5 | non-finite numbers |
 | 6 | a rank that hangs |
 | 7 | out of memory or disk space |
+| 8 | replica groups without a lighthouse, or too few of them |
 | 70 | an internal error of titanrun |
 | 75 | stopped by a signal after saving: the same command resumes the run |
 | 130, 138, 143 | stopped by a signal without saving, as shells report it |

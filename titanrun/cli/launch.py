@@ -16,6 +16,7 @@ from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.config import SlurmLaunchConfig
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
+from titanrun.launch.kubernetes.group_submission import GroupSubmission
 from titanrun.launch.kubernetes.kubernetes_submission import KubernetesSubmission
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.skypilot.config import SkyPilotLaunchConfig
@@ -122,6 +123,9 @@ def build_submission(resolved: Resolved, options: Namespace) -> Submission | Non
     assert isinstance(config, KubernetesLaunchConfig)
     # a rule requires it to lie in a volume
     folder = PurePosixPath(str(resolved.recipe.dump_folder))
+    groups = resolved.run.fault_tolerance
+    if groups.enable:
+        return GroupSubmission(config, groups, name, resolved.text, folder, allows_code)
     return KubernetesSubmission(config, name, resolved.text, folder, allows_code)
 
 

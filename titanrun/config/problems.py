@@ -36,11 +36,17 @@ ProblemCode = Literal[
     "usage",
     "data",
     "checkpoint",
+    "quorum",
     "internal",
 ]
 
 EXIT_RECIPE = 2
-EXIT_CODES: dict[ProblemCode, int] = {"data": 3, "checkpoint": 4, "internal": 70}
+EXIT_CODES: dict[ProblemCode, int] = {
+    "data": 3,
+    "checkpoint": 4,
+    "quorum": 8,
+    "internal": 70,
+}
 
 DataPath = tuple[str | int, ...]
 

@@ -190,7 +190,7 @@ class ReplicaGroups:
         except (RuntimeError, TimeoutError) as error:
             reason = str(error).splitlines()[0]
             raise problem_error(
-                "internal",
+                "quorum",
                 f"{missing} of replica groups at {self._rank_info.lighthouse}: {reason}",
                 path=("fault_tolerance",),
                 hint=HELP_LIGHTHOUSE if self._config.lighthouse is None else HELP_SHARED_LIGHTHOUSE,

@@ -23,6 +23,7 @@ from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_notification import NOTIFY_VARIABLE
 
 EXIT_HANG = 6
+EXIT_NO_QUORUM = 8
 EXIT_INTERNAL = 70
 FATAL_SIGNALS = {
     signal.SIGKILL,
@@ -105,7 +106,10 @@ def is_restartable(exit_code: int) -> bool:
     A rank hung, died of a signal that nobody sends to end a run, or failed with a possibly
     transient fault.
     """
-    return exit_code in (EXIT_HANG, EXIT_INTERNAL) or exit_code - SHELL_SIGNAL_BASE in FATAL_SIGNALS
+    return (
+        exit_code in (EXIT_HANG, EXIT_NO_QUORUM, EXIT_INTERNAL)
+        or exit_code - SHELL_SIGNAL_BASE in FATAL_SIGNALS
+    )
 
 
 def find_latest_checkpoint_step(run_dir: Path) -> int | None:

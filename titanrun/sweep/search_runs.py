@@ -25,8 +25,8 @@ from titanrun.sweep.sweep_results import SweepRunResult, load_sweep_result
 from titanrun.sweep.validate_points import PlannedRun
 
 MAX_REJECTED = 100
-# a stop signal, a hang, and a kill say nothing about the values: the trial goes on later
-LEFT_OPEN_CODES = (75, 130, 143, 6, 137)
+# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill
+LEFT_OPEN_CODES = (75, 130, 143, 6, 8, 137)
 # how often the study is read for what other processes have recorded
 READ_SECONDS = 1.0
 EXIT_USAGE = 2

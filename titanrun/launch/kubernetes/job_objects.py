@@ -35,13 +35,14 @@ EXIT_PREEMPTED = 75
 LASTING_EXIT_CODES = (2, 3, 4, 5, 7)
 
 
-def build_job_name(run: str, folder: str, nnodes: int) -> str:
+def build_job_name(run: str, folder: str, nnodes: int, *, suffix: str = "") -> str:
     """Build the name of a run's objects: the same for every start in the same run directory.
 
-    Host names of pods are the name, a dash and the index: all of it has at most 63 characters.
+    Host names of pods are the name, a dash and the index: all of it has at most 63 characters, also
+    with `suffix` in between.
     """
     digest = hashlib.sha256(folder.encode()).hexdigest()[:DIGEST]
-    longest = MAX_NAME - len(f"-{nnodes - 1}") - DIGEST - 1
+    longest = MAX_NAME - len(f"{suffix}-{nnodes - 1}") - DIGEST - 1
     words = re.sub(r"[^a-z0-9]+", "-", run.lower())[:longest].strip("-")
     # names of Services begin with a letter
     named = words if words[:1].isalpha() else f"run-{words}".strip("-")[:longest].strip("-")
@@ -67,9 +68,17 @@ def build_objects(
     """
     labels = {"app.kubernetes.io/name": CONTAINER, **parse_labels(config.labels)}
     head = {"name": name, "labels": labels}
-    job = build_job(config, name, labels, folder, allows_code=allows_code)
+    command = build_command(config, name, folder, allows_code=allows_code)
+    job = build_job(config, name, labels, command)
+    recipe = build_config_map(head, resolved)
+    service = [build_service(head)] if config.nnodes > 1 else []
+    return [recipe, *service, patch_job(config, job)]
+
+
+def patch_job(config: KubernetesLaunchConfig, job: Manifest) -> Manifest:
+    """Return the Job with the changes of the recipe."""
     try:
-        patched = apply_patches(job, [parse_patch(line) for line in config.patch])
+        patched: Manifest = apply_patches(job, [parse_patch(line) for line in config.patch])
     except KeyError as error:
         raise problem_error(
             "usage",
@@ -77,8 +86,7 @@ def build_objects(
             path=("launch", "patch"),
             hint="see titanrun launch --dry-run without the patch",
         ) from error
-    recipe = build_config_map(head, resolved)
-    return [recipe, *([build_service(head)] if config.nnodes > 1 else []), patched]
+    return patched
 
 
 def build_config_map(head: Manifest, resolved: str) -> Manifest:
@@ -111,11 +119,19 @@ def build_job(
     config: KubernetesLaunchConfig,
     name: str,
     labels: Mapping[str, str],
-    folder: PurePosixPath,
+    command: Sequence[str],
     *,
-    allows_code: bool,
+    recipe: str | None = None,
 ) -> Manifest:
-    """Build the Job, without its patches."""
+    """Build the Job, without its patches.
+
+    Args:
+        config: The launch section.
+        name: Name of the Job.
+        labels: Labels of Job and pods.
+        command: Words of the container's command.
+        recipe: Name of the ConfigMap with the recipe. None: that of the Job.
+    """
     queue = {} if config.queue is None else {QUEUE_LABEL: config.queue}
     return {
         "apiVersion": "batch/v1",
@@ -131,7 +147,7 @@ def build_job(
             "podFailurePolicy": {"rules": build_failure_rules()},
             "template": {
                 "metadata": {"labels": dict(labels)},
-                "spec": build_pod(config, name, folder, allows_code=allows_code),
+                "spec": build_pod(config, name, command, recipe=recipe or name),
             },
         },
     }
@@ -153,7 +169,7 @@ def build_failure_rules() -> list[Manifest]:
 
 
 def build_pod(
-    config: KubernetesLaunchConfig, name: str, folder: PurePosixPath, *, allows_code: bool
+    config: KubernetesLaunchConfig, name: str, command: Sequence[str], *, recipe: str
 ) -> Manifest:
     """Build the spec of each pod."""
     memory = {"medium": "Memory"}
@@ -163,9 +179,9 @@ def build_pod(
         # podFailurePolicy demands it: the Job makes new pods
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.save_seconds,
-        "containers": [build_container(config, name, folder, allows_code=allows_code)],
+        "containers": [build_container(config, command)],
         "volumes": [
-            {"name": "recipe", "configMap": {"name": name}},
+            {"name": "recipe", "configMap": {"name": recipe}},
             {"name": "shared-memory", "emptyDir": memory},
             *(
                 {"name": f"volume-{at}", "persistentVolumeClaim": {"claimName": volume.claim}}
@@ -183,16 +199,14 @@ def build_pod(
     return {**pod, **{key: value for key, value in optional.items() if value}}
 
 
-def build_container(
-    config: KubernetesLaunchConfig, name: str, folder: PurePosixPath, *, allows_code: bool
-) -> Manifest:
+def build_container(config: KubernetesLaunchConfig, command: Sequence[str]) -> Manifest:
     """Build the container of each pod."""
     # Kubernetes sets the index too, but $(...) in the command is replaced for what is listed here
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
     container: Manifest = {
         "name": CONTAINER,
         "image": config.image,
-        "command": build_command(config, name, folder, allows_code=allows_code),
+        "command": list(command),
         "env": [{"name": INDEX, "valueFrom": index}],
         "volumeMounts": [
             {"name": "recipe", "mountPath": RECIPE_FOLDER},
@@ -213,13 +227,34 @@ def build_command(
     config: KubernetesLaunchConfig, name: str, folder: PurePosixPath, *, allows_code: bool
 ) -> list[str]:
     """Build the words of the container's command."""
-    launch: dict[str, object] = {"name": "local", "nproc_per_node": config.nproc_per_node}
-    if config.nnodes > 1:
-        launch |= {
-            "nnodes": config.nnodes,
-            "rdzv_endpoint": f"{name}-0.{name}:{PORT}",
-            "rdzv_id": name,
-        }
+    if config.nnodes == 1:
+        return build_train_command(config, {}, folder, allows_code=allows_code)
+    meeting = {
+        "nnodes": config.nnodes,
+        "rdzv_endpoint": f"{name}-0.{name}:{PORT}",
+        "rdzv_id": name,
+    }
+    rank = f"launch.node_rank=$({INDEX})"
+    return build_train_command(config, meeting, folder, rank, allows_code=allows_code)
+
+
+def build_train_command(
+    config: KubernetesLaunchConfig,
+    meeting: Mapping[str, object],
+    folder: PurePosixPath,
+    *overrides: str,
+    allows_code: bool,
+) -> list[str]:
+    """Build the words of `titanrun train` in a pod.
+
+    Args:
+        config: The launch section.
+        meeting: What the launch section in the pod has beside the number of its ranks.
+        folder: The run directory in the pods.
+        overrides: Further overrides, in which `$(...)` stands for a variable.
+        allows_code: Whether the user allowed code that the recipe names.
+    """
+    launch = {"name": "local", "nproc_per_node": config.nproc_per_node, **meeting}
     words = [
         CONTAINER,
         "train",
@@ -229,8 +264,7 @@ def build_command(
     ]
     # $(...) stands for a variable, and $$ for a dollar sign
     words = [word.replace("$", "$$") for word in words]
-    rank = [f"launch.node_rank=$({INDEX})"] if config.nnodes > 1 else []
-    return [*words, *rank, *([TRUST_FLAG] if allows_code else [])]
+    return [*words, *overrides, *([TRUST_FLAG] if allows_code else [])]
 
 
 def build_resources(config: KubernetesLaunchConfig) -> Manifest:

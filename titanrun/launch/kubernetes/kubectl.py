@@ -99,35 +99,43 @@ def find_end(job: Object) -> Object | None:
     )
 
 
-def submit_objects(kubectl: Kubectl, name: str, text: str, folder: Path) -> Path:
+def submit_objects(kubectl: Kubectl, jobs: Sequence[str], text: str, folder: Path) -> Path:
     """Submit the objects of a run, and return the file that holds them.
 
-    A Job of this name that is over is deleted first. Raises ProblemsFound if one is not over.
+    Jobs of these names that are over are deleted first. Raises ProblemsFound if one is not over.
     """
-    before = kubectl.find_job(name)
-    if before is not None and find_end(before) is None:
-        raise problem_error(
-            "conflict",
-            f"job '{name}' is already training this run: {describe_state(before)}",
-            path=("launch",),
-            hint=f"wait for it, or delete it: kubectl delete job {name}",
-        )
+    before = {name: kubectl.find_job(name) for name in jobs}
+    for name, job in before.items():
+        if job is not None and find_end(job) is None:
+            raise problem_error(
+                "conflict",
+                f"job '{name}' is already training this run: {describe_state(job)}",
+                path=("launch",),
+                hint=f"wait for it, or delete it: kubectl delete job {' '.join(jobs)}",
+            )
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / MANIFEST
     file.write_text(text, encoding="utf-8")
-    if before is not None:
-        kubectl.run("delete", "job", name, "--ignore-not-found")
+    for name, job in before.items():
+        if job is not None:
+            kubectl.run("delete", "job", name, "--ignore-not-found")
     kubectl.run("apply", "--filename", str(file))
-    job = kubectl.find_job(name) or {}
-    metadata = job.get("metadata", {})
-    record = {
+    records = [build_job_record(kubectl, name) for name in jobs]
+    # the first has what there is of a run with one Job
+    others = {"groups": records} if len(records) > 1 else {}
+    write_indented_json(folder / JOB_FILE, {**records[0], **others})
+    return file
+
+
+def build_job_record(kubectl: Kubectl, name: str) -> dict[str, Any]:
+    """Build what `launch/job.json` keeps of a submitted Job."""
+    metadata = (kubectl.find_job(name) or {}).get("metadata", {})
+    return {
         "name": name,
         "namespace": metadata.get("namespace"),
         "context": kubectl.config.context,
         "uid": metadata.get("uid"),
     }
-    write_indented_json(folder / JOB_FILE, record)
-    return file
 
 
 def describe_state(job: Object) -> str:
@@ -185,60 +193,70 @@ class JobFollower:
         name: Name of the Job.
         print_line: Prints a line for the user.
         poll_seconds: How often the state is read.
+        shows_log: Whether the log is forwarded.
     """
 
     kubectl: Kubectl
     name: str
     print_line: PrintLine
     poll_seconds: float = POLL_SECONDS
+    shows_log: bool = True
+    _shown: str = ""
+    _pods: list[Object] = field(default_factory=list)
     _logged: set[str] = field(default_factory=set)
     _log: "subprocess.Popen[bytes] | None" = None
     _failures: int = 0
 
     def follow(self) -> int:
         """Wait for the end of the Job and return the exit code of the run."""
-        shown = ""
-        pods: list[Object] = []
         try:
-            while True:
-                job, pods = self._read(pods)
-                if job is None:
-                    time.sleep(self.poll_seconds)
-                    continue
-                said = find_pending_reason(pods) or describe_state(job)
-                if said != shown:
-                    shown = said
-                    self.print_line(f"job {self.name}: {said}")
-                self._forward_logs(pods)
-                if find_end(job) is not None:
-                    self._wait_for_log()
-                    return self._report_end(job, pods)
+            while (code := self.look()) is None:
                 time.sleep(self.poll_seconds)
+            return code
         finally:
-            if self._log is not None:
-                self._log.terminate()
-                self._log.wait()
+            self.close()
 
-    def _read(self, before: list[Object]) -> tuple[Object | None, list[Object]]:
-        """Return the Job and its pods, or None while the API server does not answer."""
+    def look(self) -> int | None:
+        """Report what is new, and return the exit code of the run if the Job is over."""
+        job = self._read()
+        if job is None:
+            return None
+        said = find_pending_reason(self._pods) or describe_state(job)
+        if said != self._shown:
+            self._shown = said
+            self.print_line(f"job {self.name}: {said}")
+        self._forward_logs(self._pods)
+        if find_end(job) is None:
+            return None
+        self._wait_for_log()
+        return self._report_end(job, self._pods)
+
+    def close(self) -> None:
+        """End what forwards the log."""
+        if self._log is not None:
+            self._log.terminate()
+            self._log.wait()
+
+    def _read(self) -> Object | None:
+        """Return the Job, and read its pods, or return None while the server does not answer."""
         try:
             job = self.kubectl.find_job(self.name)
-            pods = self.kubectl.list_pods(self.name)
+            self._pods = self.kubectl.list_pods(self.name)
         except ProblemsFound:
             self._failures += 1
             if self._failures >= MAX_STATE_FAILURES:
                 raise
-            return None, before
+            return None
         self._failures = 0
         if job is None:
             raise problem_error(
                 "usage", f"job '{self.name}' was deleted", path=("launch",), hint="submit it again"
             )
-        return job, pods
+        return job
 
     def _forward_logs(self, pods: Sequence[Object]) -> None:
         """Forward the log of each pod of index 0 once, one after another."""
-        if self._log is not None and self._log.poll() is None:
+        if not self.shows_log or (self._log is not None and self._log.poll() is None):
             return
         for pod in pods:
             about = pod["metadata"]

@@ -59,7 +59,7 @@ class KubernetesSubmission:
     def submit(self) -> str:
         """Submit the objects."""
         kubectl = Kubectl(self.config)
-        file = submit_objects(kubectl, self.name, self.text, Path(FOLDER) / self.name)
+        file = submit_objects(kubectl, [self.name], self.text, Path(FOLDER) / self.name)
         return f"job {self.name} trains {self.folder} in the pods; manifest: {file}"
 
     def follow(self, print_line: PrintLine) -> int:

@@ -178,6 +178,10 @@ PROBLEM_CODES: dict[ProblemCode, CodeDocumentation] = {
         "a checkpoint or a folder of weights is damaged, incomplete, or does not fit the model",
         "resume from an earlier checkpoint, or change section model to match the checkpoint",
     ),
+    "quorum": CodeDocumentation(
+        "a replica group found no lighthouse, or too few other groups for a step, in time",
+        "start the lighthouse or the missing groups again; the same command resumes the run",
+    ),
     "internal": CodeDocumentation(
         "titanrun itself failed: this is a bug, not an error in your recipe",
         "report it with the file that the message names and the output of titanrun doctor",

@@ -10,6 +10,7 @@ from titanrun.config.types import AUTO
 from titanrun.distributed.fault_tolerance_config import LIGHTHOUSE_EXAMPLE
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
 from titanrun.recipe.rules.streams import iter_streams
@@ -19,6 +20,7 @@ GROUP_SIZE: DataPath = ("fault_tolerance", "group_size")
 LIGHTHOUSE: DataPath = ("fault_tolerance", "lighthouse")
 REPLICA_ID: DataPath = ("fault_tolerance", "replica_id")
 BATCH: DataPath = ("training", "global_batch_size")
+GROUP_LAUNCHES = (LocalLaunchConfig, KubernetesLaunchConfig)
 LOSSES = (CrossEntropyConfig, ChunkedCrossEntropyConfig)
 
 # settings that replica groups are not built for, whether a recipe has them, and what to set instead
@@ -118,26 +120,27 @@ def replica_groups_are_built_for_it(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("replica-groups-are-on-one-machine")
 def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
-    """Require launch: local with replica groups, and each group on one machine.
+    """Require each replica group on one machine, and a launch that starts groups.
 
     The launcher of a machine starts its groups and what has failed: all of the run with their
-    lighthouse, or with fault_tolerance.replica_id one.
+    lighthouse, or with fault_tolerance.replica_id one. On Kubernetes each group is a Job.
     """
     if not run.fault_tolerance.enable:
         return
-    if not isinstance(run.launch, LocalLaunchConfig):
+    if not isinstance(run.launch, GROUP_LAUNCHES):
         yield RuleViolation(
             f"launch {run.launch.name} does not start replica groups",
             (("launch", "name"), ENABLE),
-            hint="use launch: local, on several machines with fault_tolerance.replica_id, or set "
-            "fault_tolerance.enable: false",
+            hint="use launch: kubernetes, or launch: local, on several machines with "
+            "fault_tolerance.replica_id, or set fault_tolerance.enable: false",
             code="not-built",
         )
-    elif run.launch.nnodes > 1:
+    elif run.launch.num_nodes > 1:
         yield RuleViolation(
-            f"a replica group is on one machine, but launch.nnodes is {run.launch.nnodes}",
+            f"a replica group is on one machine, but launch.nnodes is {run.launch.num_nodes}",
             (("launch", "nnodes"), ENABLE),
-            hint="set launch.nnodes: 1; several machines have a group each with "
+            hint="set launch.nnodes: 1; launch: kubernetes has a pod for each group, "
+            "and with launch: local several machines have a group each with "
             "fault_tolerance.replica_id",
             code="not-built",
         )
@@ -151,7 +154,8 @@ def replica_groups_meet_at_a_lighthouse(run: Recipe) -> Iterator[RuleViolation]:
     (lighthouse). Without both, one command starts all groups on this machine, and a lighthouse.
     """
     config = run.fault_tolerance
-    if not config.enable or (config.replica_id is None) == (config.lighthouse is None):
+    is_paired = (config.replica_id is None) == (config.lighthouse is None)
+    if not config.enable or run.launch.is_submitted or is_paired:
         return
     if config.lighthouse is None:
         yield RuleViolation(
@@ -166,6 +170,25 @@ def replica_groups_meet_at_a_lighthouse(run: Recipe) -> Iterator[RuleViolation]:
             (LIGHTHOUSE, REPLICA_ID),
             hint="set fault_tolerance.replica_id, from 0, or remove lighthouse",
         )
+
+
+@rule("submitted-replica-groups-are-numbered")
+def submitted_replica_groups_are_numbered(run: Recipe) -> Iterator[RuleViolation]:
+    """Reject a number or a lighthouse of replica groups that a job starts.
+
+    On Kubernetes titanrun launch starts all groups and a lighthouse, and tells each group both.
+    """
+    config = run.fault_tolerance
+    if not config.enable or not run.launch.is_submitted:
+        return
+    for path, value in ((REPLICA_ID, config.replica_id), (LIGHTHOUSE, config.lighthouse)):
+        if value is not None:
+            yield RuleViolation(
+                f"launch {run.launch.name} starts all replica groups and their lighthouse, but "
+                f"{format_path(path)} is {value}",
+                (path, ("launch", "name")),
+                hint="remove it",
+            )
 
 
 @rule("replica-groups-need-checkpoints")
@@ -233,7 +256,7 @@ def replica_groups_trust_this_machine(run: Recipe) -> Iterator[RuleViolation]:
     config = run.fault_tolerance
     if not config.enable:
         return
-    if config.lighthouse is None:
+    if config.lighthouse is None and not run.launch.is_submitted:
         where, who = "on 127.0.0.1", "every user of this machine"
         hint = "train where you trust all users; see SECURITY.md"
     else:
