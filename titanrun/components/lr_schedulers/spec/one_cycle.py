@@ -22,8 +22,8 @@ class OneCycleSchedule:
             config.min_lr_factor,
             config.first_step,
         )
-        # torch's phases: the peak is one step before the share, for a short share before step 0; the
-        # end is at the last step
+        # torch's phases: the peak is one step before the share, which may be before step 0; the end
+        # is at the last step
         steps = config.total_steps + 2 * config.first_step
         self.peak_step = config.warmup_share * steps - 1
         self.end_step = steps - 1
