@@ -3,9 +3,10 @@
 It is pure: the same recipe is the same run everywhere.
 """
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.data.chat_config import TinyChatDatasetConfig
 from titanrun.components.data.config import DatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.components.data.replies_config import TinyPairsConfig
@@ -34,6 +35,7 @@ MAX_WARMUP_STEPS = 200
 MAX_AUTO_LANES = 64
 STREAM_WORKERS = 2
 WARMUP_DIVISOR = 10
+PRETRAIN = "pretrain"
 
 
 def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     data["model"] = resolve_model_sizes(recipe.model, seq_len=recipe.training.seq_len)
     resolve_attention_documents(recipe, data["model"])
     data["tokenizer"] = resolve_tokenizer(recipe, data["tokenizer"])
+    data["checkpoint"] |= resolve_initial_load(recipe)
     data["training"] |= resolve_batch_sizes(recipe, ranks)
     if recipe.training.lanes == AUTO:
         data["training"]["lanes"] = find_num_lanes(
@@ -123,6 +126,31 @@ def resolve_tokenizer_path(recipe: Recipe, written: Any) -> Any:
             hint="set one of them, or tokenizer.name: tiny for a trial",
         )
     return {**written, "path": recipe.model.hf_assets_path}
+
+
+def resolve_initial_load(recipe: Recipe) -> dict[str, Any]:
+    """Return where the initial weights come from, if that is not written.
+
+    A model that is not pretrained starts from the weights in its folder, if there are any.
+    """
+    section, assets = recipe.checkpoint, recipe.model.hf_assets_path
+    if section.initial_load_path != AUTO:
+        return {}
+    starts_there = (
+        recipe.kind != PRETRAIN
+        and assets is not None
+        and section.initial_load_model_only
+        and "initial_load_in_hf" not in section.model_fields_set
+        and has_weights(assets)
+    )
+    if not starts_there:
+        return {"initial_load_path": None}
+    return {"initial_load_path": assets, "initial_load_in_hf": True}
+
+
+def has_weights(folder: str) -> bool:
+    """Return whether a folder of this machine has weights of Hugging Face's format."""
+    return not is_storage_path(folder) and any(Path(folder).glob("*.safetensors"))
 
 
 def resolve_batch_sizes(recipe: Recipe, ranks: int | None) -> dict[str, Any]:
