@@ -101,10 +101,10 @@ def download_into_cache(options: Namespace, parts: list[str]) -> int:
     from titanrun.cli.hub_models import fetch_model, list_recipe_models
 
     if Path(options.repository).suffix in FORMATS:
-        models = list_recipe_models(options.repository, [])
-        for model in models:
-            fetch_model(model, options, parts=parts)
-        if not models:
+        named = list_recipe_models(options.repository, [])
+        for each in named:
+            fetch_model(each, options, parts=parts)
+        if not named:
             print_note(options, f"{options.repository} names no model as hub:OWNER/NAME")
         print_next(options, "train", options.repository)
         return 0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from titanrun.cli.download import (
     FILE_PATTERNS,
-    RECORD_FILE,
     fetch_commit,
     fetch_model_files,
     record_files,
@@ -18,6 +17,9 @@ from titanrun.config.tree import Node
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.resolving.hub_models import (
     COMMIT,
+    CONFIG,
+    RECORD_FILE,
+    TOKENIZER,
     WEIGHTS,
     HubModel,
     find_model_folder,
@@ -28,7 +30,8 @@ from titanrun.recipe.resolving.hub_models import (
 from titanrun.recipe.resolving.multi_stage import StageRequiredError
 from titanrun.recipe.resolving.read_recipe import read_tree
 
-CONFIG_ONLY = ("config",)
+CONFIG_ONLY = (CONFIG,)
+WITHOUT_WEIGHTS = (TOKENIZER, CONFIG)
 ALL_PARTS = tuple(FILE_PATTERNS)
 
 

@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
-from titanrun.cli.hub_models import CONFIG_ONLY, fetch_model
+from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
 from titanrun.config.problems import problem_error
@@ -16,7 +16,7 @@ from titanrun.recipe.reference.finetuning_template import (
     open_model_folder,
 )
 from titanrun.recipe.reference.recipe_template import build_recipe_template
-from titanrun.recipe.resolving.hub_models import find_model_folder, parse_hub_model
+from titanrun.recipe.resolving.hub_models import TOKENIZER, find_model_folder, parse_hub_model
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
@@ -106,9 +106,9 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
 
 
 def open_named_model(options: Namespace) -> Path:
-    """Return the folder of --model; of a model on the Hub only config.json is fetched."""
+    """Return the folder of --model; of a model on the Hub only the weights are not fetched."""
     model = parse_hub_model(options.model)
     if model is None:
         return open_model_folder(options.model)
-    known = find_model_folder(model, get_environment())
-    return known or fetch_model(model, options, parts=CONFIG_ONLY)
+    known = find_model_folder(model, get_environment(), part=TOKENIZER)
+    return known or fetch_model(model, options, parts=WITHOUT_WEIGHTS)

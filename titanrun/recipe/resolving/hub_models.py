@@ -20,7 +20,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 CACHED_FOLDER = re.compile(r"/hub/(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/(?P<commit>[0-9a-f]{40})$")
 RECORD_FILE = "download.json"
 """Written after the last file of a download, with the parts that were asked for."""
-WEIGHTS = "weights"
+CONFIG, TOKENIZER, WEIGHTS = "config", "tokenizer", "weights"
 TEACHER: DataPath = ("loss", "teacher")
 MODEL_FIELDS: tuple[DataPath, ...] = (("model", "hf_assets_path"), ("tokenizer", "path"), TEACHER)
 
@@ -73,7 +73,7 @@ def get_reference_file(model: HubModel, environment: Mapping[str, str]) -> Path:
 
 
 def find_model_folder(
-    model: HubModel, environment: Mapping[str, str], *, part: str = "config"
+    model: HubModel, environment: Mapping[str, str], *, part: str = CONFIG
 ) -> Path | None:
     """Return the folder with that part of the model's files, None if it was not fetched."""
     commit = model.revision
@@ -123,11 +123,14 @@ def iter_hub_models(tree: Node) -> Iterator[HubModel]:
                 yield HubModel(found["repository"], found["revision"] or "main")
 
 
-def replace_hub_names(tree: Node, environment: Mapping[str, str]) -> tuple[Node, list[Problem]]:
+def replace_hub_names(
+    tree: Node, environment: Mapping[str, str], *, needs_tokenizer: bool = False
+) -> tuple[Node, list[Problem]]:
     """Return the tree with the folder of each model that was fetched, and problems of the others.
 
     A rule reports a teacher that was not fetched.
     """
+    part = TOKENIZER if needs_tokenizer else CONFIG
     problems: list[Problem] = []
     for path in MODEL_FIELDS:
         node = find_node(tree, path)
@@ -137,7 +140,7 @@ def replace_hub_names(tree: Node, environment: Mapping[str, str]) -> tuple[Node,
             continue
         found = HUB_NAME.fullmatch(node.value)
         model = found and HubModel(found["repository"], found["revision"] or "main")
-        folder = model and find_model_folder(model, environment)
+        folder = model and find_model_folder(model, environment, part=part)
         if folder is not None:
             tree = replace_text(tree, path, str(folder))
         elif path != TEACHER:
@@ -152,7 +155,7 @@ def build_missing_problem(node: Node, path: DataPath, model: HubModel | None) ->
         message = f"'{text}' is not a model on the Hub"
         hint = "write hub:OWNER/NAME or hub:OWNER/NAME@REVISION"
         return Problem("file", message, path, node.origin, hint=hint)
-    message = f"{text} has not been downloaded, so that its sizes are unknown"
+    message = f"{text} has not been downloaded"
     hint = f"titanrun download {text}; titanrun train does it, too"
     return Problem("file", message, path, node.origin, hint=hint, got=model.text)
 

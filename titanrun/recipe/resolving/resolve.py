@@ -135,7 +135,9 @@ def resolve_recipe(
     """
     reading = read_tree(file, overrides, environment)
     case = ResolveOptions(reading.file, should_check_inputs, ranks, machine_ranks)
-    tree, missing = replace_hub_names(reading.tree, environment)
+    tree, missing = replace_hub_names(
+        reading.tree, environment, needs_tokenizer=should_check_inputs
+    )
     reading = replace(reading, tree=tree)
     problems = [*find_checksum_problems(case.file, tree), *reading.warnings]
     if missing:
