@@ -47,6 +47,7 @@ def test_the_palette_finds_pages_recipes_and_runs(watched: Watched, three_runs: 
     watched.check_axe()
     page.keyboard.press("Enter")
     wait_until(page, "document.documentElement.dataset.theme === 'dark'")
+    page.wait_for_selector("dialog", state="detached")
     page.keyboard.press("Control+k")
     page.keyboard.type("nothing has this name")
     page.wait_for_selector("text=Nothing has this name")

@@ -133,11 +133,14 @@ def build_action_routes(parts: UiParts) -> list[Route]:
     def tag(data: Mapping[str, Any]) -> Any:
         folder = catalog.find(get_text(data, "run"))
         add, remove = get_words(data, "add"), get_words(data, "remove")
-        return {"tags": change_tags(folder, add=add, remove=remove)}
+        tags = change_tags(folder, add=add, remove=remove)
+        catalog.forget()
+        return {"tags": tags}
 
     def archive(data: Mapping[str, Any]) -> Any:
         folders = [catalog.find(run_id) for run_id in get_words(data, "runs")]
         moved = archive_run_folders(folders, is_restored=data.get("restore") is True)
+        catalog.forget()
         return {"runs": [str(folder.relative_to(catalog.folder)) for folder in moved]}
 
     def allow_plugins(data: Mapping[str, Any]) -> Any:
