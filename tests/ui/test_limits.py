@@ -1,11 +1,13 @@
 """What one page may take of the server, and what the server leaves behind."""
 
+import asyncio
 import http.client
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -78,6 +80,31 @@ def test_an_examination_that_takes_too_long_is_given_up() -> None:
         slow = client.post("/api/slow", json={})
         assert (slow.status_code, slow.json()["error"]["code"]) == (429, "busy")
         assert client.post("/api/quick", json={"a": 1}).json() == {"a": 1}
+
+
+def test_an_answer_that_nobody_waits_for_is_given_up() -> None:
+    from starlette.types import Message
+
+    from titanrun.ui.json_routes import get_route
+
+    end = threading.Event()
+    route = get_route("/slow", lambda _: end.wait(60))
+    sent: list[Message] = []
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/api/slow", "query_string": b""}
+        await route.app({**scope, "headers": []}, leave, send)
+        assert not end.is_set()
+        end.set()
+
+    asyncio.run(ask())
+    assert [one.get("status") for one in sent] == [499, None]
 
 
 def test_the_first_event_names_the_build_of_the_page(ui: UiProcess, connections: ExitStack) -> None:
