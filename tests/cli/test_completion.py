@@ -14,7 +14,7 @@ from titanrun.config.tree import format_path
 from titanrun.recipe.reference.schema_topics import find_field_locations, list_explainable_paths
 
 ROOT = Path(__file__).parents[2]
-OPTION = re.compile(r"^  (?:-\w(?: \w+)?, )?(--[a-z-]+)(?: (\{[^}]*\}|\w+))?", re.MULTILINE)
+OPTION = re.compile(r"^  (?:-\w(?: \w+)?, )?(--[a-z-]+)(?: \[?(\{[^}]*\}|\w+))?", re.MULTILINE)
 
 
 def help_of(command: str) -> str:

@@ -31,7 +31,10 @@ def test_the_recipe_goes_to_stdout_and_the_report_to_stderr(titanrun: Run, tmp_p
     )
     (tmp_path / "mine.yaml").write_text(done.stdout, encoding="utf-8")
     validated = titanrun("validate", "mine.yaml", "--strict")
-    assert (validated.returncode, validated.stderr) == (0, "mine.yaml: ok\n")
+    assert (validated.returncode, validated.stderr) == (
+        0,
+        "mine.yaml: ok\nnext: titanrun train mine.yaml\n",
+    )
 
 
 def test_output_names_a_new_file_that_an_editor_understands(titanrun: Run, tmp_path: Path) -> None:

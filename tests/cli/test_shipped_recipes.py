@@ -46,7 +46,11 @@ def test_cat_prints_a_shipped_recipe_as_it_is(tmp_path: Path) -> None:
 
 def test_init_writes_a_recipe_that_validates_and_never_overwrites(tmp_path: Path) -> None:
     done = titanrun("init", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "recipe.yaml\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "recipe.yaml\n",
+        "next: titanrun train recipe.yaml\n",
+    )
     text = (tmp_path / "recipe.yaml").read_text(encoding="utf-8")
     schema = re.match(r"# yaml-language-server: \$schema=(.*)\n", text)
     assert schema is not None

@@ -8,7 +8,11 @@ import pytest
 from tests.distributed.ranks import train
 from titanrun.components.checkpoints.spec.manifest import Manifest, list_step_folders, read_manifest
 
-SAVING = ("checkpoint={enable: true, interval: 2}", "model.n_layers=2", "validation.enable=false")
+SAVING = (
+    "checkpoint={enable: true, interval: 2, keep_latest_k: 0}",
+    "model.n_layers=2",
+    "validation.enable=false",
+)
 
 
 def manifests(folder: Path) -> dict[int, Manifest]:

@@ -330,7 +330,7 @@ def run(cases: list[Mutant], folder: Path) -> dict[str, int]:
 
 def test_a_changed_recipe_is_refused_at_its_place_or_means_what_it_says(tmp_path: Path) -> None:
     counts = run(Random(0).sample(list(mutants()), 600), tmp_path)
-    assert min(counts.values()) > 20
+    assert min(counts.values()) > 10
 
 
 @pytest.mark.slow

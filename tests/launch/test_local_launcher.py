@@ -67,7 +67,7 @@ def test_a_run_is_started_again_as_often_as_its_recipe_says(
 ) -> None:
     starts: list[int] = []
 
-    def die(resolved: Path, processes: int) -> int:
+    def die(resolved: Path, processes: int, **_: object) -> int:
         starts.append(processes)
         return 128 + signal.SIGKILL
 

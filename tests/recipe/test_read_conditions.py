@@ -13,7 +13,9 @@ from titanrun.recipe.rules.no_effect import (
 )
 from titanrun.recipe.rules.registry import RULES
 
-RECIPE = str(Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml")
+RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPE = str(RECIPES / "llama3_debug.yaml")
+RL_RECIPE = str(RECIPES / "rl" / "char_share.yaml")
 
 
 def declared() -> list[ReadWhen]:
@@ -38,10 +40,12 @@ def test_every_rule_id_is_declared_by_a_field_and_documented() -> None:
 
 def test_facts_and_switches_exist() -> None:
     run = resolve_recipe(RECIPE).run
+    rl = resolve_recipe(RL_RECIPE).run
     assert {condition.fact for condition in declared() if condition.fact} == set(FACTS)
     for condition in declared():
         if condition.switch and not condition.switch.startswith("."):
-            get_switch_value(condition.switch, run, run)
+            owner = rl if condition.switch.startswith("rl.") else run
+            get_switch_value(condition.switch, owner, owner)
 
 
 def test_the_first_condition_that_fails_is_reported() -> None:

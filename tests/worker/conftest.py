@@ -31,7 +31,7 @@ training:
   mixed_precision_param: float32
   data_cache: null
 metrics: {log_freq: 1}
-checkpoint: {enable: true, interval: 100}
+checkpoint: {enable: true, interval: 100, keep_latest_k: 0}
 """
 
 

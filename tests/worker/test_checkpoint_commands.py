@@ -210,7 +210,8 @@ def test_an_export_needs_nothing_but_the_checkpoint(
     done = titanrun(
         "checkpoint", "export", str(moved), str(tmp_path / "weights.pt"), "--format", "torch"
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'weights.pt'}\n", "")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'weights.pt'}\n")
+    assert done.stderr == f"next: titanrun serve {moved}\n"
     asked = {
         "checkpoint": str(moved),
         "out": str(tmp_path / "weights"),

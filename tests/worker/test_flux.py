@@ -47,7 +47,7 @@ training: {dataset: {name: tiny_images, image_size: 32}, local_batch_size: 4, se
            mixed_precision_param: float32}
 metrics: {log_freq: 1}
 validation: {enable: true, freq: 4}
-checkpoint: {enable: true, interval: 100}
+checkpoint: {enable: true, interval: 100, keep_latest_k: 0}
 """
 
 

@@ -84,7 +84,8 @@ def test_a_stop_while_the_worker_starts_is_a_clean_end(run: Run, number: signal.
     done = start_with(number, resolved)
     assert (done.returncode, done.stderr) == (
         75,
-        f"stopped by {number.name} before the first step\n",
+        f"stopped by {number.name} before the first step\n"
+        f"next: titanrun resume {resolved.parent}\n",
     )
     status = json.loads((resolved.parent / "status.json").read_text())
     assert (status["state"], status["step"], status["exit_code"]) == ("preempted", 0, 75)

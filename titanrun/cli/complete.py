@@ -143,6 +143,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             "--x": ("step", "tokens", "time"),
             "--smooth": None,
             "--log": ("x", "y"),
+            "--align": ("step", "tokens", "lineage"),
             **make_flags("--seeds"),
             "--out": "files",
         },
@@ -158,7 +159,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"),
             **TRUST_OPTION,
             "--stdin-name": "files",
-            **make_flags("--json"),
+            **make_flags("--search", "--json"),
         },
     ),
     "validate": CommandSyntax(

@@ -20,7 +20,7 @@ training:
   dataset: tiny
   steps: 4
   global_batch_size: auto
-checkpoint: {enable: true, interval: 10m}
+checkpoint: {interval: 10m}
 converters: [float8_linear]
 """
 OTHER = RECIPE.replace("adamw", "{name: sgd, lr: 2.0e-3}").replace("steps: 4", "steps: 8")

@@ -52,6 +52,7 @@ def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[Layou
         DEVICES["h100"],
         has_fixed_batch=resolved.recipe.training.global_batch_size != "auto",
         is_allowed=is_allowed,
+        has_auto_chunks=getattr(resolved.recipe.loss, "num_chunks", None) == "auto",
     )
     return resolved, search_layouts(asked)
 
@@ -77,6 +78,7 @@ def test_what_is_proposed_resolves_and_fits_with_a_tenth_to_spare(
         # the recipe with these overrides is the layout that was estimated
         assert run.parallelism == proposal.layout.run.parallelism
         assert run.training == proposal.layout.run.training
+        assert run.loss == proposal.layout.run.loss
         assert run.activation_checkpoint.name == proposal.layout.run.activation_checkpoint.name
         assert run.training.global_batch_size == before.run.training.global_batch_size
         assert proposal.layout.parallel_dims.world_size == ranks
@@ -108,7 +110,7 @@ def test_each_setting_saves_what_the_plan_with_it_needs_less() -> None:
         return PlanLayout(run, ParallelDims(), sizes[0], sizes[1:-1], sizes[-1])
 
     device = DEVICES["h100"]
-    base = lay_out("training.local_batch_size=4")
+    base = lay_out("training.local_batch_size=4", "loss=cross_entropy")
     need = sum_bytes(estimate_memory(base, device))
     found = {each.setting: each.bytes for each in find_memory_savings(base, device)}
     expected = {
@@ -120,7 +122,8 @@ def test_each_setting_saves_what_the_plan_with_it_needs_less() -> None:
     assert set(expected) <= set(found)
     for setting, override in expected.items():
         batch = [] if "batch" in setting else ["training.local_batch_size=4"]
-        other = lay_out("training.global_batch_size=4", *batch, override)
+        loss = [] if "loss" in setting else ["loss=cross_entropy"]
+        other = lay_out("training.global_batch_size=4", *batch, *loss, override)
         assert found[setting] == need - sum_bytes(estimate_memory(other, device)), setting
     data = plan_to_dict(base, device)
     assert [each["setting"] for each in data["savings"]] == list(found)

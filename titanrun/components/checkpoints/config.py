@@ -5,7 +5,7 @@ from typing import Literal
 from titanrun.components.checkpoints.spec.storage_path import CheckpointFolder, LocalOrStoragePath
 from titanrun.config.base import Config
 from titanrun.config.fields import ReadWhen, bookkeeping, numerics, performance
-from titanrun.config.types import NonNegativeInt, PositiveInt, Text
+from titanrun.config.types import NonNegativeInt, OrAuto, PositiveInt, Text
 from titanrun.config.units import StepsOrDuration
 
 CHECKPOINTING = ReadWhen(
@@ -91,9 +91,11 @@ class CheckpointConfig(Config):
     # steps
     last_save_model_only: bool = bookkeeping(False, read_when=SAVING)
     """Whether the last checkpoint holds the weights only. Such a run cannot be resumed."""
-    adapters_only: bool = bookkeeping(False)
+    adapters_only: OrAuto[bool] = bookkeeping("auto", examples=[True])
     """Whether checkpoints omit frozen weights, which a resumed run takes from its start:
-    initial_load_path or the seed."""
+    initial_load_path or the seed.
+
+    `auto`: true with qlora, whose frozen weights cannot be saved."""
     last_save_in_hf: bool = bookkeeping(False, read_when=SAVING)
     """Whether to also write a folder `hf` for transformers at the end of the run."""
     export_dtype: Literal["float32", "bfloat16", "float16"] = bookkeeping("float32")

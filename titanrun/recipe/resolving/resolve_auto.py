@@ -6,6 +6,7 @@ It is pure: the same recipe is the same run everywhere.
 from pathlib import PurePath
 from typing import Any
 
+from titanrun.components.converters.config import QloraConfig
 from titanrun.components.data.chat_config import TinyChatDatasetConfig
 from titanrun.components.data.config import DatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.components.data.replies_config import TinyPairsConfig
@@ -16,8 +17,9 @@ from titanrun.config.base import dump_config, iter_nested_configs
 from titanrun.config.problems import problem_error
 from titanrun.config.types import AUTO
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
+from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.flavors import resolve_model_sizes
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.logprob_limits import (
     resolve_logprob_limits,
     resolve_rl_converters,
@@ -68,6 +70,9 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     data["evaluation"]["tasks"] = resolve_evaluation_tasks(
         data["evaluation"]["tasks"], data["validation"]
     )
+    if recipe.checkpoint.adapters_only == AUTO:
+        adapters = find_lora_converter(recipe)
+        data["checkpoint"]["adapters_only"] = isinstance(adapters, QloraConfig)
     resolve_rl_converters(recipe, data["converters"])
     if recipe.rl is not None:
         resolve_rl(recipe.rl, recipe.training.dataset, data["rl"])
@@ -165,8 +170,13 @@ def resolve_loss_chunks(recipe: Recipe, data: dict[str, Any]) -> None:
     if data["loss"].get("num_chunks") != AUTO:
         return
     model = type(recipe.model).model_validate(data["model"])
+    data["loss"]["num_chunks"] = choose_loss_chunks(recipe, model)
+
+
+def choose_loss_chunks(recipe: Recipe, model: ModelConfig) -> int:
+    """Return the number of chunks of the loss for the tokens of a rank's forward pass."""
     tokens = recipe.training.local_batch_size * recipe.training.seq_len
-    data["loss"]["num_chunks"] = compute_num_chunks(
+    return compute_num_chunks(
         tokens // recipe.parallelism.context_parallel_degree,
         dim=model.model_dim(),
         vocab_size=model.output_dim(),

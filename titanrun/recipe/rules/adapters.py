@@ -176,7 +176,7 @@ def quantized_weights_are_not_saved(run: Recipe) -> Iterator[RuleViolation]:
 
     qlora keeps frozen matrices in codes of 4 or 8 bits, which checkpoints do not store: it saves
     adapters alone, and a resumed run reloads the frozen weights from the place that the run started
-    from. Set checkpoint.adapters_only to true.
+    from. Set checkpoint.adapters_only to true, or leave it auto.
     """
     section = run.checkpoint
     for path, converter in iter_converters(run):
