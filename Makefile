@@ -54,8 +54,8 @@ test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadfile -m "not ($(OWN_TARGETS))"
 
 # a Slurm on this machine: apt-get install -y slurmctld slurmd slurm-client
-test-slurm: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slurm tests/launch
+test-slurm: $(VENV)/.installed-dev $(TORCHFT)/.installed
+	PYTHONPATH=$(CURDIR)/$(TORCHFT) $(BIN)/python -m pytest -m slurm tests/launch
 
 # kubectl against a server of the test's own: apt-get install -y --no-install-recommends kubernetes-client
 test-kubernetes: $(VENV)/.installed-dev $(KUBERNETES)/.installed $(TORCHFT)/.installed

@@ -1,4 +1,4 @@
-"""A Slurm of the test's own: a controller and one node with two cores, in a folder, as whoever runs
+"""A Slurm of the test's own: a controller and nodes with two cores, in a folder, as whoever runs
 the test."""
 
 import getpass
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.launch.reserved_port import reserve_port
@@ -23,7 +23,6 @@ CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
-SlurmdPort={node}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/none
@@ -41,16 +40,17 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 KillWait=60
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
-PartitionName=low Nodes={host} Default=YES PriorityTier=1 GraceTime=120 MaxTime=INFINITE
-PartitionName=high Nodes={host} PriorityTier=2 MaxTime=INFINITE
+{nodes}
+PartitionName=low Nodes=ALL Default=YES PriorityTier=1 GraceTime=120 MaxTime=INFINITE
+PartitionName=high Nodes=ALL PriorityTier=2 MaxTime=INFINITE
 """
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 State=UNKNOWN"
 
 
 def missing_programs() -> list[str]:
@@ -65,24 +65,31 @@ def search_path() -> str:
 
 
 @contextmanager
-def own_slurm(folder: Path) -> Iterator[dict[str, str]]:
-    """A running Slurm within the block. Gives the environment in which its commands find it."""
-    with reserve_port() as controller, reserve_port() as node:
-        yield from run_slurm(folder, controller, node)
+def own_slurm(folder: Path, num_nodes: int = 1) -> Iterator[dict[str, str]]:
+    """A running Slurm within the block. Gives the environment in which its commands find it.
+
+    All its nodes are this machine.
+    """
+    with ExitStack() as ports:
+        controller, *nodes = (ports.enter_context(reserve_port()) for _ in range(num_nodes + 1))
+        yield from run_slurm(folder, controller, nodes)
 
 
-def run_slurm(folder: Path, controller: int, node: int) -> Iterator[dict[str, str]]:
+def run_slurm(folder: Path, controller: int, nodes: list[int]) -> Iterator[dict[str, str]]:
     """Yields the environment of a Slurm on these ports, which is down afterwards."""
-    for name in ("state", "spool"):
-        (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
     host = socket.gethostname().partition(".")[0]
+    ports = {f"{host}{number}" if number else host: port for number, port in enumerate(nodes)}
+    for name in ("state", *(f"spool-{node}" for node in ports)):
+        (folder / name).mkdir(parents=True)
     names = {
         "host": host,
         "user": getpass.getuser(),
         "folder": folder,
         "controller": controller,
-        "node": node,
+        "nodes": "\n".join(
+            NODE.format(name=name, host=host, port=port) for name, port in ports.items()
+        ),
     }
     conf.write_text(CONF.format(**names))
     environment = {
@@ -91,11 +98,14 @@ def run_slurm(folder: Path, controller: int, node: int) -> Iterator[dict[str, st
         "PATH": search_path(),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    commands = (["slurmctld", "-D", "-f", str(conf)], ["slurmd", "-D", "-f", str(conf), "-N", host])
+    commands = [
+        ["slurmctld", "-D", "-f", str(conf)],
+        *(["slurmd", "-D", "-f", str(conf), "-N", node] for node in ports),
+    ]
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
-            with (folder / f"{command[0]}.out").open("wb") as out:
+            with (folder / f"{command[0]}-{len(daemons)}.out").open("wb") as out:
                 path = shutil.which(command[0], path=search_path())
                 daemons.append(
                     subprocess.Popen(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.launch.config import SlurmLaunchConfig
 from titanrun.launch.slurm_launcher import build_run_script, build_sweep_script, format_time_limit
 from titanrun.launch.slurm_queue import JobState
@@ -24,14 +25,20 @@ LINES = {
     "time_limit": ("1d2h30m", "#SBATCH --time=26:30:00"),
     "save_seconds": (120, "#SBATCH --signal=USR1@120"),
     "requeue": (False, "#SBATCH --no-requeue"),
+    "max_restarts": (7, '        if [ -e "$ends.stop" ] || [ "$restarts" -ge 7 ]; then break; fi'),
     "setup": (("module load cuda",), "module load cuda"),
     "options": (("--constraint=nvlink",), "#SBATCH --constraint=nvlink"),
 }
 
 
 def script(**fields: object) -> str:
+    groups = FaultToleranceConfig(enable="max_restarts" in fields)
     return build_run_script(
-        SlurmLaunchConfig(**fields), Path("runs/a b"), name="a b", folder=Path("/work")
+        SlurmLaunchConfig(**fields),
+        Path("runs/a b"),
+        name="a b",
+        folder=Path("/work"),
+        groups=groups,
     )
 
 
@@ -56,7 +63,9 @@ def test_a_script_is_one_that_bash_reads_and_words_with_spaces_stay_whole(tmp_pa
         slots=2,
     )
     assert "#SBATCH --array=0-1%2" in sweep and "    's/y z'\n" in sweep
-    for number, written in enumerate((text, sweep)):
+    grouped = script(max_restarts=2)
+    assert "#SBATCH --nodes=2" in grouped and "#SBATCH --no-kill" in grouped
+    for number, written in enumerate((text, sweep, grouped)):
         file = tmp_path / f"{number}.sh"
         file.write_text(written)
         subprocess.run(["bash", "-n", str(file)], check=True)

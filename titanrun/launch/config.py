@@ -53,6 +53,13 @@ class LaunchConfig(ComponentConfig):
         return 1
 
 
+WITH_GROUPS = ReadWhen(
+    "settings-need-replica-groups",
+    "fault_tolerance.enable",
+    "is false",
+    "set fault_tolerance.enable: true, or remove it",
+    values=(True,),
+)
 SEVERAL_MACHINES = ReadWhen(
     "settings-need-nodes",
     ".nnodes",
@@ -183,6 +190,8 @@ class SlurmLaunchConfig(LaunchConfig):
     """Whether the job is requeued, and resumes from its last checkpoint, when it is preempted,
     loses a node, or reaches its time limit before the last step.
     """
+    max_restarts: NonNegativeInt = bookkeeping(3, resume=True, read_when=WITH_GROUPS)
+    """How often a replica group is started again without a new step before it is given up."""
     setup: tuple[ScriptLine, ...] = bookkeeping(
         (),
         resume=True,

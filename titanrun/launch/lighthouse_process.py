@@ -7,6 +7,7 @@ from typing import Protocol
 
 from titanrun.config.problems import problem_error
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
+from titanrun.launch.host_address import LOOPBACK
 from titanrun.launch.worker_processes import restore_signal_mask, set_parent_death_signal
 
 LIGHTHOUSE = "titanrun.worker.lighthouse"
@@ -65,7 +66,13 @@ class Lighthouse:
         port = int(self.address.rpartition(":")[2] or 0)
         with self._log.open("ab") as output, restore_signal_mask():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", LIGHTHOUSE, *build_lighthouse_arguments(self._config, port)],
+                [
+                    sys.executable,
+                    "-m",
+                    LIGHTHOUSE,
+                    LOOPBACK.address,
+                    *build_lighthouse_arguments(self._config, port),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -95,8 +102,11 @@ class Lighthouse:
             self._process.wait()
 
 
-def build_lighthouse_arguments(config: FaultToleranceConfig, port: int) -> list[str]:
-    """Build the arguments of `titanrun.worker.lighthouse`. Port 0 is a free one."""
+def build_lighthouse_arguments(config: FaultToleranceConfig, port: int | str) -> list[str]:
+    """Build what follows the address in the arguments of `titanrun.worker.lighthouse`.
+
+    Port 0 is a free one.
+    """
     numbers = (
         port,
         config.min_replica_size,

@@ -15,25 +15,28 @@ from titanrun.config.control_characters import CONTROL_CHARACTER, escape_line
 from titanrun.config.problems import problem_error
 from titanrun.config.trust import TRUST_FLAG
 from titanrun.config.units import duration_to_seconds
+from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.launch.config import LaunchConfig, SlurmLaunchConfig
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.local_launcher import exec_worker
+from titanrun.launch.slurm_groups import KEEP_OPTION, build_group_steps
 
 # files in the directory of a run or a sweep: the script, the job number and the job's output
 FOLDER = "launch"
 SCRIPT = "job.sh"
 MIB = 2**20
 BODY = """
-# rendezvous of the ranks
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-export MASTER_ADDR MASTER_PORT
-
 # the ranks are signaled to save, and this script waits until they have
 trap : TERM USR1
 
 {start}
 code=$?
+"""
+MEETING = """
+# rendezvous of the ranks
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+export MASTER_ADDR MASTER_PORT
 """
 ONE_RUN = "srun --wait=60 {python} -m titanrun resume {run}{trust}"
 MANY_RUNS = """runs=(
@@ -66,7 +69,13 @@ def start_slurm_rank(config: LaunchConfig, *, resolved: Path, processes: int) ->
 
 
 def build_run_script(
-    config: SlurmLaunchConfig, run: Path, *, name: str, folder: Path, allows_code: bool = False
+    config: SlurmLaunchConfig,
+    run: Path,
+    *,
+    name: str,
+    folder: Path,
+    groups: FaultToleranceConfig | None = None,
+    allows_code: bool = False,
 ) -> str:
     """Build the batch script of one run.
 
@@ -75,19 +84,24 @@ def build_run_script(
         run: the run directory.
         name: the job name.
         folder: where the script starts.
+        groups: the replica groups of the run, each on a node of its own. None: there are none.
         allows_code: whether the user allowed code that the recipe names. A node may have another
             home folder than the machine where that is remembered.
     """
+    output = run / FOLDER / "job-%j.log"
+    if groups is not None and groups.enable:
+        options = build_sbatch_options(
+            config, name, folder, output=output, num_nodes=groups.group_size
+        )
+        steps = build_group_steps(config, groups, run, allows_code=allows_code)
+        return format_batch_script(config, [*options, KEEP_OPTION], steps, meeting="")
     start = ONE_RUN.format(
         python=shlex.quote(sys.executable),
         run=shlex.quote(str(run)),
         trust=f" {TRUST_FLAG}" if allows_code else "",
     )
-    return format_batch_script(
-        config,
-        build_sbatch_options(config, name, folder, output=run / FOLDER / "job-%j.log"),
-        start,
-    )
+    options = build_sbatch_options(config, name, folder, output=output)
+    return format_batch_script(config, options, start)
 
 
 def build_sweep_script(
@@ -119,9 +133,13 @@ def build_sweep_script(
 
 
 def format_batch_script(
-    config: SlurmLaunchConfig, sbatch_options: Sequence[str], start_command: str
+    config: SlurmLaunchConfig,
+    sbatch_options: Sequence[str],
+    start_command: str,
+    *,
+    meeting: str = MEETING,
 ) -> str:
-    """Format the input of sbatch."""
+    """Format the input of sbatch. `meeting` tells the ranks where they find each other."""
     head = [
         "#!/bin/bash",
         "# written by titanrun launch",
@@ -130,7 +148,7 @@ def format_batch_script(
         *config.setup,
     ]
     end = (REQUEUE if config.requeue else "") + 'exit "$code"\n'
-    return "\n".join(head) + BODY.format(start=start_command) + end
+    return "\n".join(head) + meeting + BODY.format(start=start_command) + end
 
 
 def check_one_line(option: str) -> str:
@@ -156,15 +174,20 @@ def escape_sbatch_pattern(folder: Path) -> str:
 
 
 def build_sbatch_options(
-    config: SlurmLaunchConfig, name: str, folder: Path, *, output: Path
+    config: SlurmLaunchConfig,
+    name: str,
+    folder: Path,
+    *,
+    output: Path,
+    num_nodes: int | None = None,
 ) -> list[str]:
-    """Build the options of sbatch."""
+    """Build the options of sbatch. `num_nodes` of None are those of the recipe."""
     return [
         f"--job-name={shlex.quote(name)}",
         f"--chdir={shlex.quote(str(folder))}",
         f"--output={shlex.quote(escape_sbatch_pattern(folder / output.parent) + output.name)}",
         "--open-mode=append",
-        f"--nodes={config.nnodes}",
+        f"--nodes={num_nodes or config.nnodes}",
         f"--ntasks-per-node={config.nproc_per_node}",
         *iter_optional_sbatch_options(config),
         f"--signal=USR1@{config.save_seconds}",

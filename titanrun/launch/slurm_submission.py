@@ -41,6 +41,7 @@ class SlurmSubmission:
             self.directory.path,
             name=str(self.resolved.run.name),
             folder=Path.cwd(),
+            groups=self.resolved.run.fault_tolerance,
             allows_code=self.allows_code,
         )
 

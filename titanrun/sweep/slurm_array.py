@@ -59,14 +59,7 @@ def build_array_script(
                 )
             ]
         )
-    if sweep.config.early_stopping is not None:
-        message = "early_stopping is not supported for a Slurm array: no process monitors its runs"
-        raise problem_error(
-            "usage",
-            message,
-            path=("early_stopping",),
-            hint="remove early_stopping, or omit --launch",
-        )
+    check_array_is_built(sweep, runs)
     folders = [run.folder for run in runs]
     slots = sweep.config.slots
     return build_sweep_script(
@@ -78,6 +71,25 @@ def build_array_script(
         slots=slots,
         allows_code=allows_code,
     )
+
+
+def check_array_is_built(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
+    """Raise ProblemsFound if the runs have replica groups, or are to be ended early."""
+    if any(run.resolved.run.fault_tolerance.enable for run in runs):
+        raise problem_error(
+            "not-built",
+            "a Slurm array does not start replica groups: each of its tasks is one group",
+            path=("fault_tolerance", "enable"),
+            hint="set it to false, or use titanrun launch for each run",
+        )
+    if sweep.config.early_stopping is not None:
+        message = "early_stopping is not supported for a Slurm array: no process monitors its runs"
+        raise problem_error(
+            "usage",
+            message,
+            path=("early_stopping",),
+            hint="remove early_stopping, or omit --launch",
+        )
 
 
 def submit_array(

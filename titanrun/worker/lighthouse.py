@@ -1,6 +1,6 @@
 """Lighthouse of a run's replica groups, as a process: `python -m titanrun.worker.lighthouse`.
 
-It listens on this machine only, prints its address, and outlives its launcher for the last saves.
+It listens on one address, prints that, and outlives its launcher for the last saves.
 """
 
 import os
@@ -13,7 +13,6 @@ from torchft.coordination import LighthouseServer
 
 from titanrun.distributed.spec.run_signals import ignore_run_signals
 
-HOST = "127.0.0.1"
 STDOUT = 1
 # after the death of the launcher the groups agree on a last step
 LAST_STEP_SECONDS = 300
@@ -23,21 +22,23 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the process is killed, or for some time after SIGTERM.
 
     Args:
-        arguments: port (0: a free one), groups that a step needs, and milliseconds that a step
-            waits for a group that is alive, and after which a silent group counts as lost.
+        arguments: address of this machine, port (0: a free one), groups that a step needs, and
+            milliseconds that a step waits for a group that is alive, and after which a silent group
+            counts as lost.
     """
-    port, min_groups, join_timeout_ms, heartbeat_timeout_ms = map(int, arguments)
+    host = arguments[0]
+    port, min_groups, join_timeout_ms, heartbeat_timeout_ms = map(int, arguments[1:])
     ignore_run_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     server = LighthouseServer(
-        f"{HOST}:{port}",
+        f"{host}:{port}",
         min_groups,
         join_timeout_ms=join_timeout_ms,
         heartbeat_timeout_ms=heartbeat_timeout_ms,
     )
     # its own address holds the name of the machine, which may not resolve
-    address = f"http://{HOST}:{server.address().rpartition(':')[2]}\n"
+    address = f"http://{host}:{server.address().rpartition(':')[2]}\n"
     try:
         os.write(STDOUT, address.encode())
     except BrokenPipeError:

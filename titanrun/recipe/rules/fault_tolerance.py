@@ -9,7 +9,7 @@ from titanrun.config.tree import format_path
 from titanrun.config.types import AUTO
 from titanrun.distributed.fault_tolerance_config import LIGHTHOUSE_EXAMPLE
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
-from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.config import LocalLaunchConfig, SlurmLaunchConfig
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
@@ -20,7 +20,7 @@ GROUP_SIZE: DataPath = ("fault_tolerance", "group_size")
 LIGHTHOUSE: DataPath = ("fault_tolerance", "lighthouse")
 REPLICA_ID: DataPath = ("fault_tolerance", "replica_id")
 BATCH: DataPath = ("training", "global_batch_size")
-GROUP_LAUNCHES = (LocalLaunchConfig, KubernetesLaunchConfig)
+GROUP_LAUNCHES = (LocalLaunchConfig, SlurmLaunchConfig, KubernetesLaunchConfig)
 LOSSES = (CrossEntropyConfig, ChunkedCrossEntropyConfig)
 
 # settings that replica groups are not built for, whether a recipe has them, and what to set instead
@@ -123,7 +123,8 @@ def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
     """Require each replica group on one machine, and a launch that starts groups.
 
     The launcher of a machine starts its groups and what has failed: all of the run with their
-    lighthouse, or with fault_tolerance.replica_id one. On Kubernetes each group is a Job.
+    lighthouse, or with fault_tolerance.replica_id one. A job of Slurm has a node for each group, on
+    Kubernetes each group is a Job. A task of SkyPilot cannot lose a machine and go on.
     """
     if not run.fault_tolerance.enable:
         return
@@ -131,7 +132,7 @@ def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(
             f"launch {run.launch.name} does not start replica groups",
             (("launch", "name"), ENABLE),
-            hint="use launch: kubernetes, or launch: local, on several machines with "
+            hint="use launch: slurm or kubernetes, or launch: local, on several machines with "
             "fault_tolerance.replica_id, or set fault_tolerance.enable: false",
             code="not-built",
         )
@@ -139,7 +140,7 @@ def replica_groups_are_on_one_machine(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(
             f"a replica group is on one machine, but launch.nnodes is {run.launch.num_nodes}",
             (("launch", "nnodes"), ENABLE),
-            hint="set launch.nnodes: 1; launch: kubernetes has a pod for each group, "
+            hint="set launch.nnodes: 1; a job of Slurm or Kubernetes has a machine for each group, "
             "and with launch: local several machines have a group each with "
             "fault_tolerance.replica_id",
             code="not-built",
@@ -176,7 +177,7 @@ def replica_groups_meet_at_a_lighthouse(run: Recipe) -> Iterator[RuleViolation]:
 def submitted_replica_groups_are_numbered(run: Recipe) -> Iterator[RuleViolation]:
     """Reject a number or a lighthouse of replica groups that a job starts.
 
-    On Kubernetes titanrun launch starts all groups and a lighthouse, and tells each group both.
+    A job of Slurm or Kubernetes starts all groups and a lighthouse, and tells each group both.
     """
     config = run.fault_tolerance
     if not config.enable or not run.launch.is_submitted:
