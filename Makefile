@@ -38,7 +38,7 @@ OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-shots mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -67,11 +67,25 @@ test-skypilot: $(VENV)/.installed-dev $(SKYPILOT)/.installed
 
 # apt-get install -y --no-install-recommends chromium; and Node, for axe and the build
 test-browser: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
+	cd ui && node --test tests/*.test.mjs
 	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/report tests/ui
 
 # the page of titanrun ui, from ui/src into titanrun/ui/static
 ui: ui/node_modules/.installed
 	cd ui && npx tsc --noEmit && node build.mjs
+
+# whether titanrun/ui/static is what the sources give, byte by byte
+ui-check: $(VENV)/.installed-dev ui/node_modules/.installed
+	$(BIN)/python -m pytest -q -m "" tests/ui/test_build.py
+
+# types, units and the page in Chromium
+ui-test: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
+	cd ui && npx tsc --noEmit && node --test tests/*.test.mjs
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/ui
+
+# builds again whenever a source changes
+ui-dev: ui/node_modules/.installed
+	cd ui && node --watch-path=src build.mjs
 
 # the pictures of docs/ui.md
 ui-shots: $(VENV)/.installed-dev $(BROWSER)/.installed

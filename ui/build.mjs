@@ -49,6 +49,8 @@ const result = await build({
   entryPoints: { main: "src/main.tsx", icon: "src/icon.svg" },
   outdir: target,
   bundle: true,
+  // names of chunks hold a hash of paths, also where ui/node_modules is a link to another checkout
+  preserveSymlinks: true,
   splitting: true,
   format: "esm",
   target: "es2022",

@@ -96,7 +96,11 @@ def test_what_it_writes_trains(kind: str, place: Path) -> None:
         (["--kind", "sft", "--model", "model"], "--kind sft needs --data"),
         (["--data", "chat.jsonl"], "--data needs --kind"),
         (["--kind", "sft", "--model", "model", "--data", "no.jsonl"], "file not found: 'no.jsonl'"),
-        (["--kind", "sft", "--model", "hub:Q/W", "--data", "chat.jsonl"], "folder not found"),
+        (
+            ["--kind", "sft", "--model", "hub:Q", "--data", "chat.jsonl"],
+            "is not a model on the Hub",
+        ),
+        (["--kind", "sft", "--model", "none", "--data", "chat.jsonl"], "folder not found"),
         (["--kind", "sft", "--model", ".", "--data", "chat.jsonl"], "has no config.json"),
         (["--kind", "dpo", "--model", "gpt2", "--data", "preference.jsonl"], "of type 'gpt2'"),
         (

@@ -63,6 +63,10 @@ QWEN3_MOE = (
     "model={name: qwen3, flavor: debugmodel_moe, n_layers: 2, moe: {num_experts: 8, top_k: 2, "
     "hidden_dim: 128, num_shared_experts: 1}}"
 )
+NARROW_QWEN3_MOE = (
+    "model={name: qwen3, flavor: debugmodel_moe, dim: 64, n_heads: 4, n_kv_heads: 2, n_layers: 2, "
+    "moe: {num_experts: 4, top_k: 2, hidden_dim: 96, num_shared_experts: 1}}"
+)
 # latent attention with compressed queries, a dense layer, experts in groups, YaRN
 LATENT = (
     "q_lora_rank: 24, kv_lora_rank: 32, qk_nope_head_dim: 16, qk_rope_head_dim: 8, v_head_dim: 16"
@@ -499,7 +503,8 @@ LAYOUTS = [
         slow=True,
     ),
     case("tp2_qwen3", nproc=2, overrides=[TP2], base=[QWEN3], slow=True),
-    case("tp2_qwen3_moe", nproc=2, overrides=[TP2], base=[QWEN3_MOE]),
+    case("tp2_qwen3_moe", nproc=2, overrides=[TP2], base=[NARROW_QWEN3_MOE]),
+    case("tp2_qwen3_moe_wide", nproc=2, overrides=[TP2], base=[QWEN3_MOE], slow=True),
     case(
         "tp2_qwen3_moe_whole_stream",
         nproc=2,
@@ -963,7 +968,8 @@ LAYOUTS = [
         overrides=[*pipeline(2), EP4, OPERATIONS],
         slow=True,
     ),
-    case("fsdp2_reward", nproc=2, base=[*PAIRS, *REWARD]),
+    case("fsdp2_reward", nproc=2, base=[*NARROW, *PAIRS, *REWARD]),
+    case("fsdp2_reward_wide", nproc=2, base=[*PAIRS, *REWARD], slow=True),
     case("fsdp2_orpo", nproc=2, base=[*PAIRS, "loss=orpo"]),
     case("tp2_orpo", nproc=2, overrides=[TP2], base=[*PAIRS, "loss=orpo"], slow=True),
     case("fsdp2_dpo", nproc=2, base=[*PAIRS, "loss={name: dpo, nll_weight: 1.0}"], slow=True),

@@ -105,17 +105,31 @@ def check_run(resolved: Resolved) -> None:
     assert len(script.split("\n")) <= len(plain.split("\n")) + own
 
 
-@pytest.mark.parametrize(
+each_field = pytest.mark.parametrize(
     "number", range(len(FIELDS)), ids=lambda n: ".".join(map(str, FIELDS[n].path))
 )
-def test_hostile_text_stays_text(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+
+
+@each_field
+def test_hostile_text_stays_text(number: int, tmp_path: Path) -> None:
+    check_field(number, tmp_path, examples=3)
+
+
+@pytest.mark.slow
+@each_field
+def test_many_hostile_texts_stay_texts(number: int, tmp_path: Path) -> None:
+    check_field(number, tmp_path, examples=12)
+
+
+def check_field(number: int, folder: Path, *, examples: int) -> None:
+    """No text that a field may hold is more than a text, wherever it goes."""
     spot = FIELDS[number]
     many = find_item_type(spot.holder.model_fields[spot.path[-1]].annotation) is not None
-    file = tmp_path_factory.mktemp("hostile") / "recipe.yaml"
+    file = folder / "recipe.yaml"
 
     # each field meets other texts
     @seed(number)
-    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(HOSTILE)
     def stays_text(text: str) -> None:
         value = escape_references([text] if many else text)

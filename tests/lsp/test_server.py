@@ -338,3 +338,43 @@ def test_a_missing_package_is_a_problem_with_its_extra() -> None:
     assert done.returncode == 2
     assert 'pip install "titanrun[lsp]"' in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_cancelled_request_is_answered_and_the_session_goes_on(
+    client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    client.open(file, MINIMAL)
+    # the examination holds the examiner: the request waits, and is given up meanwhile
+    client.change(file, MINIMAL + "stepz: 1\n")
+    client.number += 1
+    number = client.number
+    place = {
+        "textDocument": {"uri": file.as_uri()},
+        "position": {"line": 3, "character": 4},
+    }
+    client.send({"id": number, "method": "textDocument/hover", "params": place})
+    client.notify("$/cancelRequest", {"id": number})
+    while (message := client.receive()).get("id") != number:
+        pass
+    # -32800 is RequestCancelled of the protocol; the answer may have been on its way already
+    assert message.get("error", {}).get("code", -32800) == -32800, message
+    assert "training.steps" in json.dumps(client.ask("hover", file, (3, 4)))
+
+
+def test_questions_are_answered_while_edits_are_examined(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    client.open(file, MINIMAL)
+    for number in range(20):
+        version = client.change(file, MINIMAL + f"  seq_len: {64 + number}\n" + "x" * (number % 2))
+        assert "training.steps" in json.dumps(client.ask("hover", file, (3, 4))), number
+    assert [found["code"] for found in client.wait_for(file, version)] == ["syntax"]
+
+
+def test_exit_without_shutdown_is_a_failure() -> None:
+    client = Client()
+    client.send({"method": "exit"})
+    assert client.process.wait(timeout=30) == 1
+    for pipe in (client.process.stdin, client.process.stdout):
+        assert pipe is not None
+        pipe.close()

@@ -376,15 +376,14 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> st.SearchStrategy[Data]
     return valid_recipes(tmp_path_factory.mktemp("drafts"))
 
 
-@pytest.fixture(scope="session")
-def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
-    """A few of them, the same ones in every run."""
+def draw_recipes(recipes: st.SearchStrategy[Data], count: int) -> list[Data]:
+    """So many of them, the same ones in every run."""
     # without torch, a process with transformers is started for each of its models
     import_module("torch")
     drawn: list[Data] = []
 
     @settings(
-        max_examples=260,
+        max_examples=count,
         deadline=None,
         derandomize=True,
         database=None,

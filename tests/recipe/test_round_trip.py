@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.recipe.conftest import draw_recipes
 from titanrun.cli import diff_config, show
 from titanrun.config.base import dump_config
 from titanrun.config.fields import find_field_metadata
@@ -21,7 +22,7 @@ from titanrun.recipe.reference.schema_topics import get_topics
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 
 Data = dict[str, Any]
-MANY = 600
+FEW, SOME, MANY = 160, 260, 600
 
 
 def write(folder: Path, text: str, *, suffix: str = ".yaml") -> str:
@@ -68,6 +69,11 @@ def built_fields() -> set[tuple[str, ...]]:
 
 def resolve(folder: Path, data: Data) -> Resolved:
     return resolve_recipe(write(folder, to_yaml(escape_references(data))), environment={})
+
+
+@pytest.fixture(scope="module")
+def some_recipes(recipes: st.SearchStrategy[Data]) -> list[Data]:
+    return draw_recipes(recipes, FEW)
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +181,23 @@ def test_the_recipes_drawn_write_most_fields_of_the_schema(some_recipes: list[Da
     assert len(lacking) < len(built_fields()) / 2, (len(lacking), sorted(lacking))
 
 
+def check_all(data: Data, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = resolve(folder, data)
+    check_canonical_bytes(data, resolved)
+    check_every_spelling(data, resolved.text, folder)
+    check_resolved_is_clean(resolved.text, folder)
+    check_diff_is_empty(data, resolved.text, folder, capsys)
+    check_minimal_is_the_same_run(resolved.text, folder, capsys)
+
+
+@pytest.mark.slow
+def test_more_recipes_keep_all_of_these_promises(
+    recipes: st.SearchStrategy[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for data in draw_recipes(recipes, SOME):
+        check_all(data, tmp_path, capsys)
+
+
 @pytest.mark.endurance
 def test_many_recipes_keep_all_of_these_promises(
     recipes: st.SearchStrategy[Data], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -182,11 +205,6 @@ def test_many_recipes_keep_all_of_these_promises(
     @settings(max_examples=MANY, deadline=None, suppress_health_check=list(HealthCheck))
     @given(recipes)
     def check(data: Data) -> None:
-        resolved = resolve(tmp_path, data)
-        check_canonical_bytes(data, resolved)
-        check_every_spelling(data, resolved.text, tmp_path)
-        check_resolved_is_clean(resolved.text, tmp_path)
-        check_diff_is_empty(data, resolved.text, tmp_path, capsys)
-        check_minimal_is_the_same_run(resolved.text, tmp_path, capsys)
+        check_all(data, tmp_path, capsys)
 
     check()

@@ -52,16 +52,24 @@ def test_two_checkpoints_reply_are_stopped_and_compared(watched: Watched) -> Non
     page.click("button:has-text('Send')")
     page.wait_for_selector(".reply >> nth=3 >> text=/ended|limit/", timeout=TIMEOUT)
     page.wait_for_selector("text=Which reply is better?")
+    page.click("button:text-is('Tie')")
+    page.wait_for_selector("text=A tie: nothing is written")
+    assert page.locator("button:text-is('Right')").count() == 0
+    assert not (watched.ui.workspace / "picks.jsonl").exists()
+    page.fill(".message textarea", "Say: star")
+    page.click("button:has-text('Send')")
+    page.wait_for_selector(".reply >> nth=5 >> text=/ended|limit/", timeout=TIMEOUT)
+    page.wait_for_selector("text=Which reply is better?")
     replies = page.eval_on_selector_all(".reply-text", "all => all.map(x => x.textContent)")
     page.click("button:text-is('Right')")
     page.wait_for_selector("text=Saved to picks.jsonl")
     picks = watched.ui.workspace / "picks.jsonl"
     [pair] = [json.loads(line) for line in picks.read_text().splitlines()]
-    assert pair["chosen"][0]["content"] == replies[3]
-    assert pair["rejected"][0]["content"] == replies[2]
+    assert pair["chosen"][0]["content"] == replies[5]
+    assert pair["rejected"][0]["content"] == replies[4]
     # the conversation outlives a reload
     page.reload()
-    page.wait_for_selector(".reply >> nth=3")
+    page.wait_for_selector(".reply >> nth=5")
     check_everywhere(watched, {"talk": talk})
     page.click("button:has-text('End the conversation')")
     page.wait_for_selector("button:has-text('Load and talk')")

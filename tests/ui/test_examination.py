@@ -167,3 +167,22 @@ def test_no_answer_has_a_secret(start_ui: Callable[..., UiProcess]) -> None:
     server.ask("POST", "/api/jobs/preview", {"command": "train", "target": PATH})
     assert len(server.seen) > 4
     assert not [body for body in server.seen if b"key-4711" in body]
+
+
+def test_overrides_are_examined_with_the_text(ui: UiProcess) -> None:
+    text = HEAD + MODEL + "training: {dataset: tiny, steps: 8}\n"
+
+    def ask(*overrides: str) -> Any:
+        body = {"path": PATH, "text": text, "want": ["resolved"], "overrides": overrides}
+        return ui.ask("POST", "/api/examine", body)
+
+    found = ask("training.steps=9", "optimizer.lr=0.5").data
+    assert found["problems"] == [] and found["runs"][0]["steps"] == 9
+    [lr] = [one for one in found["resolved"][0] if one["path"] == "optimizer.lr"]
+    assert (lr["value"], lr["source"]) == (0.5, "override")
+    [wrong] = ask("training.stepz=9").data["problems"]
+    assert (wrong["code"], wrong["from"], wrong["is_override"]) == ("unknown-key", None, True)
+    # the next examination has none of it
+    assert ask().data["runs"][0]["steps"] == 8
+    for bad in ("--trust", "a=1\nb=2", "training.steps"):
+        assert ask(bad).status == 400, bad

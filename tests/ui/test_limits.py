@@ -1,11 +1,13 @@
 """What one page may take of the server, and what the server leaves behind."""
 
+import asyncio
 import http.client
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -80,6 +82,31 @@ def test_an_examination_that_takes_too_long_is_given_up() -> None:
         assert client.post("/api/quick", json={"a": 1}).json() == {"a": 1}
 
 
+def test_an_answer_that_nobody_waits_for_is_given_up() -> None:
+    from starlette.types import Message
+
+    from titanrun.ui.json_routes import get_route
+
+    end = threading.Event()
+    route = get_route("/slow", lambda _: end.wait(60))
+    sent: list[Message] = []
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/api/slow", "query_string": b""}
+        await route.app({**scope, "headers": []}, leave, send)
+        assert not end.is_set()
+        end.set()
+
+    asyncio.run(ask())
+    assert [one.get("status") for one in sent] == [499, None]
+
+
 def test_the_first_event_names_the_build_of_the_page(ui: UiProcess, connections: ExitStack) -> None:
     stream = open_stream(ui, connections)
     assert stream.readline() == b"event: hello\n"
@@ -130,13 +157,17 @@ def test_runs_are_archived_and_brought_back(ui: UiProcess) -> None:
     runs = ui.workspace / "runs"
     write_run(runs / "a", losses=[3.0])
     write_run(runs / "deep" / "b", losses=[3.0])
+    assert ui.ask("GET", "/api/runs").data["total"] == 2
     moved = ui.ask("POST", "/api/archive", {"runs": ["a", "deep/b"]}).data["runs"]
     assert moved == [".archive/a", "deep/.archive/b"]
-    time.sleep(0.6)  # until the list is looked at again
+    # at once: a page asks again as soon as it has changed something
     assert ui.ask("GET", "/api/runs").data["total"] == 0
     assert (runs / ".archive" / "a" / "metrics.jsonl").is_file()
     back = ui.ask("POST", "/api/archive", {"runs": moved, "restore": True}).data["runs"]
     assert back == ["a", "deep/b"] and (runs / "a" / "run.json").is_file()
+    assert ui.ask("GET", "/api/runs").data["total"] == 2
+    ui.ask("POST", "/api/tags", {"run": "a", "add": ["kept"], "remove": []})
+    assert ui.ask("GET", "/api/runs").data["tags"] == ["kept"]
     for names in (["none"], ["../recipes"], ["a", "none"]):
         assert ui.ask("POST", "/api/archive", {"runs": names}).status in (400, 403, 404), names
     assert (runs / "a").is_dir()

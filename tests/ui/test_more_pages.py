@@ -28,12 +28,17 @@ def three_runs(workspace: Path) -> Path:
 def test_the_palette_finds_pages_recipes_and_runs(watched: Watched, three_runs: Path) -> None:
     page = watched.open("/runs")
     page.wait_for_selector("table.runs")
+
+    def open_palette() -> None:
+        page.keyboard.press("Control+k")
+        page.wait_for_selector("dialog input:focus")
+
     for text, end in (
         ("second", "/run?id=second"),
         ("fp32", "/edit?file=recipes%2Fparts%2Ffp32.yaml"),
         ("compare page", "/compare"),
     ):
-        page.keyboard.press("Control+k")
+        open_palette()
         page.keyboard.type(text)
         first = "[role=option][aria-selected=true]"
         page.wait_for_selector(f"{first}:has-text('{text.split()[0].title()}'), {first}")
@@ -41,13 +46,15 @@ def test_the_palette_finds_pages_recipes_and_runs(watched: Watched, three_runs: 
                    f".includes('{text.split()[0]}')")  # fmt: skip
         page.keyboard.press("Enter")
         page.wait_for_url(f"**{end}")
-    page.keyboard.press("Control+k")
+        page.wait_for_selector("dialog", state="detached")
+    open_palette()
     page.keyboard.type("dark theme")
     page.wait_for_selector("[role=option]:has-text('Dark theme')")
     watched.check_axe()
     page.keyboard.press("Enter")
     wait_until(page, "document.documentElement.dataset.theme === 'dark'")
-    page.keyboard.press("Control+k")
+    page.wait_for_selector("dialog", state="detached")
+    open_palette()
     page.keyboard.type("nothing has this name")
     page.wait_for_selector("text=Nothing has this name")
     page.keyboard.press("Escape")
@@ -116,6 +123,80 @@ def test_the_size_of_a_recipe_leads_to_plan_data_and_launch(watched: Watched) ->
         page.click(f".side a:text-is('{label}')")
         page.wait_for_url(f"**/{label.lower()}?file=recipes%2Fmine.yaml")
         page.wait_for_selector(f"h1:has-text('{label}')")
+
+
+def test_overrides_are_part_of_the_command_and_not_of_the_file(watched: Watched) -> None:
+    page = watched.open("/edit?file=recipes/mine.yaml&panel=outline")
+    page.wait_for_selector(".side .facts")
+    file = watched.ui.workspace / "recipes" / "mine.yaml"
+    before = file.read_bytes()
+    page.click("summary:has-text('Overrides')")
+    page.fill(".overrides textarea", "training.steps=9\noptimizer.l")
+    page.wait_for_selector(".overrides [role=status]:has-text('optimizer.l')")
+    # 9 steps of 8 rows of 256 tokens
+    wait_until(page, "document.querySelector('.side .facts').innerText.includes('18,432')")
+    page.fill(".overrides textarea", "training.steps=9\noptimizer.lrr=1")
+    page.click("[data-tab=problems]")
+    page.wait_for_selector(".problem:has-text('lrr')")
+    assert page.locator(".cm-lintRange-error").count() == 0
+    page.fill(".overrides textarea", "training.steps=9")
+    page.wait_for_selector("text=No problems")
+    check_everywhere(watched, {"edit": page.url.removeprefix(watched.ui.origin)})
+    page.set_viewport_size({"width": 1280, "height": 844})
+    page.wait_for_selector("button:has-text('Run …'):enabled")
+    page.click("button:has-text('Run …')")
+    page.wait_for_selector("dialog .command:has-text('mine.yaml training.steps=9')")
+    assert file.read_bytes() == before
+
+
+def test_lines_tell_where_inherited_values_come_from(watched: Watched) -> None:
+    page = watched.open("/edit?file=recipes/mine.yaml")
+    page.wait_for_selector(".cm-line")
+    assert page.locator(".line-note").count() == 0
+    page.check("label:has-text('Origins') input")
+    page.wait_for_selector(".line-note")
+    notes = page.eval_on_selector_all(".line-note", "all => all.map(x => x.textContent)")
+    assert any("dataset.name tiny from tiny_corpus.yaml" in note for note in notes), notes
+    # a note is no text: what is copied and saved has none of it
+    text = (watched.ui.workspace / "recipes" / "mine.yaml").read_text()
+    page.click(".cm-content")
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Control+c")
+    assert page.evaluate("navigator.clipboard.readText()").strip() == text.strip()
+    page.reload()
+    page.wait_for_selector(".line-note")
+    watched.check_axe()
+    page.uncheck("label:has-text('Origins') input")
+    page.wait_for_selector(".line-note", state="detached")
+
+
+def test_saves_resumes_and_spikes_are_marked_and_said(watched: Watched, three_runs: Path) -> None:
+    run = three_runs / "first"
+    (run / "logs" / "rank-0.log").write_text(
+        "2026-01-01 10:00:00,123 INFO resuming after step 1 from runs/first/checkpoint/step-1\n"
+    )
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "loss": 9.0, "guard/loss_spikes": 1}\n')
+    page = watched.open("/run?id=first")
+    page.wait_for_selector(".marks")
+    assert page.inner_text(".mark-resume").endswith("resumed at step 1")
+    assert page.inner_text(".mark-spike").endswith("spike at step 3")
+    # the triangle itself: pixels of the warning color at the bottom of the first chart
+    page.wait_for_selector(".chart canvas")
+    count = """() => {
+      const canvas = document.querySelector('.chart canvas');
+      const {width, height} = canvas;
+      const {data} = canvas.getContext('2d').getImageData(0, 0, width, height);
+      const hex = getComputedStyle(document.documentElement).getPropertyValue('--warning').trim();
+      const want = [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16));
+      let found = 0;
+      for (let at = 0; at < data.length; at += 4) {
+        found += want.every((value, part) => data[at + part] === value) ? 1 : 0;
+      }
+      return found;
+    }"""
+    assert page.evaluate(count) > 10
+    assert run.is_dir()
 
 
 def test_a_thousand_runs_are_paged_filtered_sorted_and_tagged_by_keyboard(

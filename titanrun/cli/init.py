@@ -4,20 +4,27 @@ from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
 from titanrun.config.problems import problem_error
 from titanrun.config.read_source import FORMATS
-from titanrun.recipe.reference.finetuning_template import KINDS, build_finetuning_template
+from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.reference.finetuning_template import (
+    KINDS,
+    build_finetuning_template,
+    open_model_folder,
+)
 from titanrun.recipe.reference.recipe_template import build_recipe_template
+from titanrun.recipe.resolving.hub_models import TOKENIZER, find_model_folder, parse_hub_model
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
-  titanrun init --kind sft --model assets/hf/Qwen3-0.6B --data chats.jsonl -o mine.yaml
+  titanrun init --kind sft --model hub:Qwen/Qwen3-0.6B --data chats.jsonl -o mine.yaml
   titanrun init --full        with every setting, commented out
   titanrun init -o mine.toml  the same as TOML"""
 
-EXAMPLE = "titanrun init --kind sft --model assets/hf/Qwen3-0.6B --data chats.jsonl"
+EXAMPLE = "titanrun init --kind sft --model hub:Qwen/Qwen3-0.6B --data chats.jsonl"
 
 
 def run(arguments: list[str]) -> int:
@@ -30,7 +37,8 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--model",
         metavar="M",
-        help="a family, or family:flavor, see titanrun ls models; with --kind: a folder",
+        help="a family, or family:flavor, see titanrun ls models; with --kind: a folder, or "
+        "hub:OWNER/NAME",
     )
     parser.add_argument(
         "--kind", choices=tuple(KINDS), help="a recipe that fine-tunes --model on --data"
@@ -85,11 +93,22 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
             raise problem_error("usage", f"--kind {options.kind} needs --{name}", hint=EXAMPLE)
     if options.full:
         raise problem_error("usage", "--full excludes --kind", hint="omit one of them")
+    folder = open_named_model(options)
     return build_finetuning_template(
         options.kind,
         model=options.model,
+        folder=folder,
         data=options.data,
         file=str(target),
         schema=get_schema_path(target),
         file_format=FORMATS[target.suffix],
     )
+
+
+def open_named_model(options: Namespace) -> Path:
+    """Return the folder of --model; of a model on the Hub only the weights are not fetched."""
+    model = parse_hub_model(options.model)
+    if model is None:
+        return open_model_folder(options.model)
+    known = find_model_folder(model, get_environment(), part=TOKENIZER)
+    return known or fetch_model(model, options, parts=WITHOUT_WEIGHTS)

@@ -18,7 +18,7 @@ EXAMPLES = """  titanrun lsp     as the command of a language server in the sett
 
 
 def run(arguments: list[str]) -> int:
-    """Serve until the client ends the session."""
+    """Serve until the client ends the session; 1 if it leaves without a shutdown."""
     parser = CommandParser("lsp", SUMMARY, EXAMPLES)
     parser.add_argument(
         "--stdio", action="store_true", help="the only way of communication, and the default"
@@ -39,4 +39,4 @@ def run(arguments: list[str]) -> int:
     protocol = sys.__stdout__
     sys.stdout = sys.stderr
     server.start_io(stdout=cast(BinaryIO, protocol.buffer) if protocol else None)
-    return 0
+    return 0 if server.is_shut_down else 1

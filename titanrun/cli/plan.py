@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import Style, style_text
+from titanrun.cli.hub_models import ALL_PARTS, CONFIG_ONLY, fetch_recipe_models
 from titanrun.cli.messages import print_source_files
 from titanrun.cli.plan_search import propose_layouts
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
@@ -40,6 +41,8 @@ EXAMPLES = """  titanrun plan recipes/llama3_8b.yaml --world-size 8
 def run(arguments: list[str]) -> int:
     """Return 0 if the run fits, 1 if not, else the exit code of the first error in the recipe."""
     options, overrides = parse_plan_options(arguments)
+    parts = ALL_PARTS if options.fetch else CONFIG_ONLY
+    fetch_recipe_models(options.recipe, overrides, options, parts=parts)
     resolved = resolve_recipe(
         options.recipe, overrides, environment=get_environment(), ranks=options.world_size
     )
@@ -55,14 +58,14 @@ def run(arguments: list[str]) -> int:
             path=("parallelism",),
             hint="give --world-size",
         )
-    parts = query_worker("measure_memory", resolved, ranks=ranks, description="building the model")
-    layers = [ModuleSize(*sizes) for sizes in parts["layers"]]
+    sizes = query_worker("measure_memory", resolved, ranks=ranks, description="building the model")
+    layers = [ModuleSize(*layer) for layer in sizes["layers"]]
     layout = PlanLayout(
         resolved.run,
         degrees,
-        ModuleSize(*parts["embedding"]),
+        ModuleSize(*sizes["embedding"]),
         layers,
-        ModuleSize(*parts["head"]),
+        ModuleSize(*sizes["head"]),
         find_teacher_model(resolved.run),
     )
     if resolved.warnings and not options.quiet:
@@ -109,6 +112,11 @@ def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         "--search",
         action="store_true",
         help="propose up to 5 layouts of the ranks that fit, as overrides",
+    )
+    parser.add_argument(
+        "--fetch",
+        action="store_true",
+        help="fetch all files of a model that is named as hub:OWNER/NAME, not only config.json",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_trust_option()

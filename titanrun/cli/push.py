@@ -10,7 +10,6 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.checkpoint_convert import DEFAULT_SHARD_BYTES, DTYPES, GGUF_DTYPE
-from titanrun.cli.download import RECORD_FILE
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
 from titanrun.cli.run_argument import find_run
@@ -20,6 +19,7 @@ from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.resolving.hub_models import RECORD_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run, select_checkpoint
 from titanrun.recipe.rundir.run_files import RESOLVED, read_json_or_empty

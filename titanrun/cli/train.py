@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.consent import ask_about_plugin_files, request_consent, uses_model_code
 from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.hub_models import CONFIG_ONLY, fetch_recipe_models
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.train_stages import check_stage_has_start, train_stages
@@ -103,6 +105,7 @@ def launch_workers(
     """
     ranks = get_rank_and_world_size(around)[1]
     try:
+        fetch_models(options, changes, around)
         resolved = resolve_for_ranks(options.recipe, changes, around=around)
     except StageRequiredError as staged:
         return train_stages(
@@ -131,6 +134,14 @@ def launch_workers(
     # simulated ranks share one process
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
     return start_run(resolved.run, directory.path / RESOLVED, processes)
+
+
+def fetch_models(options: Namespace, changes: list[str], around: Mapping[str, str]) -> None:
+    """Fetch the models that the recipe names on the Hub, after checking it by their sizes."""
+    if fetch_recipe_models(options.recipe, changes, options, parts=CONFIG_ONLY):
+        with suppress(StageRequiredError):
+            resolve_for_ranks(options.recipe, changes, False, around=around)
+    fetch_recipe_models(options.recipe, changes, options)
 
 
 def start_run(run: Recipe, resolved: Path, processes: int) -> int:

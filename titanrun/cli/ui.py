@@ -3,11 +3,13 @@
 import gc
 import json
 import os
+import socket
 import sys
 import threading
 import webbrowser
 from argparse import Namespace
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
@@ -44,16 +46,9 @@ LINK_SECONDS = 3.0
 def run(arguments: list[str]) -> int:
     """Serve until Ctrl-C; return 0."""
     options = parse_ui_options(arguments)
-    try:
-        from titanrun.ui import http_server, session
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in NEEDED:
-            raise
-        raise problem_error(
-            "usage",
-            "titanrun ui needs starlette",
-            hint=f'install it: pip install "{get_install_name("ui")}"',
-        ) from None
+    check_packages()
+    from titanrun.ui import listening, session
+
     root, page = find_workspace(options)
     environment = get_environment()
     file = session.get_session_file(root, environment)
@@ -62,28 +57,50 @@ def run(arguments: list[str]) -> int:
         print_note(options, "this workspace has a server already")
         show_link(link, options)
         return 0
-    runs = None if options.runs is None else Path(options.runs)
     os.chdir(root)
-    parts = http_server.build_parts(
-        root, runs, environment, version=VERSION, read_only=options.read_only
-    )
-    listening = open_listening_socket(http_server.open_socket, options.port)
-    own = session.Session(listening.getsockname()[1])
+    sock = open_listening_socket(listening.open_socket, options.port)
+    own = session.Session(sock.getsockname()[1])
     session.write_session_file(file, own)
     warn_about_owner(root, options)
-    # the command line does without, but this process may live for days
-    gc.freeze()
-    gc.enable()
+    # requests wait in the socket until the rest is there: a browser starts meanwhile
     show_link(own.create_link(page), options)
-    if sys.stdin is not None and sys.stdin.isatty():
-        threading.Thread(target=print_links, args=(own, page), daemon=True).start()
     try:
-        http_server.run_server(http_server.build_app(parts, own), parts, listening)
+        serve_page(root, options, own, sock, page)
     except KeyboardInterrupt:
         pass
     finally:
         file.unlink(missing_ok=True)
     return 0
+
+
+def check_packages() -> None:
+    """Raise ProblemsFound unless the packages of the extra are installed."""
+    if all(find_spec(name) for name in NEEDED):
+        return
+    raise problem_error(
+        "usage",
+        "titanrun ui needs starlette",
+        hint=f'install it: pip install "{get_install_name("ui")}"',
+    )
+
+
+def serve_page(
+    root: Path, options: Namespace, own: "Session", listening: socket.socket, page: str
+) -> None:
+    """Answer requests until Ctrl-C."""
+    from titanrun.ui import http_server
+
+    runs = None if options.runs is None else Path(options.runs)
+    environment = get_environment()
+    parts = http_server.build_parts(
+        root, runs, environment, version=VERSION, read_only=options.read_only
+    )
+    # the command line does without, but this process may live for days
+    gc.freeze()
+    gc.enable()
+    if sys.stdin is not None and sys.stdin.isatty():
+        threading.Thread(target=print_links, args=(own, page), daemon=True).start()
+    http_server.run_server(http_server.build_app(parts, own), parts, listening)
 
 
 def parse_ui_options(arguments: list[str]) -> Namespace:
@@ -153,7 +170,9 @@ def request_link(server: tuple[int, str] | None, page: str) -> str | None:
         return None
 
 
-def open_listening_socket(open_socket: Callable[[int | None], object], port: int | None):  # type: ignore[no-untyped-def]
+def open_listening_socket(
+    open_socket: Callable[[int | None], socket.socket], port: int | None
+) -> socket.socket:
     """Return the socket of the server. Raise ProblemsFound if the port is in use."""
     try:
         return open_socket(port)

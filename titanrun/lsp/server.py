@@ -52,6 +52,7 @@ class RecipeServer(LanguageServer):
         self.published: dict[str, dict[str, list[types.Diagnostic]]] = {}
         self.recipe_folders: list[str] = []
         self.should_show_auto = False
+        self.is_shut_down = False
         self.pending_tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -161,6 +162,10 @@ def add_synchronization(server: RecipeServer) -> None:
         folders = options.get("recipes", ())
         server.recipe_folders = [str(Path(root or ".") / str(folder)) for folder in folders]
         server.should_show_auto = options.get("inlayHints") is True
+
+    @server.feature(types.SHUTDOWN)
+    def note_shutdown(_: None) -> None:
+        server.is_shut_down = True
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     async def open_text(params: types.DidOpenTextDocumentParams) -> None:

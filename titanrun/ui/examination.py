@@ -55,11 +55,18 @@ class TextExaminer:
             documents.pop(next(iter(documents)))
         return self.examiner.open(path, text)
 
-    def ask(self, path: str, text: str, answer: Callable[[Document], Answer]) -> Answer:
+    def ask(
+        self,
+        path: str,
+        text: str,
+        answer: Callable[[Document], Answer],
+        overrides: Sequence[str] = (),
+    ) -> Answer:
         """Return an answer about a text, which stands for its file meanwhile."""
         self.workspace.check_suffix(path)
         with self.lock:
             document = self.open(path, text)
+            document.overrides = tuple(overrides)
             try:
                 self.examiner.examine(document)
                 self.follow(document)
@@ -75,9 +82,11 @@ class TextExaminer:
         names |= {file.path for file in iter_extended_files(document)}
         self.workspace.followed |= {name for name in names if name.startswith("/")}
 
-    def examine(self, path: str, text: str, wanted: Sequence[str]) -> dict[str, Any]:
-        """Return the problems of a text, and what else is wanted of it."""
-        return self.ask(path, text, lambda document: self.describe(document, wanted))
+    def examine(
+        self, path: str, text: str, wanted: Sequence[str], overrides: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Return the problems of a text with overrides, and what else is wanted of it."""
+        return self.ask(path, text, lambda document: self.describe(document, wanted), overrides)
 
     def describe(self, document: Document, wanted: Sequence[str]) -> dict[str, Any]:
         """Return what an examination found."""
@@ -221,6 +230,8 @@ def convert_problem(
         and (span := positions.to_span(action.fix.origin))
     ]
     data = {**problem_to_dict(problem), "label": problem.label}
+    if problem.origin is not None and problem.origin.source.kind == "override":
+        data["is_override"] = True
     if start is None and problem.origin is not None and problem.origin.source.kind == "file":
         data["included"] = find_include_span(problem.origin, document, positions)
     return {**data, "from": start, "to": end, "actions": edits}

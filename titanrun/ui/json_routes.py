@@ -1,5 +1,6 @@
 """Routes that answer with JSON, and values of requests."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,13 +15,23 @@ from titanrun.ui.refusal import Refusal, build_json_response
 Answer = Callable[[Any], Any]
 # requests of one kind at a time: else one slow recipe takes all threads
 MAX_ANSWERS = 4
+# how often a long answer looks whether its page still waits, and the status that nobody reads then
+GONE_SECONDS = 0.25
+GONE = 499
 
 
 def get_route(path: str, answer: Callable[[Request], Any]) -> Route:
     """Return a route that answers from the query; files are read in a thread."""
 
     async def handle(request: Request) -> Response:
-        return build_json_response(await to_thread.run_sync(answer, request))
+        task = asyncio.ensure_future(to_thread.run_sync(answer, request, abandon_on_cancel=True))
+        # a page that asks again leaves its first request: as long as thousands of runs are read,
+        # such requests would count, and the page itself be turned away
+        while not (await asyncio.wait([task], timeout=GONE_SECONDS))[0]:
+            if await request.is_disconnected():
+                task.cancel()
+                return Response(status_code=GONE)
+        return build_json_response(task.result())
 
     return Route(f"/api{path}", handle, methods=["GET"])
 

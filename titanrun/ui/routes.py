@@ -12,6 +12,7 @@ from titanrun.launch.run_control import request_save, request_stop
 from titanrun.recipe.reference.explain import explain_word
 from titanrun.runs.run_archive import archive_run_folders
 from titanrun.runs.run_tags import change_tags
+from titanrun.ui.commands import check_override
 from titanrun.ui.event_stream import EventSource, parse_topics, stream_events
 from titanrun.ui.job_routes import build_job_routes, build_queue_routes
 from titanrun.ui.json_routes import (
@@ -55,9 +56,8 @@ def build_file_routes(parts: UiParts) -> list[Route]:
         }
 
     def examine(data: Mapping[str, Any]) -> Any:
-        found = examiner.examine(
-            get_text(data, "path"), get_text(data, "text"), get_words(data, "want")
-        )
+        words = (get_words(data, "want"), get_overrides(data))
+        found = examiner.examine(get_text(data, "path"), get_text(data, "text"), *words)
         return {"version": data.get("version"), **found}
 
     def explain(data: Mapping[str, Any]) -> Any:
@@ -88,6 +88,14 @@ def build_file_routes(parts: UiParts) -> list[Route]:
             }.items()
         ),
     ]
+
+
+def get_overrides(data: Mapping[str, Any]) -> list[str]:
+    """Return the overrides of a request. Raise Refusal if one of them is none."""
+    overrides = get_words(data, "overrides")
+    for override in overrides:
+        check_override(override)
+    return overrides
 
 
 def compare_text(parts: UiParts, data: Mapping[str, Any]) -> Any:
@@ -133,11 +141,14 @@ def build_action_routes(parts: UiParts) -> list[Route]:
     def tag(data: Mapping[str, Any]) -> Any:
         folder = catalog.find(get_text(data, "run"))
         add, remove = get_words(data, "add"), get_words(data, "remove")
-        return {"tags": change_tags(folder, add=add, remove=remove)}
+        tags = change_tags(folder, add=add, remove=remove)
+        catalog.forget()
+        return {"tags": tags}
 
     def archive(data: Mapping[str, Any]) -> Any:
         folders = [catalog.find(run_id) for run_id in get_words(data, "runs")]
         moved = archive_run_folders(folders, is_restored=data.get("restore") is True)
+        catalog.forget()
         return {"runs": [str(folder.relative_to(catalog.folder)) for folder in moved]}
 
     def allow_plugins(data: Mapping[str, Any]) -> Any:

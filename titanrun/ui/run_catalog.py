@@ -83,6 +83,10 @@ class RunCatalog:
                 self.scan_seconds = self.found_at - begun_at
             return self.pairs
 
+    def forget(self) -> None:
+        """Look at all runs again for the next list: the page itself has changed some."""
+        self.found_at = -math.inf
+
     def list_runs(self, query: RunQuery) -> dict[str, Any]:
         """Return a part of the runs that satisfy a query, and how many runs there are.
 

@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ MAX_POINTS = 4000
 MAX_METRICS = 200
 SAMPLES = "samples.jsonl"
 MAX_SAMPLES_BYTES = 4 * 1024**2
+RESUMED = re.compile(r"\bresuming after step (\d+) from ")
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 
 
@@ -57,6 +59,7 @@ def describe_run_folder(catalog: RunCatalog, run_id: str) -> dict[str, Any]:
         "lineage": catalog.find_relatives(folder),
         "problems": [asdict(problem) for problem in collect_log_problems(folder)],
         "checkpoints": describe_checkpoints(folder),
+        "resumes": find_resumes(folder),
         "metrics": list_metrics(folder),
         "logs": [log.stem for log in list_logs(folder)],
         "has_samples": (folder / SAMPLES).is_file(),
@@ -85,6 +88,15 @@ def describe_checkpoints(folder: Path) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def find_resumes(folder: Path) -> list[int]:
+    """Return the steps after which a run has gone on from a checkpoint of its own."""
+    found: list[int] = []
+    for log in list_logs(folder)[:1]:
+        with suppress(OSError), log.open(encoding="utf-8", errors="replace") as file:
+            found += [int(match[1]) for line in file if (match := RESUMED.search(line))]
+    return sorted(set(found))
 
 
 def list_metrics(folder: Path) -> list[str]:

@@ -17,6 +17,7 @@ the next step
 python tools/bench data               tokenising against the library alone, a batch from the cache
 python tools/bench streams            memory over gigabytes of a stream, waits for its batches
 python tools/bench experiments        the live display, runs ls of many runs, plot of long ones
+python tools/bench ui                 the page's server: start, 10,000 runs, long curves, idle
 python tools/bench overlap            RL with generation beside training against one after the other
 python tools/bench gpu [--toy]        rows against a bare loop on one GPU, each side in a process of
 its own; --toy: the whole program at toy size on a CPU
@@ -29,6 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from browser_page import browser_page_report
 from checkpoints import checkpoints_report
 from compare import Comparison, compare
 from data import data_report
@@ -70,6 +72,7 @@ def main() -> None:
         "data",
         "streams",
         "experiments",
+        "ui",
         "overlap",
         "gpu",
     )
@@ -117,6 +120,8 @@ def run_reports_by_request(options: argparse.Namespace) -> None:
     """Run what takes too long, or needs too much, to be part of all benchmarks."""
     if options.what == "streams":
         streams_report(options.batches)
+    if options.what == "ui":
+        browser_page_report(min(options.runs, 3))
     if options.what == "overlap":
         overlap_report(min(options.runs, 3))
     if options.what == "gpu":

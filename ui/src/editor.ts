@@ -7,8 +7,8 @@ import { toml } from "@codemirror/legacy-modes/mode/toml";
 import { type Diagnostic, forEachDiagnostic, lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { MergeView } from "@codemirror/merge";
 import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
-import { Annotation, Compartment, EditorState, type Extension } from "@codemirror/state";
-import { EditorView, drawSelection, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
+import { Annotation, Compartment, EditorState, type Extension, StateEffect, StateField } from "@codemirror/state";
+import { Decoration, type DecorationSet, EditorView, WidgetType, drawSelection, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { nonce, post } from "./api";
 
@@ -16,7 +16,7 @@ export interface Action { title: string; preferred: boolean; from: number; to: n
 export interface Problem {
   label: string; code: string; severity: "error" | "warning"; message: string; help: string | null; path: string;
   file: string | null; line: number | null; col: number | null; from: number | null; to: number | null;
-  included?: [number, number] | null; actions: Action[]; related: { file: string | null; line: number | null; message: string }[];
+  included?: [number, number] | null; is_override?: boolean; actions: Action[]; related: { file: string | null; line: number | null; message: string }[];
 }
 export interface EditorEvents {
   change: (text: string) => void;
@@ -25,6 +25,26 @@ export interface EditorEvents {
   open: (path: string, line: number) => void;
   tabMode: (indents: boolean) => void;
 }
+
+/** What stands at the end of a line without being part of the text. */
+export interface Note { line: number; text: string }
+
+class NoteWidget extends WidgetType {
+  constructor(readonly text: string) { super(); }
+  override eq(other: NoteWidget) { return other.text === this.text; }
+  toDOM() {
+    const node = document.createElement("span");
+    node.className = "line-note";
+    node.textContent = this.text;
+    return node;
+  }
+}
+const setNotes = StateEffect.define<DecorationSet>();
+const notesField = StateField.define<DecorationSet>({
+  create: () => Decoration.none,
+  update: (notes, change) => change.effects.find((one) => one.is(setNotes))?.value ?? notes.map(change.changes),
+  provide: (field) => EditorView.decorations.from(field),
+});
 
 const isLoading = Annotation.define<boolean>();
 const colors = HighlightStyle.define([
@@ -50,7 +70,7 @@ export class RecipeEditor {
     return EditorState.create({
       doc: text,
       extensions: [
-        EditorView.cspNonce.of(nonce), lineNumbers(), lintGutter(), history(), drawSelection(), indentOnInput(), bracketMatching(), closeBrackets(),
+        EditorView.cspNonce.of(nonce), notesField, lineNumbers(), lintGutter(), history(), drawSelection(), indentOnInput(), bracketMatching(), closeBrackets(),
         highlightActiveLine(), highlightActiveLineGutter(), highlightSelectionMatches(), syntaxHighlighting(colors),
         EditorState.tabSize.of(2), EditorView.contentAttributes.of({ "aria-label": `text of ${path}`, spellcheck: "false", tabindex: "0" }),
         autocompletion({ override: [(context) => this.complete(context)], icons: false }),
@@ -98,6 +118,7 @@ export class RecipeEditor {
   setProblems(problems: Problem[]): void {
     const length = this.view.state.doc.length;
     const found = problems.flatMap((problem): Diagnostic[] => {
+      if (problem.is_override) return [];
       const [from, to] = problem.from !== null ? [problem.from, problem.to!] : problem.included ?? [0, 0];
       if (from > length) return [];
       const end = Math.min(Math.max(to, from), length);
@@ -109,6 +130,13 @@ export class RecipeEditor {
       }];
     });
     this.view.dispatch(setDiagnostics(this.view.state, found.sort((a, b) => a.from - b.from)));
+  }
+
+  setNotes(notes: Note[]): void {
+    const { doc } = this.view.state;
+    const found = notes.filter((one) => one.line <= doc.lines).sort((a, b) => a.line - b.line)
+      .map((one) => Decoration.widget({ widget: new NoteWidget(one.text), side: 1 }).range(doc.line(one.line).to));
+    this.view.dispatch({ effects: setNotes.of(Decoration.set(found)) });
   }
 
   apply(action: Action): void {

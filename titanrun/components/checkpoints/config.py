@@ -55,11 +55,12 @@ class CheckpointConfig(Config):
     keep_best: NonNegativeInt = bookkeeping(0)
     """Number of checkpoints with the lowest validation loss to keep, too. Only those with a
     validation after the same step count."""
-    initial_load_path: LocalOrStoragePath | None = numerics(
-        None, examples=["runs/first/checkpoint/step-1000"]
+    initial_load_path: OrAuto[LocalOrStoragePath] | None = numerics(
+        "auto", examples=["runs/first/checkpoint/step-1000"]
     )
     """Initial weights of a new run: a checkpoint, or with initial_load_in_hf a Hugging Face folder.
-    A path or a storage URL."""
+    A path or a storage URL. auto: model.hf_assets_path if that has weights and kind is not
+    pretrain, else null."""
     initial_load_model_only: bool = numerics(True, read_when=INITIAL_LOAD)
     """Whether to load only the weights from there. If false, optimizer, schedule, data position and
     step are loaded, too."""

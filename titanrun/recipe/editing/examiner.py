@@ -24,7 +24,7 @@ WHOLE_RECIPE_KEYS = frozenset({"model", "extends", STAGES})
 
 @dataclass(slots=True)
 class Document:
-    """One open recipe.
+    """One open recipe, with the overrides of the command that would run it.
 
     `tree` and `runs` are those of the last text that could be read; positions in them may be out of
     date by the edits since.
@@ -32,6 +32,7 @@ class Document:
 
     path: str
     text: str
+    overrides: tuple[str, ...] = ()
     tree: Node | None = None
     runs: tuple[Resolved, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -76,11 +77,15 @@ class Examiner:
 
     def examine(self, document: Document, level: ValidationLevel = "rules") -> tuple[Problem, ...]:
         """Return the problems of a document, and keep what its readable part says."""
-        result = self.validate(document.path, level)
+        overrides = document.overrides
+        result = self.validate(document.path, level, overrides)
         if result.stages:
-            stages = [self.validate(f"{document.path}#{stage}", level) for stage in result.stages]
+            stages = [
+                self.validate(f"{document.path}#{stage}", level, overrides)
+                for stage in result.stages
+            ]
             result = merge_stage_results(result, stages)
-        tree = result.tree or self.validate(document.path, "syntax").tree
+        tree = result.tree or self.validate(document.path, "syntax", overrides).tree
         if tree is not None:
             document.tree = tree
         runs = result.stage_runs or ((result.resolved,) if result.resolved else ())
@@ -92,9 +97,11 @@ class Examiner:
         )
         return document.problems
 
-    def validate(self, file: str, level: ValidationLevel) -> ValidationResult:
+    def validate(
+        self, file: str, level: ValidationLevel, overrides: tuple[str, ...]
+    ) -> ValidationResult:
         """Validate one recipe, or one stage of it."""
-        return validate_file(file, (), level=level, environment=self.environment)
+        return validate_file(file, overrides, level=level, environment=self.environment)
 
 
 def is_part(tree: Node | None) -> bool:

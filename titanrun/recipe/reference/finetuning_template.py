@@ -9,7 +9,6 @@ from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
 from titanrun.recipe.resolving.recipe_from_hf import CONFIG, get_model_family, is_huggingface_folder
-from titanrun.recipe.resolving.teacher import HUB_PREFIX
 
 USUAL_SEQ_LEN = 2048
 LENGTH_KEY = "max_position_embeddings"
@@ -74,6 +73,7 @@ def build_finetuning_template(
     kind: str,
     *,
     model: str,
+    folder: Path,
     data: str,
     file: str,
     schema: str,
@@ -83,7 +83,8 @@ def build_finetuning_template(
 
     Args:
         kind: One of KINDS.
-        model: Hugging Face folder of the model.
+        model: Model as the user named it: a Hugging Face folder, or hub:OWNER/NAME.
+        folder: Folder of the model on this machine.
         data: File of the data.
         file: File name that the comments mention.
         schema: JSON Schema that the editor line names.
@@ -92,7 +93,7 @@ def build_finetuning_template(
     Raises:
         ProblemsFound: If there is no such model or file, or no family reads the model.
     """
-    folder, chosen, style = open_model_folder(model), KINDS[kind], TEMPLATE_STYLES[file_format]
+    chosen, style = KINDS[kind], TEMPLATE_STYLES[file_format]
     if not Path(data).is_file():
         raise problem_error("file", f"file not found: '{data}'", hint=f"use {chosen.record}")
     family = get_model_family(folder)
@@ -101,13 +102,15 @@ def build_finetuning_template(
     ]
     top: list[Setting] = [("version", 1, ""), *chosen.settings]
     lines += [format_setting(setting, style.format_pair, "") for setting in top]
-    for name, settings in list_sections(chosen, family, folder, data):
+    for name, settings in list_sections(chosen, family, model, folder, data):
         lines += ["", style.format_section(name)]
         lines += [format_setting(setting, style.format_pair, style.indent) for setting in settings]
     return "\n".join(lines) + "\n"
 
 
-def list_sections(kind: FinetuningKind, family: str, folder: Path, data: str) -> list[Section]:
+def list_sections(
+    kind: FinetuningKind, family: str, model: str, folder: Path, data: str
+) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
     dataset: dict[str, Any] = {"name": kind.dataset, "path": data}
     if kind.dataset == "chat":
@@ -119,7 +122,7 @@ def list_sections(kind: FinetuningKind, family: str, folder: Path, data: str) ->
             [
                 ("name", family, ""),
                 ("flavor", "auto", f"sizes of {CONFIG}"),
-                ("hf_assets_path", str(folder), "weights, tokenizer and chat template"),
+                ("hf_assets_path", model, "weights, tokenizer and chat template"),
                 ("attention", {"mask": "block_causal"}, "texts of a row stay apart"),
             ],
         ),
@@ -160,8 +163,6 @@ def open_model_folder(model: str) -> Path:
     folder = Path(model)
     if is_huggingface_folder(folder):
         return folder
-    repository = model.removeprefix(HUB_PREFIX)
-    place = f"assets/hf/{repository.rpartition('/')[2]}"
     if folder.is_dir():
         raise problem_error(
             "file", f"'{model}' has no {CONFIG}", hint="use a Hugging Face folder of a model"
@@ -169,7 +170,7 @@ def open_model_folder(model: str) -> Path:
     raise problem_error(
         "file",
         f"folder not found: '{model}'",
-        hint=f"titanrun download {repository} -o {place}, then --model {place}",
+        hint="a model of the Hub is written as hub:OWNER/NAME",
     )
 
 

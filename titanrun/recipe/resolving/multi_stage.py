@@ -79,7 +79,8 @@ def select_stage(tree: Node, file: str) -> Node:
             else f"its stages are {format_word_list(stages, conjunction='and')}"
         )
         raise problem_error("usage", f"{path} has no stage '{wanted}'", hint=hint)
-    return merge_stage(tree, stages[wanted], fallback_name=PurePath(path).stem)
+    merged = merge_stage(tree, stages[wanted], fallback_name=PurePath(path).stem)
+    return merged if starts_anew(tree, wanted) else without_automatic_start(merged)
 
 
 def merge_stage(tree: Node, stage: Node, *, fallback_name: str) -> Node:
@@ -271,6 +272,29 @@ def has_own_initial_load(tree: Node, stage: str) -> bool:
     node = get_stages(tree)[stage]
     found = [find_node(node, ("checkpoint", key)) for key in INITIAL_LOAD_KEYS]
     return any(value is not None and value.value not in (None, False) for value in found)
+
+
+def starts_anew(tree: Node, stage: str) -> bool:
+    """Return whether no trained stage comes before, or the stage chooses its initial weights."""
+    stages = get_stages(tree)
+    before = list(stages)[: list(stages).index(stage)]
+    whole = find_node(tree, ("kind",))
+    kinds = [find_node(stages[name], ("kind",)) or whole for name in before]
+    is_first = all(kind is not None and kind.value == "eval" for kind in kinds)
+    return is_first or has_own_initial_load(tree, stage)
+
+
+def without_automatic_start(tree: Node) -> Node:
+    """Return a stage without weights of its model's folder: it starts from another stage."""
+    section = find_node(tree, ("checkpoint",))
+    if section is not None and not isinstance(section.value, dict):
+        return tree
+    entries = {} if section is None else get_mapping_entries(section)
+    if INITIAL_LOAD_KEYS[0] in entries:
+        return tree
+    start = Node(None, tree.origin if section is None else section.origin)
+    whole = replace(section or tree, value={**entries, INITIAL_LOAD_KEYS[0]: start})
+    return replace(tree, value={**get_mapping_entries(tree), "checkpoint": whole})
 
 
 def is_multi_stage_folder(folder: Path) -> bool:

@@ -34,6 +34,7 @@ from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hin
 from titanrun.recipe.plugin_files import is_plugin_file
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.hub_models import replace_hub_names
 from titanrun.recipe.resolving.read_recipe import (
     ReadResult,
     find_checksum_problems,
@@ -134,8 +135,13 @@ def resolve_recipe(
     """
     reading = read_tree(file, overrides, environment)
     case = ResolveOptions(reading.file, should_check_inputs, ranks, machine_ranks)
-    tree = reading.tree
+    tree, missing = replace_hub_names(
+        reading.tree, environment, needs_tokenizer=should_check_inputs
+    )
+    reading = replace(reading, tree=tree)
     problems = [*find_checksum_problems(case.file, tree), *reading.warnings]
+    if missing:
+        reading = add_missing_models(reading, missing)
     if reading.problems:
         further = find_problems_in_readable_part(reading, case)
         further += find_written_folder_problems(tree, case)
@@ -154,6 +160,16 @@ def resolve_recipe(
     if any(problem.severity == "error" for problem in problems):
         raise ProblemsFound(problems)
     return Resolved(recipe, run, tree, tuple(problems), case.get_ranks(recipe), reading.variables)
+
+
+def add_missing_models(reading: ReadResult, missing: Sequence[Problem]) -> ReadResult:
+    """Return a reading in which models that are not on this machine count as unreadable."""
+    paths = {("model",), *(problem.path for problem in missing)}
+    return replace(
+        reading,
+        problems=(*reading.problems, *missing),
+        unreadable_paths=reading.unreadable_paths | paths,
+    )
 
 
 def resolve_tree(

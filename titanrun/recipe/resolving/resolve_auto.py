@@ -3,9 +3,10 @@
 It is pure: the same recipe is the same run everywhere.
 """
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.converters.config import QloraConfig
 from titanrun.components.data.chat_config import TinyChatDatasetConfig
 from titanrun.components.data.config import DatasetConfig, TinyDatasetConfig, TinyImagesConfig
@@ -38,6 +39,7 @@ STREAM_WORKERS = 2
 WARMUP_DIVISOR = 10
 # entries of a vocabulary from which on metrics of all logits are not computed unasked
 LARGE_VOCABULARY = 65_536
+PRETRAIN = "pretrain"
 
 
 def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     data["model"] = resolve_model_sizes(recipe.model, seq_len=recipe.training.seq_len)
     resolve_attention_documents(recipe, data["model"])
     data["tokenizer"] = resolve_tokenizer(recipe, data["tokenizer"])
+    data["checkpoint"] |= resolve_initial_load(recipe)
     data["training"] |= resolve_batch_sizes(recipe, ranks)
     if recipe.training.lanes == AUTO:
         data["training"]["lanes"] = find_num_lanes(
@@ -139,6 +142,31 @@ def resolve_tokenizer_path(recipe: Recipe, written: Any) -> Any:
             hint="set one of them, or tokenizer.name: tiny for a trial",
         )
     return {**written, "path": recipe.model.hf_assets_path}
+
+
+def resolve_initial_load(recipe: Recipe) -> dict[str, Any]:
+    """Return where the initial weights come from, if that is not written.
+
+    A model that is not pretrained starts from the weights in its folder, if there are any.
+    """
+    section, assets = recipe.checkpoint, recipe.model.hf_assets_path
+    if section.initial_load_path != AUTO:
+        return {}
+    starts_there = (
+        recipe.kind != PRETRAIN
+        and assets is not None
+        and section.initial_load_model_only
+        and "initial_load_in_hf" not in section.model_fields_set
+        and has_weights(assets)
+    )
+    if not starts_there:
+        return {"initial_load_path": None}
+    return {"initial_load_path": assets, "initial_load_in_hf": True}
+
+
+def has_weights(folder: str) -> bool:
+    """Return whether a folder of this machine has weights of Hugging Face's format."""
+    return not is_storage_path(folder) and any(Path(folder).glob("*.safetensors"))
 
 
 def resolve_batch_sizes(recipe: Recipe, ranks: int | None) -> dict[str, Any]:

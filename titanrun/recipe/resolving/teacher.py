@@ -12,19 +12,18 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     VOCABULARY_AND_MERGES,
     load_vocab,
 )
-from titanrun.config.problems import DataPath, Problem, ProblemsFound
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.models.shared.config import AttentionConfig, ModelConfig
 from titanrun.recipe.plugins import activate_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.hub_models import HUB_PREFIX, TEACHER
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.registry import get_active_rules
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
 
-TEACHER: DataPath = ("loss", "teacher")
-HUB_PREFIX = "hub:"
 LAYOUT_RULES = frozenset(
     f"titanrun.recipe.rules.{name}"
     for name in ("context_parallel", "experts", "model", "sequence_length", "tensor_parallel")
@@ -94,9 +93,7 @@ def check_teacher_place(named: str) -> None:
         return
     hint = f"paths are relative to {Path.cwd()}"
     if named.startswith(HUB_PREFIX):
-        repository = named.removeprefix(HUB_PREFIX)
-        folder = f"assets/hf/{repository.rpartition('/')[2]}"
-        hint = f"titanrun download {repository} -o {folder}, and set loss.teacher: {folder}"
+        hint = f"titanrun download {named}; titanrun train does it, too"
     raise ProblemsFound([Problem("file", f"folder not found: '{named}'", TEACHER, hint=hint)])
 
 

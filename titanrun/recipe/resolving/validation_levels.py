@@ -13,6 +13,7 @@ from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, PartialReadError
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.hub_models import is_missing_model
 from titanrun.recipe.resolving.multi_stage import StageRequiredError, select_stage, split_stage
 from titanrun.recipe.resolving.read_recipe import SweepFileError, compose_recipe, read_tree
 from titanrun.recipe.resolving.resolve import (
@@ -85,6 +86,10 @@ def validate_file(
         return ValidationResult(tuple(sweep.problems), sweep.exit_code, is_sweep=True)
     except ProblemsFound as found:
         tree = found.root if isinstance(found, PartialReadError) else None
+        if level == "rules" and all(is_missing_model(problem) for problem in found.problems):
+            # this level needs no network, and all that can be checked without the model is right
+            warnings = [replace(problem, severity="warning") for problem in found.problems]
+            return ValidationResult(tuple(warnings), tree=tree)
         return ValidationResult(tuple(sort_problems(found.problems)), found.exit_code, tree)
     return ValidationResult(
         tuple(sort_problems(resolved.warnings)), tree=resolved.tree, resolved=resolved

@@ -115,16 +115,20 @@ def adapter_targets_exist(run: Recipe) -> Iterator[RuleViolation]:
     transformers and replaced modules are examined when the model is built. Use the names that
     `titanrun show RECIPE --model` lists.
     """
-    if run.replace or isinstance(run.model, TransformersConfig):
+    written = [
+        (path, converter)
+        for path, converter in iter_converters(run)
+        if isinstance(converter, AdapterConfig) and converter.target_modules
+    ]
+    # listing the names of a large model takes longer than all other rules together
+    if not written or run.replace or isinstance(run.model, TransformersConfig):
         return
     shapes = run.model.parameter_shapes()
     # a tied head has no parameters of its own
     names = [*list_module_names(shapes), "output"]
     matrices = [name.removesuffix(".weight") for name in shapes if len(shapes[name]) > 1]
     targets = sorted({name.rpartition(".")[2] for name in matrices} - {"tok_embeddings"})
-    for path, converter in iter_converters(run):
-        if not isinstance(converter, AdapterConfig):
-            continue
+    for path, converter in written:
         for index, pattern in enumerate(converter.target_modules or ()):
             if not any(converter.matches_pattern(pattern, name) for name in names):
                 yield RuleViolation(

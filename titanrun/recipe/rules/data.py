@@ -13,6 +13,7 @@ from titanrun.config.base import iter_nested_configs
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.hub_models import find_fetching_command
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rundir.package_versions import is_installed
 
@@ -109,10 +110,11 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
                 "data" if "dataset" in path or path[0] == "evaluation" else "file"
             )
             noun = "file" if code == "data" else "folder"
+            fetched = find_fetching_command(written)
             yield RuleViolation(
                 f"{noun} not found: '{written}'",
                 (path,),
-                hint=f"paths are relative to {Path.cwd()}",
+                hint=fetched or f"paths are relative to {Path.cwd()}",
                 code=code,
             )
 

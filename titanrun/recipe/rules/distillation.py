@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.teacher import TEACHER, find_teacher_problems, open_teacher
+from titanrun.recipe.resolving.hub_models import TEACHER
+from titanrun.recipe.resolving.teacher import find_teacher_problems, open_teacher
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
 LOSS: DataPath = ("loss", "name")

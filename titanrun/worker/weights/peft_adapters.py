@@ -31,6 +31,7 @@ from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.huggingface_weights import to_huggingface_name
 from titanrun.models.shared.spec.family import load_family_module
+from titanrun.recipe.resolving.hub_models import find_repository
 from titanrun.worker.weights.peft_experts import (
     ExpertParameter,
     find_expert_parameters,
@@ -214,7 +215,7 @@ def build_peft_config(
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": model.hf_assets_path,
+        "base_model_name_or_path": find_repository(model.hf_assets_path) or model.hf_assets_path,
         "r": config.rank,
         "lora_alpha": config.alpha,
         # peft does not support dropout with target_parameters

@@ -16,6 +16,9 @@ export interface Curve {
   band?: { low: number[]; high: number[] };
 }
 
+/** What happened at a step: a small tick for a save, a long one for a resume, a triangle for a spike. */
+export interface Mark { x: number; kind: "save" | "resume" | "spike" }
+
 interface Props {
   title: string;
   unit?: string;
@@ -26,11 +29,12 @@ interface Props {
   logY?: boolean;
   weight?: number;
   range?: [number, number] | null;
-  marks?: number[];
+  marks?: Mark[];
   height?: number;
 }
 
 const TABLE_ROWS = 60;
+const MARK_COLORS = { save: "muted", resume: "accent", spike: "warning" };
 
 /** Columns of one shared x, in which a curve has gaps where it has no point. */
 function align(Plot: typeof uPlot, curves: Curve[], weight: number) {
@@ -73,14 +77,22 @@ function drawMarks(plot: uPlot, props: Props): void {
       ctx.stroke();
     }
   }
-  ctx.strokeStyle = getColor("muted");
-  for (const x of props.marks ?? []) {
+  const bottom = bbox.top + bbox.height;
+  for (const { x, kind } of props.marks ?? []) {
     const at = plot.valToPos(x, "x", true);
     if (at < bbox.left || at > bbox.left + bbox.width) continue;
+    const size = 4 * ratio;
+    ctx.strokeStyle = ctx.fillStyle = getColor(MARK_COLORS[kind]);
     ctx.beginPath();
-    ctx.moveTo(at, bbox.top + bbox.height);
-    ctx.lineTo(at, bbox.top + bbox.height - 7 * ratio);
-    ctx.stroke();
+    ctx.moveTo(at, bottom);
+    if (kind === "spike") {
+      ctx.lineTo(at - size, bottom - 2 * size);
+      ctx.lineTo(at + size, bottom - 2 * size);
+      ctx.fill();
+    } else {
+      ctx.lineTo(at, bottom - (kind === "save" ? 7 : 16) * ratio);
+      ctx.stroke();
+    }
   }
   ctx.restore();
 }
@@ -134,7 +146,7 @@ export function Chart(props: Props) {
 
   useEffect(() => void import("./library").then((loaded) => setLibrary(() => loaded.default)), []);
   const shape = JSON.stringify([props.curves.map((one) => [one.id, one.color, !!one.band, one.x.length <= 2]), props.logX, props.logY,
-    weight > 0, props.range, dark, isTable]);
+    weight > 0, props.range, props.marks, dark, isTable]);
   useEffect(() => {
     if (!library || !aligned || !holder.current || isTable) return;
     const width = holder.current.clientWidth;

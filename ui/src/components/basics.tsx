@@ -1,6 +1,6 @@
 // Small parts that every page uses.
 import { type ComponentChildren, Fragment } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 const STATES: Record<string, [string, string]> = {
   starting: ["◔", "info"], running: ["●", "info"], finished: ["✓", "ok"], preempted: ["❙❙", "warning"],
@@ -84,7 +84,8 @@ export function Tabs<T extends string>(props: { tabs: [T, string][]; value: T; o
 
 export function Dialog(props: { title: string; onClose: () => void; children: ComponentChildren; wide?: boolean }) {
   const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  // before anything is painted: what is typed from now on belongs to the dialog
+  useLayoutEffect(() => {
     const dialog = element.current!;
     dialog.showModal();
     return () => dialog.close();

@@ -10,6 +10,7 @@ export interface Command {
   command: "train" | "resume" | "fork" | "reproduce" | "eval" | "export" | "verify";
   target: string;
   step?: number;
+  overrides?: string;
 }
 
 const TITLES = {
@@ -20,7 +21,7 @@ const FORMATS: [string, string, string][] = [["hf", "transformers", ""], ["safet
 const WITHOUT_OVERRIDES = ["reproduce", "export", "verify"];
 
 export function LaunchDialog({ command, onClose }: { command: Command; onClose: () => void }) {
-  const [text, setText] = useState("");
+  const [text, setText] = useState(command.overrides ?? "");
   const [isAllowed, setAllowed] = useState(false);
   const [started, setStarted] = useState<string | null>(null);
   const [failure, setFailure] = useState<string | null>(null);

@@ -28,6 +28,9 @@ export function ChangeList({ changes }: { changes: Change[] }) {
 
 export const splitOverrides = (text: string) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
+/** Whether a line is an override as the command line takes it; the server has the last word. */
+export const isOverride = (line: string) => /^[A-Za-z_][\w.\-[\]]*(\+=|-=|=|!$)/.test(line);
+
 /** Chooses a recipe and its overrides; both are kept in the address. */
 export function RecipePicker({ file, set, kinds }: { file: string; set: string; kinds: FileEntry["kind"][] }) {
   const [answer] = useAnswer((signal) => get<{ files: FileEntry[] }>("/files", {}, signal), "files");

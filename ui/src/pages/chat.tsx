@@ -99,6 +99,7 @@ function Conversation({ id }: { id: string }) {
   const [text, setText] = useState("");
   const [system, setSystem] = useState("");
   const [options, setOptions] = useState<Options[]>([DEFAULTS, DEFAULTS]);
+  const [tied, setTied] = useState<number | null>(null);
   const end = useRef<HTMLDivElement>(null);
   useEffect(() => {
     let stop = () => {};
@@ -129,7 +130,7 @@ function Conversation({ id }: { id: string }) {
     setQuery({ id: undefined });
   };
   if (error && events === null) return <><Failure text={error} /><div class="actions left"><button onClick={() => setQuery({ id: undefined })}>Choose models</button></div></>;
-  const canPick = names.length === 2 && !!last?.hasEnded && !last.error && !talk.picked;
+  const canPick = names.length === 2 && !!last?.hasEnded && !last.error && !talk.picked && tied !== last.id;
   return <>
     <CommandLine shell={shell} label="Command" />
     {talk.closed !== null && <><Failure text="The conversation has ended." /><pre class="output" tabIndex={0} aria-label="output">{talk.closed}</pre></>}
@@ -149,7 +150,8 @@ function Conversation({ id }: { id: string }) {
       </li>))}</ol>
     <div ref={end} />
     {canPick && <div class="selection" role="group" aria-label="Which reply is better?"><span>Which reply is better?</span>
-      <button onClick={() => tell({ pick: 1 })}>Left</button><button onClick={() => tell({ pick: 2 })}>Right</button><span class="muted">A choice becomes a pair to train on in picks.jsonl, and both go on from it. Without one, each goes on from its own.</span></div>}
+      <button onClick={() => tell({ pick: 1 })}>Left</button><button onClick={() => tell({ pick: 2 })}>Right</button><button onClick={() => setTied(last!.id)}>Tie</button><span class="muted">A choice becomes a pair to train on in picks.jsonl, and both go on from it. A tie writes nothing.</span></div>}
+    {names.length === 2 && last?.hasEnded && tied === last.id && <p class="muted" role="status">A tie: nothing is written, and each goes on from its own reply.</p>}
     {talk.picked && <p class="muted" role="status">Saved to {talk.picked}. Both go on from the better reply.</p>}
     <form class="message" onSubmit={(event) => { event.preventDefault(); say(); }}>
       <label class="field"><span class="hidden">Message</span><textarea rows={2} value={text} placeholder="Message (Enter sends, Shift Enter makes a new line)" disabled={talk.closed !== null} onInput={(event) => setText(event.currentTarget.value)}

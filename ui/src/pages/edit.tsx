@@ -3,17 +3,19 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, post, send, toMessage } from "../api";
 import { Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
 import { type Command, LaunchDialog } from "../components/launch";
-import { type FileEntry, FileOptions, KINDS } from "../components/recipes";
+import { type FileEntry, FileOptions, KINDS, isOverride, splitOverrides } from "../components/recipes";
 import type { RecipeEditor } from "../editor";
 import { follow } from "../events";
 import { go, place, setQuery } from "../router";
 import { about } from "../state";
+import { listOriginNotes } from "./origin_notes";
 import { type Buffer, Difference, type Examined, Outline, ProblemList, Schedule, Size, Values } from "./edit_panels";
 
 type Panel = "problems" | "values" | "difference" | "schedule" | "outline";
 
 const PAUSE_MS = 120;
 const KEY = "titanrun-buffers";
+const ORIGINS_KEY = "titanrun-origins";
 
 /** Open files survive a change of the page, and unsaved ones a reload. */
 const buffers = new Map<string, Buffer>();
@@ -23,7 +25,7 @@ const keepBuffers = () => sessionStorage.setItem(KEY, JSON.stringify([...buffers
 addEventListener("beforeunload", keepBuffers);
 
 export function EditPage() {
-  const { file = "", line = "", panel = "problems" } = place.value.query;
+  const { file = "", line = "", panel = "problems", set = "" } = place.value.query;
   const [files, error, listAgain] = useAnswer((signal) => get<{ files: FileEntry[] }>("/files", {}, signal), "files");
   const [, redraw] = useState(0);
   const [failure, setFailure] = useState<string | null>(null);
@@ -33,13 +35,15 @@ export function EditPage() {
   const [command, setCommand] = useState<Command | null>(null);
   const [newName, setNewName] = useState<string | null>(null);
   const [indents, setIndents] = useState(false);
+  const [hasOrigins, setHasOrigins] = useState(localStorage.getItem(ORIGINS_KEY) === "on");
   const [editor, setEditor] = useState<RecipeEditor | null>(null);
   const holder = useRef<HTMLDivElement>(null);
   const current = buffers.get(file);
   const asked = useRef({ version: 0, control: new AbortController(), timer: 0 as unknown as ReturnType<typeof setTimeout> });
-  const wanted = panel === "values" ? ["resolved"] : panel === "schedule" ? ["schedule"] : [];
-  const latest = useRef({ file, wanted });
-  latest.current = { file, wanted };
+  const wanted = [...(panel === "values" || hasOrigins ? ["resolved"] : []), ...(panel === "schedule" ? ["schedule"] : [])];
+  const overrides = splitOverrides(set);
+  const latest = useRef({ file, wanted, overrides });
+  latest.current = { file, wanted, overrides };
 
   const examine = (wait: number) => {
     const state = asked.current;
@@ -48,10 +52,10 @@ export function EditPage() {
     const control = (state.control = new AbortController());
     const version = ++state.version;
     state.timer = setTimeout(() => {
-      const { file: path, wanted: want } = latest.current;
+      const { file: path, wanted: want, overrides: given } = latest.current;
       const buffer = buffers.get(path);
       if (!buffer) return;
-      post<Examined>("/examine", { path, text: buffer.text, version, want }, control.signal).then((found) => {
+      post<Examined>("/examine", { path, text: buffer.text, version, want, overrides: given.filter(isOverride) }, control.signal).then((found) => {
         if (found.version !== state.version) return;
         editorRef.current?.setProblems(found.problems);
         setExamined(found);
@@ -83,7 +87,7 @@ export function EditPage() {
     const path = latest.current.file;
     await save();
     const buffer = buffers.get(path);
-    if (buffer && !isDirty(buffer) && !about.value?.read_only) setCommand({ command: "train", target: path });
+    if (buffer && !isDirty(buffer) && !about.value?.read_only) setCommand({ command: "train", target: path, overrides: latest.current.overrides.join("\n") });
   };
   const editorRef = useRef<RecipeEditor | null>(null);
   const handlers = useRef({ save, launch });
@@ -149,7 +153,13 @@ export function EditPage() {
     return () => { isGone = true; };
   }, [file, editor]);
   useEffect(() => { if (line && editor?.path === file) editor.goToLine(Number(line)); }, [line]);
-  useEffect(() => { if (current) examine(0); }, [panel]);
+  useEffect(() => { if (current) examine(0); }, [panel, hasOrigins]);
+  useEffect(() => { if (current) examine(PAUSE_MS); }, [set]);
+  useEffect(() => {
+    localStorage.setItem(ORIGINS_KEY, hasOrigins ? "on" : "off");
+    const values = hasOrigins && current ? examined?.resolved?.[0] : null;
+    editor?.setNotes(values ? listOriginNotes(current!.text, file, values) : []);
+  }, [examined, hasOrigins]);
 
   useEffect(() => {
     if (!current || !current.sha256 || file.startsWith("shipped:")) return;
@@ -212,7 +222,8 @@ export function EditPage() {
         )}
         {failure && <Failure text={failure} retry={() => examine(0)} />}
         <div class="text" ref={holder} />
-        <p class="status-bar muted"><span>{indents ? "Tab indents" : "Tab leaves the editor"} (Ctrl M)</span>{current?.newline === "crlf" && <span>CRLF</span>}<Size runs={examined?.runs ?? []} /></p>
+        {current?.writable && !about.value?.read_only && <Overrides text={set} />}
+        <p class="status-bar muted"><label class="check"><input type="checkbox" checked={hasOrigins} onChange={(event) => setHasOrigins(event.currentTarget.checked)} /> Origins</label><span>{indents ? "Tab indents" : "Tab leaves the editor"} (Ctrl M)</span>{current?.newline === "crlf" && <span>CRLF</span>}<Size runs={examined?.runs ?? []} /></p>
       </section>
       <section class="side" aria-label="Examination">
         <Tabs id="side" label="Examination" value={panel as Panel} onChange={(value) => setQuery({ panel: value })}
@@ -231,6 +242,20 @@ export function EditPage() {
       {newName !== null && <NameDialog name={newName} onClose={() => setNewName(null)} onDone={copyTo} />}
       {isComparing && changedOutside && current && <MergeDialog disk={changedOutside.text} mine={current.text} onClose={() => setIsComparing(false)} />}
     </div>
+  );
+}
+
+/** Overrides belong to the command that runs the recipe, and are examined with it; the file stays as it is. */
+function Overrides({ text }: { text: string }) {
+  const lines = splitOverrides(text);
+  const unfinished = lines.filter((line) => !isOverride(line));
+  return (
+    <details class="overrides" open={lines.length > 0}>
+      <summary>Overrides{lines.length > 0 && <span class="muted"> {lines.length}</span>}</summary>
+      <label><span class="hidden">Overrides of the command, one on each line</span>
+        <textarea rows={2} value={text} spellcheck={false} placeholder="training.steps=50, one on each line; part of the command, not of the file" onInput={(event) => setQuery({ set: event.currentTarget.value })} /></label>
+      {unfinished.length > 0 && <p class="muted small-text" role="status">Not yet path=value: <code>{unfinished.join(", ")}</code></p>}
+    </details>
   );
 }
 

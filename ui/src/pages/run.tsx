@@ -1,7 +1,7 @@
 // One run: progress, curves, log, problems, checkpoints, settings.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
-import { Chart, type Curve } from "../charts/plot";
+import { Chart, type Curve, type Mark } from "../charts/plot";
 import { Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
 import { CommandLine } from "../components/command";
 import { type Command, LaunchDialog } from "../components/launch";
@@ -66,7 +66,7 @@ export function RunPage() {
       {notice && <div class="notice" role="status">{notice}<button class="quiet small" onClick={() => setNotice(null)}>Dismiss</button></div>}
       <Tabs tabs={tabs} value={tab as Tab} id="run" label="Parts of the run" onChange={(value) => setQuery({ tab: value })} />
       <section role="tabpanel" id="run-panel" aria-labelledby={`run-${tab}`} class="panel">
-        {tab === "curves" && <Curves id={id} metrics={details.metrics} marks={details.checkpoints.map((one) => one.step)} />}
+        {tab === "curves" && <Curves id={id} metrics={details.metrics} saves={details.checkpoints.map((one) => one.step)} resumes={details.resumes} />}
         {tab === "log" && <Log id={id} logs={details.logs} />}
         {tab === "problems" && <Problems problems={details.problems} />}
         {tab === "checkpoints" && <Checkpoints details={details} start={setCommand} id={id} />}
@@ -109,7 +109,23 @@ function Tags({ run, tags, changed }: { run: string; tags: string[]; changed: ()
   );
 }
 
-function Curves({ id, metrics, marks }: { id: string; metrics: string[]; marks: number[] }) {
+const SPIKES = ["guard/loss_spikes", "guard/grad_norm_spikes"];
+
+function listMarks(series: Series, saves: number[], resumes: number[]): Mark[] {
+  const spikes = SPIKES.flatMap((name) => (series[name]?.x ?? []).filter((_, at) => (series[name]!.y[at] ?? 0) > 0));
+  return [...saves.map((x): Mark => ({ x, kind: "save" })), ...resumes.map((x): Mark => ({ x, kind: "resume" })), ...[...new Set(spikes)].map((x): Mark => ({ x, kind: "spike" }))];
+}
+
+/** The marks in words: what is drawn is not for everybody to see. */
+function Marks({ marks }: { marks: Mark[] }) {
+  const tell = (kind: Mark["kind"], shape: string, title: string) => {
+    const steps = marks.filter((one) => one.kind === kind).map((one) => formatWhole(one.x));
+    return steps.length > 0 && <span class={`mark mark-${kind}`}><span class="shape" aria-hidden="true">{shape}</span>{title} {steps.length > 3 ? `${steps.length} times, last at step ${steps.at(-1)}` : `at step ${steps.join(", ")}`}</span>;
+  };
+  return marks.length > 0 ? <p class="marks muted small-text">{tell("save", "╷", "saved")}{tell("resume", "│", "resumed")}{tell("spike", "▼", "spike")}</p> : null;
+}
+
+function Curves({ id, metrics, saves, resumes }: { id: string; metrics: string[]; saves: number[]; resumes: number[] }) {
   const { smooth = "0", log = "" } = place.value.query;
   const shown = useMemo(() => metrics.filter((name) => !HIDDEN.has(name)), [metrics.join()]);
   const [series, setSeries] = useState<Series | null>(null);
@@ -132,6 +148,7 @@ function Curves({ id, metrics, marks }: { id: string; metrics: string[]; marks: 
   }, [id, version, metrics.join()]);
   if (error) return <Failure text={error} retry={() => { setError(null); setVersion((value) => value + 1); }} />;
   if (!series) return <Loading what="curves" />;
+  const marks = listMarks(series, saves, resumes);
   const names = [...new Set([...shown, ...Object.keys(series).filter((name) => !HIDDEN.has(name))])].filter((name) => series[name]);
   if (!names.length) return <Empty title="No step has been logged yet"><p class="muted">Curves appear here as soon as the run logs its first step.</p></Empty>;
   return <>
@@ -139,6 +156,7 @@ function Curves({ id, metrics, marks }: { id: string; metrics: string[]; marks: 
       <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value={smooth} onInput={(event) => setQuery({ smooth: event.currentTarget.value })} /><span class="figure">{Number(smooth).toFixed(2)}</span></label>
       <label class="check"><input type="checkbox" checked={log === "y"} onChange={(event) => setQuery({ log: event.currentTarget.checked ? "y" : undefined })} /> Log scale</label>
     </div>
+    <Marks marks={marks} />
     <div class="charts">
       {names.map((name) => <Chart key={name} title={formatMetricTitle(name)} unit={METRIC_UNITS[name]} metric={name} marks={marks}
         curves={buildCurves(name, series)} weight={Number(smooth)} logY={log === "y"} height={230} />)}

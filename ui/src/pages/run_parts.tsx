@@ -19,6 +19,7 @@ export interface Details {
   lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[] };
   problems: { time: string; level: string; log: string; text: string; count: number }[];
   checkpoints: { step: number; bytes?: number; saved_at?: string; holds?: string; validation_loss?: number | null; damage?: string }[];
+  resumes: number[];
   metrics: string[];
   logs: string[];
   has_samples: boolean;

@@ -1,0 +1,178 @@
+"""Models that recipes name as `hub:OWNER/NAME@REVISION`, and their folders in the user's cache.
+
+A command that may use the network fills the cache. Everything else reads it, so that resolving a
+recipe never asks the Hub. A resolved recipe holds the folder, whose name is the commit.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from titanrun.config.json_text import parse_json
+from titanrun.config.problems import DataPath, Problem, problem_error
+from titanrun.config.tree import Node, find_node, iter_nodes
+
+HUB_PREFIX = "hub:"
+HUB_NAME = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+CACHED_FOLDER = re.compile(r"/hub/(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/(?P<commit>[0-9a-f]{40})$")
+RECORD_FILE = "download.json"
+"""Written after the last file of a download, with the parts that were asked for."""
+CONFIG, TOKENIZER, WEIGHTS = "config", "tokenizer", "weights"
+TEACHER: DataPath = ("loss", "teacher")
+MODEL_FIELDS: tuple[DataPath, ...] = (("model", "hf_assets_path"), ("tokenizer", "path"), TEACHER)
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A model on the Hub: OWNER/NAME, and a branch, tag or commit of it."""
+
+    repository: str
+    revision: str = "main"
+
+    @property
+    def text(self) -> str:
+        """How a recipe names it."""
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{HUB_PREFIX}{self.repository}{at}"
+
+
+def parse_hub_model(text: str, path: DataPath = ()) -> HubModel | None:
+    """Return the model that a value names, None if it is no name of the Hub.
+
+    Raises:
+        ProblemsFound: at `path` if the name is incomplete.
+    """
+    if not text.startswith(HUB_PREFIX):
+        return None
+    found = HUB_NAME.fullmatch(text)
+    if found is None:
+        raise problem_error(
+            "file",
+            f"'{text}' is not a model on the Hub",
+            path=path,
+            hint="write hub:OWNER/NAME or hub:OWNER/NAME@REVISION",
+        )
+    return HubModel(found["repository"], found["revision"] or "main")
+
+
+def get_hub_folder(repository: str, environment: Mapping[str, str]) -> Path:
+    """Return the folder of all commits of a model in the cache."""
+    cache = environment.get("TITANRUN_CACHE")
+    home = Path(environment.get("HOME") or "~").expanduser()
+    base = Path(cache).expanduser() if cache else home / ".cache" / "titanrun"
+    return base.absolute() / "hub" / repository.replace("/", "--")
+
+
+def get_reference_file(model: HubModel, environment: Mapping[str, str]) -> Path:
+    """Return the file with the commit that a branch or tag had when it was last fetched."""
+    folder = get_hub_folder(model.repository, environment)
+    return folder / "refs" / quote(model.revision, safe="")
+
+
+def find_model_folder(
+    model: HubModel, environment: Mapping[str, str], *, part: str = CONFIG
+) -> Path | None:
+    """Return the folder with that part of the model's files, None if it was not fetched."""
+    commit = model.revision
+    if COMMIT.fullmatch(commit) is None:
+        try:
+            reference = get_reference_file(model, environment)
+            commit = reference.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            return None
+    folder = get_hub_folder(model.repository, environment) / commit
+    try:
+        parts = parse_json((folder / RECORD_FILE).read_text(encoding="utf-8"))["parts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return folder if part in parts else None
+
+
+def find_repository(folder: str | None) -> str | None:
+    """Return the OWNER/NAME that a folder was downloaded from, None for another folder."""
+    if folder is None:
+        return None
+    try:
+        record = parse_json((Path(folder) / RECORD_FILE).read_text(encoding="utf-8"))
+        return str(record["repository"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def find_fetching_command(folder: str) -> str | None:
+    """Return the command that fetches a missing folder of a cache, None for another folder.
+
+    The recipe of a run on another machine names such folders.
+    """
+    found = CACHED_FOLDER.search(folder)
+    if found is None:
+        return None
+    command = f"titanrun download {HUB_PREFIX}{found['owner']}/{found['name']}@{found['commit']}"
+    return f"{command} -o {folder}"
+
+
+def iter_hub_models(tree: Node) -> Iterator[HubModel]:
+    """Yield the models that a recipe or its stages name, those of valid names only."""
+    for path, node in iter_nodes(tree):
+        if path[-2:] in MODEL_FIELDS and isinstance(node.value, str):
+            found = HUB_NAME.fullmatch(node.value)
+            if found is not None:
+                yield HubModel(found["repository"], found["revision"] or "main")
+
+
+def replace_hub_names(
+    tree: Node, environment: Mapping[str, str], *, needs_tokenizer: bool = False
+) -> tuple[Node, list[Problem]]:
+    """Return the tree with the folder of each model that was fetched, and problems of the others.
+
+    A rule reports a teacher that was not fetched.
+    """
+    part = TOKENIZER if needs_tokenizer else CONFIG
+    problems: list[Problem] = []
+    for path in MODEL_FIELDS:
+        node = find_node(tree, path)
+        if node is None or not isinstance(node.value, str):
+            continue
+        if not node.value.startswith(HUB_PREFIX):
+            continue
+        found = HUB_NAME.fullmatch(node.value)
+        model = found and HubModel(found["repository"], found["revision"] or "main")
+        folder = model and find_model_folder(model, environment, part=part)
+        if folder is not None:
+            tree = replace_text(tree, path, str(folder))
+        elif path != TEACHER:
+            problems.append(build_missing_problem(node, path, model))
+    return tree, problems
+
+
+def build_missing_problem(node: Node, path: DataPath, model: HubModel | None) -> Problem:
+    """Build the problem of a name that is wrong, or of a model that was not fetched."""
+    text = str(node.value)
+    if model is None:
+        message = f"'{text}' is not a model on the Hub"
+        hint = "write hub:OWNER/NAME or hub:OWNER/NAME@REVISION"
+        return Problem("file", message, path, node.origin, hint=hint)
+    message = f"{text} has not been downloaded"
+    hint = f"titanrun download {text}; titanrun train does it, too"
+    return Problem("file", message, path, node.origin, hint=hint, got=model.text)
+
+
+def is_missing_model(problem: Problem) -> bool:
+    """Return whether a problem is only that a model was not fetched."""
+    return (
+        problem.code == "file"
+        and isinstance(problem.got, str)
+        and problem.got.startswith(HUB_PREFIX)
+    )
+
+
+def replace_text(tree: Node, path: DataPath, text: str) -> Node:
+    """Return the tree with another text at a path, which has one."""
+    if not path:
+        return replace(tree, value=text)
+    assert isinstance(tree.value, dict)
+    step = str(path[0])
+    return replace(tree, value={**tree.value, step: replace_text(tree.value[step], path[1:], text)})
