@@ -23,6 +23,12 @@ from titanrun.cli.data_pipeline import (
     check_pipeline_options,
     write_pipeline,
 )
+from titanrun.cli.data_slurm import (
+    add_slurm_options,
+    check_slurm_options,
+    check_workers,
+    submit_parts,
+)
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
@@ -38,6 +44,7 @@ EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
   titanrun data build recipe.yaml --workers 32
   titanrun data build recipe.yaml --part 3/64 --workers 32
   titanrun data build recipe.yaml --finish  after all parts
+  titanrun data build recipe.yaml --slurm 64 --dry-run  all of it as Slurm jobs
   titanrun data build recipe.yaml --pipeline out.py  a program for datatrove
   titanrun data build --repair recipe.yaml  tokenize damaged data again
   titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss colored
@@ -109,9 +116,14 @@ def build_data_cache(arguments: list[str]) -> int:
         action="store_true",
         help="after all parts: check that nothing is missing, and complete the index",
     )
+    add_slurm_options(parser)
     add_pipeline_options(parser)
     options, resolved = parse_recipe_options(parser, arguments)
+    check_slurm_options(options)
     check_pipeline_options(options)
+    if options.slurm is not None:
+        submit_parts(options, resolved, arguments)
+        return 0
     if options.pipeline is None:
         sys.stdout.writelines(iter_build_lines(build_datasets(options, resolved)))
         return 0
@@ -124,8 +136,7 @@ def build_data_cache(arguments: list[str]) -> int:
 
 def build_datasets(options: Namespace, resolved: Resolved) -> Any:
     """Tokenize the datasets, or a part of them, and return what was built."""
-    if options.workers is not None and options.workers < 1:
-        raise problem_error("usage", f"--workers is {options.workers}", hint="use 1 or more")
+    check_workers(options)
     if options.repair and (options.part or options.finish):
         raise problem_error(
             "usage",

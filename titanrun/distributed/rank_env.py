@@ -91,6 +91,12 @@ def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
     )
 
 
+def is_first_process(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process has the lowest rank of those that torchrun or srun started."""
+    rank = environ.get("RANK") or environ.get("SLURM_PROCID") or "0"
+    return rank == "0"
+
+
 def set_rank_variables(
     *,
     rank: int,

@@ -8,7 +8,7 @@ exit with 75, and the script requeues the job.
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from titanrun.config.control_characters import CONTROL_CHARACTER, escape_line
@@ -195,8 +195,10 @@ def build_sbatch_options(
     ]
 
 
-def iter_optional_sbatch_options(config: SlurmLaunchConfig) -> Iterator[str]:
-    """Yield the sbatch options that the recipe sets."""
+def iter_optional_sbatch_options(
+    config: SlurmLaunchConfig, *, omit: Collection[str] = ()
+) -> Iterator[str]:
+    """Yield the sbatch options that the recipe sets, but for those named in `omit`."""
     limit = (
         None
         if config.time_limit is None
@@ -215,7 +217,7 @@ def iter_optional_sbatch_options(config: SlurmLaunchConfig) -> Iterator[str]:
     yield from (
         f"--{option}={shlex.quote(str(value))}"
         for option, value in asked.items()
-        if value is not None
+        if value is not None and option not in omit
     )
 
 

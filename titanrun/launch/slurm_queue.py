@@ -76,10 +76,14 @@ def get_slurm_program(name: str) -> str:
     return found
 
 
-def submit_job(script: Path) -> int:
-    """Submit a script with sbatch and return the job number."""
+def submit_job(script: Path, *, after: int | None = None) -> int:
+    """Submit a script with sbatch and return the job number.
+
+    The job waits until the job `after`, or every task of that array, has ended in any way.
+    """
+    waits = () if after is None else (f"--dependency=afterany:{after}",)
     done = subprocess.run(
-        [get_slurm_program("sbatch"), "--parsable", str(script)],
+        [get_slurm_program("sbatch"), "--parsable", *waits, str(script)],
         capture_output=True,
         text=True,
         check=False,
@@ -95,6 +99,11 @@ def submit_job(script: Path) -> int:
         )
     write_indented_json(script.parent / JOB_FILE, {"job": int(number)})
     return int(number)
+
+
+def cancel_job(job: int) -> None:
+    """Cancel a job, or all tasks of an array."""
+    subprocess.run([get_slurm_program("scancel"), str(job)], capture_output=True, check=False)
 
 
 def query_job_state(job: int) -> JobState:
@@ -133,8 +142,11 @@ def query_job_state(job: int) -> JobState:
     )
 
 
-def check_not_queued(parent_folder: Path) -> None:
-    """Raise ProblemsFound if the folder of a run or sweep has a waiting or running job."""
+def check_not_queued(parent_folder: Path, *, action: str = "training") -> None:
+    """Raise ProblemsFound if the folder of a run or sweep has a waiting or running job.
+
+    `action` is what the job does with the folder, for the message.
+    """
     job = read_json_or_empty(parent_folder / FOLDER / JOB_FILE).get("job")
     if not isinstance(job, int):
         return
@@ -142,7 +154,7 @@ def check_not_queued(parent_folder: Path) -> None:
     if not state.is_over:
         raise problem_error(
             "conflict",
-            f"job {job} is already training '{parent_folder}': {state}",
+            f"job {job} is already {action} '{parent_folder}': {state}",
             hint=f"wait for it, or cancel it: scancel {job}",
         )
 
@@ -174,11 +186,11 @@ def forward_log(log: Path, offset: int) -> int:
     return offset + len(more)
 
 
-def write_job_script(text: str, parent_folder: Path) -> Path:
+def write_job_script(text: str, parent_folder: Path, *, name: str = SCRIPT) -> Path:
     """Write the script into the folder of a run or a sweep and return its path."""
     folder = parent_folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / SCRIPT
+    path = folder / name
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
     return path

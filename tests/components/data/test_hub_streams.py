@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,41 @@ def test_a_stream_has_the_order_of_the_library_in_one_lane_per_rank(
         for files in ("words/*.json.gz", "words"):
             path = f"hf://datasets/owner/words@{COMMIT}/{files}"
             assert stream(name="text", path=path) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("files", "options", "said"),
+    [
+        ("words/*.json.gz", "", ""),
+        ("words/*.json.gz", ", column: txt", "has no column 'txt'; it has: text"),
+        ("nothing/*.jsonl", "", "the store has no such object"),
+    ],
+)
+def test_validate_reads_the_first_file_of_the_hub(
+    files: str,
+    options: str,
+    said: str,
+    stream: Callable[..., Any],
+    hub_environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    path = f"hf://datasets/owner/words@{COMMIT}/{files}"
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\ntraining:\n"
+        f'  dataset: {{name: text, path: "{path}", streaming: true{options}}}\n'
+        "  local_batch_size: 8\n  seq_len: 64\n  steps: 2\n"
+    )
+    command = [sys.executable, "-m", "titanrun", "validate", str(recipe), "--level"]
+    for level in ("rules", "environment"):
+        done = subprocess.run(
+            [*command, level], env=hub_environment, capture_output=True, text=True, check=False
+        )
+        found = said and level == "environment"
+        assert done.returncode == (3 if found else 0), done.stderr
+        assert ("remote-path-readable" in done.stderr + done.stdout) == bool(found)
+        assert not found or said in done.stderr + done.stdout
 
 
 @pytest.mark.slow

@@ -58,11 +58,29 @@ def plan_remote_files(path: str, suffixes: Sequence[str], retries: RetryPolicy) 
     readable = [
         file
         for file in sorted(files, key=lambda file: file.name)
-        if get_data_suffix(Path(file.name)) in suffixes and is_data_path(Path(file.name))
+        if is_readable_name(file.name, suffixes)
     ]
     if not readable:
         raise no_readable_files_error(path, [Path(file.name) for file in files], suffixes)
     return build_plan(readable)
+
+
+def find_first_remote_file(path: str, suffixes: Sequence[str], retries: RetryPolicy) -> PlanFile:
+    """Return the first file of the plan of an address.
+
+    Of a web server, no other file is asked for: that is one request for each.
+
+    Raises:
+        ProblemsFound: A data problem if nothing readable is found, or the store does not answer.
+    """
+    if get_scheme(path) not in WEB_SCHEMES:
+        return plan_remote_files(path, suffixes, retries).files[0]
+    check_remote_path(path)
+    names = {get_web_file_name(address): address for address in list_web_addresses(path, retries)}
+    readable = sorted(name for name in names if is_readable_name(name, suffixes))
+    if not readable:
+        raise no_readable_files_error(path, [Path(name) for name in names], suffixes)
+    return describe_web_file(names[readable[0]], retries=retries)
 
 
 def plan_hub_files(source: HubSource, suffixes: Sequence[str], retries: RetryPolicy) -> StreamPlan:
@@ -97,18 +115,32 @@ def build_plan(files: Sequence[PlanFile]) -> StreamPlan:
 
 def list_web_files(path: str, retries: RetryPolicy) -> list[PlanFile]:
     """Return the files at a web address, with size and version as the server tells them."""
-    web_path = urlsplit(path).path
-    is_one = not has_glob(web_path) and not web_path.endswith("/")
-    addresses = [path] if is_one else find_web_files(path, retries)
+    addresses = list_web_addresses(path, retries)
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         return list(pool.map(partial(describe_web_file, retries=retries), addresses))
+
+
+def list_web_addresses(path: str, retries: RetryPolicy) -> list[str]:
+    """Return the addresses of the files at a web address, a folder or a glob."""
+    web_path = urlsplit(path).path
+    is_one = not has_glob(web_path) and not web_path.endswith("/")
+    return [path] if is_one else find_web_files(path, retries)
+
+
+def get_web_file_name(address: str) -> str:
+    """Return the name of a file of a web server, with its folders."""
+    return unquote(urlsplit(address).path).lstrip("/")
+
+
+def is_readable_name(name: str, suffixes: Sequence[str]) -> bool:
+    """Return whether a stream of these suffixes reads a file of this name."""
+    return get_data_suffix(Path(name)) in suffixes and is_data_path(Path(name))
 
 
 def describe_web_file(address: str, *, retries: RetryPolicy) -> PlanFile:
     """Return a file of a web server."""
     answer = retries.request(partial(HttpSource(address).request, 0, 1), name=f"'{address}'")
-    name = unquote(urlsplit(address).path).lstrip("/")
-    return PlanFile(name, answer.size, answer.version, address)
+    return PlanFile(get_web_file_name(address), answer.size, answer.version, address)
 
 
 def list_store_files(path: str) -> list[PlanFile]:

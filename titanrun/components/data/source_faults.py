@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from titanrun.components.data.read_counts import ReadCounts
-from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.distributed.data_waits import report_wait
 from titanrun.distributed.heartbeat import send_heartbeat
@@ -77,8 +76,9 @@ class RetryPolicy:
                 if fault.kind != "unreachable":
                     raise build_fault_problem(fault, name, path) from fault
                 if waited >= self.seconds:
-                    times = f"after {pluralize(tries, 'try', 'tries')} in {waited:.0f} s"
-                    raise build_fault_problem(fault, f"{name} {times}", path) from fault
+                    raise build_fault_problem(
+                        fault, f"{name}{describe_tries(tries, waited)}", path
+                    ) from fault
                 self.counts.num_retries += 1
                 delay = min(self._choose_delay(tries, fault), self.seconds - waited)
                 log.warning(
@@ -96,6 +96,11 @@ class RetryPolicy:
             return fault.retry_after
         delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(tries - 1, 10))
         return delay * JITTER.uniform(0.75, 1.25)
+
+
+def describe_tries(tries: int, seconds: float) -> str:
+    """Describe how long a request was repeated, with a space in front; empty if it was not."""
+    return f" after {tries} tries in {seconds:.0f} s" if tries > 1 else ""
 
 
 def sleep_with_heartbeats(seconds: float) -> None:

@@ -100,7 +100,7 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
         place = ("evaluation", "tasks", index)
         inputs += [((*place, "path"), getattr(task, "path", None))]
     for path, written in inputs:
-        # only the run looks into stores: validate needs no network
+        # remote-path-readable looks at addresses of streams, and the run into stores
         if (
             written is not None
             and not is_storage_path(written)

@@ -1,17 +1,30 @@
 """Rules about where records are: in files or on the Hub."""
 
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 from titanrun.components.data.record_source_config import RecordSourceFields
+from titanrun.components.data.spec.file_columns import RequiredColumns, get_required_columns
 from titanrun.components.data.spec.remote_path import check_remote_path, is_remote_path
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.config.base import ComponentConfig, iter_nested_configs
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.chat import (
+    ConversationDataset,
+    get_conversation_columns,
+    parse_conversations,
+)
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
 HUB_FIELDS = ("subset", "revision", "split")
+READER_MODULE = "titanrun.components.data.remote_check"
+READER_PACKAGES = ("numpy", "pyarrow", "datasets", "huggingface_hub", "fsspec")
+UNREACHABLE = "source-unreachable"
+WAITING_HINT = "a run tries it for training.dataloader.retry_timeout before it ends"
 DEFAULT_SPLIT = RecordSourceFields.model_fields["split"].default
 
 
@@ -47,10 +60,12 @@ def remote_path_needs_a_stream(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("remote-path-readable", level="environment")
 def remote_path_readable(run: Recipe) -> Iterator[RuleViolation]:
-    """Require addresses of streams that can be read here, as far as that is known without network.
+    """Require addresses of streams that can be read here.
 
-    The scheme is known, what reads it is installed, and no credentials are written in it: they
-    belong in the environment.
+    The scheme is known, what reads it is installed, no credentials are written in it (they belong
+    in the environment), and the first record of the first file has the columns that the dataset
+    reads. A server that does not answer is a warning: it may once the run starts, which waits for
+    training.dataloader.retry_timeout.
     """
     for place, dataset in get_all_datasets(run):
         path = getattr(dataset, "path", None)
@@ -58,11 +73,38 @@ def remote_path_readable(run: Recipe) -> Iterator[RuleViolation]:
             continue
         try:
             check_remote_path(path)
+            if has_remote_readers():
+                check_first_remote_record(dataset, path)
         except ProblemsFound as error:
             for problem in error.problems:
+                may_pass = problem.rule == UNREACHABLE
                 yield RuleViolation(
-                    problem.message, ((*place, "path"),), hint=problem.hint, code="data"
+                    problem.message,
+                    ((*place, *problem.path), (*place, "path")),
+                    hint=WAITING_HINT if may_pass else problem.hint,
+                    code="data",
+                    severity="warning" if may_pass else "error",
                 )
+
+
+def has_remote_readers() -> bool:
+    """Return whether the packages are here that read remote files; only titanrun[train] has all."""
+    return all(find_spec(name) is not None for name in READER_PACKAGES)
+
+
+def check_first_remote_record(dataset: Any, path: str) -> None:
+    """Raise a data problem if the first file at an address cannot be read, or lacks a column."""
+    required: RequiredColumns
+    if isinstance(dataset, ConversationDataset):
+        required = {column: (field,) for column, field in get_conversation_columns(dataset)}
+    else:
+        required = get_required_columns(dataset)
+    # the reader is on the execution side, and few recipes need it
+    read = import_module(READER_MODULE).read_first_remote_record
+    found = read(dataset, path, required)
+    if found is not None and isinstance(dataset, ConversationDataset):
+        location, record = found
+        parse_conversations(dataset, record, location)
 
 
 def check_record_source(config: RecordSourceFields, place: DataPath) -> Iterator[RuleViolation]:
