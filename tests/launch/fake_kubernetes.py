@@ -235,7 +235,9 @@ class Cluster:
                 return data
             del self.objects[plural][name]
             if plural == "deployments":
-                self.lighthouses.pop(name).terminate()
+                process = self.lighthouses.pop(name)
+                process.kill()
+                process.wait()
             if plural == "jobs":
                 self.stop_pods(name)
                 kept = self.objects["pods"].items()
