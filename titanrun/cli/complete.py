@@ -159,7 +159,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
             "--device": ("a100", "a100-40", "b200", "h100", "h200", "mi300x"),
             **TRUST_OPTION,
             "--stdin-name": "files",
-            **make_flags("--search", "--json"),
+            **make_flags("--search", "--fetch", "--json"),
         },
     ),
     "validate": CommandSyntax(

@@ -1,6 +1,5 @@
 """Fetching of the models that a recipe names on the Hub, into the user's cache."""
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from titanrun.recipe.resolving.hub_models import (
 )
 from titanrun.recipe.resolving.multi_stage import StageRequiredError
 from titanrun.recipe.resolving.read_recipe import read_tree
+from titanrun.recipe.rundir.run_files import read_json_or_empty
 
 CONFIG_ONLY = (CONFIG,)
 WITHOUT_WEIGHTS = (TOKENIZER, CONFIG)
@@ -88,7 +88,5 @@ def fetch_model(model: HubModel, options: Namespace, *, parts: Sequence[str] = A
 
 def read_parts(folder: Path) -> list[str]:
     """Return the parts of a model that a folder of the cache has."""
-    try:
-        return list(json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["parts"])
-    except (OSError, ValueError, KeyError):
-        return []
+    parts = read_json_or_empty(folder / RECORD_FILE).get("parts")
+    return parts if isinstance(parts, list) else []

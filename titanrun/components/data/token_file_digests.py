@@ -29,6 +29,8 @@ from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.heartbeat import send_heartbeat
 
+# one that takes long enough to be told about
+LARGE_FILE = 1 << 30
 RECORD_SUFFIX, BLOCKS_SUFFIX = ".file.json", ".file.blocks"
 OWN_FILE_HINT = (
     "copy the file again from where it came; if the new tokens are meant, save them again, so that "
@@ -84,7 +86,8 @@ def load_digests(
         with lock_index(cache_folder, record.key, on_wait=send_heartbeat):
             digests = read_block_digests(blocks, tokens, index_digest=record.key)
             if digests is None:
-                log.info("computing the digests of '%s', once", path)
+                if state.size >= LARGE_FILE:
+                    log.info("computing the digests of '%s', once", path)
                 digests = hash_blocks(tokens)
                 write_block_digests(blocks, tokens, digests, index_digest=record.key)
                 write_json_atomically(
