@@ -68,7 +68,7 @@ test-skypilot: $(VENV)/.installed-dev $(SKYPILOT)/.installed
 # apt-get install -y --no-install-recommends chromium; and Node, for axe and the build
 test-browser: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
 	cd ui && node --test tests/*.test.mjs
-	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/report tests/ui
+	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python -m pytest -m browser tests/report tests/ui
 
 # the page of titanrun ui, from ui/src into titanrun/ui/static
 ui: ui/node_modules/.installed
@@ -81,7 +81,7 @@ ui-check: $(VENV)/.installed-dev ui/node_modules/.installed
 # types, units and the page in Chromium
 ui-test: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
 	cd ui && npx tsc --noEmit && node --test tests/*.test.mjs
-	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/ui
+	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python -m pytest -m browser tests/ui
 
 # builds again whenever a source changes
 ui-dev: ui/node_modules/.installed
@@ -89,38 +89,38 @@ ui-dev: ui/node_modules/.installed
 
 # the pictures of docs/ui.md
 ui-shots: $(VENV)/.installed-dev $(BROWSER)/.installed
-	PYTHONPATH=$(BROWSER) $(BIN)/python tools/take_ui_shots.py docs/images
+	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python tools/take_ui_shots.py docs/images
 
 # the recorded terminal of README.md
 pictures: $(VENV)/.installed $(PICTURES)/.installed
-	PATH=$(CURDIR)/$(BIN):$(PATH) PYTHONPATH=$(PICTURES) OMP_NUM_THREADS=1 $(BIN)/python tools/record_terminal.py docs/images/first_run.sh docs/images/first_run.svg "titanrun in a terminal" "A misspelt setting is reported with its place. Then a small Llama 3 trains for 20 steps on a CPU, and its loss falls from 8.1 to 5.3."
+	PATH=$(CURDIR)/$(BIN):$(PATH) PYTHONPATH=$(CURDIR)/$(PICTURES) OMP_NUM_THREADS=1 $(BIN)/python tools/record_terminal.py docs/images/first_run.sh docs/images/first_run.svg "titanrun in a terminal" "A misspelt setting is reported with its place. Then a small Llama 3 trains for 20 steps on a CPU, and its loss falls from 8.1 to 5.3."
 
 # npm installs yaml-language-server and taplo into ~/.cache
 test-editors: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m editors tests/editors
 
 test-verl: $(VENV)/.installed-dev $(VERL)/.installed
-	PYTHONPATH=$(VERL) $(BIN)/python -m pytest -m verl tests/integrations
+	PYTHONPATH=$(CURDIR)/$(VERL) $(BIN)/python -m pytest -m verl tests/integrations
 
 # trainers as actors of Monarch
 test-monarch: $(VENV)/.installed-dev $(MONARCH)/.installed
-	PYTHONPATH=$(MONARCH) $(BIN)/python -m pytest -m monarch tests/integrations
+	PYTHONPATH=$(CURDIR)/$(MONARCH) $(BIN)/python -m pytest -m monarch tests/integrations
 
 # trainers as actors of Ray
 test-ray: $(VENV)/.installed-dev $(RAY)/.installed
-	PYTHONPATH=$(RAY) $(BIN)/python -m pytest -m ray tests
+	PYTHONPATH=$(CURDIR)/$(RAY) $(BIN)/python -m pytest -m ray tests
 
 # what computes the recorded references of losses again
 test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed
-	PYTHONPATH=$(ORACLES) $(BIN)/python -m pytest -m oracles tests
+	PYTHONPATH=$(CURDIR)/$(ORACLES) $(BIN)/python -m pytest -m oracles tests
 
 # exported GGUF files, as llama.cpp reads them
 test-gguf: $(VENV)/.installed-dev $(GGUF)/.installed
-	PYTHONPATH=$(GGUF) $(BIN)/python -m pytest -m gguf tests/worker
+	PYTHONPATH=$(CURDIR)/$(GGUF) $(BIN)/python -m pytest -m gguf tests/worker
 
 # titanrun serve, as the client of OpenAI sees it
 test-openai: $(VENV)/.installed-dev $(OPENAI)/.installed
-	PYTHONPATH=$(OPENAI) $(BIN)/python -m pytest -m openai tests/worker
+	PYTHONPATH=$(CURDIR)/$(OPENAI) $(BIN)/python -m pytest -m openai tests/worker
 
 # streams from servers of S3 and of Google's storage that others wrote
 test-stores: $(VENV)/.installed-dev $(STORES)/.installed
@@ -132,12 +132,12 @@ test-datatrove: $(VENV)/.installed-dev $(DATATROVE)/.installed
 
 # replica groups, killed and restarted
 test-torchft: $(VENV)/.installed-dev $(TORCHFT)/.installed
-	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m "torchft and not slow" tests/worker
-	PYTHONPATH=$(TORCHFT) $(BIN)/python -m pytest -m "torchft and slow" tests/worker
+	PYTHONPATH=$(CURDIR)/$(TORCHFT) $(BIN)/python -m pytest -m "torchft and not slow" tests/worker
+	PYTHONPATH=$(CURDIR)/$(TORCHFT) $(BIN)/python -m pytest -m "torchft and slow" tests/worker
 
 # kernels of GPUs: their numbers by Triton's interpreter, and compiled for Hopper
 test-triton: $(VENV)/.installed-dev $(TRITON)/.installed
-	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest -m triton tests/components
+	PYTHONPATH=$(CURDIR)/$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest -m triton tests/components
 
 # the documentation site, in site/; a dead link fails
 docs: $(VENV)/.installed $(DOCS)/.installed
@@ -156,7 +156,7 @@ docs-serve: docs
 
 # apt-get install -y --no-install-recommends chromium
 test-docs: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed docs
-	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m site tests/docs
+	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python -m pytest -m site tests/docs
 
 # workflows, action, Dockerfile, shell scripts and conda recipe, by the checkers of their formats
 lint-delivery: $(VENV)/.installed-dev $(DELIVERY)/.installed

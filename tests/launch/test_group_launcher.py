@@ -309,7 +309,7 @@ def test_the_lighthouse_waits_as_the_recipe_says(
     config = FaultToleranceConfig(
         enable=True, min_replica_size=2, join_timeout_ms=70_000, heartbeat_timeout_ms=700
     )
-    lighthouse.main(build_lighthouse_arguments(config, 4321))
+    lighthouse.main(["127.0.0.1", *build_lighthouse_arguments(config, 4321)])
     assert recorded["LighthouseServer"] == (
         ("127.0.0.1:4321", 2),
         {"join_timeout_ms": 70_000, "heartbeat_timeout_ms": 700},
@@ -333,7 +333,8 @@ def test_a_lighthouse_whose_launcher_has_died_ends_without_a_word(
     monkeypatch.setattr(lighthouse, "ignore_run_signals", lambda: None)
     monkeypatch.setattr(lighthouse, "signal", SimpleNamespace(**fakes, **calls, sigwait=wait))
     monkeypatch.setattr(lighthouse, "os", SimpleNamespace(write=break_pipe))
-    lighthouse.main(build_lighthouse_arguments(FaultToleranceConfig(enable=True), 0))
+    arguments = build_lighthouse_arguments(FaultToleranceConfig(enable=True), 0)
+    lighthouse.main(["127.0.0.1", *arguments])
 
 
 def test_the_groups_wait_as_the_recipe_says_and_listen_on_this_machine(

@@ -62,7 +62,10 @@ CONTRADICTIONS = [
             "distill_qwen3_8b_to_0.6b",
         )
     ),
-    *((f"{name}.yaml", CUSTOM) for name in ("qwen3_8b_sft", "qwen3_8b_sft_lora")),
+    *(
+        (f"{name}.yaml", CUSTOM)
+        for name in ("qwen3_8b_sft", "qwen3_8b_sft_lora", "tool_calls_qwen3")
+    ),
     # pictures have another loss, and their models other sizes
     *(
         (f"flux_{name}.yaml", changes)
