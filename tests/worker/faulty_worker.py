@@ -1,6 +1,7 @@
 """A worker that kills itself where FAULTS says, once for each: python faulty_worker.py RESOLVED.
 
-FAULTS is a JSON list of [group, moment, step]. At its end a rank leaves the digest of its state.
+FAULTS is a JSON list of [group, moment, step]. With HELD, group 0 opens once the file go exists,
+and group 1 waits for it before its fourth step. At its end a rank leaves the digest of its state.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ FOLDER = Path(sys.argv[1]).parent
 GROUP, RANK = int(os.environ["TITANRUN_GROUP"]), int(os.environ["RANK"])
 FLUSH = os.fsync
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
+HELD = "HELD" in os.environ
 
 
 class FaultyGroups(ReplicaGroups):
@@ -35,11 +37,20 @@ class FaultyGroups(ReplicaGroups):
     step, synced_step = 0, 0
 
     def open(self, step: int) -> None:
+        if HELD and GROUP == 0:
+            wait_for(FOLDER / "go")
         super().open(step)
         if FAULTS and RANK == 0:
             wait_for_other_group()
+        if HELD:
+            (FOLDER / f"open-{GROUP}").touch()
+            # the lighthouse hears of both groups
+            time.sleep(2 * (1 - GROUP))
 
     def start_attempt(self) -> StepAttempt:
+        if HELD and self.step == 3:
+            wait_for(FOLDER / "open-0")
+            time.sleep(1)
         found = super().start_attempt()
         self.step = self.synced_step or found.step + 1
         die("before the backward pass", self.step)
@@ -96,8 +107,12 @@ def flush_or_die(descriptor: int) -> None:
 def wait_for_other_group() -> None:
     """Wait until both groups have begun, so that none trains to the end before a fault is due."""
     (FOLDER / f"open-{GROUP}").touch()
+    wait_for(FOLDER / f"open-{1 - GROUP}")
+
+
+def wait_for(file: Path) -> None:
     end = time.monotonic() + 60
-    while not (FOLDER / f"open-{1 - GROUP}").exists() and time.monotonic() < end:
+    while not file.exists() and time.monotonic() < end:
         time.sleep(0.05)
 
 

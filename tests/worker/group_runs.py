@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,12 +35,19 @@ def start_runs(recipe: Path) -> Iterator[Start]:
     """Give what starts `titanrun train` of the recipe, and end all that was started."""
     started: list[subprocess.Popen[str]] = []
 
-    def train(folder: Path, *overrides: str, faults: list[Any] | None = None) -> Any:
+    def train(
+        folder: Path, *overrides: str, faults: list[Any] | None = None, held: bool = False
+    ) -> Any:
         command = [sys.executable, "-c", TRAIN, str(Path(__file__).with_name("faulty_worker.py"))]
         started.append(
             subprocess.Popen(
                 [*command, "train", str(recipe), f"dump_folder={folder}", *overrides],
-                env={**os.environ, "FAULTS": json.dumps(faults or []), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "FAULTS": json.dumps(faults or []),
+                    "OMP_NUM_THREADS": "1",
+                    **({"HELD": "1"} if held else {}),
+                },
                 stderr=subprocess.PIPE,
                 text=True,
             )
@@ -105,6 +113,16 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> No
         if file.exists() and len(file.read_text().splitlines()) >= step:
             return
         time.sleep(0.05)
+
+
+def kill_lighthouse(process: subprocess.Popen[str]) -> None:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (lighthouse,) = (
+        child
+        for child in children
+        if b"titanrun.worker.lighthouse" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    os.kill(int(lighthouse), signal.SIGKILL)
 
 
 def check(folder: Path, alone: dict[int, float]) -> None:

@@ -22,6 +22,7 @@ from tests.worker.group_runs import (
     end,
     events,
     find_workers,
+    kill_lighthouse,
     losses,
     names,
     start_runs,
@@ -232,15 +233,28 @@ def test_a_lighthouse_that_dies_is_replaced(
     folder = tmp_path / "run"
     process = start(folder, *GROUPS)
     wait_for_step(folder, 3, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (lighthouse,) = (
-        child
-        for child in children
-        if b"titanrun.worker.lighthouse" in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
-    os.kill(int(lighthouse), signal.SIGKILL)
+    kill_lighthouse(process)
     assert "starting it again" in end(process)
     check(folder, alone)
+
+
+def test_a_group_that_joins_at_a_restarted_lighthouse_takes_its_share(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, *GROUPS, held=True)
+    wait_for_step(folder, 3, process)
+    kill_lighthouse(process)
+    log = folder / "logs" / "lighthouse.log"
+    while log.read_text().count("Lighthouse listening on") < 2 and process.poll() is None:
+        time.sleep(0.05)
+    (folder / "go").touch()
+    end(process)
+    check(folder, alone)
+    groups = {
+        event["step"]: event["groups"] for event in events(folder) if event["event"] == "committed"
+    }
+    assert [groups[step] for step in (3, 4, STEPS)] == [1, 2, 2]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from torch import Tensor
 from titanrun.config.problems import problem_error
 from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
+from titanrun.distributed.quorum_client import QuorumClient
 from titanrun.distributed.rank_env import RankInfo, set_variable_default
 from titanrun.distributed.state_server import StateServer
 from titanrun.distributed.step_attempt import StepAttempt
@@ -98,6 +99,7 @@ class ReplicaGroups:
                 # weights follow from the seed or a checkpoint
                 init_sync=False,
             )
+        self._manager._client = QuorumClient(self._manager._client)
         for name, load, save in self._states:
             self._manager.register_state_dict_fn(name, load, save)
         self._manager.register_state_dict_fn("healed", self._mark_healed, lambda: True)
