@@ -40,10 +40,13 @@ def test_a_forked_process_that_outlives_its_parent_holds_no_lock(tmp_path: Path)
 import os, sys, time
 from pathlib import Path
 from titanrun.recipe.rundir.run_lock import lock_run_directory
+begun, begins = os.pipe()
 with lock_run_directory(Path(sys.argv[1])):
     if os.fork() == 0:
+        os.write(begins, b".")
         sys.stdout.close()
         time.sleep(60)
+    os.read(begun, 1)
     os._exit(0)
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=50)
