@@ -1,6 +1,6 @@
-"""Starter recipe of fine-tuning: a model in a folder, and a file to train it on."""
+"""Starter recipe of fine-tuning: a model in a folder, and data to train it on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def build_finetuning_template(
     *,
     model: str,
     folder: Path,
-    data: str,
+    data: Mapping[str, Any],
     file: str,
     schema: str,
     file_format: TemplateFormat = "yaml",
@@ -85,17 +85,15 @@ def build_finetuning_template(
         kind: One of KINDS.
         model: Model as the user named it: a Hugging Face folder, or hub:OWNER/NAME.
         folder: Folder of the model on this machine.
-        data: File of the data.
+        data: Settings of the dataset.
         file: File name that the comments mention.
         schema: JSON Schema that the editor line names.
         file_format: yaml or toml.
 
     Raises:
-        ProblemsFound: If there is no such model or file, or no family reads the model.
+        ProblemsFound: If there is no such model, or no family reads it.
     """
     chosen, style = KINDS[kind], TEMPLATE_STYLES[file_format]
-    if not Path(data).is_file():
-        raise problem_error("file", f"file not found: '{data}'", hint=f"use {chosen.record}")
     family = get_model_family(folder)
     lines = [
         HEAD.format(editor_line=style.editor_line.format(schema), purpose=chosen.purpose, file=file)
@@ -109,10 +107,10 @@ def build_finetuning_template(
 
 
 def list_sections(
-    kind: FinetuningKind, family: str, model: str, folder: Path, data: str
+    kind: FinetuningKind, family: str, model: str, folder: Path, data: Mapping[str, Any]
 ) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
-    dataset: dict[str, Any] = {"name": kind.dataset, "path": data}
+    dataset = dict(data)
     if kind.dataset == "chat":
         dataset["packing"] = "best_fit"
     seq_len = min(USUAL_SEQ_LEN, read_context_length(folder))
@@ -129,7 +127,7 @@ def list_sections(
         (
             "training",
             [
-                ("dataset", dataset, kind.record),
+                ("dataset", dataset, "" if "layout" in dataset else kind.record),
                 ("seq_len", seq_len, "tokens; longer records are left out"),
                 ("local_batch_size", 1, "rows that a device computes at once"),
                 ("global_batch_size", 16, "rows of a step, on all devices"),
