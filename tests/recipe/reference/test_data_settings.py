@@ -41,6 +41,10 @@ def test_the_layout_follows_from_the_first_record(
     for data in (file, tmp_path):
         found = build_data_settings("chat", str(data), record="")
         assert found == {"name": "chat", "path": str(data), **settings}
+    listed = tmp_path / "data.json"
+    listed.write_text(json.dumps([record, 3], indent=2), encoding="utf-8")
+    found = build_data_settings("chat", str(listed), record="")
+    assert found == {"name": "chat", "path": str(listed), **settings}
     found = build_data_settings("preference", str(file), record="")
     assert found == {"name": "preference", "path": str(file)}
 

@@ -1,15 +1,15 @@
 """Settings of a dataset as guessed from its columns, for a recipe that `titanrun init` writes."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from json import JSONDecoder
 from pathlib import Path
 from typing import Any
 
-from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 
-LINE_SUFFIXES = (".jsonl",)
-FIRST_LINES = 20
+JSON_SUFFIXES = (".jsonl", ".json")
+HEAD_CHARACTERS = 1 << 20
+"""A first record is shorter than this."""
 QUESTION_COLUMNS = (("prompt", "completion"), ("question", "answer"), ("input", "output"))
 
 Columns = Mapping[str, Sequence[str]]
@@ -54,19 +54,25 @@ def guess_layout(dataset: str, columns: Columns) -> dict[str, Any]:
 
 
 def read_columns(path: Path) -> Columns:
-    """Return the columns of the first record of JSON lines, none of what is something else."""
+    """Return the columns of the first record of JSON files, none of what is something else."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    lines = [file for file in files if file.suffix in LINE_SUFFIXES]
-    if not lines:
-        return {}
-    try:
-        with lines[0].open(encoding="utf-8") as file:
-            record = parse_json(next(line for line in islice(file, FIRST_LINES) if line.strip()))
-    except (OSError, ValueError, StopIteration):
-        return {}
+    named = [file for file in files if file.suffix in JSON_SUFFIXES]
+    record = read_first_record(named[0]) if named else None
     if not isinstance(record, dict):
         return {}
     return {name: list_keys(value) for name, value in record.items()}
+
+
+def read_first_record(path: Path) -> object:
+    """Return the first record of JSON lines or of a JSON list, None if it cannot be read."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = file.read(HEAD_CHARACTERS).lstrip()
+        start = head.removeprefix("[").lstrip() if path.suffix == ".json" else head
+        record: object = JSONDecoder().raw_decode(start)[0]
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record
 
 
 def list_keys(value: object) -> list[str]:
