@@ -1,16 +1,23 @@
 """Starter recipe of fine-tuning: a model in a folder, and data to train it on."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.tokenizers.spec.named_templates import suggest_template_names
+from titanrun.components.tokenizers.spec.tokenizer_files import (
+    load_chat_template_text,
+    load_vocab,
+)
 from titanrun.config.json_text import parse_json
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
 from titanrun.recipe.resolving.recipe_from_hf import CONFIG, get_model_family, is_huggingface_folder
 
 USUAL_SEQ_LEN = 2048
+NO_TEMPLATE = "a guess by the tokens: the folder has none; check it"
 LENGTH_KEY = "max_position_embeddings"
 HEAD = """\
 {editor_line}
@@ -114,6 +121,8 @@ def list_sections(
     if kind.dataset == "chat":
         dataset["packing"] = "best_fit"
     seq_len = min(USUAL_SEQ_LEN, read_context_length(folder))
+    guess = guess_missing_template(folder)
+    template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
     return [
         (
             "model",
@@ -124,6 +133,7 @@ def list_sections(
                 ("attention", {"mask": "block_causal"}, "texts of a row stay apart"),
             ],
         ),
+        *(template if guess else []),
         (
             "training",
             [
@@ -147,6 +157,20 @@ def list_sections(
             ],
         ),
     ]
+
+
+def guess_missing_template(folder: Path) -> str | None:
+    """Return the name of the template that suits the tokenizer of a folder without one.
+
+    Return None if it has one, or no tokenizer that can be read.
+    """
+    with suppress(ProblemsFound):
+        load_chat_template_text(folder)
+        return None
+    try:
+        return suggest_template_names(load_vocab(folder))[0]
+    except (ProblemsFound, IndexError):
+        return None
 
 
 def format_setting(setting: Setting, format_pair: Any, indent: str) -> str:
