@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # before titanrun-core there was titanrun alone: removed after it, it would take the program with it
 UNINSTALL_OLD = ! $(BIN)/python -m pip show titanrun >/dev/null 2>&1 || $(BIN)/python -m pip show titanrun-core >/dev/null 2>&1 || $(PIP) uninstall --yes titanrun
 THREADS ?= 2
-# processes that share the tests' files out among themselves; the fast tests wait half of the time
+# processes that share the tests' files out among themselves; small tests wait half of the time
 WORKERS ?= 4
 SLOW_WORKERS ?= 2
 
@@ -38,13 +38,17 @@ OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --size small
+
+# what tests/medium_tests.txt lists: more than half a second each
+test-medium: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --size medium
 
 # what failed last runs first, then the files that take longest
 test-slow: $(VENV)/.installed-dev
@@ -162,11 +166,11 @@ test-docs: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.install
 lint-delivery: $(VENV)/.installed-dev $(DELIVERY)/.installed
 	$(BIN)/python -m pytest -m delivery tests/delivery
 
-# make test-python-3.13: the fast tests with another Python, in an environment of its own
+# make test-python-3.13: the small tests with another Python, in an environment of its own
 test-python-%:
 	$(MAKE) test VENV=.venv-$* PYTHON=python$*
 
-# make test-torch-2.11.0: the fast tests with another torch, in an environment of its own
+# make test-torch-2.11.0: the small tests with another torch, in an environment of its own
 test-torch-%:
 	mkdir -p .venv-torch-$*
 	sed 's/^torch==.*/torch==$*/' constraints.txt >.venv-torch-$*/constraints.txt

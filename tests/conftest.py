@@ -16,6 +16,7 @@ import pytest
 from tests.integrations import proofs as engines
 from tests.models import proofs as families
 from tests.outcomes import OutcomeRecorder, sort_longest_file_first
+from tests.sizes import split_by_size
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a quarter of the time of a collection goes into looking for garbage among what stays
@@ -72,8 +73,18 @@ class Proofs:
             passed.write()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--size`; without it, tests of both sizes run."""
+    parser.addoption("--size", choices=["small", "medium"], help="see tests/medium_tests.txt")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Start with the files that take longest: the last ones then end at about the same time."""
+    size = config.getoption("--size")
+    if size:
+        medium, small = split_by_size(items)
+        items[:], others = (small, medium) if size == "small" else (medium, small)
+        config.hook.pytest_deselected(items=others)
     sort_longest_file_first(items)
 
 

@@ -15,7 +15,7 @@ Each row is a test in `tests/faults/`, named after the row, that passed at that 
 with a tiny model. A row that waits for
 a missing feature names it and claims nothing. `make test-all` runs all rows; rows 1 to 15, 18, \
 20, 24 to 26, 33, 55
-to 58 and 61 to 65 are part of every `make test`. This page is written by \
+to 58 and 61 to 65 are part of `make test` or `make test-medium`. This page is written by \
 `tools/write_reliability.py`.
 
 | row | fault | outcome | lost | commit, date |

@@ -94,7 +94,7 @@ def test_our_own_rules_train_and_stop_runs_without_optuna(rule: str, tmp_path: P
     rates = "1.0e-3, 1.1e-3, 1.2e-3, 1.0e-1"
     file = written(tmp_path, f"slots: 4\nearly_stopping: {rule}\ngrid: {{optimizer.lr: [{rates}]}}")
     trainer = str(Path(__file__).with_name("fake_train.py"))
-    said = python(HIDE + TRAIN + SEEN, str(file), trainer, FAKE_STEPS="30", FAKE_SECONDS="0.05")
+    said = python(HIDE + TRAIN + SEEN, str(file), trainer, FAKE_STEPS="30", FAKE_SECONDS="0.2")
     assert "imported: []" in said and "lr=0.1: stopped early" in said, said
     assert "lr=0.001: finished" in said
 

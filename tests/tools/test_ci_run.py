@@ -26,6 +26,7 @@ OWN = ("verl", "oracles", "gguf", "torchft", "openai", "stores", "triton")
 ORDER = [
     "make test",
     "make check",
+    "make test-medium",
     "titanrun train",
     "python tools/check_loss_falls.py",
     "titanrun train",
@@ -100,7 +101,8 @@ def test_without_arguments_it_runs_everything_in_order(clone: Path) -> None:
 def test_without_time_only_what_may_be_left_out_is_left_out(clone: Path) -> None:
     code, calls, printed = run_ci(clone, TITANRUN_CI_SECONDS="0")
     assert code == 0, printed
-    assert calls[:2] == ["make test", "make check"] and calls[-2] == "make test-settings"
+    assert calls[:3] == ["make test", "make check", "make test-medium"]
+    assert calls[-2] == "make test-settings"
     left_out = re.findall(r"^([a-z-]+): left out: out of time", printed, re.MULTILINE)
     assert {"verl", "slurm", "kubernetes", "docs", "editors", "vllm", "slow"} < set(left_out)
 

@@ -315,14 +315,3 @@ def test_batches_are_pinned_where_asked(
     assert main([str(resolved)]) == 0
     # a rank's rows of a training step, and of a held-out batch
     assert seen == {{"training": 4, "validation": 3}[section] for section in sections}
-
-
-def test_pinning_on_the_cpu_is_told(run: Run) -> None:
-    resolved = run(
-        "run", "training.dataloader.pin_memory=true", "training.steps=2", "checkpoint.enable=false"
-    )
-    assert main([str(resolved)]) == 0
-    assert (
-        "pin_memory has no effect: the run is on the CPU"
-        in (resolved.parent / "logs" / "rank-0.log").read_text()
-    )

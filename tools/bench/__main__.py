@@ -56,8 +56,8 @@ TINY_MODEL = (
 )
 
 
-def main() -> None:
-    """Run one benchmark, or those for the CPU."""
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -93,7 +93,12 @@ def main() -> None:
     parser.add_argument(
         "--runs", type=int, default=7, help="startup, recipes, checkpoints: runs of each"
     )
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run one benchmark, or those for the CPU."""
+    options = parse_options()
     if options.what in (None, "train"):
         train_report(options.blocks, options.steps)
     if options.what in (None, "ranks"):

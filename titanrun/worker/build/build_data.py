@@ -1,6 +1,5 @@
 """Builders of a run's data: tokenizer, datasets, data loader, collator and validators."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +35,6 @@ else:
     # imported only for streams: it imports the readers of all file formats
     stream_head = LazyModule("titanrun.components.data.stream_head")
 
-log = logging.getLogger(__name__)
 
 CACHE_FOLDER = "data"
 
@@ -137,13 +135,10 @@ def build_collator(recipe: Recipe, device: torch.device) -> Collator:
 def enable_pin_memory(
     collator: Collator, config: DataLoaderConfig, device: torch.device
 ) -> Collator:
-    """Return the collator with pinned memory if the recipe enables it."""
-    if not config.pin_memory or not isinstance(collator, TokenCollator):
-        return collator
-    if not is_accelerator(device):
-        log.info("dataloader.pin_memory has no effect: the run is on the CPU")
-        return collator
-    return replace(collator, pin_memory=True)
+    """Return the collator with pinned memory if the recipe enables it and the device copies."""
+    if isinstance(collator, TokenCollator) and config.pin_memory and is_accelerator(device):
+        return replace(collator, pin_memory=True)
+    return collator
 
 
 def build_validator(
