@@ -79,7 +79,7 @@ MAY_CATCH_ALL = {
     "titanrun.worker.rank_main",
     "titanrun.integrations.vllm.vllm_server",
     "titanrun.components.data.hub_records",
-    "titanrun.cli.data_pin",
+    "titanrun.cli.hub_datasets",
     "titanrun.cli.download",
     "titanrun.cli.push",
     "titanrun.cli.error_boundary",

@@ -66,6 +66,16 @@ def test_it_writes_at_most_40_lines_that_validate(
     assert told.err.splitlines()[0] == "next: titanrun validate mine.yaml --level environment"
 
 
+def test_a_model_without_template_gets_the_one_that_suits_its_tokens(place: Path) -> None:
+    (place / "model" / "chat_template.jinja").unlink()
+    settings = json.loads((place / "model" / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (place / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert "  chat_template: alpaca  # a guess" in write("sft", "mine.yaml")
+    found = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True)
+    assert found.run.tokenizer.chat_template == "alpaca"
+
+
 def test_what_it_says_is_left_out_when_quiet(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,13 @@ def test_nothing_is_chosen_among_several_runs(runs: Path) -> None:
     assert "runs/mine-2  preempted  step 7" in problem.message
 
 
+@pytest.mark.parametrize(("named", "meant"), [("othr", "other"), ("oth", "other"), ("mi", "mine")])
+def test_a_word_that_is_nearly_a_name_is_a_problem(named: str, meant: str, runs: Path) -> None:
+    with pytest.raises(ProblemsFound, match=f"no run in runs/ has the name '{named}'") as caught:
+        find_run(named)
+    assert caught.value.problems[0].hint == f"did you mean '{meant}'?"
+
+
 def test_what_goes_on_is_the_one_that_is_not_finished(runs: Path) -> None:
     assert find_run("mine", wants_unfinished=True) == "runs/mine-2"
     assert find_run("other", wants_unfinished=True) == "runs/other-1"

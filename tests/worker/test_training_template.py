@@ -26,6 +26,7 @@ from titanrun.worker.build.build_generation_samples import (
 )
 from titanrun.worker.commands.checkpoint import export_adapters, export_checkpoint_to_huggingface
 from titanrun.worker.commands.generate import encode_prompt, find_stop_ids
+from titanrun.worker.training_template import describe_training_template, trains_replies
 from titanrun.worker.weights.saved_tokenizer import collect_assets, use_saved_tokenizer
 from titanrun.worker.weights.saved_weights import build_meta_model
 
@@ -219,3 +220,19 @@ def test_a_template_that_is_gone_is_told_at_its_place(folder: Path) -> None:
     with pytest.raises(ProblemsFound) as caught:
         render_sample_prompt(recipe, "Hi")
     assert caught.value.problems[0].path == ("tokenizer", "chat_template")
+
+
+def test_the_start_names_the_template_and_how_it_ends_replies(folder: Path) -> None:
+    def describe(template: str | None) -> str:
+        recipe = resolve(folder, {"name": "tiny_chat"}, template)
+        assert trains_replies(recipe)
+        return describe_training_template(recipe)
+
+    own = folder / "chat_template.jinja"
+    assert describe(None) == f"chat template: {own}"
+    assert describe("trained.jinja") == f"chat template: {folder.parent / 'trained.jinja'}"
+    shutil.copy(TinyTokenizerConfig().folder / "chat_template.jinja", own)
+    assert describe(None) == f"chat template: {own}, replies end with <|end_of_text|>"
+    own.unlink()
+    assert describe(None) == f"chat template: {folder / 'tokenizer_config.json'}"
+    assert not trains_replies(resolve(folder, {"name": "tiny"}))

@@ -7,6 +7,7 @@ import math
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.generate import get_weight_source
@@ -27,6 +28,7 @@ SUMMARY = (
 )
 EXAMPLES = """  titanrun chat runs/sft
   titanrun chat runs/sft runs/dpo --temperature 0.7  two models side by side
+  titanrun chat runs/lora --base                     beside the model without adapters
   titanrun chat runs/sft --system "Be brief."
   echo "Say: moon" | titanrun chat runs/sft --temperature 0"""
 
@@ -36,6 +38,11 @@ def run(arguments: list[str]) -> int:
     parser = CommandParser("chat", SUMMARY, EXAMPLES)
     parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
     parser.add_argument("other", nargs="?", help="another one, to compare with")
+    parser.add_argument(
+        "--base",
+        action="store_true",
+        help="compare with the model that the run started from, without its adapters",
+    )
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument(
         "--max-new-tokens", type=int, metavar="N", help="most tokens of a reply (512)"
@@ -63,14 +70,7 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     require_torch()
     check_chat_options(options)
-    folders = [options.folder, *([options.other] if options.other else [])]
-    names = [get_model_name(folder) for folder in folders]
-    if len(set(names)) < len(names):
-        names = folders
-    models = [
-        {**get_weight_source(folder), "name": name}
-        for folder, name in zip(folders, names, strict=True)
-    ]
+    models = list_models(options)
     job = {"models": models, "system": options.system, "history": str(get_history_file())}
     job |= {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
     module = "chat_requests" if options.requests else "chat"
@@ -79,6 +79,25 @@ def run(arguments: list[str]) -> int:
     if code == 0 and sys.stdin.isatty() and "checkpoint" in models[0]:
         print_next(options, *build_export_words(options.folder, models[0]["resolved"]))
     return code
+
+
+def list_models(options: Namespace) -> list[dict[str, Any]]:
+    """Return where the weights of one model or of two are, with their names."""
+    folders = [options.folder, *([options.other] if options.other else [])]
+    names = [get_model_name(folder) for folder in folders]
+    if len(set(names)) < len(names):
+        names = folders
+    models: list[dict[str, Any]] = [
+        {**get_weight_source(folder), "name": name}
+        for folder, name in zip(folders, names, strict=True)
+    ]
+    if not options.base:
+        return models
+    if "checkpoint" not in models[0]:
+        raise problem_error(
+            "usage", f"--base needs a run, and '{options.folder}' is none", hint="omit --base"
+        )
+    return [*models, {**models[0], "name": f"{names[0]}-base", "is_base": True}]
 
 
 def build_export_words(place: str, resolved: str) -> list[str]:
@@ -96,6 +115,7 @@ def check_chat_options(options: Namespace) -> None:
         "--temperature is 0 or more": not 0 <= options.temperature < math.inf,
         "--top-p is above 0 and at most 1": not 0 < options.top_p <= 1,
         "--seed is 0 or more": options.seed < 0,
+        "--base is itself the second model: name one": options.base and options.other is not None,
     }
     for message, is_wrong in wrong.items():
         if is_wrong:

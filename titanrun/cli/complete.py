@@ -94,7 +94,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("files",), ("files",)),
         {
             **dict.fromkeys(("--system", "--max-new-tokens", "--temperature", "--top-p", "--seed")),
-            **make_flags("--requests"),
+            **make_flags("--base", "--requests"),
         },
     ),
     "serve": CommandSyntax(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.hub_datasets import MAIN, fetch_dataset_commit
 from titanrun.components.data.validators_config import COMMIT_PATTERN
 from titanrun.config.problems import DataPath, Fix, Origin, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS, read_source, read_source_text
@@ -20,7 +21,6 @@ SUMMARY = (
 EXAMPLES = """  titanrun data pin recipe.yaml
   titanrun data pin recipe.yaml --write
   titanrun train recipe.yaml $(titanrun data pin recipe.yaml)"""
-DEFAULT_REVISION = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,9 @@ def find_commit(path: DataPath, node: Node) -> PinnedDataset:
     """
     assert isinstance(node.value, dict)
     repo, revision = node.value["repo"], node.value.get("revision")
-    name = DEFAULT_REVISION if revision is None or revision.value is None else str(revision.value)
-    # imported here: the text tools work without it
-    from huggingface_hub import HfApi
-
-    try:
-        commit = HfApi().dataset_info(str(repo.value), revision=name).sha
-    except Exception as error:  # also errors of its HTTP client, a package that varies by version
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise problem_error(
-            "file",
-            f"the Hub names no commit of '{repo.value}' at '{name}': {reason}",
-            path=(*path, "repo"),
-            origin=repo.origin,
-            hint="check repo and revision; HF_TOKEN opens gated datasets",
-        ) from error
-    assert commit is not None, "the Hub returns a commit with every revision"
-    return PinnedDataset(path, repo, revision, str(commit))
+    name = MAIN if revision is None or revision.value is None else str(revision.value)
+    commit = fetch_dataset_commit(str(repo.value), name, path=(*path, "repo"), origin=repo.origin)
+    return PinnedDataset(path, repo, revision, commit)
 
 
 def write_commits(file: Path, tree: Node, pinned: list[PinnedDataset]) -> None:

@@ -16,7 +16,7 @@ from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.launch.launch_env import get_environment
-from titanrun.recipe.resolving.hub_models import HUB_PREFIX, RECORD_FILE, parse_hub_model
+from titanrun.recipe.resolving.hub_models import HUB_PREFIX, RECORD_FILE, parse_hub_name
 
 SUMMARY = (
     "Fetch a model from the Hugging Face Hub into a folder for model.hf_assets_path and "
@@ -25,7 +25,7 @@ SUMMARY = (
     "resumed. download.json records the commit and a digest of every file. HF_TOKEN gives access "
     "to gated models, HF_ENDPOINT selects another hub."
 )
-EXAMPLES = """  titanrun download mine.yaml             all models that the recipe names
+EXAMPLES = """  titanrun download mine.yaml             its models, and the commits of its data
   titanrun download meta-llama/Llama-3.2-1B -o models/llama-1b
   titanrun download Qwen/Qwen3-0.6B --only tokenizer -o models/qwen
   titanrun download Qwen/Qwen3-0.6B --revision 1a2b3c4 -o models/qwen  pin one commit"""
@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> int:
     if options.output is None:
         return download_into_cache(options, parts)
     patterns = [pattern for part in parts for pattern in FILE_PATTERNS[part]]
-    named = parse_hub_model(options.repository)
+    named = parse_hub_name(options.repository)
     if named is not None:
         options.repository, options.revision = named.repository, named.revision
     folder = Path(options.output)
@@ -98,19 +98,21 @@ def report_download(folder: Path, options: Namespace, commit: str) -> int:
 def download_into_cache(options: Namespace, parts: list[str]) -> int:
     """Fetch a model, or all that a recipe names, to where hub:OWNER/NAME finds it."""
     # imported here: it imports this module
+    from titanrun.cli.hub_datasets import record_recipe_datasets
     from titanrun.cli.hub_models import fetch_model, list_recipe_models
 
     if Path(options.repository).suffix in FORMATS:
         named = list_recipe_models(options.repository, [])
         for each in named:
             fetch_model(each, options, parts=parts)
-        if not named:
+        count = record_recipe_datasets(options.repository, [], options, should_ask_again=True)
+        if not named and not count:
             print_note(options, f"{options.repository} names no model as hub:OWNER/NAME")
         print_next(options, "train", options.repository)
         return 0
     text = options.repository.removeprefix(HUB_PREFIX)
     at = "" if "@" in text or options.revision == "main" else f"@{options.revision}"
-    model = parse_hub_model(f"{HUB_PREFIX}{text}{at}")
+    model = parse_hub_name(f"{HUB_PREFIX}{text}{at}")
     assert model is not None, "it has the prefix"
     options.repository = model.repository
     folder = fetch_model(model, options, parts=parts)

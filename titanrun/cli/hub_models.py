@@ -56,13 +56,19 @@ def fetch_recipe_models(
 
 def list_recipe_models(file: str, overrides: Sequence[str]) -> list[HubModel]:
     """Return the models that a recipe and its stages name, each once."""
+    tree = read_named_tree(file, overrides)
+    return [] if tree is None else list(dict.fromkeys(iter_hub_models(tree)))
+
+
+def read_named_tree(file: str, overrides: Sequence[str]) -> Node | None:
+    """Return what a recipe says, with its stages, None if it cannot be read."""
     try:
         tree: Node = read_tree(file, overrides, get_environment()).tree
     except StageRequiredError as staged:
         tree = staged.tree
     except ProblemsFound:
-        return []
-    return list(dict.fromkeys(iter_hub_models(tree)))
+        return None
+    return tree
 
 
 def fetch_model(model: HubModel, options: Namespace, *, parts: Sequence[str] = ALL_PARTS) -> Path:

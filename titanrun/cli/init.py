@@ -2,25 +2,35 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.hub_datasets import MAIN, fetch_dataset_card, fetch_dataset_commit
 from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
 from titanrun.config.problems import problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.launch.launch_env import get_environment
+from titanrun.recipe.reference.data_settings import build_data_settings, build_hub_settings
 from titanrun.recipe.reference.finetuning_template import (
     KINDS,
     build_finetuning_template,
     open_model_folder,
 )
 from titanrun.recipe.reference.recipe_template import build_recipe_template
-from titanrun.recipe.resolving.hub_models import TOKENIZER, find_model_folder, parse_hub_model
+from titanrun.recipe.resolving.hub_datasets import find_dataset_commit, record_dataset_commit
+from titanrun.recipe.resolving.hub_models import (
+    TOKENIZER,
+    HubModel,
+    find_model_folder,
+    parse_hub_name,
+)
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
   titanrun init --kind sft --model hub:Qwen/Qwen3-0.6B --data chats.jsonl -o mine.yaml
+  titanrun init --kind sft --model models/qwen --data hub:HuggingFaceH4/ultrachat_200k
   titanrun init --full        with every setting, commented out
   titanrun init -o mine.toml  the same as TOML"""
 
@@ -43,7 +53,11 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--kind", choices=tuple(KINDS), help="a recipe that fine-tunes --model on --data"
     )
-    parser.add_argument("--data", metavar="F", help="the file to fine-tune on, .jsonl")
+    parser.add_argument(
+        "--data",
+        metavar="F",
+        help="the file or folder to fine-tune on, or hub:OWNER/NAME; its columns are looked at",
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -98,7 +112,7 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
         options.kind,
         model=options.model,
         folder=folder,
-        data=options.data,
+        data=find_data_settings(options),
         file=str(target),
         schema=get_schema_path(target),
         file_format=FORMATS[target.suffix],
@@ -107,8 +121,33 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
 
 def open_named_model(options: Namespace) -> Path:
     """Return the folder of --model; of a model on the Hub only the weights are not fetched."""
-    model = parse_hub_model(options.model)
+    model = parse_hub_name(options.model)
     if model is None:
         return open_model_folder(options.model)
     known = find_model_folder(model, get_environment(), part=TOKENIZER)
     return known or fetch_model(model, options, parts=WITHOUT_WEIGHTS)
+
+
+def find_data_settings(options: Namespace) -> dict[str, Any]:
+    """Return the settings of the dataset: --data, and its columns as far as they are known."""
+    kind = KINDS[options.kind]
+    named = parse_hub_name(options.data, what="dataset")
+    if named is None:
+        return build_data_settings(kind.dataset, options.data, record=kind.record)
+    commit = find_data_commit(named)
+    return build_hub_settings(
+        kind.dataset,
+        named.repository,
+        revision=None if named.revision == MAIN else commit,
+        card=fetch_dataset_card(named.repository, commit),
+    )
+
+
+def find_data_commit(named: HubModel) -> str:
+    """Return the commit of --data, that of main as it was recorded."""
+    if named.revision != MAIN:
+        return fetch_dataset_commit(named.repository, named.revision)
+    known = find_dataset_commit(named.repository, get_environment())
+    commit = known or fetch_dataset_commit(named.repository, MAIN)
+    record_dataset_commit(named.repository, commit, get_environment())
+    return commit

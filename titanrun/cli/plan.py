@@ -7,6 +7,7 @@ from argparse import Namespace
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import Style, style_text
+from titanrun.cli.hub_datasets import record_recipe_datasets
 from titanrun.cli.hub_models import ALL_PARTS, CONFIG_ONLY, fetch_recipe_models
 from titanrun.cli.messages import print_source_files
 from titanrun.cli.plan_search import propose_layouts
@@ -43,6 +44,8 @@ def run(arguments: list[str]) -> int:
     options, overrides = parse_plan_options(arguments)
     parts = ALL_PARTS if options.fetch else CONFIG_ONLY
     fetch_recipe_models(options.recipe, overrides, options, parts=parts)
+    if options.fetch:
+        record_recipe_datasets(options.recipe, overrides, options)
     resolved = resolve_recipe(
         options.recipe, overrides, environment=get_environment(), ranks=options.world_size
     )

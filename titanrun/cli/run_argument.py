@@ -6,6 +6,7 @@ from pathlib import Path
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.config.problems import problem_error
+from titanrun.config.suggest import find_closest
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.rundir.run_files import RUNS
 from titanrun.runs.run_index import load_run_summaries
@@ -28,15 +29,12 @@ def find_run(named: str, *, wants_unfinished: bool = False) -> str:
         wants_unfinished: of several runs, the only one that is not finished is meant.
 
     Raises:
-        ProblemsFound: several runs have the name.
+        ProblemsFound: several runs have the name, or only one has nearly that name.
     """
     if "/" in named or is_storage_path(named) or Path(named).exists() or not Path(RUNS).is_dir():
         return named
-    found = [
-        summary
-        for summary in load_run_summaries(Path(RUNS))
-        if named in (summary.name, Path(summary.run).name)
-    ]
+    summaries = load_run_summaries(Path(RUNS))
+    found = [summary for summary in summaries if named in (summary.name, Path(summary.run).name)]
     unfinished = [summary for summary in found if summary.state != ENDED]
     if wants_unfinished and len(unfinished) == 1:
         found = unfinished
@@ -48,9 +46,22 @@ def find_run(named: str, *, wants_unfinished: bool = False) -> str:
             hint="name the folder of one of them",
         )
     if not found:
+        check_is_no_typo(named, [summary.name for summary in summaries if summary.name])
         return named
     log_line(f"run: {found[0].run}")
     return found[0].run
+
+
+def check_is_no_typo(named: str, names: list[str]) -> None:
+    """Raise a problem if a word is nearly the name of a run, or begins one."""
+    begun = sorted({name for name in names if name.startswith(named)})
+    nearest = begun[0] if begun else find_closest(named, names)
+    if nearest is not None:
+        raise problem_error(
+            "usage",
+            f"no run in {RUNS}/ has the name '{named}'",
+            hint=f"did you mean '{nearest}'?",
+        )
 
 
 def sort_newest_first(found: list[RunSummary]) -> list[RunSummary]:

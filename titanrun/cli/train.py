@@ -10,6 +10,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.consent import ask_about_plugin_files, request_consent, uses_model_code
 from titanrun.cli.error_boundary import print_problems
+from titanrun.cli.hub_datasets import record_recipe_datasets
 from titanrun.cli.hub_models import CONFIG_ONLY, fetch_recipe_models
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
@@ -137,7 +138,11 @@ def launch_workers(
 
 
 def fetch_models(options: Namespace, changes: list[str], around: Mapping[str, str]) -> None:
-    """Fetch the models that the recipe names on the Hub, after checking it by their sizes."""
+    """Fetch the models that the recipe names on the Hub, after checking it by their sizes.
+
+    Data that the recipe names there without a revision gets the commit of main.
+    """
+    record_recipe_datasets(options.recipe, changes, options)
     if fetch_recipe_models(options.recipe, changes, options, parts=CONFIG_ONLY):
         with suppress(StageRequiredError):
             resolve_for_ranks(options.recipe, changes, False, around=around)

@@ -4,8 +4,14 @@ from titanrun.components.data.chat_config import ConversationsConfig
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat_template
 from titanrun.components.tokenizers.config import TokenizerConfig
-from titanrun.components.tokenizers.end_of_turn import find_end_tokens
-from titanrun.components.tokenizers.spec.tokenizer_files import load_vocab
+from titanrun.components.tokenizers.end_of_turn import find_end_tokens, find_turn_end
+from titanrun.components.tokenizers.spec.named_templates import is_template_file
+from titanrun.components.tokenizers.spec.stop_tokens import load_special_token_texts
+from titanrun.components.tokenizers.spec.tokenizer_files import (
+    CHAT_TEMPLATE,
+    TOKENIZER_CONFIG,
+    load_vocab,
+)
 from titanrun.config.nested_problems import nest_problems
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.data import get_all_datasets
@@ -22,15 +28,40 @@ def find_training_end_ids(recipe: Recipe) -> frozenset[int]:
     """
     if not isinstance(recipe.tokenizer, TokenizerConfig):
         return frozenset()
-    trains_replies = any(
-        path[0] == "training" and isinstance(dataset, ConversationsConfig | RepliesConfig)
-        for path, dataset in get_all_datasets(recipe)
-    )
-    if not trains_replies:
+    if not trains_replies(recipe):
         return find_stop_token_ids(recipe.tokenizer)
     found = find_end_tokens(load_training_template(recipe), recipe.tokenizer)
     ids = load_vocab(recipe.tokenizer.folder)
     return frozenset(ids[text] for text in found if text in ids)
+
+
+def trains_replies(recipe: Recipe) -> bool:
+    """Return whether the run trains on conversations or on replies, by a chat template."""
+    return any(
+        path[0] == "training" and isinstance(dataset, ConversationsConfig | RepliesConfig)
+        for path, dataset in get_all_datasets(recipe)
+    )
+
+
+def describe_training_template(recipe: Recipe) -> str:
+    """Describe the chat template that a run trains with, where it is and how it ends replies.
+
+    Example: `chat template: chatml of titanrun, replies end with <|im_end|>`.
+
+    Raises:
+        ProblemsFound: A data problem if the template or the tokenizer cannot be read.
+    """
+    assert isinstance(recipe.tokenizer, TokenizerConfig), "conversations require a tokenizer"
+    name, folder = recipe.tokenizer.chat_template, recipe.tokenizer.folder
+    if name is None:
+        file = CHAT_TEMPLATE if (folder / CHAT_TEMPLATE).is_file() else TOKENIZER_CONFIG
+        place = f"{folder / file}"
+    else:
+        place = name if is_template_file(name) else f"{name} of titanrun"
+    texts = load_special_token_texts(folder)
+    end = find_turn_end(load_training_template(recipe), texts)
+    ending = "" if end is None or end.token is None else f", replies end with {end.token}"
+    return f"chat template: {place}{ending}"
 
 
 def find_stop_token_ids(tokenizer: TokenizerConfig) -> frozenset[int]:

@@ -23,5 +23,5 @@ def test_adapters_are_counted_as_peft_counts_them() -> None:
     )
 
 
-def test_nothing_is_said_where_all_are_trained() -> None:
-    assert format_trainable_share(build_model()) == ""
+def test_all_are_trained_without_adapters() -> None:
+    assert format_trainable_share(build_model()) == "trainable: all 1,210 parameters"

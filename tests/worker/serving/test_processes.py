@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
+import yaml
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
@@ -99,6 +100,78 @@ def test_a_conversation_in_lines_is_that_of_transformers(
     assert done.returncode == 0, done.stderr
     found = [json.loads(line)["reply"] for line in done.stdout.splitlines()]
     assert found == [replies[0], replies[0], replies[1], replies[1]]
+
+
+@pytest.fixture(scope="module")
+def adapted(random_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that trained adapters of the random llama, with rates that change its replies."""
+    place = tmp_path_factory.mktemp("adapted")
+    recipe = {
+        "version": 1,
+        "kind": "sft",
+        "device": "cpu",
+        "model": {
+            "name": "llama3",
+            "flavor": "auto",
+            "hf_assets_path": str(random_llama),
+            "attention": {"mask": "block_causal"},
+        },
+        "converters": [{"name": "lora", "rank": 8, "alpha": 64}],
+        "optimizer": {"lr": 0.05},
+        "training": {
+            "dataset": {"name": "tiny_chat", "packing": "best_fit"},
+            "seq_len": 64,
+            "steps": 3,
+            "local_batch_size": 4,
+            "mixed_precision_param": "float32",
+        },
+        "checkpoint": {"enable": True, "adapters_only": True},
+        "dump_folder": "runs/adapted",
+    }
+    (place / "mine.yaml").write_text(json.dumps(recipe))
+    subprocess.run([*COMMAND, "train", "mine.yaml"], cwd=place, check=True, capture_output=True)
+    return place / "runs" / "adapted"
+
+
+def converse(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Ask the questions, for greedy replies."""
+    return subprocess.run(
+        [*COMMAND, "chat", *words, "--temperature", "0", "--max-new-tokens", "16"],
+        input="".join(f"{question}\n" for question in QUESTIONS),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_base_of_a_run_replies_as_the_model_it_started_from(
+    adapted: Path, replies: list[str]
+) -> None:
+    done = converse(str(adapted), "--base")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["model"] for one in found] == ["adapted", "adapted-base"] * 2
+    assert [one["reply"] for one in found[1::2]] == replies
+    alone = [json.loads(line)["reply"] for line in converse(str(adapted)).stdout.splitlines()]
+    assert [one["reply"] for one in found[::2]] == alone
+    assert alone != replies
+
+
+def test_a_base_that_cannot_be_compared_with_is_a_problem(
+    adapted: Path, random_llama: Path, tmp_path: Path
+) -> None:
+    done = converse(str(random_llama), "--base")
+    assert done.returncode == 2 and "--base needs a run" in done.stderr
+    done = converse(str(adapted), str(random_llama), "--base")
+    assert done.returncode == 2 and "--base is itself the second model" in done.stderr
+    recipe = yaml.safe_load((adapted.parents[1] / "mine.yaml").read_text())
+    model = {**recipe["model"], "flavor": "debugmodel", "vocab_size": 2048, "hf_assets_path": None}
+    drawn = {**recipe, "model": model, "tokenizer": "tiny", "dump_folder": "runs/drawn"}
+    (tmp_path / "drawn.yaml").write_text(json.dumps(drawn))
+    subprocess.run([*COMMAND, "train", "drawn.yaml"], cwd=tmp_path, check=True, capture_output=True)
+    done = converse(str(tmp_path / "runs" / "drawn"), "--base")
+    assert done.returncode == 2 and "started from random weights" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_conversation_in_a_terminal(

@@ -21,8 +21,8 @@ class RecordSourceFields(Config):
     revision: CommitHash | None = numerics(
         None, examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"]
     )
-    """Commit of the dataset on the Hub, so that the data stays the same. `titanrun data pin RECIPE`
-    asks the Hub for it."""
+    """Commit of the dataset on the Hub, so that the data stays the same. If null, `titanrun train`
+    asks the Hub which commit main is. `titanrun data pin RECIPE` does so for a recipe."""
 
     @property
     def source_name(self) -> str:

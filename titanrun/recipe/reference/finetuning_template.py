@@ -1,16 +1,23 @@
-"""Starter recipe of fine-tuning: a model in a folder, and a file to train it on."""
+"""Starter recipe of fine-tuning: a model in a folder, and data to train it on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.tokenizers.spec.named_templates import suggest_template_names
+from titanrun.components.tokenizers.spec.tokenizer_files import (
+    load_chat_template_text,
+    load_vocab,
+)
 from titanrun.config.json_text import parse_json
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
 from titanrun.recipe.resolving.recipe_from_hf import CONFIG, get_model_family, is_huggingface_folder
 
 USUAL_SEQ_LEN = 2048
+NO_TEMPLATE = "a guess by the tokens: the folder has none; check it"
 LENGTH_KEY = "max_position_embeddings"
 HEAD = """\
 {editor_line}
@@ -74,7 +81,7 @@ def build_finetuning_template(
     *,
     model: str,
     folder: Path,
-    data: str,
+    data: Mapping[str, Any],
     file: str,
     schema: str,
     file_format: TemplateFormat = "yaml",
@@ -85,17 +92,15 @@ def build_finetuning_template(
         kind: One of KINDS.
         model: Model as the user named it: a Hugging Face folder, or hub:OWNER/NAME.
         folder: Folder of the model on this machine.
-        data: File of the data.
+        data: Settings of the dataset.
         file: File name that the comments mention.
         schema: JSON Schema that the editor line names.
         file_format: yaml or toml.
 
     Raises:
-        ProblemsFound: If there is no such model or file, or no family reads the model.
+        ProblemsFound: If there is no such model, or no family reads it.
     """
     chosen, style = KINDS[kind], TEMPLATE_STYLES[file_format]
-    if not Path(data).is_file():
-        raise problem_error("file", f"file not found: '{data}'", hint=f"use {chosen.record}")
     family = get_model_family(folder)
     lines = [
         HEAD.format(editor_line=style.editor_line.format(schema), purpose=chosen.purpose, file=file)
@@ -109,13 +114,15 @@ def build_finetuning_template(
 
 
 def list_sections(
-    kind: FinetuningKind, family: str, model: str, folder: Path, data: str
+    kind: FinetuningKind, family: str, model: str, folder: Path, data: Mapping[str, Any]
 ) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
-    dataset: dict[str, Any] = {"name": kind.dataset, "path": data}
+    dataset = dict(data)
     if kind.dataset == "chat":
         dataset["packing"] = "best_fit"
     seq_len = min(USUAL_SEQ_LEN, read_context_length(folder))
+    guess = guess_missing_template(folder)
+    template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
     return [
         (
             "model",
@@ -126,10 +133,11 @@ def list_sections(
                 ("attention", {"mask": "block_causal"}, "texts of a row stay apart"),
             ],
         ),
+        *(template if guess else []),
         (
             "training",
             [
-                ("dataset", dataset, kind.record),
+                ("dataset", dataset, "" if "layout" in dataset else kind.record),
                 ("seq_len", seq_len, "tokens; longer records are left out"),
                 ("local_batch_size", 1, "rows that a device computes at once"),
                 ("global_batch_size", 16, "rows of a step, on all devices"),
@@ -149,6 +157,20 @@ def list_sections(
             ],
         ),
     ]
+
+
+def guess_missing_template(folder: Path) -> str | None:
+    """Return the name of the template that suits the tokenizer of a folder without one.
+
+    Return None if it has one, or no tokenizer that can be read.
+    """
+    with suppress(ProblemsFound):
+        load_chat_template_text(folder)
+        return None
+    try:
+        return suggest_template_names(load_vocab(folder))[0]
+    except (ProblemsFound, IndexError):
+        return None
 
 
 def format_setting(setting: Setting, format_pair: Any, indent: str) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from titanrun.config.json_text import parse_json
@@ -39,8 +40,10 @@ class HubModel:
         return f"{HUB_PREFIX}{self.repository}{at}"
 
 
-def parse_hub_model(text: str, path: DataPath = ()) -> HubModel | None:
-    """Return the model that a value names, None if it is no name of the Hub.
+def parse_hub_name(
+    text: str, path: DataPath = (), *, what: Literal["model", "dataset"] = "model"
+) -> HubModel | None:
+    """Return the model or dataset that a value names, None if it is no name of the Hub.
 
     Raises:
         ProblemsFound: at `path` if the name is incomplete.
@@ -51,7 +54,7 @@ def parse_hub_model(text: str, path: DataPath = ()) -> HubModel | None:
     if found is None:
         raise problem_error(
             "file",
-            f"'{text}' is not a model on the Hub",
+            f"'{text}' is not a {what} on the Hub",
             path=path,
             hint="write hub:OWNER/NAME or hub:OWNER/NAME@REVISION",
         )

@@ -34,6 +34,7 @@ from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hin
 from titanrun.recipe.plugin_files import is_plugin_file
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.hub_datasets import add_dataset_commits
 from titanrun.recipe.resolving.hub_models import replace_hub_names
 from titanrun.recipe.resolving.read_recipe import (
     ReadResult,
@@ -135,9 +136,8 @@ def resolve_recipe(
     """
     reading = read_tree(file, overrides, environment)
     case = ResolveOptions(reading.file, should_check_inputs, ranks, machine_ranks)
-    tree, missing = replace_hub_names(
-        reading.tree, environment, needs_tokenizer=should_check_inputs
-    )
+    named = add_dataset_commits(reading.tree, environment)
+    tree, missing = replace_hub_names(named, environment, needs_tokenizer=should_check_inputs)
     reading = replace(reading, tree=tree)
     problems = [*find_checksum_problems(case.file, tree), *reading.warnings]
     if missing:

@@ -32,12 +32,29 @@ DEFAULT_SPLIT = RecordSourceFields.model_fields["split"].default
 def one_place_of_data(run: Recipe) -> Iterator[RuleViolation]:
     """Require files or a dataset on the Hub for each dataset, not both.
 
-    Set path to files, or repo and revision to a dataset on the Hub at one commit: a branch may
-    change while a run is stopped. subset, split and revision belong to repo.
+    Set path to files, or repo to a dataset on the Hub. subset, split and revision belong to repo.
     """
     for place, config in iter_nested_configs(run):
         if isinstance(config, RecordSourceFields):
             yield from check_record_source(config, place)
+
+
+@rule("hub-data-has-a-commit", level="environment")
+def hub_data_has_a_commit(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a commit for each dataset on the Hub, written or recorded.
+
+    A branch may change while a run is stopped. Without a revision, `titanrun train`, `titanrun plan
+    --fetch` and `titanrun download RECIPE` ask the Hub which commit main is and record it.
+    """
+    for place, config in iter_nested_configs(run):
+        if isinstance(config, RecordSourceFields) and config.repo and config.revision is None:
+            yield RuleViolation(
+                f"the commit of '{config.repo}' is not known here",
+                ((*place, "repo"), (*place, "revision")),
+                hint="titanrun train and titanrun download RECIPE ask the Hub for it, titanrun "
+                "data pin RECIPE --write writes it into the recipe",
+                code="file",
+            )
 
 
 @rule("remote-path-needs-a-stream")
@@ -109,7 +126,7 @@ def check_first_remote_record(dataset: Any, path: str) -> None:
 
 def check_record_source(config: RecordSourceFields, place: DataPath) -> Iterator[RuleViolation]:
     """Check that a dataset has one source of records, with all of its fields."""
-    path, repo, revision = ((*place, name) for name in ("path", "repo", "revision"))
+    path, repo = (*place, "path"), (*place, "repo")
     name = config.name if isinstance(config, ComponentConfig) else ""
     if config.path is not None and config.repo is not None:
         yield RuleViolation(
@@ -121,7 +138,7 @@ def check_record_source(config: RecordSourceFields, place: DataPath) -> Iterator
         yield RuleViolation(
             f"'{name}' has neither path nor repo",
             (place,),
-            hint="set path to files, or repo and revision to a dataset on the Hub",
+            hint="set path to files, or repo to a dataset on the Hub",
         )
     elif config.repo is None:
         for field in HUB_FIELDS:
@@ -131,9 +148,3 @@ def check_record_source(config: RecordSourceFields, place: DataPath) -> Iterator
                     ((*place, field), path),
                     hint="remove it, or set repo instead of path",
                 )
-    elif config.revision is None:
-        yield RuleViolation(
-            f"'{name}' has a repo, but no revision",
-            (repo, revision),
-            hint="name a commit of 40 digits: titanrun data pin RECIPE --write asks the Hub for it",
-        )

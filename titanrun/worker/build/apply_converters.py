@@ -34,25 +34,26 @@ def log_conversions(
 ) -> None:
     """Log the effect of each converter, and the module tree if the recipe enables it.
 
-    Log how many parameters are trained, too, if some are frozen.
+    Log how many parameters are trained, too.
     """
     for converter, conversion in zip(recipe.converters, conversions, strict=True):
         log.info("%s: %s", converter.name, conversion.summary)
-    if share := format_trainable_share(model):
-        log.info("%s", share)
+    log.info("%s", format_trainable_share(model))
     if recipe.model.print_after_conversion:
         log.info("%s", model)
 
 
 def format_trainable_share(model: nn.Module) -> str:
-    """Format how many parameters of a whole model are trained, empty if all are.
+    """Format how many parameters of a whole model are trained.
 
-    Example: `trainable: 2,293,760 of 598,343,680 parameters (0.38%)`.
+    Examples: `trainable: 2,293,760 of 598,343,680 parameters (0.38%)`, `trainable: all 598,343,680
+    parameters`.
     """
     total = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    share = f"{trained:,} of {total:,} parameters ({trained / max(total, 1):.2%})"
-    return "" if trained == total else f"trainable: {share}"
+    if trained == total:
+        return f"trainable: all {total:,} parameters"
+    return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%})"
 
 
 def check_conversions(

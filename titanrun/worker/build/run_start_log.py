@@ -19,6 +19,7 @@ from titanrun.worker.build.epochs_to_steps import (
 )
 from titanrun.worker.hardware_info import get_hardware_info
 from titanrun.worker.process_group_setup import collect_machine_decisions
+from titanrun.worker.training_template import describe_training_template, trains_replies
 from titanrun.worker.worker_job import WorkerJob
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ def log_run_summary(
         get_device_name(device),
         format_training_length(recipe, num_samples=num_samples),
     )
+    if trains_replies(recipe):
+        log.info("%s", describe_training_template(recipe))
     log.info("%s", format_saves(recipe))
     ranks = 1 if meshes is None else meshes.parallel_dims.dp_size
     if ranks > 1 and is_decided(job.resolved_path.parent, "training.global_batch_size"):

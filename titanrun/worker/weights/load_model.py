@@ -23,7 +23,11 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.worker.build.apply_replacements import apply_replacements
 from titanrun.worker.weights.huggingface_export import GENERATION_FILE
 from titanrun.worker.weights.initial_weights import load_checkpoint_recipe, read_dequantized_weights
-from titanrun.worker.weights.saved_weights import load_verified_weights, merge_adapter_weights
+from titanrun.worker.weights.saved_weights import (
+    load_starting_weights,
+    load_verified_weights,
+    merge_adapter_weights,
+)
 
 if TYPE_CHECKING:
     from titanrun.worker.build import build_model, build_parallelism
@@ -33,7 +37,8 @@ else:
     build_parallelism = LazyModule("titanrun.worker.build.build_parallelism")
 
 WeightSource = Mapping[str, Any]
-"""Location of weights, with the key `checkpoint` or `huggingface`."""
+"""Location of weights, with the key `checkpoint` or `huggingface`. With a true `is_base` they are
+those that the run of the checkpoint started from."""
 
 
 def load_model(
@@ -72,9 +77,15 @@ def load_model(
 
 
 def load_weights(recipe: Recipe, weight_source: WeightSource) -> dict[str, Tensor]:
-    """Load the weights by the model's names, with adapters merged."""
+    """Load the weights by the model's names, with adapters merged.
+
+    Raises:
+        ProblemsFound: If the weights that a run started from are asked for, and were drawn.
+    """
     if "checkpoint" in weight_source:
         checkpoint = CheckpointReader(parse_storage_path(weight_source["checkpoint"]))
+        if weight_source.get("is_base"):
+            return load_starting_weights(checkpoint)
         found = load_verified_weights(checkpoint)
         return (
             merge_adapter_weights(found, load_checkpoint_recipe(checkpoint), checkpoint)

@@ -62,6 +62,24 @@ def merge_adapter_weights(
     return merge_adapters({**base, **adapters}, scale=lora.scale)
 
 
+def load_starting_weights(checkpoint: CheckpointReader) -> dict[str, Tensor]:
+    """Return the weights that the run of a checkpoint started from: its model without adapters.
+
+    Raises:
+        ProblemsFound: If it loaded none, but drew them.
+    """
+    recipe = load_checkpoint_recipe(checkpoint)
+    base = load_base_weights(recipe)
+    if not base:
+        raise problem_error(
+            "usage",
+            f"the run of {checkpoint.folder} started from random weights",
+            hint="--base compares with the model that a run has loaded; omit it",
+        )
+    lora = find_lora_converter(recipe)
+    return round_to_quantized_base(base, recipe, lora) if isinstance(lora, QloraConfig) else base
+
+
 def round_to_quantized_base(
     base: dict[str, Tensor], recipe: Recipe, config: QloraConfig
 ) -> dict[str, Tensor]:
