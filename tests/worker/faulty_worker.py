@@ -44,8 +44,6 @@ class FaultyGroups(ReplicaGroups):
             wait_for_other_group()
         if HELD:
             (FOLDER / f"open-{GROUP}").touch()
-            # the lighthouse hears of both groups
-            time.sleep(2 * (1 - GROUP))
 
     def start_attempt(self) -> StepAttempt:
         if HELD and self.step == 3:

@@ -125,6 +125,18 @@ def kill_lighthouse(process: subprocess.Popen[str]) -> None:
     os.kill(int(lighthouse), signal.SIGKILL)
 
 
+@contextmanager
+def frozen(workers: list[int]) -> Iterator[None]:
+    """Stop processes in the block: nothing is heard of them."""
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+
+
 def check(folder: Path, alone: dict[int, float]) -> None:
     """Every sequence of every step was trained once, and the losses are those of one process."""
     found = losses(folder)
