@@ -108,6 +108,17 @@ def test_a_group_killed_within_a_step_costs_no_sequence(
     assert len(digests(folder)) == 1
 
 
+def test_a_group_that_waits_for_another_one_does_not_hang(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    both, limit = "fault_tolerance.min_replica_size=2", "guard.step_timeout_seconds=6"
+    faults = [[1, "before the backward pass", 8]]
+    end(start(folder, *GROUPS, both, limit, faults=faults, away=8))
+    check(folder, alone)
+    assert names(folder, 0).count("joined") == 1
+
+
 def test_the_other_group_trains_and_writes_on_alone(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
