@@ -285,7 +285,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def __getattr__(self, name: str) -> Any:
             return lambda *_, **__: "http://host:1234"
 
-    for name in ("Manager", "LighthouseServer", "ProcessGroupGloo"):
+    for name in ("Manager", "LighthouseServer", "LighthouseClient", "ProcessGroupGloo"):
         setattr(package, name, type(name, (Recorder,), {}))
     package.manager = package.coordination = package  # type: ignore[attr-defined]
     package.ManagerServer = SimpleNamespace()  # type: ignore[attr-defined]
@@ -315,6 +315,8 @@ def test_the_lighthouse_waits_as_the_recipe_says(
         {"join_timeout_ms": 70_000, "heartbeat_timeout_ms": 700},
     )
     assert capfd.readouterr().out == "http://127.0.0.1:1234\n"
+    # its own client delays the first quorum
+    assert recorded["LighthouseClient"][0] == ("http://127.0.0.1:1234",)
 
 
 def test_a_lighthouse_whose_launcher_has_died_ends_without_a_word(

@@ -123,10 +123,8 @@ def test_replica_groups_are_a_job_each_that_meet_at_one_lighthouse() -> None:
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
     command = template["spec"]["containers"][0]["command"]
-    assert command[:3] == ["torchft_lighthouse", "--bind", "0.0.0.0:29510"]
-    assert command[3:] == [
-        *("--min_replicas", "3", "--join_timeout_ms", "7000", "--heartbeat_timeout_ms", "900")
-    ]
+    assert command[:3] == ["python", "-m", "titanrun.worker.lighthouse"]
+    assert command[3:] == ["0.0.0.0", "29510", "3", "7000", "900"]
     assert len(jobs) == 12 and len({job["metadata"]["name"] for job in jobs}) == 12
     address = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
     for group, job in enumerate(jobs):

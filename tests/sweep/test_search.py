@@ -252,6 +252,12 @@ def test_importance_ranks_what_moves_the_metric_above_what_does_not(tmp_path: Pa
     assert shares["optimizer.lr"] > 0.8 and sum(shares.values()) == pytest.approx(1)
 
 
+def test_max_runs_limits_a_search(tmp_path: Path) -> None:
+    file = write(tmp_path, "count: 6, sampler: random", more="max_runs: 3")
+    run(file)
+    assert len(trials_of(file)) == 3
+
+
 def test_values_that_are_drawn_twice_train_once(tmp_path: Path) -> None:
     values = "optimizer.lr: {choice: [1.0e-3, 1.0e-2]}, optimizer.weight_decay: {choice: [0, 1.0]}"
     file = write(tmp_path, "count: 9, sampler: random", values=values, more="slots: 3")

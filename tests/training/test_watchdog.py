@@ -40,6 +40,13 @@ def test_each_phase_has_its_own_limit() -> None:
         assert watchdog.find_hang() == Hang("save", 31.0, 1, limit=30)
     # the time of the save is none of the step's
     assert watchdog.find_hang() is None
+    with watchdog.pause():
+        clock.now += 1000
+        assert watchdog.find_hang() is None
+    # nor is that of a pause
+    assert watchdog.find_hang() is None
+    clock.now += 11
+    assert watchdog.find_hang() == Hang("step", 11.0, 1, limit=10)
 
 
 @pytest.mark.parametrize(

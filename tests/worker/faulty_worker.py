@@ -1,7 +1,8 @@
 """A worker that kills itself where FAULTS says, once for each: python faulty_worker.py RESOLVED.
 
 FAULTS is a JSON list of [group, moment, step]. With HELD, group 0 opens once the file go exists,
-and group 1 waits for it before its fourth step. At its end a rank leaves the digest of its state.
+and group 1 waits for it before its fourth step. A group that was killed comes back after
+AWAY_SECONDS. At its end a rank leaves the digest of its state.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ GROUP, RANK = int(os.environ["TITANRUN_GROUP"]), int(os.environ["RANK"])
 FLUSH = os.fsync
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
 HELD = "HELD" in os.environ
+AWAY_SECONDS = int(os.environ.get("AWAY_SECONDS", "0"))
 
 
 class FaultyGroups(ReplicaGroups):
@@ -39,13 +41,13 @@ class FaultyGroups(ReplicaGroups):
     def open(self, step: int) -> None:
         if HELD and GROUP == 0:
             wait_for(FOLDER / "go")
+        if any(FOLDER.glob(f"fault-{GROUP}-*")):
+            time.sleep(AWAY_SECONDS)
         super().open(step)
         if FAULTS and RANK == 0:
             wait_for_other_group()
         if HELD:
             (FOLDER / f"open-{GROUP}").touch()
-            # the lighthouse hears of both groups
-            time.sleep(2 * (1 - GROUP))
 
     def start_attempt(self) -> StepAttempt:
         if HELD and self.step == 3:

@@ -36,7 +36,11 @@ def start_runs(recipe: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def train(
-        folder: Path, *overrides: str, faults: list[Any] | None = None, held: bool = False
+        folder: Path,
+        *overrides: str,
+        faults: list[Any] | None = None,
+        held: bool = False,
+        away: int = 0,
     ) -> Any:
         command = [sys.executable, "-c", TRAIN, str(Path(__file__).with_name("faulty_worker.py"))]
         started.append(
@@ -46,6 +50,7 @@ def start_runs(recipe: Path) -> Iterator[Start]:
                     **os.environ,
                     "FAULTS": json.dumps(faults or []),
                     "OMP_NUM_THREADS": "1",
+                    "AWAY_SECONDS": str(away),
                     **({"HELD": "1"} if held else {}),
                 },
                 stderr=subprocess.PIPE,
@@ -123,6 +128,18 @@ def kill_lighthouse(process: subprocess.Popen[str]) -> None:
         if b"titanrun.worker.lighthouse" in Path(f"/proc/{child}/cmdline").read_bytes()
     )
     os.kill(int(lighthouse), signal.SIGKILL)
+
+
+@contextmanager
+def frozen(workers: list[int]) -> Iterator[None]:
+    """Stop processes in the block: nothing is heard of them."""
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
 
 
 def check(folder: Path, alone: dict[int, float]) -> None:

@@ -59,7 +59,7 @@ def alone(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[int, f
 
 
 class Lighthouse:
-    """torchft's own program, as the page tells to start it."""
+    """The lighthouse, as the page tells to start it."""
 
     def __init__(self) -> None:
         # no packet is sent: the address of the interface that leads out of this machine
@@ -69,13 +69,9 @@ class Lighthouse:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        import torchft
-
-        program = Path(torchft.__file__).parents[1] / "bin" / "torchft_lighthouse"
-        options = ["--bind", f"{self.host}:{self.port}", "--min_replicas", "2"]
-        options += ["--join_timeout_ms", "60000", "--heartbeat_timeout_ms", "1000"]
+        words = [self.host, str(self.port), "2", "60000", "1000"]
         self.process = subprocess.Popen(
-            [sys.executable, str(program), *options],
+            [sys.executable, "-m", "titanrun.worker.lighthouse", *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

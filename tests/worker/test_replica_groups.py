@@ -22,6 +22,7 @@ from tests.worker.group_runs import (
     end,
     events,
     find_workers,
+    frozen,
     kill_lighthouse,
     losses,
     names,
@@ -105,6 +106,17 @@ def test_a_group_killed_within_a_step_costs_no_sequence(
     }
     assert names(folder, 1 - group).count("retried") in retried[moment]
     assert len(digests(folder)) == 1
+
+
+def test_a_group_that_waits_for_another_one_does_not_hang(
+    start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    both, limit = "fault_tolerance.min_replica_size=2", "guard.step_timeout_seconds=6"
+    faults = [[1, "before the backward pass", 8]]
+    end(start(folder, *GROUPS, both, limit, faults=faults, away=8))
+    check(folder, alone)
+    assert names(folder, 0).count("joined") == 1
 
 
 def test_the_other_group_trains_and_writes_on_alone(
@@ -242,19 +254,26 @@ def test_a_group_that_joins_at_a_restarted_lighthouse_takes_its_share(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = start(folder, *GROUPS, held=True)
+    long = "fault_tolerance.heartbeat_timeout_ms=5000"
+    process = start(folder, "fault_tolerance.enable=true", long, held=True)
     wait_for_step(folder, 3, process)
-    kill_lighthouse(process)
     log = folder / "logs" / "lighthouse.log"
-    while log.read_text().count("Lighthouse listening on") < 2 and process.poll() is None:
-        time.sleep(0.05)
-    (folder / "go").touch()
+    with frozen(find_workers(folder, 1)):
+        kill_lighthouse(process)
+        while log.read_text().count("Lighthouse listening on") < 2 and process.poll() is None:
+            time.sleep(0.05)
+        (folder / "go").touch()
+        while not (folder / "open-0").exists() and process.poll() is None:
+            time.sleep(0.05)
+        # group 0 asks for a quorum before the lighthouse has heard of group 1
+        time.sleep(0.5)
     end(process)
     check(folder, alone)
-    groups = {
-        event["step"]: event["groups"] for event in events(folder) if event["event"] == "committed"
-    }
+    committed = [event for event in events(folder) if event["event"] == "committed"]
+    groups = {event["step"]: event["groups"] for event in committed}
     assert [groups[step] for step in (3, 4, STEPS)] == [1, 2, 2]
+    # group 0 starts from step 0 and does not train alone
+    assert min(event["step"] for event in committed if event["group"] == 0) == 4
 
 
 @pytest.mark.slow

@@ -15,6 +15,12 @@ from titanrun.components.metrics.spec.metric_format import format_elapsed_time
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.comparing.recipe_diff import diff_recipes, load_diff_side
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
+from titanrun.runs.group_events import (
+    describe_groups,
+    find_unlogged_steps,
+    format_steps,
+    load_group_events,
+)
 from titanrun.runs.run_comparison import (
     ComparisonRow,
     RunData,
@@ -51,12 +57,15 @@ def show_run(arguments: list[str]) -> int:
         for step, path in get_checkpoints_by_step(Path(options.run)).items()
         if is_checkpoint(path)
     ]
+    groups = load_group_events(Path(options.run))
+    unlogged = find_unlogged_steps(groups, known.metrics_by_step, known.recipe.metrics.log_freq)
     if options.format == "json":
         print(
             json.dumps(
                 {
                     **run_summary_to_dict(known.summary, state),
                     "checkpoints": saved,
+                    "unlogged_steps": unlogged,
                     "argv": known.last_start.get("argv"),
                 },
                 ensure_ascii=False,
@@ -66,6 +75,10 @@ def show_run(arguments: list[str]) -> int:
     facts = {
         **get_run_facts(known, state),
         "checkpoints": " ".join(f"step-{step}" for step in saved) or "none",
+        "replica groups": describe_groups(groups),
+        "lost metrics": f"steps {format_steps(unlogged)}, with the group that logged"
+        if unlogged
+        else "",
     }
     write_wrapped(format_text_table([(name, text) for name, text in facts.items() if text]))
     return 0

@@ -1,5 +1,7 @@
 """The fault_tolerance section: replica groups that may fail while the others train on."""
 
+import platform
+import sys
 from typing import Annotated, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -66,6 +68,8 @@ COUNTED = (
         values=(None,),
     ),
 )
+WHEEL_PLATFORM = ("Linux", "x86_64")
+WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 QUANTIZED_SUMS = "groups that communicate over NCCL"
 LIGHTHOUSE_EXAMPLE = "http://node-0:29510"
 
@@ -166,6 +170,17 @@ class FaultToleranceConfig(Config):
     def extra(self) -> str | None:
         """Extra of titanrun with the package that the groups need, None if there are none."""
         return "torchft" if self.enable else None
+
+    @property
+    def missing_wheel(self) -> str | None:
+        """What says that the package of the extra has no wheel for this machine, None if it has."""
+        python = sys.version_info[:2]
+        if (platform.system(), platform.machine()) == WHEEL_PLATFORM and python in WHEEL_PYTHONS:
+            return None
+        return (
+            "torchft has wheels only for Linux on x86_64 with CPython 3.10 to 3.13; this is "
+            f"{platform.system()} on {platform.machine()} with Python {python[0]}.{python[1]}"
+        )
 
     @model_validator(mode="after")
     def check_replica_id(self) -> Self:

@@ -66,7 +66,7 @@ class Watchdog:
         self.clock = clock
         self.phase: WatchdogPhase = "build"
         self._last_save_seconds: float | None = None
-        self._step = 0
+        self._step, self._is_paused = 0, False
         self._last_heartbeat = clock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -121,8 +121,20 @@ class Watchdog:
             self.phase = before
             self.record_heartbeat()
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Apply no limit within the block, which has one of its own."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self.record_heartbeat()
+            self._is_paused = False
+
     def find_hang(self) -> Hang | None:
         """Return the current hang, or None."""
+        if self._is_paused:
+            return None
         phase, seconds = self.phase, self.clock() - self._last_heartbeat
         limit, last_save_seconds = self.compute_limit(phase)
         if limit is None or seconds <= limit:

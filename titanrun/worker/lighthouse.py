@@ -1,6 +1,7 @@
 """Lighthouse of a run's replica groups, as a process: `python -m titanrun.worker.lighthouse`.
 
-It listens on one address, prints that, and outlives its launcher for the last saves.
+It listens on one address, prints that, and outlives its launcher for the last saves. It may have
+replaced another one: before its first quorum it waits until it has heard of every group.
 """
 
 import os
@@ -8,14 +9,18 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 
-from torchft.coordination import LighthouseServer
+from torchft.coordination import LighthouseClient, LighthouseServer
 
 from titanrun.distributed.spec.run_signals import ignore_run_signals
 
 STDOUT = 1
 # after the death of the launcher the groups agree on a last step
 LAST_STEP_SECONDS = 300
+CONNECT_SECONDS = 60
+# a replica of this name is heard of once
+START_REPLICA = "titanrun_start"
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -38,14 +43,26 @@ def main(arguments: Sequence[str]) -> None:
         heartbeat_timeout_ms=heartbeat_timeout_ms,
     )
     # its own address holds the name of the machine, which may not resolve
-    address = f"http://{host}:{server.address().rpartition(':')[2]}\n"
+    address = f"http://{host}:{server.address().rpartition(':')[2]}"
+    hold_first_quorum(address)
     try:
-        os.write(STDOUT, address.encode())
+        os.write(STDOUT, f"{address}\n".encode())
     except BrokenPipeError:
         # the launcher died during the start, before there was a group
         return
     signal.sigwait([signal.SIGTERM])
     time.sleep(LAST_STEP_SECONDS)
+
+
+def hold_first_quorum(address: str) -> None:
+    """Delay the first quorum by the time after which a silent group counts as lost.
+
+    Groups report to a new lighthouse every 100 ms. One that starts before the others have would
+    train alone. A quorum needs more than half of the replicas that were heard of, and waits for the
+    rest: it waits for one that does not come until that counts as lost.
+    """
+    client = LighthouseClient(address, connect_timeout=timedelta(seconds=CONNECT_SECONDS))
+    client.heartbeat(START_REPLICA)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from titanrun.launch.kubernetes.job_objects import (
     parse_labels,
     patch_job,
 )
+from titanrun.launch.lighthouse_process import LIGHTHOUSE as LIGHTHOUSE_MODULE
+from titanrun.launch.lighthouse_process import build_lighthouse_arguments
 
 RUN_LABEL = "titanrun.dev/run"
 GROUP_LABEL = "titanrun.dev/group"
@@ -104,18 +106,11 @@ def build_lighthouse_objects(
 
 def build_lighthouse_pod(config: KubernetesLaunchConfig, groups: FaultToleranceConfig) -> Manifest:
     """Build the spec of the lighthouse's pod, which needs neither accelerators nor volumes."""
-    command = {
-        "bind": f"0.0.0.0:{LIGHTHOUSE_PORT}",
-        "min_replicas": groups.min_replica_size,
-        "join_timeout_ms": groups.join_timeout_ms,
-        "heartbeat_timeout_ms": groups.heartbeat_timeout_ms,
-    }
-    options = [word for key, value in command.items() for word in (f"--{key}", str(value))]
+    arguments = ["0.0.0.0", *build_lighthouse_arguments(groups, LIGHTHOUSE_PORT)]
     container = {
         "name": LIGHTHOUSE,
         "image": config.image,
-        # the program of torchft
-        "command": ["torchft_lighthouse", *options],
+        "command": ["python", "-m", LIGHTHOUSE_MODULE, *arguments],
         "ports": [{"containerPort": LIGHTHOUSE_PORT}],
     }
     optional = {

@@ -160,9 +160,8 @@ def extras_installed(run: Recipe) -> Iterator[RuleViolation]:
         package = getattr(config, "package", None) or extra
         if package is not None and not is_installed(package):
             message = f"{format_path(path)} needs the package '{package}', which is not installed"
-            yield RuleViolation(
-                message, (path,), hint=f'pip install "titanrun[{extra}]"', code="usage"
-            )
+            hint = getattr(config, "missing_wheel", None) or f'pip install "titanrun[{extra}]"'
+            yield RuleViolation(message, (path,), hint=hint, code="usage")
 
 
 def get_section_datasets(run: Recipe) -> list[tuple[str, DatasetConfig]]:

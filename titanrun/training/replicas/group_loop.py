@@ -22,6 +22,8 @@ class GroupTrainLoop(TrainLoop):
 
     def train(self) -> TrainResult:
         """Run the remaining steps. See `TrainLoop.train`."""
+        # others may come back, or their lighthouse: the wait has a limit of its own
+        self.session.watch_wait = self.watchdog.pause
         if self.state.step >= self.config.steps:
             self.session.end()
         try:

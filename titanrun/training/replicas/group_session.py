@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,6 +67,9 @@ class GroupSession:
         signals: requests to stop or save, of all groups.
         size: groups of the run.
         events: file of this group's events. None on other ranks than its first.
+
+    Attributes:
+        watch_wait: returns the context in which this group waits for the others.
     """
 
     can_save = True
@@ -76,6 +80,7 @@ class GroupSession:
     ) -> None:
         self.groups, self.signals = groups, signals
         self.is_writer, self.is_over = False, False
+        self.watch_wait: Callable[[], AbstractContextManager[None]] = nullcontext
         self._size, self._events = size, events
         self._attempt: StepAttempt | None = None
         self._writer_listeners: list[Callable[[bool], None]] = []
@@ -118,6 +123,11 @@ class GroupSession:
         except OSError as error:
             log.warning("cannot write %s, training continues: %s", self._events, error)
             self._events = None
+
+    def _wait_for_groups(self) -> StepAttempt:
+        """Wait for the groups of the next step or sync, at most `quorum_timeout_ms`."""
+        with self.watch_wait():
+            return self.groups.start_attempt()
 
     def _set_attempt(self, attempt: StepAttempt, step: int) -> None:
         """Record who takes part in the steps after `step`."""

@@ -43,7 +43,7 @@ class ReplicaSession(GroupSession):
     def start_attempt(self) -> StepAttempt:
         """Wait for the groups of the next step, and return who takes part."""
         self.signals.collect()
-        attempt, self.has_committed = self.groups.start_attempt(), False
+        attempt, self.has_committed = self._wait_for_groups(), False
         self._set_attempt(attempt, attempt.step)
         self._set_writer(attempt.group_index == 0)
         self._rng_states = get_rng_states(self._device)

@@ -108,7 +108,7 @@ class SyncSession(GroupSession):
     def _start_round(self, *, is_at_sync: bool) -> bool:
         """Wait for the other groups. Return whether one of them is at a sync."""
         self.signals.collect()
-        attempt = self.groups.start_attempt()
+        attempt = self._wait_for_groups()
         at_sync = torch.zeros(attempt.num_groups, dtype=torch.float64)
         at_sync[attempt.group_index] = is_at_sync
         self.groups.all_reduce_sum_(at_sync)
