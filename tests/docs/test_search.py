@@ -43,6 +43,18 @@ QUESTIONS = {
     "Docker": ["containers"],
     "VS Code": ["editors"],
     "exit codes": ["commands", "coding_assistants"],
+    "python version supported": ["install"],
+    "install only validate without torch": ["install"],
+    "resume interrupted run": ["troubleshooting"],
+    "write a reward function": ["own_reward"],
+    "add a model": ["extending"],
+    "learning rate warmup": ["lr_scheduler", "components"],
+    "compare two runs": ["managing_runs"],
+    "serve model OpenAI API": ["serve", "serving"],
+    "convert torchtune config": ["migration_torchtune"],
+    "run directory files": ["run_directory"],
+    "train offline without network": ["environment_variables"],
+    "override extends": ["recipe_composition"],
 }
 FIRST_RESULTS = 5
 AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"

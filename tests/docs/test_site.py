@@ -104,7 +104,10 @@ def test_a_block_that_does_not_run_has_a_reason(tmp_path: Path) -> None:
         check_page(page, tmp_path)
 
 
-PAGES_THAT_RUN = [ROOT / "docs" / name for name in ("ci.md", "coding_assistants.md")]
+PAGES_THAT_RUN = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("ci", "coding_assistants", "environment_variables", "recipe_composition")
+]
 
 
 @pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=lambda page: page.stem)
