@@ -13,7 +13,11 @@ class Client:
     """One session with a running server."""
 
     def __init__(
-        self, encodings: list[str] | None = None, options: dict[str, Any] | None = None
+        self,
+        encodings: list[str] | None = None,
+        options: dict[str, Any] | None = None,
+        *,
+        initialize: bool = True,
     ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "titanrun", "lsp"],
@@ -23,6 +27,13 @@ class Client:
         self.number = 0
         self.version = 0
         self.diagnostics: dict[str, list[dict[str, Any]]] = {}
+        if initialize:
+            self.initialize(encodings, options)
+
+    def initialize(
+        self, encodings: list[str] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begin the session."""
         general = {} if encodings is None else {"positionEncodings": encodings}
         answer = self.request(
             "initialize",
@@ -59,13 +70,25 @@ class Client:
         return message
 
     def request(self, method: str, params: dict[str, Any] | None) -> Any:
+        message = self.exchange(method, params)
+        assert "error" not in message, message["error"]
+        return message["result"]
+
+    def find_error(self, method: str, params: dict[str, Any] | None) -> int:
+        """The code of the error that a request gets."""
+        message = self.exchange(method, params)
+        assert "result" not in message, message
+        code: int = message["error"]["code"]
+        return code
+
+    def exchange(self, method: str, params: dict[str, Any] | None) -> dict[str, Any]:
+        """The whole answer to a request."""
         self.number += 1
         number = self.number
         self.send({"id": number, "method": method, "params": params})
         while (message := self.receive()).get("id") != number:
             pass
-        assert "error" not in message, message["error"]
-        return message["result"]
+        return message
 
     def wait_for(self, file: Path, version: int | None = None) -> list[dict[str, Any]]:
         """The diagnostics of a file that the server publishes next."""
@@ -106,13 +129,15 @@ class Client:
 
     def ask(self, method: str, file: Path, place: Place) -> Any:
         """The answer to a question about a place, counted from 0."""
-        return self.request(
-            f"textDocument/{method}",
-            {
-                "textDocument": {"uri": file.as_uri()},
-                "position": {"line": place[0], "character": place[1]},
-            },
-        )
+        return self.request(f"textDocument/{method}", self.at(file, place))
+
+    @staticmethod
+    def at(file: Path, place: Place) -> dict[str, Any]:
+        """The parameters of a question about a place."""
+        return {
+            "textDocument": {"uri": file.as_uri()},
+            "position": {"line": place[0], "character": place[1]},
+        }
 
     def labels(self, file: Path, place: Place) -> list[str]:
         """What may be written at a place."""
@@ -133,6 +158,10 @@ class Client:
     def close(self) -> int:
         """End the session; the exit code of the server."""
         self.request("shutdown", None)
+        return self.leave()
+
+    def leave(self) -> int:
+        """Send `exit`; the exit code of the server."""
         self.send({"method": "exit"})
         code = self.process.wait(timeout=30)
         assert self.process.stdin is not None

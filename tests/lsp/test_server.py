@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -371,10 +372,29 @@ def test_questions_are_answered_while_edits_are_examined(client: Client, tmp_pat
     assert [found["code"] for found in client.wait_for(file, version)] == ["syntax"]
 
 
-def test_exit_without_shutdown_is_a_failure() -> None:
-    client = Client()
-    client.send({"method": "exit"})
-    assert client.process.wait(timeout=30) == 1
-    for pipe in (client.process.stdin, client.process.stdout):
-        assert pipe is not None
-        pipe.close()
+def test_the_session_begins_with_initialize_and_ends_with_shutdown(tmp_path: Path) -> None:
+    client = Client(initialize=False)
+    file = tmp_path / "mine.yaml"
+    # ServerNotInitialized
+    assert client.find_error("textDocument/hover", client.at(file, (0, 0))) == -32002
+    client.initialize()
+    assert client.find_error("initialize", {"processId": None, "capabilities": {}}) == -32600
+    client.open(file, MINIMAL)
+    assert client.request("shutdown", None) is None
+    # InvalidRequest, also for methods that the server does not know
+    assert client.find_error("textDocument/hover", client.at(file, (3, 4))) == -32600
+    assert client.find_error("shutdown", None) == -32600
+    assert client.find_error("titanrun/unknown", None) == -32600
+    # notifications are ignored: nothing is published, and what follows is still refused
+    client.diagnostics.clear()
+    client.change(file, MINIMAL + "stepz: 1\n")
+    client.notify("textDocument/didClose", {"textDocument": {"uri": file.as_uri()}})
+    time.sleep(0.5)
+    assert client.find_error("textDocument/hover", client.at(file, (3, 4))) == -32600
+    assert client.diagnostics == {}
+    assert client.leave() == 0
+
+
+@pytest.mark.parametrize("begin", [False, True])
+def test_exit_without_shutdown_is_a_failure(begin: bool) -> None:
+    assert Client(initialize=begin).leave() == 1

@@ -19,6 +19,8 @@ from titanrun.recipe.rundir.run_directory import RunDirectory, write_recipe_file
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
+# the name of another machine, whose address has become that of this one
+STRANGER = "evil.example"
 
 
 @dataclass
@@ -151,7 +153,8 @@ def browser() -> Iterator[Any]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program is not None, "apt-get install -y --no-install-recommends chromium"
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        words = ["--no-sandbox", f"--host-resolver-rules=MAP {STRANGER} 127.0.0.1"]
+        started = playwright.chromium.launch(executable_path=program, args=words)
         yield started
         started.close()
 

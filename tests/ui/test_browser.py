@@ -238,6 +238,50 @@ def test_a_file_that_changes_on_disk_is_taken_over_or_asked_about(watched: Watch
     assert file.read_text() == text.replace("steps: 80", "steps: 810")
 
 
+def test_what_is_typed_while_a_file_is_on_its_way_stays_with_its_own_file(watched: Watched) -> None:
+    page = watched.open("/edit?file=recipes/parts/fp32.yaml")
+    parts = watched.ui.workspace / "recipes" / "parts" / "fp32.yaml"
+    files = [watched.ui.workspace / "recipes" / "mine.yaml", parts]
+    before = [file.read_text() for file in files]
+    page.wait_for_selector(".cm-line:has-text('dtype')")
+    page.click(".files a[href*='mine.yaml']")
+    page.wait_for_selector(".cm-line:has-text('steps: 80')")
+    # both files are open; one is shown again, and its answer is late
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/api/file?*", hold)
+    page.click(".files a[href*='fp32.yaml']")
+    page.wait_for_url("**fp32.yaml*")
+    wait_until(page, "TITLE.startsWith('fp32.yaml')")
+    page.click(".cm-line:has-text('steps: 80')")
+    page.keyboard.press("End")
+    page.keyboard.type("7")
+    assert "steps: 807" in get_text(page)
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/file?*")
+    page.wait_for_selector(".cm-line:has-text('dtype')")
+    assert "●" not in page.inner_text("h1")
+    page.click(".files a[href*='mine.yaml']")
+    wait_until(page, "TEXT.includes('steps: 807')")
+    assert "●" in page.inner_text("h1")
+    assert [file.read_text() for file in files] == before
+    # before the first file has arrived there is nothing to write in
+    page.evaluate("sessionStorage.clear()")
+    page.route("**/api/file?*", hold)
+    page.goto(watched.ui.origin + "/edit?file=recipes/mine.yaml")
+    page.wait_for_selector(".cm-content")
+    page.focus(".cm-content")
+    page.keyboard.type("lost")
+    assert get_text(page).strip() == ""
+    held[-1].continue_()
+    page.unroute("**/api/file?*")
+    page.wait_for_selector(".cm-line:has-text('steps: 80')")
+
+
 def test_a_run_is_started_watched_stopped_resumed_and_forked(watched: Watched) -> None:
     page = watched.open("/edit?file=recipes/mine.yaml")
     page.wait_for_selector(".cm-line")

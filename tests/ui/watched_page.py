@@ -69,6 +69,8 @@ def wait_until(page: Any, claim: str) -> None:
 
 def set_text(page: Any, text: str) -> None:
     """Replace the text of the editor as a user does who pastes another one."""
+    # the editor is empty, and takes no text, until the file has arrived
+    wait_until(page, "document.querySelector('.text .cm-content').innerText.trim() !== ''")
     page.evaluate("(text) => navigator.clipboard.writeText(text)", text)
     page.click(".cm-content")
     page.keyboard.press("Control+a")

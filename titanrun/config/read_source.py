@@ -2,8 +2,11 @@
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from titanrun.config.encoding import check_characters, decode_source
 from titanrun.config.lazy_module import LazyModule
@@ -22,6 +25,21 @@ else:
 
 FORMATS: dict[str, Literal["yaml", "toml"]] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 MAX_FOLDER_ENTRIES = 1000
+SharedTrees: TypeAlias = dict[tuple[str, str, Origin | None], tuple[bytes, Node]]
+shared_trees: ContextVar[SharedTrees | None] = ContextVar("shared_trees", default=None)
+
+
+@contextmanager
+def share_trees() -> Iterator[None]:
+    """Let each file that is read several times inside be parsed once, while its bytes stay equal.
+
+    Nobody changes the nodes of a tree, so that all readers may hold the same one.
+    """
+    token = shared_trees.set({})
+    try:
+        yield
+    finally:
+        shared_trees.reset(token)
 
 
 def read_source(path: str, *, included_from: Origin | None = None, name: str | None = None) -> Node:
@@ -39,6 +57,17 @@ def read_source(path: str, *, included_from: Origin | None = None, name: str | N
     """
     name = path if name is None else name
     data = read_source_bytes(path, name, included_from)
+    trees, key = shared_trees.get(), (path, name, included_from)
+    if trees is not None and key in trees and trees[key][0] == data:
+        return trees[key][1]
+    tree = read_bytes(data, path, name, included_from)
+    if trees is not None:
+        trees[key] = data, tree
+    return tree
+
+
+def read_bytes(data: bytes, path: str, name: str, included_from: Origin | None) -> Node:
+    """Read the mapping in the bytes of a file. Raise ProblemsFound with all its problems."""
     source_format = FORMATS.get(Path(path).suffix.lower())
     if source_format is None and is_stream(path):
         source_format = "toml" if looks_like_toml(data) else "yaml"

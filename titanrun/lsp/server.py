@@ -23,6 +23,7 @@ from titanrun.lsp.convert import (
     to_path,
     to_uri,
 )
+from titanrun.lsp.lifecycle import LifecycleProtocol
 from titanrun.lsp.recipe_detection import is_recipe
 from titanrun.lsp.symbols import list_document_symbols, list_inlay_hints
 from titanrun.recipe.editing.code_actions import fix_text, list_code_actions
@@ -44,7 +45,10 @@ class RecipeServer(LanguageServer):
         """Start without any open recipe."""
         # whole texts: recipes are small, and pygls splits lines at more characters than the client
         super().__init__(
-            "titanrun", version, text_document_sync_kind=types.TextDocumentSyncKind.Full
+            "titanrun",
+            version,
+            text_document_sync_kind=types.TextDocumentSyncKind.Full,
+            protocol_cls=LifecycleProtocol,
         )
         self.examiner = Examiner(environment)
         self.lock = threading.Lock()

@@ -63,7 +63,7 @@ export class RecipeEditor {
   path = "";
 
   constructor(parent: HTMLElement, private readonly events: EditorEvents) {
-    this.view = new EditorView({ parent, state: this.createState("", "", true) });
+    this.view = new EditorView({ parent, state: this.createState("", "", false) });
   }
 
   private createState(path: string, text: string, isWritable: boolean): EditorState {

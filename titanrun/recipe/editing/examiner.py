@@ -6,6 +6,7 @@ from pathlib import Path
 
 from titanrun.config.checksum import get_checksum_state
 from titanrun.config.problems import DataPath, Origin, Problem
+from titanrun.config.read_source import share_trees
 from titanrun.config.source_streams import provide_text, withdraw_text
 from titanrun.config.tree import Node, iter_nodes, to_plain_data
 from titanrun.recipe.editing.cursor_context import RecipeFormat
@@ -77,6 +78,12 @@ class Examiner:
 
     def examine(self, document: Document, level: ValidationLevel = "rules") -> tuple[Problem, ...]:
         """Return the problems of a document, and keep what its readable part says."""
+        # a text with mistakes is read up to three times, and once more for each stage
+        with share_trees():
+            return self.examine_shared(document, level)
+
+    def examine_shared(self, document: Document, level: ValidationLevel) -> tuple[Problem, ...]:
+        """Examine a document, whose files are parsed once."""
         overrides = document.overrides
         result = self.validate(document.path, level, overrides)
         if result.stages:

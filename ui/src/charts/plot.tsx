@@ -124,7 +124,7 @@ function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeo
     bands,
     series: [{}, ...looks],
     axes: [
-      { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, gap: 4, space: 70, values: ticks },
+      { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, gap: 4, space: (_self: unknown, _axis: number, _min: number, _max: number, width: number) => Math.max(70, width / 6), values: ticks },
       { stroke: muted, font, grid, ticks: { show: false }, size: 58, gap: 6, space: 32, values: ticks },
     ],
     hooks: {

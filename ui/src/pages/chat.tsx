@@ -59,7 +59,7 @@ function Start() {
   const isChosen = first.step !== null && (!second.target || second.step !== null);
   const [preview, problem, again] = usePreview(isChosen ? { command: "chat", ...first, ...(second.target ? { other: second } : {}) } : null);
   const start = () => post<{ id: string }>("/jobs", { digest: preview!.digest, allows_code: isAllowed }).then((found) => setQuery({ id: found.id }), (refused) => { setFailure(toMessage(refused)); again(); });
-  if (runs && !runs.runs.length) return <Empty title="No run to talk to yet"><p class="muted">Train a model that has a chat template, for example <code>llama3_sft_debug</code>, and save a checkpoint.</p></Empty>;
+  if (runs && !runs.runs.length) return <Empty title="No run to talk to yet"><p class="muted">Train a model that has a chat template, for example <code>llama3_sft_debug</code>, and save a checkpoint.</p><a class="button" href="/edit?file=shipped:llama3_sft_debug.yaml">Open this recipe</a></Empty>;
   return (
     <section class="card-body chat-start" aria-label="Models">
       <div class="picker">

@@ -99,12 +99,14 @@ export function EditPage() {
       if (isGone || !holder.current) return;
       editorRef.current = new Editor(holder.current, {
         change: (text) => {
-          const buffer = buffers.get(latest.current.file);
+          // the file that is shown: another one may have been asked for, and not have arrived
+          const { path } = editorRef.current!;
+          const buffer = buffers.get(path);
           if (!buffer) return;
           const before = isDirty(buffer);
           buffer.text = text;
           if (before !== isDirty(buffer)) redraw((count) => count + 1);
-          examine(PAUSE_MS);
+          if (path === latest.current.file) examine(PAUSE_MS);
         },
         save: () => void handlers.current.save(),
         launch: () => void handlers.current.launch(),
