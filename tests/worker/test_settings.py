@@ -262,9 +262,13 @@ def test_kernels_are_deterministic_or_warn(warn_only: bool, metrics: Metrics) ->
         torch.use_deterministic_algorithms(False)
 
 
-def test_the_log_begins_with_the_description(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_description_is_above_the_summary_of_the_run(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(run("run", "training.steps=2", "description=with twice the rows"))]) == 0
-    assert capsys.readouterr().err.startswith("with twice the rows\n")
+    lines = capsys.readouterr().err.splitlines()
+    summary = next(line for line in lines if line.startswith("llama3: "))
+    assert lines[lines.index(summary) - 1] == "with twice the rows"
 
 
 class Terminal(io.StringIO):
