@@ -101,6 +101,16 @@ def test_a_recorded_schedule_is_replayed_bit_for_bit(tmp_path: Path) -> None:
     assert max(step["rollout/age_max"] for step in recorded) in range(1, bound + 1)
     replay = f"rl.schedule={{target_offpolicy: 2, replay: {tmp_path / 'recorded'}}}"
     assert get_losses(train(tmp_path / "again", "training.steps=5", replay)) == get_losses(recorded)
+    # what the record says is trained: here the second step takes the first one's groups again
+    lines = (tmp_path / "recorded" / "schedule.jsonl").read_text().splitlines()
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    second = json.loads(lines[1]) | {"groups": json.loads(lines[0])["groups"]}
+    lines[1] = json.dumps(second)
+    (changed / "schedule.jsonl").write_text("\n".join(lines) + "\n")
+    replay = f"rl.schedule={{target_offpolicy: 2, replay: {changed}}}"
+    differs = get_losses(train(tmp_path / "differs", "training.steps=5", replay))
+    assert differs[0] == get_losses(recorded)[0] and differs[1] != get_losses(recorded)[1]
     # another seed generates something else
     other = train(
         tmp_path / "other", "training.steps=5", "rl.schedule.target_offpolicy=2", "debug.seed=9"
