@@ -18,6 +18,7 @@ python tools/bench data               tokenising against the library alone, a ba
 python tools/bench streams            memory over gigabytes of a stream, waits for its batches
 python tools/bench experiments        the live display, runs ls of many runs, plot of long ones
 python tools/bench ui                 the page's server: start, 10,000 runs, long curves, idle
+python tools/bench lsp                titanrun lsp: from an edit to the diagnostics
 python tools/bench overlap            RL with generation beside training against one after the other
 python tools/bench gpu [--toy]        rows against a bare loop on one GPU, each side in a process of
 its own; --toy: the whole program at toy size on a CPU
@@ -39,6 +40,7 @@ from families import families_report
 from gpu import gpu_report
 from gpu_rows import ROWS, TOY_ROWS
 from interruptions import interruptions_report
+from language_server import language_server_report
 from overlap import overlap_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
 from streams import streams_report
@@ -73,6 +75,7 @@ def parse_options() -> argparse.Namespace:
         "streams",
         "experiments",
         "ui",
+        "lsp",
         "overlap",
         "gpu",
     )
@@ -127,6 +130,8 @@ def run_reports_by_request(options: argparse.Namespace) -> None:
         streams_report(options.batches)
     if options.what == "ui":
         browser_page_report(min(options.runs, 3))
+    if options.what == "lsp":
+        language_server_report()
     if options.what == "overlap":
         overlap_report(min(options.runs, 3))
     if options.what == "gpu":
