@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from tests.worker.group_runs import (
     start_runs,
     wait_for_step,
 )
+from titanrun.cli.train import prepare_run_directory, resolve_for_ranks
 from titanrun.launch.host_address import find_own_address
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.run_lock import is_in_use
 
 pytestmark = [pytest.mark.torchft]
 
@@ -225,3 +229,24 @@ def test_each_machine_has_a_group_of_its_own_and_the_same_recipe(
     assert "another recipe" in error and "the same overrides, but for replica_id" in error
     assert "is in use by process" in end(start(folder), 2)
     kill_machine(folder, 0, first)
+
+
+def test_groups_that_open_the_run_before_any_trains_record_one_start(
+    recipe: Path, tmp_path: Path
+) -> None:
+    options = Namespace(quiet=True)
+    words = ["fault_tolerance.enable=true", f"dump_folder={tmp_path / 'run'}"]
+    words.append("fault_tolerance.lighthouse=http://127.0.0.1:1")
+    opened = []
+    for group in (0, 1):
+        said = [*words, f"fault_tolerance.replica_id={group}"]
+        resolved = resolve_for_ranks(str(recipe), said, around={})
+        opened.append(prepare_run_directory(resolved, said, options))
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [start["argv"][-1] for start in record["starts"]] == ["fault_tolerance.replica_id=0"]
+    assert load_resolved(tmp_path / "run" / "resolved.yaml").fault_tolerance.replica_id == 0
+    # the run is in use for as long as one of them trains
+    for directory in opened:
+        assert directory.lock is not None and is_in_use(directory.path)
+        directory.lock.close()
+    assert not is_in_use(tmp_path / "run")

@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ from titanrun.recipe.rundir.run_directory import (
     write_run_directory,
 )
 from titanrun.recipe.rundir.run_files import RESOLVED
-from titanrun.recipe.rundir.run_lock import hold_opening, is_in_use
+from titanrun.recipe.rundir.run_lock import hold_opening, is_in_use, join_run
 
 EXAMPLES = """  titanrun train llama3_debug                                      a shipped recipe
   titanrun train recipes/llama3_debug.yaml
@@ -134,7 +135,7 @@ def launch_workers(
     assert resolved.ranks is not None
     # simulated ranks share one process
     processes = resolved.ranks if resolved.run.comm.mode == "default" else 1
-    return start_run(resolved.run, directory.path / RESOLVED, processes)
+    return start_run(resolved.run, directory, processes)
 
 
 def fetch_models(options: Namespace, changes: list[str], around: Mapping[str, str]) -> None:
@@ -149,13 +150,17 @@ def fetch_models(options: Namespace, changes: list[str], around: Mapping[str, st
     fetch_recipe_models(options.recipe, changes, options)
 
 
-def start_run(run: Recipe, resolved: Path, processes: int) -> int:
+def start_run(run: Recipe, directory: RunDirectory, processes: int) -> int:
     """Start the workers of a run, or its replica groups, and return the exit code."""
-    launch = run.launch
+    launch, resolved = run.launch, directory.path / RESOLVED
     if run.fault_tolerance.enable:
         assert isinstance(launch, LocalLaunchConfig), "a rule checks it"
         return start_replica_groups(
-            launch, run.fault_tolerance, resolved=resolved, processes=processes
+            launch,
+            run.fault_tolerance,
+            resolved=resolved,
+            processes=processes,
+            joined=directory.lock,
         )
     code: int = launch.load_builder()(launch, resolved=resolved, processes=processes)
     return code
@@ -223,10 +228,15 @@ def prepare_run_directory(
     create_run_directory(path, resolved)
     with hold_opening(path):
         if not is_in_use(path):
-            return open_run_directory(resolved, arguments, options)
+            directory = open_run_directory(resolved, arguments, options)
+            if directory.state == "finished":
+                return directory
+            # the next group that opens the directory joins this start
+            return replace(directory, lock=join_run(path))
         check_groups_agree(path, resolved)
+        lock = join_run(path)
     print_note(options, f"joining the other replica groups in: {path}")
-    return RunDirectory(path, "unfinished")
+    return RunDirectory(path, "unfinished", lock=lock)
 
 
 def open_run_directory(

@@ -7,12 +7,11 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from titanrun.components.metrics.spec.console_stream import drain_console
@@ -45,8 +44,7 @@ from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty
 from titanrun.recipe.rundir.run_lock import (
     hold_opening,
     is_in_use,
-    lock_run_directory,
-    share_run_directory,
+    lock_groups,
 )
 from titanrun.recipe.rundir.run_notification import run_notify_command
 
@@ -60,11 +58,12 @@ def start_replica_groups(
     *,
     resolved: Path,
     processes: int,
+    joined: IO[str] | None = None,
     command: Sequence[str] = (sys.executable, "-m", WORKER),
 ) -> int:
     """Train the run in `resolved` with groups of `processes` workers, and return the exit code.
 
-    `command` starts a worker.
+    `joined` is the lock of a run that was joined already, `command` starts a worker.
 
     Raises:
         ProblemsFound: another process writes into the run directory, or the lighthouse is unknown.
@@ -73,7 +72,8 @@ def start_replica_groups(
     run_dir, own = resolved.parent, find_group_address(config)
     (run_dir / "logs").mkdir(exist_ok=True)
     signal.signal(signal.SIGCHLD, do_nothing)
-    with lock_for_groups(run_dir, config), TemporaryDirectory(prefix="titanrun-") as folder:
+    lock = lock_groups(run_dir, config.replica_id, joined)
+    with lock, TemporaryDirectory(prefix="titanrun-") as folder:
         lighthouse = build_lighthouse(config, run_dir)
         build = partial(
             ReplicaGroup,
@@ -118,13 +118,6 @@ def find_group_address(config: FaultToleranceConfig) -> HostAddress:
     address = urlsplit(config.lighthouse)
     assert address.hostname is not None and address.port is not None
     return find_own_address(address.hostname, address.port)
-
-
-def lock_for_groups(run_dir: Path, config: FaultToleranceConfig) -> AbstractContextManager[None]:
-    """Lock the run directory, or this machine's group of a run on several machines."""
-    if config.replica_id is None:
-        return lock_run_directory(run_dir)
-    return share_run_directory(run_dir, config.replica_id)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from titanrun.components.checkpoints.spec.manifest import (
     MANIFEST_FILE,
@@ -64,13 +64,15 @@ class RunDirectory:
     """A folder that a run may write into.
 
     `completed_step` is the last step of a finished run, or the last saved step of an unfinished
-    one.
+    one. `lock` is that of a run of replica groups on several machines, which this process has
+    joined.
     """
 
     path: Path
     state: Literal["new", "unfinished", "finished"]
     resume_changes: ResumeChanges = field(default_factory=ResumeChanges)
     completed_step: int | None = None
+    lock: IO[str] | None = None
 
 
 def select_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -34,25 +34,46 @@ def lock_run_directory(run_dir: Path) -> Iterator[None]:
         yield
 
 
+def join_run(run_dir: Path) -> IO[str]:
+    """Return the lock file of a run on several machines, which is in use until that is closed."""
+    # shared files are locked for reading, where their server knows locks
+    file = (run_dir / LOCK).open("a+")
+    if not take_lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB):
+        file.close()
+        raise ProblemsFound([build_run_in_use_problem(run_dir)])
+    return file
+
+
 @contextmanager
-def share_run_directory(run_dir: Path, group: int) -> Iterator[None]:
+def share_run_directory(run_dir: Path, group: int, joined: IO[str] | None = None) -> Iterator[None]:
     """Lock one replica group of a run on several machines within the block.
 
     Each machine shares the lock of the run directory, so that none has it alone.
 
+    Args:
+        run_dir: Run directory.
+        group: Number of the replica group.
+        joined: What `join_run` returned if the run was joined before; it is closed at the end.
+
     Raises:
         ProblemsFound: another process trains this group, or writes into the run directory alone.
     """
-    # shared files are locked for reading, where their server knows locks
-    with (run_dir / LOCK).open("a+") as shared, (run_dir / f"{LOCK}-{group}").open("a") as own:
+    with joined or join_run(run_dir) as shared, (run_dir / f"{LOCK}-{group}").open("a") as own:
         for file in (shared, own):
             os.register_at_fork(after_in_child=file.close)
         with hold_opening(run_dir):
             if not take_lock(own, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 raise ProblemsFound([build_group_in_use_problem(run_dir, group)])
-            if not take_lock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB):
-                raise ProblemsFound([build_run_in_use_problem(run_dir)])
         yield
+
+
+def lock_groups(
+    run_dir: Path, group: int | None, joined: IO[str] | None
+) -> AbstractContextManager[None]:
+    """Lock a run directory for all its replica groups, or for one of several machines."""
+    if group is None:
+        return lock_run_directory(run_dir)
+    return share_run_directory(run_dir, group, joined)
 
 
 @contextmanager
