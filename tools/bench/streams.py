@@ -20,7 +20,7 @@ from titanrun.components.data.dataloader_config import DataLoaderConfig
 from titanrun.components.data.lane_loader import LaneLoader, build_first_state
 from titanrun.components.data.lane_plan import PlanFile, StreamPlan
 from titanrun.components.data.lane_processes import LaneProcesses
-from titanrun.components.data.lane_runner import LaneJob, StreamSource
+from titanrun.components.data.lane_runner import LaneJob, LocalLaneRunner, StreamSource
 from titanrun.components.data.read_counts import ReadCounts
 from titanrun.components.data.source_faults import RetryPolicy
 from titanrun.components.data.stream_builder import (
@@ -29,6 +29,7 @@ from titanrun.components.data.stream_builder import (
     build_lane_loader,
     plan_streams,
 )
+from titanrun.components.data.window_prefetch import WindowPrefetcher
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig, TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import (
     build_huggingface_tokenizer,
@@ -44,6 +45,7 @@ THIN_ROW, THIN_BATCHES, THIN = 14, 5000, (Filter(column="text", max_characters=4
 SEQ_LEN, ROWS = 2048, 8
 TOKENS_A_SECOND = 60_000
 STEPS, FIRST_STEPS = 100, 5
+SERVER_SECONDS, SERVER_BATCHES = 0.1, 200
 LARGE_VOCABULARY, NUM_WORDS = 128_000, 200_000
 LINES = b"".join(
     json.dumps({"text": f"document {number} " + "and many more words " * (number % 90)}).encode()
@@ -53,11 +55,14 @@ LINES = b"".join(
 
 
 class MadeFile(io.RawIOBase):
-    """File of any size that is on no disk: the same lines again and again."""
+    """File of any size that is on no disk: the same lines again and again.
 
-    def __init__(self, size: int, counts: ReadCounts) -> None:
+    Each read takes `delay` seconds.
+    """
+
+    def __init__(self, size: int, counts: ReadCounts, delay: float = 0.0) -> None:
         super().__init__()
-        self.size, self.place, self.counts = size, 0, counts
+        self.size, self.place, self.counts, self.delay = size, 0, counts, delay
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to another place."""
@@ -66,6 +71,7 @@ class MadeFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
+        time.sleep(self.delay)
         count = max(0, min(size, self.size - self.place))
         start = self.place % len(LINES)
         content = (LINES * (count // len(LINES) + 2))[start : start + count]
@@ -76,19 +82,21 @@ class MadeFile(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class MadeFiles:
-    """Files of a stream that are on no disk."""
+    """Files of a stream that are on no disk, and answer after some seconds."""
 
     counts: ReadCounts = field(default_factory=ReadCounts)
+    delay: float = 0.0
 
     def open(self, file: PlanFile) -> Any:
         """Open a file."""
-        return MadeFile(file.size, self.counts)
+        return MadeFile(file.size, self.counts, self.delay)
 
 
 def streams_report(batches: int) -> None:
     """Print each figure beside its target."""
     measure_memory(batches, MEMORY_ROW)
     measure_memory(THIN_BATCHES, THIN_ROW, filters=THIN)
+    measure_slow_server(SERVER_SECONDS, SERVER_BATCHES)
     with tempfile.TemporaryDirectory() as folder:
         write_compressed(Path(folder), [LINES * 4] * LANES)
         tiny = build_tiny_tokenizer(TinyTokenizerConfig())
@@ -103,20 +111,7 @@ def streams_report(batches: int) -> None:
 
 def measure_memory(batches: int, row: int, *, filters: tuple[Filter, ...] = ()) -> None:
     """Print how much the memory of a rank and its processes grows over a long stream."""
-    size = STREAM_BYTES // LANES // len(LINES) * len(LINES)
-    planned = tuple(
-        PlanFile(f"{number}.jsonl", size, "", f"{number}.jsonl") for number in range(LANES)
-    )
-    config, files = TextDatasetConfig(path="made", streaming=True, filters=filters), MadeFiles()
-    job = LaneJob(
-        sources=(StreamSource(config, StreamPlan(planned), files),),
-        num_lanes=LANES,
-        rows_per_step=1,
-        seed=0,
-        repeats=True,
-        sample_length=row + 1,
-        counts=files.counts,
-    )
+    job = make_job(MadeFiles(), row, filters)
     runner = LaneProcesses(
         job, range(LANES), build_tiny_tokenizer(TinyTokenizerConfig()), num_workers=PROCESSES
     )
@@ -136,6 +131,43 @@ def measure_memory(batches: int, row: int, *, filters: tuple[Filter, ...] = ()) 
     tell("growth from the first batch to the last, MiB", measured[-1] - measured[1], "below 600")
     half = measured[batches // 2]
     tell("growth over the second half, MiB", measured[-1] - half, "below 20")
+
+
+def make_job(files: MadeFiles, row: int, filters: tuple[Filter, ...] = ()) -> LaneJob:
+    """Build the lanes of a stream that is on no disk."""
+    size = STREAM_BYTES // LANES // len(LINES) * len(LINES)
+    planned = tuple(
+        PlanFile(f"{number}.jsonl", size, "", f"{number}.jsonl") for number in range(LANES)
+    )
+    config = TextDatasetConfig(path="made", streaming=True, filters=filters)
+    return LaneJob(
+        sources=(StreamSource(config, StreamPlan(planned), files),),
+        num_lanes=LANES,
+        rows_per_step=1,
+        seed=0,
+        repeats=True,
+        sample_length=row + 1,
+        counts=files.counts,
+    )
+
+
+def measure_slow_server(delay: float, batches: int) -> None:
+    """Print what reading windows ahead saves if each read of a file takes some time."""
+    tokenizer = build_tiny_tokenizer(TinyTokenizerConfig())
+    for name, prefetcher in (("when needed", None), ("ahead", WindowPrefetcher())):
+        job = make_job(MadeFiles(delay=delay), MEMORY_ROW)
+        runner = LocalLaneRunner(job, range(LANES), tokenizer, prefetcher)
+        started = time.monotonic()
+        runner.seek(0, build_first_state(job).cursors)
+        runner.next_shares()
+        first = time.monotonic() - started
+        for _ in range(batches):
+            runner.next_shares()
+        seconds = time.monotonic() - started - first
+        words = f"reads of {1000 * delay:.0f} ms, windows read {name}"
+        tell(f"{words}, first batch, s", first, "at most 10")
+        speed = batches * LANES * MEMORY_ROW / seconds
+        tell(f"{words}, {batches} batches, tokens a second", speed, "none")
 
 
 def sum_memory(runner: LaneProcesses) -> float:

@@ -9,9 +9,11 @@ import sys
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Any, NamedTuple
 
 from titanrun.components.data.lane_runner import LocalLaneRunner
+from titanrun.components.data.window_prefetch import WindowPrefetcher
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.data_waits import on_wait
 from titanrun.distributed.spec.run_signals import ignore_run_signals
@@ -58,26 +60,39 @@ NEXT_BATCH = "next batch"
 """Request for the shares of the next global batch."""
 
 
+class AnswerSender:
+    """Sender of all threads of this process: one message at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._lock = connection, Lock()
+
+    def send(self, message: LaneAnswer | LogLine | WaitReport) -> None:
+        """Send a message to the rank."""
+        with self._lock:
+            self._connection.send(message)
+
+
 class LogSender(logging.Handler):
     """Handler that sends log lines to the rank at once: it may wait for minutes for an answer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, sender: AnswerSender) -> None:
         super().__init__()
-        self._connection = connection
+        self._sender = sender
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a line."""
-        self._connection.send(LogLine(record.levelno, record.getMessage()))
+        self._sender.send(LogLine(record.levelno, record.getMessage()))
 
 
 def run_lane_process(connection: Connection) -> None:
     """Run lanes, and tell what they log and what they wait for, until the connection closes."""
-    logging.basicConfig(level=logging.INFO, handlers=[LogSender(connection)])
-    with on_wait(lambda source: connection.send(WaitReport(source))):
-        answer_requests(connection)
+    sender = AnswerSender(connection)
+    logging.basicConfig(level=logging.INFO, handlers=[LogSender(sender)])
+    with on_wait(lambda source: sender.send(WaitReport(source))):
+        answer_requests(connection, sender)
 
 
-def answer_requests(connection: Connection) -> None:
+def answer_requests(connection: Connection, sender: AnswerSender) -> None:
     """Answer requests until the connection closes."""
     runner: LocalLaneRunner | None = None
     job, lanes, tokenizer = connection.recv()
@@ -88,7 +103,7 @@ def answer_requests(connection: Connection) -> None:
         try:
             if isinstance(request, SeekRequest):
                 generation = request.generation
-                runner = runner or LocalLaneRunner(job, lanes, tokenizer)
+                runner = runner or LocalLaneRunner(job, lanes, tokenizer, WindowPrefetcher())
                 runner.seek(request.num_rows, request.cursors, request.damaged)
                 continue
             assert runner is not None, "the first request is a SeekRequest"
@@ -101,7 +116,7 @@ def answer_requests(connection: Connection) -> None:
         # the rank raises it
         except Exception:
             answer = answer._replace(error=traceback.format_exc())
-        connection.send(answer)
+        sender.send(answer)
 
 
 def let_rank_finish() -> None:

@@ -26,6 +26,7 @@ from titanrun.components.data.lane_windows import (
 from titanrun.components.data.packed_sequences import build_packed_sequence
 from titanrun.components.data.record_readers import LocatedRecord
 from titanrun.components.data.window_encoders import WindowEncoder
+from titanrun.components.data.window_prefetch import WindowPrefetcher
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 
@@ -123,8 +124,11 @@ class LaneReader:
         sample_length: int,
         bad_records: BadRecordLimit | None = None,
         damaged: DamagedFiles | None = None,
+        prefetcher: WindowPrefetcher | None = None,
     ) -> None:
         self._windows = WindowReader(plan, files, settings, damaged)
+        # a file that is found damaged early would be left out early, at a time that varies
+        self._prefetcher = prefetcher if damaged is None else None
         self._settings, self._encoder = settings, encoder
         self._sample_length = sample_length
         self._bad_records = bad_records or BadRecordLimit()
@@ -138,16 +142,21 @@ class LaneReader:
             ProblemsFound: A data problem if a file or record cannot be read, or if an epoch of the
                 lane has no sequence.
         """
+        windows = self._windows.iter_windows(cursor.start)
+        if self._prefetcher is not None:
+            windows = self._prefetcher.read_ahead(windows)
         if self._encoder.packing is None:
-            return self._iter_window_sequences(cursor)
-        return self._iter_continuous_sequences(cursor)
+            return self._iter_window_sequences(cursor, windows)
+        return self._iter_continuous_sequences(cursor, windows)
 
-    def _iter_continuous_sequences(self, cursor: LaneCursor) -> Iterator[LaneSequence]:
+    def _iter_continuous_sequences(
+        self, cursor: LaneCursor, windows: Iterator[Window]
+    ) -> Iterator[LaneSequence]:
         """Yield sequences of documents that continue across sequences, windows and epochs."""
         size = self._sample_length
         pending: deque[WindowDocument] = deque()
         count, after = 0, cursor
-        for document in self._iter_documents(cursor):
+        for document in self._iter_documents(cursor, windows):
             pending.append(document)
             count += len(document.tokens)
             after = replace(
@@ -179,7 +188,9 @@ class LaneReader:
         padding = self._sample_length - len(tokens)
         return np.concatenate([channels, build_padding(3, padding)], axis=1)
 
-    def _iter_documents(self, cursor: LaneCursor) -> Iterator[WindowDocument]:
+    def _iter_documents(
+        self, cursor: LaneCursor, windows: Iterator[Window]
+    ) -> Iterator[WindowDocument]:
         """Yield the documents from the one at a cursor on, the first one without its read tokens.
 
         Empty ones are left out.
@@ -187,7 +198,7 @@ class LaneReader:
         skipped, token = cursor.document, cursor.token
         place = replace(cursor, documents=cursor.documents - skipped, token=0)
         check = EpochCheck(self._settings, cursor)
-        for window in self._windows.iter_windows(cursor.start):
+        for window in windows:
             check.start_window(window.start)
             place, number = place.move_to(window.start, document=0), 0
             counted = RecordCounts(self._bad_records, place)
@@ -203,11 +214,13 @@ class LaneReader:
             skipped, place = 0, counted.finish(place, len(window.records))
         check.finish()
 
-    def _iter_window_sequences(self, cursor: LaneCursor) -> Iterator[LaneSequence]:
+    def _iter_window_sequences(
+        self, cursor: LaneCursor, windows: Iterator[Window]
+    ) -> Iterator[LaneSequence]:
         """Yield sequences of whole documents of one window, then of the next."""
         skipped, check = cursor.document, EpochCheck(self._settings, cursor)
         place, is_first = cursor, skipped > 0
-        for window in self._windows.iter_windows(cursor.start):
+        for window in windows:
             check.start_window(window.start)
             counted = RecordCounts(self._bad_records, place)
             documents = list(self._iter_window_tokens(window, counted))

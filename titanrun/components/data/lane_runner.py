@@ -23,6 +23,7 @@ from titanrun.components.data.lane_windows import LaneSettings
 from titanrun.components.data.read_counts import ReadCounts
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.components.data.window_encoders import WindowEncoder, load_encoder
+from titanrun.components.data.window_prefetch import WindowPrefetcher
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import DataPath
@@ -135,9 +136,23 @@ def load_encoders(job: LaneJob, tokenizer: Tokenizer) -> list[WindowEncoder]:
 
 
 class LocalLaneRunner:
-    """Lanes that run in this process, as far as their sequences are asked for."""
+    """Lanes that run in this process, as far as their sequences are asked for.
 
-    def __init__(self, job: LaneJob, lanes: Sequence[int], tokenizer: Tokenizer) -> None:
+    Args:
+        job: Streams and lanes.
+        lanes: Lanes that are run.
+        tokenizer: Tokenizer.
+        prefetcher: Reads the windows ahead. None: they are read as they are needed.
+    """
+
+    def __init__(
+        self,
+        job: LaneJob,
+        lanes: Sequence[int],
+        tokenizer: Tokenizer,
+        prefetcher: WindowPrefetcher | None = None,
+    ) -> None:
+        self._prefetcher = prefetcher
         self._job, self._lanes = job, tuple(lanes)
         self._encoders = load_encoders(job, tokenizer)
         self._indices = {source.number: index for index, source in enumerate(job.sources)}
@@ -206,6 +221,7 @@ class LocalLaneRunner:
             self._job.sources[source],
             self._encoders[source],
             damaged=self._damaged[source] if config.skips_bad_files else None,
+            prefetcher=self._prefetcher,
         )
 
 
@@ -216,6 +232,7 @@ def build_lane_reader(
     encoder: WindowEncoder,
     *,
     damaged: DamagedFiles | None = None,
+    prefetcher: WindowPrefetcher | None = None,
 ) -> LaneReader:
     """Build the reader of one lane of a source, which ends at damaged files without `damaged`."""
     config = source.config
@@ -240,4 +257,5 @@ def build_lane_reader(
         sample_length=job.sample_length,
         bad_records=BadRecordLimit(share),
         damaged=damaged,
+        prefetcher=prefetcher,
     )

@@ -17,6 +17,7 @@ class ReadCounts:
 
     def pop(self) -> "ReadCounts":
         """Return the counts since the last call."""
-        found = ReadCounts(self.num_bytes, self.num_retries)
+        # without a call in between: threads may be counting
+        found = self.num_bytes, self.num_retries
         self.num_bytes = self.num_retries = 0
-        return found
+        return ReadCounts(*found)
