@@ -126,7 +126,7 @@ def test_a_program_keeps_within_its_limits(
     assert {rollout.status for rollout in group.rollouts} == {"error_environment"}
     assert "did not respond within 0.3 seconds" in caplog.text
     if limit == "max_restarts":
-        assert talk.environment.subprocess.starts_left == 0
+        assert talk.environment.programs.programs[0].starts_left == 0
 
 
 def test_what_ends_a_conversation(tmp_path: Path) -> None:

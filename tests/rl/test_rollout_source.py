@@ -1,6 +1,7 @@
 """What a policy learns from: which groups are kept, and what their advantages are relative to."""
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,18 +46,19 @@ def resolve(folder: Path, *overrides: str) -> Recipe:
     )
 
 
-def learn(
-    folder: Path, *overrides: str, pairs: list[tuple[float | None, float | None]] = REWARDS
-) -> list[tuple[float, ...] | None]:
-    """The advantages of each group, one group a step. None for a group that was dropped."""
+def build_source(
+    folder: Path, *overrides: str, pairs: list[tuple[float | None, float | None]]
+) -> RolloutSource:
+    """A source of one prompt a step, whose prompts are a0, a1 and so on."""
     run = resolve(
         folder, "rl.rollout.prompts_per_step=1", "rl.rollout.samples_per_prompt=2", *overrides
     )
     assert run.rl is not None
     engine: Any = SimpleNamespace(policy_version=0)
-    dataloader: Any = SimpleNamespace(next_indices=lambda: [0], state_dict=dict)
-    prompts: Any = SimpleNamespace(get_prompt=lambda index: Prompt("a", ""))
-    source = RolloutSource(
+    indices = count()
+    dataloader: Any = SimpleNamespace(next_indices=lambda: [next(indices)], state_dict=dict)
+    prompts: Any = SimpleNamespace(get_prompt=lambda index: Prompt(f"a{index}", ""))
+    return RolloutSource(
         config=run.rl,
         layout=RolloutLayout(seq_len=32, local_batch_size=1, should_pack=True),
         engine=engine,
@@ -69,6 +71,13 @@ def learn(
         weight_sync=SimpleNamespace(),  # type: ignore[arg-type]
         state=RlState(run.rl, engine),
     )
+
+
+def learn(
+    folder: Path, *overrides: str, pairs: list[tuple[float | None, float | None]] = REWARDS
+) -> list[tuple[float, ...] | None]:
+    """The advantages of each group, one group a step. None for a group that was dropped."""
+    source = build_source(folder, *overrides, pairs=pairs)
     found: list[tuple[float, ...] | None] = []
     for _ in pairs:
         step = source.next_input()
@@ -147,3 +156,25 @@ def test_distillation_needs_no_reward_to_learn_from_a_completion(tmp_path: Path)
     pairs: list[tuple[float | None, float | None]] = [(None, None), (1.0, None)]
     found = learn(tmp_path, "rl.algorithm=ref_kl", "rl.reference=frozen_copy", pairs=pairs)
     assert None not in found
+
+
+def test_the_prompt_of_a_group_that_is_too_old_is_asked_again(tmp_path: Path) -> None:
+    schedule = "rl.schedule={target_offpolicy: 2, window: 1.0, max_age: 0}"
+    source = build_source(tmp_path, schedule, pairs=[(1.0, 0.0)] * 9)
+
+    def learned() -> list[str]:
+        step = source.next_input()
+        assert step is not None
+        return [group.rollouts[0].question.prompt for group in step.payload.groups]
+
+    def waiting() -> list[str]:
+        groups = source.state.rollout_buffer.groups
+        return [group.rollouts[0].question.prompt for group in groups]
+
+    assert learned() == ["a0"] and waiting() == ["a1", "a2"]
+    source.engine.policy_version = 1  # type: ignore[misc]
+    source.runner.generator.version = 1  # type: ignore[union-attr]
+    assert learned() == ["a3"] and waiting() == ["a1", "a2"]
+    assert [group.policy_version for group in source.state.rollout_buffer.groups] == [1, 1]
+    assert source._collect_too_old() == {"rl/dropped_old": 2.0}
+    assert source._collect_too_old() == {"rl/dropped_old": 0.0}

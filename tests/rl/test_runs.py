@@ -339,6 +339,17 @@ def test_answers_run_ahead_as_far_as_they_may(runs: Callable[..., Path]) -> None
     assert ages[:3] == [0, 1, 2] and max(ages) <= 3
 
 
+def test_no_step_learns_from_a_completion_over_the_age_limit(
+    runs: Callable[..., Path],
+) -> None:
+    schedule = "rl.schedule={target_offpolicy: 2, window: 0.5, max_age: %s}"
+    free, limited = (runs("training.steps=8", schedule % age) for age in ("null", 1))
+    assert max(line["rollout/age_max"] for line in numbers(free)[1:]) > 1
+    assert max(line["rollout/age_max"] for line in numbers(limited)[1:]) == 1
+    dropped = [line["rl/dropped_old"] for line in numbers(limited)[1:]]
+    assert dropped[0] == 0 and sum(dropped) > 0 and "rl/dropped_old" not in numbers(free)[1]
+
+
 def test_a_wide_window_lets_the_quick_overtake(runs: Callable[..., Path]) -> None:
     # conversations of one to three turns, in pairs
     world = (

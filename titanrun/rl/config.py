@@ -46,6 +46,15 @@ class RolloutConfig(Config):
     """Reward of a conversation whose environment failed. Null: it is dropped and counted."""
 
 
+OFF_POLICY = ReadWhen(
+    rule="age-limit-needs-older-completions",
+    switch="rl.schedule.target_offpolicy",
+    state="is 0",
+    hint="set rl.schedule.target_offpolicy, or remove it",
+    not_values=(0,),
+)
+
+
 class AsyncConfig(Config):
     """Asynchrony of generation and training."""
 
@@ -57,6 +66,13 @@ class AsyncConfig(Config):
     """Fraction of the waiting groups from which finished groups are taken first.
 
     It is counted from the oldest group. Only with target_offpolicy."""
+    max_age: NonNegativeInt | None = numerics(
+        None, unit="steps", examples=[1], read_when=OFF_POLICY
+    )
+    """Steps that a completion may be older than the weights it trains.
+
+    A group with an older one is dropped and counted (`rl/dropped_old`), and its prompt is asked
+    again. Null: none is dropped; target_offpolicy and window alone limit their age."""
     update_in_flight: bool = numerics(True, read_when=WITH_PROCESSES)
     """Whether the processes of a fleet load new weights while they generate a completion.
 

@@ -16,7 +16,7 @@ from titanrun.rl.prompts.prompt_dataset import PromptDataset
 from titanrun.rl.rollout_metrics import compute_rollout_metrics
 from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
 from titanrun.rl.rollout_runner import RolloutRunner
-from titanrun.rl.rollout_types import Rollout, RolloutGroup, build_rollout_training_samples
+from titanrun.rl.rollout_types import Prompt, Rollout, RolloutGroup, build_rollout_training_samples
 from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay, TakeKey
 from titanrun.rl.state import RlState
 from titanrun.rl.weight_sync.weight_sync import WeightSync
@@ -91,6 +91,7 @@ class RolloutSource:
     max_prompts: int | None = None
     recorder: ScheduleRecorder | None = None
     replay: ScheduleReplay | None = None
+    _num_too_old: int = 0
 
     def start(self, state: TrainState) -> None:
         """Send the first weights to the generator."""
@@ -160,7 +161,15 @@ class RolloutSource:
                 payload.groups, payload.packed, policy_version=self.engine.policy_version - 1
             )
             | self.runner.collect_metrics()
+            | self._collect_too_old()
         )
+
+    def _collect_too_old(self) -> dict[str, float]:
+        """Return how many groups were dropped for their age since the last call."""
+        if self.config.schedule.max_age is None:
+            return {}
+        count, self._num_too_old = self._num_too_old, 0
+        return {"rl/dropped_old": float(count)}
 
     def _collect_groups(self) -> list[RolloutGroup]:
         """Return the scored groups of one step.
@@ -171,20 +180,36 @@ class RolloutSource:
         taken: list[RolloutGroup] = []
         while len(taken) < wanted:
             while buffer.free_slots - len(taken) > 0 and self._count_remaining_prompts() > 0:
-                buffer.groups.append(
-                    self.runner.start_group(
-                        self.prompt_dataset.get_prompt(self.dataloader.next_indices()[0]),
-                        group_number=self.state.next_group,
-                        policy_version=self.engine.policy_version,
-                    )
-                )
-                self.state.next_group += 1
+                self._start_group(self.prompt_dataset.get_prompt(self.dataloader.next_indices()[0]))
             self.runner.generate_turn([group for group in buffer.groups if not group.is_done])
             send_heartbeat()
-            taken += buffer.pop_finished(
+            for group in buffer.pop_finished(
                 wanted - len(taken), policy_version=self.engine.policy_version
-            )
+            ):
+                if self._is_too_old(group):
+                    self._num_too_old += 1
+                    self._start_group(group.rollouts[0].question)
+                else:
+                    taken.append(group)
         return taken
+
+    def _start_group(self, prompt: Prompt) -> None:
+        """Add a group without turns to the buffer."""
+        group = self.runner.start_group(
+            prompt,
+            group_number=self.state.next_group,
+            policy_version=self.engine.policy_version,
+        )
+        self.state.rollout_buffer.groups.append(group)
+        self.state.next_group += 1
+
+    def _is_too_old(self, group: RolloutGroup) -> bool:
+        """Return whether a completion of a finished group is older than the schedule allows."""
+        limit = self.config.schedule.max_age
+        return limit is not None and any(
+            rollout.turns and self.engine.policy_version - rollout.oldest_version > limit
+            for rollout in group.rollouts
+        )
 
     def _count_remaining_prompts(self) -> float:
         """Return the number of prompts not started yet, or infinity if there is no limit."""

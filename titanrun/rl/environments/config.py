@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Len
 
 from titanrun.config.base import ComponentConfig
-from titanrun.config.fields import bookkeeping, numerics
+from titanrun.config.fields import bookkeeping, numerics, performance
 from titanrun.config.types import Argument, NonNegativeInt, PositiveFloat, PositiveInt, VariableName
 
 
@@ -77,3 +77,7 @@ class ProgramConfig(MultiTurnEnvironmentConfig):
     """Longest duration of a turn. Then the program is restarted, the conversation dropped."""
     max_restarts: NonNegativeInt = bookkeeping(3)
     """Restarts of a crashed or hanging program before the run stops."""
+    processes: PositiveInt = performance(1, unit="processes")
+    """Copies of the program, which respond to conversations at the same time.
+
+    Each process of a fleet has as many of its own."""

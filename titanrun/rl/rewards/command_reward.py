@@ -3,9 +3,11 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from titanrun.distributed.rank_env import build_program_environment
-from titanrun.rl.json_subprocess import JsonSubprocess, NoResponseError
+from titanrun.rl.json_subprocess import NoResponseError
+from titanrun.rl.program_pool import Answer, ProgramPool
 from titanrun.rl.rewards.config import CommandConfig
 from titanrun.rl.rollout_types import Rollout
 
@@ -19,8 +21,9 @@ class CommandReward:
     """
 
     def __init__(self, config: CommandConfig, *, log: Path) -> None:
-        self.subprocess = JsonSubprocess(
-            config.command,
+        self.programs = ProgramPool(
+            config.processes,
+            command=config.command,
             timeout_seconds=config.timeout_seconds,
             max_restarts=config.max_restarts,
             log=log,
@@ -30,26 +33,34 @@ class CommandReward:
 
     def score(self, rollouts: Sequence[Rollout]) -> list[float | None]:
         """Return the program's reward of each conversation, None without a valid response."""
-        return [self._compute_reward(rollout) for rollout in rollouts]
+        answers = self.programs.request_all([build_reward_message(rollout) for rollout in rollouts])
+        return [
+            parse_reward(rollout, answer) for rollout, answer in zip(rollouts, answers, strict=True)
+        ]
 
     def close(self) -> None:
         """Stop the program."""
-        self.subprocess.close()
+        self.programs.close()
 
-    def _compute_reward(self, rollout: Rollout) -> float | None:
-        question = rollout.question
-        message = {
-            "id": rollout.id,
-            "prompt": question.prompt,
-            "expected": question.answer,
-            "answer": rollout.last_completion_text,
-            "answers": [turn.text for turn in rollout.turns],
-        }
-        try:
-            reward = self.subprocess.request(message).get("reward")
-        except NoResponseError as error:
-            log.warning("no reward for %s: %s", rollout.id, error)
-            return None
-        if not isinstance(reward, int | float) or isinstance(reward, bool):
-            return None
-        return float(reward)
+
+def build_reward_message(rollout: Rollout) -> dict[str, Any]:
+    """Build what the program reads of a conversation."""
+    question = rollout.question
+    return {
+        "id": rollout.id,
+        "prompt": question.prompt,
+        "expected": question.answer,
+        "answer": rollout.last_completion_text,
+        "answers": [turn.text for turn in rollout.turns],
+    }
+
+
+def parse_reward(rollout: Rollout, answer: Answer) -> float | None:
+    """Return the reward in a program's response, None if it has none."""
+    if isinstance(answer, NoResponseError):
+        log.warning("no reward for %s: %s", rollout.id, answer)
+        return None
+    reward = answer.get("reward")
+    if not isinstance(reward, int | float) or isinstance(reward, bool):
+        return None
+    return float(reward)

@@ -129,3 +129,7 @@ class CommandConfig(RewardConfig):
     """Longest duration of a response. Then the program is restarted, the completion dropped."""
     max_restarts: NonNegativeInt = bookkeeping(3)
     """Restarts of a crashed or hanging program before the run stops."""
+    processes: PositiveInt = performance(1, unit="processes")
+    """Copies of the program, which score completions at the same time.
+
+    Each process of a fleet has as many of its own."""
