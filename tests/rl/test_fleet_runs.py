@@ -172,6 +172,25 @@ def test_two_generators_share_the_work_and_the_trainer_waits_less(tmp_path: Path
     assert 0.35 < rates[0] / sum(rates) < 0.65
 
 
+def test_idle_shares_tell_whether_generation_or_training_is_slow(tmp_path: Path) -> None:
+    settings = (
+        "training.steps=8",
+        "rl.schedule.target_offpolicy=2",
+        *FLEET,
+        "rl.validation.dataset=null",
+    )
+    slow = train(tmp_path / "slow", *settings, slow_reward(tmp_path, 0.2))[3:]
+    # completions are ready at once, and the trainer has as much to compute as before
+    replies = "rl.generator={name: static, replies: [abcd, xyz]}"
+    fast = train(tmp_path / "fast", *settings, replies, "rl.algorithm=reinforce")[3:]
+    trainer, generator = "rl/trainer_idle_share", "rl/generator_idle_share"
+    assert min(step[trainer] for step in slow) > max(step[trainer] for step in fast)
+    assert max(step[generator] for step in slow) < min(step[generator] for step in fast)
+    shares = ("trainer_idle", "pack", "train", "push", "unaccounted")
+    for step in (*slow, *fast):
+        assert sum(step[f"rl/{name}_share"] for name in shares) == pytest.approx(1, abs=0.01)
+
+
 def test_a_killed_trainer_leaves_neither_processes_nor_memory(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = build_command(folder, "training.steps=1000", *FLEET, "rl.schedule.target_offpolicy=1")
