@@ -150,6 +150,7 @@ def iter_training_facts(
     yield "global batch", f"{training.global_batch_size} sequences of {training.seq_len} tokens"
     yield "loss", round_number(metrics.get("loss"))
     yield "validation loss", round_number(metrics.get("validation/loss"))
+    yield "validation accuracy", round_number(metrics.get("validation/accuracy"))
     yield "best validation loss", round_number(summary.validation)
     ranks = (start.get("decided") or {}).get("ranks", 1)
     yield "hardware", f"{ranks} x {machine['device_name']}" if "device_name" in machine else None

@@ -265,6 +265,11 @@ def build_metrics_schema() -> Schema:
         "tokens_seen": METRIC,
         "memory_gib": METRIC,
         "validation/loss": METRIC,
+        "validation/accuracy": add_description(
+            METRIC,
+            "Share of the held-out tokens in the loss that the model predicts first; for losses "
+            "that compare replies, share of the pairs or replies that it judges rightly.",
+        ),
     }
     schema: Schema = {
         "type": "object",
