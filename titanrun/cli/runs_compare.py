@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
@@ -67,6 +68,7 @@ def show_run(arguments: list[str]) -> int:
                     "checkpoints": saved,
                     "unlogged_steps": unlogged,
                     "argv": known.last_start.get("argv"),
+                    "parameters": known.last_start.get("parameters"),
                 },
                 ensure_ascii=False,
             )
@@ -97,6 +99,7 @@ def get_run_facts(known: RunData, state: str) -> dict[str, str]:
             for word in (known.recipe.model.name, getattr(known.recipe.model, "flavor", None))
             if word
         ),
+        "parameters": format_parameters(known.last_start.get("parameters")),
         "state": state,
         "step": f"{entry.step:,}" + (f" of {entry.steps:,}" if entry.steps else ""),
         "last logged": ""
@@ -110,6 +113,16 @@ def get_run_facts(known: RunData, state: str) -> dict[str, str]:
         "commit": f"{entry.commit}{changes}" if entry.commit else "",
         "tags": " ".join(entry.tags),
     }
+
+
+def format_parameters(counts: Mapping[str, int] | None) -> str:
+    """Format how many parameters a model has and are trained; nothing if it is not known."""
+    if not counts:
+        return ""
+    total, trainable = counts["total"], counts["trainable"]
+    if trainable == total:
+        return f"{total:,}, all trained"
+    return f"{total:,}, of which {trainable:,} are trained ({trainable / total:.2%})"
 
 
 def format_last_metrics(known: RunData) -> list[str]:

@@ -144,6 +144,8 @@ def iter_training_facts(
     training, machine = model.recipe.training, start.get("machine") or {}
     step = read_checkpoint_step(model.checkpoint)
     metrics = read_step_metrics(model.run / METRICS, step)
+    if parameters := start.get("parameters"):
+        yield "parameters", f"{parameters['trainable']:,} of {parameters['total']:,} trained"
     yield "steps", f"{step:,}"
     yield "tokens", f"{metrics['tokens_seen']:,}" if "tokens_seen" in metrics else None
     yield "learning rate", getattr(model.recipe.optimizer, "lr", None)

@@ -143,8 +143,12 @@ def build_start_schema() -> Schema:
                 {"type": "object"},
                 "Device, driver, CUDA, threads ..., as reported by torch and the system.",
             ),
+            "parameters": add_description(
+                build_object_schema({"total": COUNT, "trainable": COUNT}),
+                "Parameters of the model, and those of them that are trained.",
+            ),
         },
-        optional=("trust_remote_code", "decided", "machine"),
+        optional=("trust_remote_code", "decided", "machine", "parameters"),
     )
 
 
