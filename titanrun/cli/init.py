@@ -143,7 +143,7 @@ def find_data_settings(options: Namespace) -> dict[str, Any]:
         kind.dataset,
         named.repository,
         revision=None if named.revision == MAIN else commit,
-        card=fetch_dataset_card(named.repository, commit),
+        card=fetch_dataset_card(named.repository, commit, options),
     )
 
 

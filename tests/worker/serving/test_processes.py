@@ -163,7 +163,7 @@ def test_a_base_that_cannot_be_compared_with_is_a_problem(
     done = converse(str(random_llama), "--base")
     assert done.returncode == 2 and "--base needs a run" in done.stderr
     done = converse(str(adapted), str(random_llama), "--base")
-    assert done.returncode == 2 and "--base is itself the second model" in done.stderr
+    assert done.returncode == 2 and "--base already adds a second model" in done.stderr
     recipe = yaml.safe_load((adapted.parents[1] / "mine.yaml").read_text())
     model = {**recipe["model"], "flavor": "debugmodel", "vocab_size": 2048, "hf_assets_path": None}
     drawn = {**recipe, "model": model, "tokenizer": "tiny", "dump_folder": "runs/drawn"}
