@@ -258,7 +258,7 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
         (["ls", "--where", "loss<a", "."], "'a' in 'loss<a' is not a number"),
         (["ls", "--limit", "0", "."], "--limit 0 is below 1"),
         (["lst"], "unknown subcommand of titanrun runs: 'lst'"),
-        (["show", "nowhere"], "folder not found: 'nowhere'"),
+        (["show", "nowhere"], "no run in runs/ has the name 'nowhere'"),
         (["show", "."], "'.' is not a run directory"),
         (["compare", "a"], "at least two runs are required"),
         (["tag", "a", "two words"], "'two words' is not a valid tag"),
