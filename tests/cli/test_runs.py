@@ -260,6 +260,7 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
         (["lst"], "unknown subcommand of titanrun runs: 'lst'"),
         (["show", "nowhere"], "no run in runs/ has the name 'nowhere'"),
         (["show", "."], "'.' is not a run directory"),
+        (["show", "a", "--plot"], "titanrun runs show plots nothing"),
         (["compare", "a"], "at least two runs are required"),
         (["tag", "a", "two words"], "'two words' is not a valid tag"),
         (["tag", "a", "x", "--remove"], "'a' has no tag 'x'"),

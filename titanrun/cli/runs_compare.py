@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import SUPPRESS
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import format_text_table
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time
+from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.comparing.recipe_diff import diff_recipes, load_diff_side
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
@@ -49,7 +51,15 @@ def show_run(arguments: list[str]) -> int:
     parser = CommandParser("runs show", "Show the data in the files of a run.", EXAMPLES)
     parser.add_argument("run", help="a run directory")
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--plot", nargs="?", const="loss", metavar="METRIC", help=SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.plot:
+        raise problem_error(
+            "usage",
+            "titanrun runs show plots nothing",
+            hint=f"titanrun plot {options.run} --metric loss plots a metric, with -o FILE.png into "
+            "a file",
+        )
     options.run = find_run(options.run)
     known = load_run_data(options.run)
     state = get_run_state(known.summary, get_host_info())
