@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.serving.chat_model import PromptTooLongError, ReplyOptions, load_chat_model
+from titanrun.worker.serving.chat_model import (
+    ChatModel,
+    PromptTooLongError,
+    ReplyOptions,
+    load_chat_model,
+    load_chat_model_and_base,
+)
 from titanrun.worker.serving.chat_session import Answer, ChatSession
 from titanrun.worker.worker_failures import classify_failure
 
@@ -69,15 +75,24 @@ def open_session(job: Mapping[str, Any]) -> ChatSession:
     Raises:
         ProblemsFound: one of them cannot be loaded, or has no chat template.
     """
-    models = [
-        load_chat_model({**source, "max_seq_len": None}, name=source["name"])
-        for source in job["models"]
-    ]
+    models = load_models([{**source, "max_seq_len": None} for source in job["models"]])
     sampling = SamplingParams(job["temperature"], None, job["top_p"], job["seed"])
     session = ChatSession(models, ReplyOptions(sampling, job["max_new_tokens"]), job["system"])
     for model in models:
         model.encode_chat([{"role": "user", "content": "Hi"}])
     return session
+
+
+def load_models(sources: Sequence[Mapping[str, Any]]) -> list[ChatModel]:
+    """Load one model or two.
+
+    Raises:
+        ProblemsFound: one of them cannot be loaded.
+    """
+    names = [source["name"] for source in sources]
+    if sources[-1].get("is_base"):
+        return load_chat_model_and_base(sources[0], names=names)
+    return [load_chat_model(source, name=name) for source, name in zip(sources, names, strict=True)]
 
 
 def answer_lines(session: ChatSession) -> None:
