@@ -171,6 +171,11 @@ def test_weights_are_in_memory_once_if_only_adapters_were_trained(
     source = get_weight_source(str(run))
     trained, base = load_chat_model_and_base(source, names=["run", "base"])
     assert (trained.model is base.model) == (converters != "[]")
+    adapters = " + lora" if converters != "[]" else ""
+    assert [model.about for model in (trained, base)] == [
+        f"step-3, llama3{adapters}",
+        f"the start of the run, llama3{adapters}",
+    ]
     apart = (
         load_chat_model(source, name="run"),
         load_chat_model(get_weight_source(str(random_llama)), name="start"),
@@ -218,6 +223,7 @@ def test_a_conversation_in_a_terminal(
     os.close(terminal)
     try:
         shown = read_until(main, "you> ")
+        assert "random: llama3; stops at " in shown
         assert "<|end_of_text|>; /help lists commands" in shown
         os.write(main, f"{QUESTIONS[0]}\n".encode())
         shown = read_until(main, "tok/s", "you> ")

@@ -34,16 +34,18 @@ HELP = """/system TEXT     set the system message and start again; without TEXT,
 /undo            forget the last message and its reply
 /again           ask the last message again, with the next seed
 /set NAME VALUE  temperature, top_p, max_new_tokens or seed
-/raw             show the text that the model sees
+/raw             show the text that the model sees; /raw ids: its tokens with their ids
 /save FILE       append the conversation to FILE, as a record to train on
 /pick 1, /pick 2 with two models: append the better reply to picks.jsonl, and go on from it
 /quit            leave
-A line that ends with \\ goes on in the next one. Ctrl-C stops a reply.
+A line that ends with \\ goes on in the next one. Lines between two lines of \"\"\" are one message.
+Ctrl-C stops a reply.
 """
 HINT_ENDLESS = (
     "replies keep reaching --max-new-tokens: was the token that ends a turn trained? "
     "titanrun validate --level environment tells"
 )
+QUOTES = '"""'
 Write = Callable[[str], Any]
 
 
@@ -114,7 +116,8 @@ def converse(session: ChatSession, history: str) -> None:
     readline = load_readline(Path(history))
     for model in session.models:
         ends = sorted(model.find_token_text(token) for token in model.chat_end_ids)
-        print(f"{model.name}: stops at {' '.join(ends)}; /help lists commands")
+        about = f"{model.about}; " if model.about else ""
+        print(f"{model.name}: {about}stops at {' '.join(ends)}; /help lists commands")
     try:
         for text in iter_inputs():
             if not follow(session, text, sys.stdout.write):
@@ -138,17 +141,27 @@ def load_readline(history: Path) -> Any:
 
 
 def iter_inputs() -> Iterator[str]:
-    """Yield what is typed, until Ctrl-D. A line that ends with a backslash goes on."""
+    """Yield what is typed, until Ctrl-D.
+
+    A line that ends with a backslash goes on, and lines between two lines of quotes are one text.
+    """
     lines: list[str] = []
+    is_quoted = False
     while True:
         try:
-            line = input("...> " if lines else "you> ")
+            line = input("...> " if lines or is_quoted else "you> ")
         except EOFError:
             return
-        if line.endswith("\\"):
-            lines.append(line[:-1])
+        if line.strip() == QUOTES:
+            is_quoted = not is_quoted
+            if is_quoted:
+                continue
+        elif is_quoted or line.endswith("\\"):
+            lines.append(line if is_quoted else line[:-1])
             continue
-        text = "\n".join([*lines, line])
+        else:
+            lines.append(line)
+        text = "\n".join(lines)
         lines = []
         if text.strip():
             yield text
@@ -196,7 +209,8 @@ def follow_command(session: ChatSession, word: str, rest: str, write: Write) -> 
         session.set_option(name, value.strip())
     elif word == "/raw":
         for index in range(len(session.models)):
-            write(escape_lines(session.render(index)) + "\n")
+            text = session.render_ids(index) if rest == "ids" else session.render(index)
+            write(escape_lines(text) + "\n")
     elif word == "/save":
         write(f"saved {session.save(rest or 'chat.jsonl')}\n")
     elif word == "/pick":

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.spec.chat_content import Message
@@ -13,7 +14,7 @@ from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import unwrap_auto
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.decoding import generate
 from titanrun.training.preference_inputs import disable_adapters
 from titanrun.training.token_sampling import SamplingParams
@@ -83,6 +84,7 @@ class ChatModel:
         chat_end_ids: tokens that end a reply.
         max_length: most tokens of a prompt with its reply.
         default_new_tokens: limit of a reply where the request sets none.
+        about: checkpoint and model, for people.
         open_weights: opened while a reply is generated, such as to disable the model's adapters.
     """
 
@@ -94,6 +96,7 @@ class ChatModel:
     chat_end_ids: frozenset[int]
     max_length: int
     default_new_tokens: int = 512
+    about: str = ""
     open_weights: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def encode_chat(
@@ -229,7 +232,8 @@ def load_chat_model_and_base(job: Mapping[str, Any], *, names: Sequence[str]) ->
         sources = (job, {**job, "is_base": True})
         return [load_chat_model(one, name=name) for one, name in zip(sources, names, strict=True)]
     trained, base = (build_chat_model(job, recipe, model, name, length) for name in names)
-    return [trained, replace(base, open_weights=partial(disable_adapters, model))]
+    about = describe_weights({**job, "is_base": True}, recipe)
+    return [trained, replace(base, open_weights=partial(disable_adapters, model), about=about)]
 
 
 def load_chat_recipe(job: Mapping[str, Any]) -> Recipe:
@@ -268,7 +272,27 @@ def build_chat_model(
         if template is None or not isinstance(tokenizer, ChatTokenizer)
         else find_end_ids(template, tokenizer)
     )
-    return ChatModel(name, model, tokenizer, template, ends, chat_ends, length)
+    return ChatModel(
+        name,
+        model,
+        tokenizer,
+        template,
+        ends,
+        chat_ends,
+        length,
+        about=describe_weights(job, recipe),
+    )
+
+
+def describe_weights(job: Mapping[str, Any], recipe: Recipe) -> str:
+    """Describe checkpoint and model, such as `step-500, qwen3 0.6B + lora`."""
+    lora = find_lora_converter(recipe)
+    words = (recipe.model.name, getattr(recipe.model, "flavor", None), lora and f"+ {lora.name}")
+    model = " ".join(str(word) for word in words if word)
+    if "checkpoint" not in job:
+        return model
+    place = "the start of the run" if job.get("is_base") else Path(job["checkpoint"]).name
+    return f"{place}, {model}"
 
 
 def find_template(tokenizer: Tokenizer) -> ChatTemplate | None:
