@@ -59,14 +59,6 @@ def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel)
         tokenizer.decode(ids).strip() == asked[number][1].strip() for number, ids in given.items()
     )
     left_out = len(asked) - len(given)
-    if left_out and not given:
-        longest = eval_model.max_seq_len
-        raise problem_error(
-            "data",
-            f"no prompt leaves room for a reply: the model supports {pluralize(longest, 'token')}",
-            path=("dataset",),
-            hint="use shorter conversations, or a model with a longer context",
-        )
     metrics = {"exact_match": right / max(1, len(given)), "replies": len(given)}
     return {**metrics, "left_out": left_out} if left_out else metrics
 
@@ -82,6 +74,9 @@ def generate_replies(
 
     A reply ends with the context of the model at the latest. Prompts that leave no room for one are
     left out.
+
+    Raises:
+        ProblemsFound: A data problem if all of them are.
     """
     by_limit = defaultdict[int, list[int]](list)
     for number, prompt in enumerate(prompts):
@@ -95,6 +90,14 @@ def generate_replies(
                 [prompts[number] for number in part], max_new_tokens=limit, end_ids=end_ids
             )
             found |= zip(part, replies, strict=True)
+    if prompts and not found:
+        longest = eval_model.max_seq_len
+        raise problem_error(
+            "data",
+            f"no prompt leaves room for a reply: the model supports {pluralize(longest, 'token')}",
+            path=("dataset",),
+            hint="use shorter conversations, or a model with a longer context",
+        )
     return found
 
 

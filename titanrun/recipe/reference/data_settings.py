@@ -81,7 +81,7 @@ def build_hub_settings(
     settings |= {} if revision is None else {"revision": revision}
     guess = guess_columns(dataset, list_feature_columns(info))
     # a card may be incomplete
-    return settings if guess is None else settings | guess.settings
+    return settings if guess is None else {**settings, **guess.settings}
 
 
 def list_subsets(card: Mapping[str, Any]) -> list[str]:

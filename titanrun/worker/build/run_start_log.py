@@ -13,7 +13,7 @@ from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.recipe.rundir.value_sources import is_decided
-from titanrun.training.parameter_counts import ParameterCounts
+from titanrun.training.engine import Engine
 from titanrun.worker.build.epochs_to_steps import (
     format_training_length,
     get_global_batch_size,
@@ -36,7 +36,7 @@ def log_run_start(
     meshes: ParallelMeshes | None,
     *,
     num_samples: int | None,
-    parameters: ParameterCounts | None,
+    engine: Engine,
 ) -> None:
     """Log a summary of the run on the main rank, and record what only the worker knows.
 
@@ -48,7 +48,7 @@ def log_run_start(
             job.resolved_path.parent,
             collect_machine_decisions(device, meshes) | {"steps": get_num_steps(recipe)},
             get_hardware_info(device),
-            None if parameters is None else asdict(parameters),
+            None if engine.parameters is None else asdict(engine.parameters),
         )
 
 
