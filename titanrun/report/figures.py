@@ -20,7 +20,6 @@ METRIC_UNITS = {
 METRIC_TITLES = {
     "loss": "Loss",
     "validation/loss": "Validation loss",
-    "validation/accuracy": "Validation accuracy",
     "grad_norm": "Gradient norm",
     "lr": "Learning rate",
     "tps": "Tokens per second",
