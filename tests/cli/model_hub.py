@@ -1,6 +1,9 @@
 """A hub on this machine from which a model can be downloaded, and which takes uploads."""
 
 import hashlib
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,3 +85,17 @@ def write_model(folder: Path) -> Path:
         if file.name.startswith(("tokenizer", "chat_template")):
             copy(file, folder)
     return folder
+
+
+def run_titanrun(
+    place: Path, variables: dict[str, str], *words: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run `titanrun WORD ...` in a folder, with further environment variables."""
+    return subprocess.run(
+        [sys.executable, "-m", "titanrun", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place,
+        env={**os.environ, "COLUMNS": "200", **variables},
+    )

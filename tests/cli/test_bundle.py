@@ -87,7 +87,7 @@ def test_a_damaged_bundle_is_refused(bundle: Path, titanrun: Run) -> None:
 
 
 def test_only_a_run_directory_becomes_a_bundle(titanrun: Run, tmp_path: Path) -> None:
-    assert "folder not found: 'none'" in titanrun("bundle", "none").stderr
+    assert "no run in runs/ has the name 'none'" in titanrun("bundle", "none").stderr
     done = titanrun("bundle", ".")
     assert (
         done.returncode == 2

@@ -1,9 +1,6 @@
 """Models of the Hub in recipes, `hub:OWNER/NAME`, against a hub on this machine."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 from yaml import safe_load
 
 from tests.cli.model_hub import REPOSITORY, ModelHub, serve_model, write_model
+from tests.cli.model_hub import run_titanrun as titanrun
 from tests.cli.push_hub import COMMIT
 
 NAME = f"hub:{REPOSITORY}"
@@ -41,19 +39,6 @@ def place(tmp_path: Path) -> Path:
 def hub(place: Path, model: Path) -> Iterator[dict[str, str]]:
     with serve_model(model, place / "home") as variables:
         yield variables
-
-
-def titanrun(
-    place: Path, variables: dict[str, str], *words: str
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "titanrun", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=place,
-        env={**os.environ, "COLUMNS": "200", **variables},
-    )
 
 
 def test_validate_accepts_a_model_that_is_not_here_without_network(place: Path) -> None:

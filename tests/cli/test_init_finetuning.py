@@ -9,6 +9,7 @@ from shutil import copy
 from typing import Any
 
 import pytest
+from datasets import Dataset
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 
 from titanrun.cli import init
@@ -74,6 +75,29 @@ def test_a_model_without_template_gets_the_one_that_suits_its_tokens(place: Path
     assert "  chat_template: alpaca  # a guess" in write("sft", "mine.yaml")
     found = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True)
     assert found.run.tokenizer.chat_template == "alpaca"
+
+
+FLAT = {
+    "sft": {"Frage": "Say moon", "Antwort": "moon"},
+    "dpo": RECORDS["preference"],
+    "kto": RECORDS["labelled"],
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", FLAT)
+def test_tables_are_read_by_their_columns(
+    kind: str, suffix: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Dataset.from_list([FLAT[kind]] * 200)
+    getattr(table, f"to_{suffix}")(f"data.{suffix}")
+    words = ["--model", "model", "--data", f"data.{suffix}", "-o", "mine.yaml"]
+    assert init.run(["--kind", kind, *words]) == 0
+    # first records are read and rendered
+    found = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True)
+    assert found.warnings == ()
+    noted = capsys.readouterr().err
+    assert ("'Frage' is taken for the prompt" in noted) == (kind == "sft")
 
 
 def test_what_it_says_is_left_out_when_quiet(

@@ -186,7 +186,7 @@ def test_curves_that_end_in_one_place_keep_their_letters_and_colours() -> None:
         (["a", "--smooth", "1"], "--smooth 1 is not in [0, 1)"),
         (["a", "--out", "x.gif"], "'x.gif' is neither an SVG nor a PNG file"),
         (["a", "--seeds", "--x", "time"], "times differ between runs"),
-        (["nowhere"], "cannot read nowhere"),
+        (["nowhere"], "no run in runs/ has the name 'nowhere'"),
         (["empty"], "cannot read empty/metrics.jsonl"),
         (["flat", "--log", "y"], "loss has no value that can be plotted"),
         (["bare/metrics.jsonl", "--seeds"], "its seed is unknown"),

@@ -128,6 +128,19 @@ def test_show_plots_the_learning_rate_of_every_step(
     assert "learning rate: constant" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("100", "for a schedule over 100 steps, write --plot training.steps=100"),
+        ("loss", "write --plot alone; titanrun plot RUN --metric loss plots metrics of a run"),
+    ],
+)
+def test_a_recipe_has_one_plot_and_says_how_to_get_others(word: str, hint: str) -> None:
+    with pytest.raises(ProblemsFound, match=f"shows lr_scheduler, not '{word}'") as caught:
+        show([DEBUG, "--plot", word])
+    assert caught.value.problems[0].hint == hint
+
+
 def test_a_run_without_a_number_of_steps_cannot_be_plotted() -> None:
     with pytest.raises(ProblemsFound, match="does not set a number of steps to plot"):
         show([DEBUG, "--plot", "lr_scheduler", "training.steps=null", "training.epochs=1"])

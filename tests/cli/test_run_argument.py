@@ -32,10 +32,27 @@ def test_a_run_is_found_by_its_name(runs: Path, capsys: pytest.CaptureFixture[st
     assert "run: runs/other-1" in capsys.readouterr().err
 
 
-def test_paths_and_unknown_words_stay_as_they_are(runs: Path) -> None:
+def test_paths_stay_as_they_are(runs: Path) -> None:
     (runs / "mine").mkdir()
-    for named in ("mine", "runs/mine-1", "s3://bucket/mine", "nobody", "some/where"):
+    for named in ("mine", "runs/mine-1", "s3://bucket/mine", "some/where"):
         assert find_run(named) == named
+
+
+@pytest.mark.parametrize("has_runs", [True, False])
+def test_a_word_that_is_neither_says_how_runs_elsewhere_are_named(
+    has_runs: bool, runs: Path
+) -> None:
+    if not has_runs:
+        (runs / "runs").rename(runs / "elsewhere")
+    with pytest.raises(ProblemsFound) as caught:
+        find_run("nobody")
+    (problem,) = caught.value.problems
+    assert problem.message == (
+        "no run in runs/ has the name 'nobody', and there is no such file or folder"
+    )
+    assert "a run elsewhere is named by its folder, such as out/first" in (problem.hint or "")
+    if not has_runs:
+        assert find_run("elsewhere/mine-1") == "elsewhere/mine-1"
 
 
 def test_nothing_is_chosen_among_several_runs(runs: Path) -> None:

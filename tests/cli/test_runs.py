@@ -17,6 +17,7 @@ from titanrun.cli.runs import run as runs
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.rundir.run_files import read_boot_id
+from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.runs.metric_series import load_metric_series
 from titanrun.runs.run_index import INDEX, load_run_summaries
 from titanrun.runs.run_state import STALE_SECONDS, HostInfo, get_run_state
@@ -257,8 +258,9 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
         (["ls", "--where", "loss<a", "."], "'a' in 'loss<a' is not a number"),
         (["ls", "--limit", "0", "."], "--limit 0 is below 1"),
         (["lst"], "unknown subcommand of titanrun runs: 'lst'"),
-        (["show", "nowhere"], "folder not found: 'nowhere'"),
+        (["show", "nowhere"], "no run in runs/ has the name 'nowhere'"),
         (["show", "."], "'.' is not a run directory"),
+        (["show", "a", "--plot"], "titanrun runs show plots nothing"),
         (["compare", "a"], "at least two runs are required"),
         (["tag", "a", "two words"], "'two words' is not a valid tag"),
         (["tag", "a", "x", "--remove"], "'a' has no tag 'x'"),
@@ -273,6 +275,29 @@ def test_a_mistake_is_a_problem(
     with pytest.raises(ProblemsFound) as caught:
         runs(words)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({"total": 598343680, "trainable": 2293760}, "598,343,680, of which 2,293,760 are trained"),
+        ({"total": 1210, "trainable": 1210}, "1,210, all trained"),
+        (None, None),
+    ],
+)
+def test_a_run_says_how_many_parameters_it_trains(
+    counts: dict[str, int] | None,
+    text: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = make_run(tmp_path / "a")
+    record_decisions(run, {"steps": 2}, {}, counts)
+    assert runs(["show", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert text in " ".join(shown.split()) if text else "parameters" not in shown
+    assert runs(["show", str(run), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == counts
 
 
 def test_tags_are_added_once_and_taken_away(

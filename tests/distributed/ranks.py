@@ -57,7 +57,14 @@ PRELOADED = [
     "titanrun.worker.rank_main",
     "tests.distributed.ranks",
 ]
-NUMBERS = ("loss", "grad_norm", "validation/loss", "moe/imbalance", "moe/most_tokens_per_expert")
+NUMBERS = (
+    "loss",
+    "grad_norm",
+    "validation/loss",
+    "validation/accuracy",
+    "moe/imbalance",
+    "moe/most_tokens_per_expert",
+)
 PATIENCE_SECONDS = 300
 
 Look = Callable[[TrainLoop], Any]

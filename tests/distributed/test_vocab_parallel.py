@@ -16,6 +16,7 @@ from titanrun.distributed.vocab_parallel import (
     compute_token_entropy,
     compute_token_logsumexp,
     compute_token_mean_logit,
+    find_top_tokens,
 )
 
 SHAPE = (2, 5, 33)
@@ -80,3 +81,28 @@ def test_parts_have_the_values_and_gradients_of_the_whole(
     for seen in ranks:
         for found, expected in zip(seen[name], compute(draw(0))[name], strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+# the last of three ranks has no rows of a vocabulary of four
+NUM_PARTS, SMALL_VOCABULARY = 3, 4
+
+
+def draw_with_ties() -> Tensor:
+    """Logits of which several are equally high, in bf16."""
+    return torch.randint(
+        3, (40, 5, SMALL_VOCABULARY), generator=torch.Generator().manual_seed(0)
+    ).to(torch.bfloat16)
+
+
+def find_in_parts() -> Tensor:
+    mesh = init_device_mesh("cpu", (NUM_PARTS,))
+    return find_top_tokens(distribute_tensor(draw_with_ties(), mesh, [Shard(-1)]))
+
+
+def test_the_likeliest_token_of_parts_is_the_first_one_of_the_whole(tmp_path: Path) -> None:
+    whole = draw_with_ties()
+    expected = (whole == whole.amax(-1, keepdim=True)).int().argmax(-1)
+    assert len(expected.unique()) == SMALL_VOCABULARY
+    assert torch.equal(find_top_tokens(whole), expected)
+    for found in call_on_ranks(NUM_PARTS, find_in_parts, tmp_path):
+        assert torch.equal(found, expected)

@@ -126,6 +126,13 @@ def test_a_run_over_given_weights_begins_as_they_are_and_exports_adapters_and_me
     theirs = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(base / "hf"), tmp_path / "adapter"
     ).eval()
+    (start_record,) = json.loads((tuned.parent / "run.json").read_text())["starts"]
+    assert start_record["parameters"] == {
+        "total": sum(weight.numel() for weight in theirs.parameters()),
+        "trainable": sum(
+            weight.numel() for name, weight in theirs.named_parameters() if "lora_" in name
+        ),
+    }
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         assert torch.allclose(theirs(ids).logits, merged.eval()(ids).logits, rtol=1e-4, atol=1e-5)

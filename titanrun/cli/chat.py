@@ -115,7 +115,8 @@ def check_chat_options(options: Namespace) -> None:
         "--temperature is 0 or more": not 0 <= options.temperature < math.inf,
         "--top-p is above 0 and at most 1": not 0 < options.top_p <= 1,
         "--seed is 0 or more": options.seed < 0,
-        "--base is itself the second model: name one": options.base and options.other is not None,
+        "--base already adds a second model, the one that the run started from: omit --base or "
+        "the second name": options.base and options.other is not None,
     }
     for message, is_wrong in wrong.items():
         if is_wrong:

@@ -70,8 +70,8 @@ def fetch_dataset_commit(
     return str(commit)
 
 
-def fetch_dataset_card(repository: str, commit: str) -> Mapping[str, Any]:
-    """Return the metadata of a dataset's card, empty if it has none that can be read.
+def fetch_dataset_card(repository: str, commit: str, options: Namespace) -> Mapping[str, Any]:
+    """Return the metadata of a dataset's card; if it has none that can be read, say so.
 
     The file stays in the Hub's cache, where it is found without network.
     """
@@ -80,6 +80,12 @@ def fetch_dataset_card(repository: str, commit: str) -> Mapping[str, Any]:
     try:
         file = hf_hub_download(repository, CARD, repo_type="dataset", revision=commit)
         card: Mapping[str, Any] = DatasetCard.load(file).data.to_dict()
-    except Exception:  # also errors of its HTTP client; init works without a card
+    except Exception as error:  # also errors of its HTTP client; init works without a card
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        print_note(
+            options,
+            f"the dataset card of '{repository}' cannot be read ({reason}), so subset, split and "
+            "columns are the defaults: check them",
+        )
         return {}
     return card

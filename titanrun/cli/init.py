@@ -7,6 +7,7 @@ from typing import Any
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.hub_datasets import MAIN, fetch_dataset_card, fetch_dataset_commit
 from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
+from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
 from titanrun.config.problems import problem_error
@@ -133,13 +134,16 @@ def find_data_settings(options: Namespace) -> dict[str, Any]:
     kind = KINDS[options.kind]
     named = parse_hub_name(options.data, what="dataset")
     if named is None:
-        return build_data_settings(kind.dataset, options.data, record=kind.record)
+        settings, guess = build_data_settings(kind.dataset, options.data, record=kind.record)
+        if guess.doubt:
+            print_note(options, f"{guess.doubt}: check it")
+        return settings
     commit = find_data_commit(named)
     return build_hub_settings(
         kind.dataset,
         named.repository,
         revision=None if named.revision == MAIN else commit,
-        card=fetch_dataset_card(named.repository, commit),
+        card=fetch_dataset_card(named.repository, commit, options),
     )
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.rundir.run_files import RUNS
@@ -21,19 +21,18 @@ ENDED = "finished"
 def find_run(named: str, *, wants_unfinished: bool = False) -> str:
     """Return the folder of the run in runs/ that has a name; a path is returned unchanged.
 
-    The folder is told on stderr. A word that is no name is returned unchanged, too: the command
-    says that there is no such folder.
+    The folder is told on stderr.
 
     Args:
         named: what the command line says.
         wants_unfinished: of several runs, the only one that is not finished is meant.
 
     Raises:
-        ProblemsFound: several runs have the name, or only one has nearly that name.
+        ProblemsFound: several runs have the name, or none.
     """
-    if "/" in named or is_storage_path(named) or Path(named).exists() or not Path(RUNS).is_dir():
+    if "/" in named or is_storage_path(named) or Path(named).exists():
         return named
-    summaries = load_run_summaries(Path(RUNS))
+    summaries = load_run_summaries(Path(RUNS)) if Path(RUNS).is_dir() else []
     found = [summary for summary in summaries if named in (summary.name, Path(summary.run).name)]
     unfinished = [summary for summary in found if summary.state != ENDED]
     if wants_unfinished and len(unfinished) == 1:
@@ -46,22 +45,30 @@ def find_run(named: str, *, wants_unfinished: bool = False) -> str:
             hint="name the folder of one of them",
         )
     if not found:
-        check_is_no_typo(named, [summary.name for summary in summaries if summary.name])
-        return named
+        raise unknown_run_error(named, [summary.name for summary in summaries if summary.name])
     log_line(f"run: {found[0].run}")
     return found[0].run
 
 
-def check_is_no_typo(named: str, names: list[str]) -> None:
-    """Raise a problem if a word is nearly the name of a run, or begins one."""
+def unknown_run_error(named: str, names: list[str]) -> ProblemsFound:
+    """Build the problem of a word that is neither a path nor the name of a run.
+
+    It suggests the run whose name is nearly the word, or begins with it.
+    """
     begun = sorted({name for name in names if name.startswith(named)})
     nearest = begun[0] if begun else find_closest(named, names)
     if nearest is not None:
-        raise problem_error(
+        return problem_error(
             "usage",
             f"no run in {RUNS}/ has the name '{named}'",
             hint=f"did you mean '{nearest}'?",
         )
+    return problem_error(
+        "usage",
+        f"no run in {RUNS}/ has the name '{named}', and there is no such file or folder",
+        hint=f"titanrun runs ls lists the runs in {RUNS}/; a run elsewhere is named by its folder, "
+        "such as out/first, and titanrun runs ls out lists those in out/",
+    )
 
 
 def sort_newest_first(found: list[RunSummary]) -> list[RunSummary]:

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from argparse import SUPPRESS
+from collections.abc import Mapping
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
@@ -12,6 +14,7 @@ from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import format_text_table
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time
+from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.comparing.recipe_diff import diff_recipes, load_diff_side
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
@@ -48,7 +51,15 @@ def show_run(arguments: list[str]) -> int:
     parser = CommandParser("runs show", "Show the data in the files of a run.", EXAMPLES)
     parser.add_argument("run", help="a run directory")
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--plot", nargs="?", const="loss", metavar="METRIC", help=SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.plot:
+        raise problem_error(
+            "usage",
+            "titanrun runs show plots nothing",
+            hint=f"titanrun plot {options.run} --metric loss plots a metric, with -o FILE.png into "
+            "a file",
+        )
     options.run = find_run(options.run)
     known = load_run_data(options.run)
     state = get_run_state(known.summary, get_host_info())
@@ -67,6 +78,7 @@ def show_run(arguments: list[str]) -> int:
                     "checkpoints": saved,
                     "unlogged_steps": unlogged,
                     "argv": known.last_start.get("argv"),
+                    "parameters": known.last_start.get("parameters"),
                 },
                 ensure_ascii=False,
             )
@@ -97,6 +109,7 @@ def get_run_facts(known: RunData, state: str) -> dict[str, str]:
             for word in (known.recipe.model.name, getattr(known.recipe.model, "flavor", None))
             if word
         ),
+        "parameters": format_parameters(known.last_start.get("parameters")),
         "state": state,
         "step": f"{entry.step:,}" + (f" of {entry.steps:,}" if entry.steps else ""),
         "last logged": ""
@@ -110,6 +123,16 @@ def get_run_facts(known: RunData, state: str) -> dict[str, str]:
         "commit": f"{entry.commit}{changes}" if entry.commit else "",
         "tags": " ".join(entry.tags),
     }
+
+
+def format_parameters(counts: Mapping[str, int] | None) -> str:
+    """Format how many parameters a model has and are trained; nothing if it is not known."""
+    if not counts:
+        return ""
+    total, trainable = counts["total"], counts["trainable"]
+    if trainable == total:
+        return f"{total:,}, all trained"
+    return f"{total:,}, of which {trainable:,} are trained ({trainable / total:.2%})"
 
 
 def format_last_metrics(known: RunData) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import groupby
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_source_files
-from titanrun.cli.show_plot import plot_lr_schedule
+from titanrun.cli.show_plot import check_plot_name, plot_lr_schedule
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.base import dump_config
@@ -61,6 +61,7 @@ def run(arguments: list[str]) -> int:
         )
         return 0
     if options.plot:
+        check_plot_name(options.plot)
         plot_lr_schedule(resolved.run, options.plot, options.out)
         return 0
     if options.minimal:
@@ -105,8 +106,8 @@ def parse_show_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         "--plot",
         nargs="?",
         const="lr_scheduler",
-        choices=("lr_scheduler",),
-        help="plot the learning rate over the steps",
+        metavar="lr_scheduler",
+        help="plot the learning rate over the steps; training.steps=N changes their number",
     )
     parser.add_argument(
         "-o",

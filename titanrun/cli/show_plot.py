@@ -20,6 +20,22 @@ MAX_POINTS = 2000
 PIPED_WIDTH = 80
 
 
+LR_SCHEDULER = "lr_scheduler"
+
+
+def check_plot_name(name: str) -> None:
+    """Raise a usage problem for what cannot be plotted of a recipe."""
+    if name == LR_SCHEDULER:
+        return
+    raise problem_error(
+        "usage",
+        f"--plot of a recipe shows {LR_SCHEDULER}, not '{name}'",
+        hint=f"for a schedule over {name} steps, write --plot training.steps={name}"
+        if name.isdecimal()
+        else f"write --plot alone; titanrun plot RUN --metric {name} plots metrics of a run",
+    )
+
+
 def plot_lr_schedule(run: Recipe, name: str, file: str) -> None:
     """Plot the schedule of a run in the terminal, or into `file`."""
     curve = build_lr_curve(run)

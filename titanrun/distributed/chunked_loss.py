@@ -17,6 +17,7 @@ from titanrun.distributed.dtensor import is_sharded, to_local
 from titanrun.distributed.head_loss import HeadLoss, HeadLossOptions
 from titanrun.distributed.head_products import PLAIN_PRODUCTS, HeadProducts, splits_vocabulary
 from titanrun.distributed.split_logits import VocabPart
+from titanrun.distributed.token_accuracy import TokenAccuracy
 from titanrun.distributed.torch_versions import select_from_local
 
 ChunkLossFn = Callable[[Tensor, int, int], Tensor]
@@ -32,6 +33,7 @@ class LossCapture:
         labels_BT: labels of the cross entropy.
         weights_BT: weight of each label in fp32, 0 if it does not count.
         divisor: what gradients are divided by if the head computes them itself.
+        accuracy: counts the labels that are the likeliest tokens.
         has_divided_gradients: whether the head did: the loss must not be divided again.
     """
 
@@ -39,6 +41,7 @@ class LossCapture:
     labels_BT: Tensor
     weights_BT: Tensor
     divisor: Tensor | None = None
+    accuracy: TokenAccuracy | None = None
     has_divided_gradients: bool = False
 
 
@@ -104,7 +107,12 @@ class ChunkedLMHead:
             capture.labels_BT.flatten(),
             capture.weights_BT.flatten(),
             None if divisor is None else divisor.reciprocal(),
-            replace(self.cross_entropy, products=self.products, part=find_vocab_part(weight_VD)),
+            replace(
+                self.cross_entropy,
+                products=self.products,
+                part=find_vocab_part(weight_VD),
+                accuracy=capture.accuracy,
+            ),
         )
 
     def _compute_chunked_loss(self, stream_BTD: Tensor, loss_fn: ChunkLossFn) -> Tensor:

@@ -22,6 +22,7 @@ from titanrun.distributed.split_logits import (
     reduce_part_summaries,
     summarize_logit_part,
 )
+from titanrun.distributed.token_accuracy import TokenAccuracy
 
 LogitGradientFn = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -41,6 +42,7 @@ class HeadLossOptions:
         products: how the head multiplies.
         part: the part of the vocabulary that this rank's weight is for. The gradient of the stream
             is a partial sum then. None: all of it.
+        accuracy: counts the labels that are the likeliest tokens.
     """
 
     num_chunks: int
@@ -51,6 +53,7 @@ class HeadLossOptions:
     compute_part: LogitGradientFn = compute_part_gradients
     products: HeadProducts = PLAIN_PRODUCTS
     part: VocabPart | None = None
+    accuracy: TokenAccuracy | None = None
 
     def compute_gradients(
         self,
@@ -72,6 +75,14 @@ class HeadLossOptions:
         return self.compute_part(
             logits_CV, own_labels_C, weights_C, scale, summary_SC, part.vocab_size, **settings
         )
+
+    def count_accuracy(self, logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor) -> None:
+        """Count the labels of a chunk that are the likeliest tokens, if asked for.
+
+        Collective over the ranks of `part`.
+        """
+        if self.accuracy is not None:
+            self.accuracy.add(logits_CV, labels_C, weights_C != 0, part=self.part)
 
 
 class HeadLoss(torch.autograd.Function):
@@ -130,6 +141,7 @@ class HeadLoss(torch.autograd.Function):
             rows = slice(start, start + each)
             chunk_CD = products.convert(stream_XD[rows])
             logits_CV = products.compute_logits(chunk_CD, operand_VD)
+            options.count_accuracy(logits_CV, labels_X[rows], weights_X[rows])
             loss, slope_CV = options.compute_gradients(
                 logits_CV, labels_X[rows], weights_X[rows], gradient_scale
             )

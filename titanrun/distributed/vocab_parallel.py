@@ -5,6 +5,7 @@ No rank ever holds the full logits of a sharded vocabulary.
 Shapes: B batch, T tokens of a sequence, V vocabulary, W this rank's part of it.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.distributed import ProcessGroup
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from titanrun.distributed.dtensor import get_shard_groups, to_local
@@ -108,6 +110,34 @@ def compute_token_mean_logit(logits_BTV: Tensor) -> Tensor:
         total_BT if group is None else AllReduceSum.apply(total_BT, group)
     ) / logits_BTV.size(-1)
     return mean
+
+
+def find_top_tokens(logits_BTV: Tensor) -> Tensor:
+    """Return the id with the highest logit of each token, [B, T]; the lowest of several.
+
+    Collective over tp if the vocabulary is sharded.
+    """
+    group, part_BTW = get_vocab_group(logits_BTV), to_local(logits_BTV)
+    if group is None:
+        return part_BTW.argmax(-1)
+    each = -(-logits_BTV.size(-1) // group.size())
+    return reduce_top_tokens(part_BTW, start=group.rank() * each, group=group)
+
+
+def reduce_top_tokens(part_BTW: Tensor, *, start: int, group: ProcessGroup) -> Tensor:
+    """Return the id with the highest logit of each token, [B, T], from this rank's logits.
+
+    `start` is the first id of this rank's part. Collective over `group`.
+    """
+    # a rank may have no rows of a small vocabulary
+    padded_BTW = pad(part_BTW.float(), (0, 1), value=-math.inf)
+    own_BT, index_BT = padded_BTW.max(-1)
+    largest_BT = own_BT.clone()
+    dist.all_reduce(largest_BT, dist.ReduceOp.MAX, group=group)
+    is_here_BT = (own_BT == largest_BT) & (index_BT < part_BTW.size(-1))
+    found_BT = (index_BT + start).where(is_here_BT, torch.iinfo(torch.int64).max)
+    dist.all_reduce(found_BT, dist.ReduceOp.MIN, group=group)
+    return found_BT
 
 
 def get_vocab_group(logits_BTV: Tensor) -> ProcessGroup | None:

@@ -144,12 +144,15 @@ def iter_training_facts(
     training, machine = model.recipe.training, start.get("machine") or {}
     step = read_checkpoint_step(model.checkpoint)
     metrics = read_step_metrics(model.run / METRICS, step)
+    if parameters := start.get("parameters"):
+        yield "parameters", f"{parameters['trainable']:,} of {parameters['total']:,} trained"
     yield "steps", f"{step:,}"
     yield "tokens", f"{metrics['tokens_seen']:,}" if "tokens_seen" in metrics else None
     yield "learning rate", getattr(model.recipe.optimizer, "lr", None)
     yield "global batch", f"{training.global_batch_size} sequences of {training.seq_len} tokens"
     yield "loss", round_number(metrics.get("loss"))
     yield "validation loss", round_number(metrics.get("validation/loss"))
+    yield "validation accuracy", round_number(metrics.get("validation/accuracy"))
     yield "best validation loss", round_number(summary.validation)
     ranks = (start.get("decided") or {}).get("ranks", 1)
     yield "hardware", f"{ranks} x {machine['device_name']}" if "device_name" in machine else None

@@ -5,6 +5,7 @@ Shapes: B sequences, T tokens per sequence, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,12 +17,11 @@ from torch.optim import Optimizer
 from titanrun.components.data.document_ids import DocumentIdFn, skip_document_ids
 from titanrun.components.data.token_batch import Batch, TokenBatch, compute_loss_divisor
 from titanrun.distributed.context_parallel_layout import SequenceSharding
-from titanrun.distributed.dtensor import (
-    reduce_partial_gradients,
-)
+from titanrun.distributed.dtensor import reduce_partial_gradients
 from titanrun.distributed.grad_norm import clip_grads_with_norm_, compute_grad_norm
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.tied_embeddings import PipelineTiedEmbeddings
+from titanrun.distributed.token_accuracy import TokenAccuracy
 from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.models.shared.moe_load_balance import get_moe_layers
 from titanrun.training.engine_outputs import (
@@ -225,17 +225,29 @@ class Engine(EngineState):
         *,
         loss: Loss | None = None,
         are_microbatches: bool = False,
+        counts_accuracy: bool = False,
     ) -> StepOutput:
         """Compute the loss of all ranks' batches without gradients.
 
-        For the arguments see `forward_backward`.
+        For the other arguments see `forward_backward`.
+
+        Args:
+            batches: this rank's batches.
+            loss: replaces the engine's loss.
+            are_microbatches: see `forward_backward`.
+            counts_accuracy: whether to count the labels that are the likeliest tokens.
         """
         parts = [self._shard_batch(batch) for batch in as_batch_list(batches)]
+        accuracy = TokenAccuracy(self.device) if counts_accuracy else None
         sums = [
-            self.runner.compute_loss_sum(load(), loss=loss)
+            self.runner.compute_loss_sum(load(), loss=loss, accuracy=accuracy)
             for load in self._iter_forward_inputs(parts, are_microbatches=are_microbatches)
         ]
-        return self._build_step_output(torch.stack(sums).sum(), self._count_valid_tokens(parts))
+        output = self._build_step_output(torch.stack(sums).sum(), self._count_valid_tokens(parts))
+        if accuracy is None:
+            return output
+        counts = self._sum_over_loss_ranks(self._sum_over_stages(accuracy.counts))
+        return replace(output, accuracy_counts=counts)
 
     def forward(
         self,

@@ -46,11 +46,14 @@ class StepOutput:
         valid_tokens: count of valid tokens of all ranks, or the sum of their weights if tokens have
             weights.
         local_loss_sum: the part of the sum that this rank computed.
+        accuracy_counts: labels of all ranks that are the likeliest tokens, and all labels in the
+            loss, [2]. None if they were not counted.
     """
 
     loss_sum: Tensor
     valid_tokens: Tensor
     local_loss_sum: Tensor
+    accuracy_counts: Tensor | None = None
 
     @property
     def loss(self) -> Tensor:

@@ -19,6 +19,7 @@ from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.quantized_weights import maybe_dequantize
 from titanrun.distributed.working_weights import WorkingWeights
 from titanrun.training.engine_outputs import find_averaging_optimizer
+from titanrun.training.parameter_counts import ParameterCounts
 
 MODEL_PREFIX = "model."
 
@@ -33,6 +34,9 @@ class EngineState:
         device: the compute device.
         meshes: the meshes of this rank, None for a single rank.
     """
+
+    # of the whole model, of which a pipeline rank has a part; None if nobody counted them
+    parameters: ParameterCounts | None = None
 
     def __init__(
         self,

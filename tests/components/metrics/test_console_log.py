@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from titanrun.components.metrics.console_log import ConsoleLog, RunProgress
+from titanrun.components.metrics.held_out_table import load_held_out_table
 from titanrun.components.metrics.live_display import DisplayFrame, LiveDisplay, format_log_events
 from titanrun.components.metrics.log_events import LogEventCounter
 from titanrun.components.metrics.sparkline import Sparkline
@@ -42,7 +43,8 @@ def test_piped_output_is_plain_lines_with_aligned_columns() -> None:
     stream = io.StringIO()
     console = ConsoleLog(100, stream)
     console.log(1, VALUES)
-    console.log(100, {**VALUES, "mfu": 41.2, "validation/loss": 4.5, "moe/dropped": 0.0123456})
+    held_out = {"validation/loss": 4.5, "validation/accuracy": 0.0625}
+    console.log(100, {**VALUES, "mfu": 41.2, **held_out, "moe/dropped": 0.0123456})
     console.close()
     first, last = stream.getvalue().splitlines()
     assert first.startswith(
@@ -53,8 +55,54 @@ def test_piped_output_is_plain_lines_with_aligned_columns() -> None:
     assert last == (
         "step 100/100  loss  4.12346  grad norm   1.5000  lr 8.000e-04     12,346 tok/s     "
         "0.12 TFLOPs   41.2% MFU    0.84 GiB"
-        "  validation loss  4.50000  moe/dropped 0.01235"
+        "  validation loss  4.50000  accuracy   6.2%  moe/dropped 0.01235"
     )
+
+
+def held_out_values(loss: float, held_out: float, accuracy: float | None) -> dict[str, float]:
+    found = {} if accuracy is None else {"validation/accuracy": accuracy}
+    return {"loss": loss, "validation/loss": held_out, **found}
+
+
+TABLE = [
+    "    step       loss   held out   accuracy  best",
+    "      10     1.7020     1.6550      61.2%",
+    "      30     1.2840     1.3290      65.1%  *",
+    "      40     1.2000     1.5000",
+]
+
+
+def test_the_end_of_piped_output_lists_the_validations_with_the_best_marked() -> None:
+    stream = io.StringIO()
+    console = ConsoleLog(40, stream)
+    console.log(10, held_out_values(1.702, 1.655, 0.6123))
+    console.log(20, VALUES)
+    # undone by a rollback
+    console.log(35, held_out_values(1.0, 1.0, None))
+    console.log(30, held_out_values(1.284, 1.329, 0.6512))
+    console.log(40, held_out_values(1.2, 1.5, None))
+    console.close()
+    assert stream.getvalue().splitlines()[5:] == TABLE
+
+
+def test_the_table_keeps_its_best_row_and_the_rows_of_the_start_before() -> None:
+    lines = [{"step": step, **held_out_values(2.0, abs(step - 3), 0.5)} for step in range(1, 9)]
+    table = load_held_out_table([*lines, {"step": 9, "loss": 1.0}], last_step=7)
+    assert [line.split()[0] for line in table.format(3)[1:]] == ["3", "6", "7"]
+    assert [line.endswith("*") for line in table.format(3)] == [False, True, False, False]
+    table.add(2, held_out_values(2.0, 9.0, 0.5))
+    assert [line.split()[0] for line in table.format(3)[1:]] == ["1", "2"]
+    assert load_held_out_table(lines, last_step=1).format(3) == []
+
+
+def test_the_picture_ends_with_the_table_of_validations() -> None:
+    state = RunProgress(40, clock=lambda: 0.0)
+    for step, values in ((10, (1.702, 1.655, 0.6123)), (30, (1.284, 1.329, 0.6512))):
+        state.held_out.add(step, held_out_values(*values))
+    state.held_out.add(40, held_out_values(1.2, 1.5, None))
+    console = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=True)
+    console.print(DisplayFrame(state, VALUES, ""))
+    assert [line.rstrip() for line in console.file.getvalue().splitlines()[-4:]] == TABLE
 
 
 def test_for_programs_each_step_is_an_object() -> None:

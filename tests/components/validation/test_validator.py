@@ -1,6 +1,8 @@
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,11 +38,18 @@ class FakeRows:
 class Output:
     loss_sum: torch.Tensor
     valid_tokens: torch.Tensor
+    accuracy_counts: torch.Tensor | None = None
 
 
 def mean_label(batch: TokenBatch) -> Output:
     """An evaluation whose loss of a token is its label."""
     return Output((batch.labels * batch.label_mask()).sum().float(), batch.num_valid_tokens())
+
+
+def find_loss(measured: Validator, evaluate: Callable[[Any], Output]) -> float:
+    score = measured.validate(evaluate)
+    assert score is not None
+    return score.loss
 
 
 def validator(steps: int | None = None, rows: int = 7) -> Validator:
@@ -55,7 +64,7 @@ def validator(steps: int | None = None, rows: int = 7) -> Validator:
 @pytest.mark.parametrize(("steps", "rows"), [(None, 7), (2, 4), (4, 7), (100, 7), (1, 2)])
 def test_the_first_batches_or_the_whole_set_are_read_once(steps: int | None, rows: int) -> None:
     expected = np.concatenate([FakeRows()[index][1:] for index in range(rows)]).mean()
-    assert validator(steps).validate(mean_label) == pytest.approx(expected)
+    assert find_loss(validator(steps), mean_label) == pytest.approx(expected)
 
 
 def test_every_token_weighs_the_same() -> None:
@@ -64,7 +73,9 @@ def test_every_token_weighs_the_same() -> None:
         return mean_label(batch)
 
     others = [label for row in range(1, 7) for label in FakeRows()[row][1:]]
-    assert validator().validate(first_row_counts_one_token) == pytest.approx(np.mean([1, *others]))
+    assert find_loss(validator(), first_row_counts_one_token) == pytest.approx(
+        np.mean([1, *others])
+    )
 
 
 def test_a_second_validation_sees_the_same_batches() -> None:
@@ -121,14 +132,22 @@ def test_processes_read_the_same_rows_as_asked(
     assert len(readers) == processes and str(os.getpid()) not in readers
 
 
-def test_several_sets_have_a_loss_each() -> None:
-    both = ValidatorGroup(
-        {"validation/loss": validator(), "validation/code/loss": validator(rows=2)}
-    )
-    assert both.validate(mean_label) == {
-        "validation/loss": validator().validate(mean_label),
-        "validation/code/loss": 52.0,
-    }
+def test_several_sets_are_due_together() -> None:
+    first, other = validator(), validator(rows=2)
+    both = ValidatorGroup({"validation": first, "validation/code": other})
+    assert list(both) == [("validation", first), ("validation/code", other)]
     assert both.is_due(5, is_last=False) and not both.is_due(4, is_last=False)
-    assert both.validate(mean_label, should_stop=lambda: True) == {}
     both.close()
+
+
+def test_accuracy_is_a_share_of_all_labels_and_not_a_mean_of_batches() -> None:
+    counts = iter([(1, 6), (0, 6), (4, 4), (0, 0)])
+
+    def count(batch: TokenBatch) -> Output:
+        plain = mean_label(batch)
+        return Output(plain.loss_sum, plain.valid_tokens, torch.tensor(next(counts)))
+
+    score = validator().validate(count)
+    assert score is not None and score.accuracy == 5 / 16
+    plain = validator().validate(mean_label)
+    assert plain is not None and plain.accuracy is None

@@ -86,3 +86,49 @@ def test_a_folder_that_cannot_be_is_reported_together_with_other_mistakes(tmp_pa
             resolve_recipe(str(recipe), environment={}, should_check_inputs=True)
         about = [problem.path for problem in found.value.problems]
         assert len(about) > 1 and about.count(("dump_folder",)) == 1
+
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+NEWCOMERS = ("chat_base_to_chat", "chat_qwen3_0.6b", "tool_calls_qwen3", "distill_qwen3_8b_to_0.6b")
+
+
+@pytest.mark.parametrize("name", NEWCOMERS)
+def test_a_shipped_recipe_takes_a_model_of_the_hub_that_is_not_here(
+    name: str, tmp_path: Path
+) -> None:
+    nowhere = {"HOME": str(tmp_path)}
+    hub = ["model.hf_assets_path=hub:Qwen/Qwen3-0.6B"]
+    found = validate_file(f"{RECIPES}/{name}.yaml", hub, level="rules", environment=nowhere)
+    assert [problem.message for problem in found.problems] == [
+        "hub:Qwen/Qwen3-0.6B has not been downloaded"
+    ]
+    assert found.exit_code == 0
+    mistaken = [*hub, "tokenizer.chat_tmplate=chatml"]
+    found = validate_file(f"{RECIPES}/{name}.yaml", mistaken, level="rules", environment=nowhere)
+    assert "unknown key 'chat_tmplate' in tokenizer 'huggingface'" in [
+        problem.message for problem in found.problems
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "repository"),
+    [
+        ("assets/hf/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+        ("assets/hf/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+        ("models/mine", "OWNER/NAME"),
+    ],
+)
+def test_a_missing_model_names_both_ways_to_get_it(
+    folder: str, repository: str, tmp_path: Path
+) -> None:
+    found = validate_file(
+        f"{RECIPES}/chat_qwen3_0.6b.yaml",
+        [f"model.hf_assets_path={folder}"],
+        level="environment",
+        environment={"HOME": str(tmp_path)},
+    )
+    (missing,) = [one for one in found.problems if one.message.startswith("folder not found")]
+    assert missing.hint == (
+        f"titanrun download {repository} -o {folder} fetches it; or write hub:{repository} instead "
+        "of the folder, and titanrun train fetches it"
+    )

@@ -6,7 +6,7 @@ from torch import nn
 
 from titanrun.components.converters.config import LoraConfig
 from titanrun.components.converters.lora import convert
-from titanrun.worker.build.apply_converters import format_trainable_share
+from titanrun.training.parameter_counts import count_trainable_parameters
 
 
 def build_model() -> nn.Module:
@@ -18,10 +18,10 @@ def test_adapters_are_counted_as_peft_counts_them() -> None:
     convert(LoraConfig(rank=3, target_modules=("wq", "wk")), model=ours, shards=1)
     theirs = get_peft_model(build_model(), TheirLoraConfig(r=3, target_modules=["wq", "wk"]))
     trained, total = theirs.get_nb_trainable_parameters()
-    assert format_trainable_share(ours) == (
+    assert count_trainable_parameters(ours).format() == (
         f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%})"
     )
 
 
 def test_all_are_trained_without_adapters() -> None:
-    assert format_trainable_share(build_model()) == "trainable: all 1,210 parameters"
+    assert count_trainable_parameters(build_model()).format() == "trainable: all 1,210 parameters"

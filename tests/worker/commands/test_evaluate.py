@@ -184,6 +184,49 @@ def test_replies_count_that_are_what_transformers_says(
     assert (last["exact_match"], last["replies"]) == (2 / 3, 3)
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_replies_end_with_the_context_of_the_model(
+    batch_size: int,
+    measure: Measure,
+    theirs: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    conversations, lengths = [], []
+    for question in ("Say: a goat", "Say: the moon and stars", "Who?", "Say: all of it " * 3):
+        ids = TOKENIZER.encode(
+            apply_chat_template(
+                TINY_TOKENIZER, [{"role": "user", "content": question}], add_generation_prompt=True
+            ),
+            add_bos=False,
+            add_eos=False,
+        )
+        lengths.append(len(ids))
+        conversations.append((question, ids))
+    context = sorted(lengths)[2] + 3
+    assert max(lengths) > context
+    with (tmp_path / "chats.jsonl").open("w") as file:
+        for question, ids in conversations:
+            given = theirs.generate(
+                torch.tensor([ids]),
+                max_new_tokens=max(1, context - len(ids)),
+                do_sample=False,
+                eos_token_id=TOKENIZER.eos_id,
+                pad_token_id=0,
+            )
+            reply = TOKENIZER.decode(given[0, len(ids) :].tolist()).strip()
+            asked = {"role": "user", "content": question}
+            chat = {"messages": [asked, {"role": "assistant", "content": reply}]}
+            file.write(json.dumps(chat) + "\n")
+    task = f"{{name: exact_match, dataset: {{name: chat, path: {tmp_path}/chats.jsonl}}}}"
+    words = (f"evaluation.tasks=[{task}]", f"evaluation.batch_size={batch_size}")
+    (found,) = measure(*words, f"model.max_seq_len={context}")
+    assert (found["exact_match"], found["replies"], found["left_out"]) == (1.0, 3, 1)
+    measure(*words, "model.max_seq_len=4", code=3)
+    told = capsys.readouterr().err
+    assert "no prompt leaves room for a reply: the model supports 4 tokens" in told
+
+
 def test_the_likeliest_answer_is_the_one_that_transformers_finds(
     measure: Measure, theirs: Any, tmp_path: Path
 ) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.commands.chat import HELP, HINT_ENDLESS, follow
+from titanrun.worker.commands.chat import HELP, HINT_ENDLESS, follow, iter_inputs
 from titanrun.worker.serving.chat_model import ReplyOptions
 from titanrun.worker.serving.chat_session import ChatSession
 
@@ -67,6 +69,29 @@ def test_what_the_model_sees_is_shown_with_special_tokens(talk: Any) -> None:
     line("one")
     shown = line("/raw")
     assert shown.startswith("<|begin_of_text|>###") and "<|end_of_text|>" in shown
+    pairs = [pair.split(":", 1) for pair in line("/raw ids").split()]
+    library = Tokenizer.from_file(str(TinyTokenizerConfig().folder / "tokenizer.json"))
+    assert all(library.id_to_token(int(number)) == text for number, text in pairs)
+    assert "".join(text for _, text in pairs) == shown.rstrip("\n")
+
+
+def test_lines_belong_together_after_a_backslash_and_between_quotes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    typed = iter(["one", "two \\", "lines", '"""', "a", "", "b \\", '"""', " ", '"""', "cut off"])
+    prompts = []
+
+    def read_line(prompt: str) -> str:
+        prompts.append(prompt)
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read_line)
+    assert list(iter_inputs()) == ["one", "two \nlines", "a\n\nb \\"]
+    asked = ["you", "you", "...", "you", *["..."] * 4, "you", "you", "...", "..."]
+    assert prompts == [f"{one}> " for one in asked]
 
 
 def test_the_better_of_two_replies_becomes_a_pair(talk: Any, tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ import torch
 import yaml
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from titanrun.cli.generate import get_weight_source
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.worker.serving.chat_model import load_chat_model, load_chat_model_and_base
 
 pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "titanrun"]
@@ -157,13 +159,43 @@ def test_the_base_of_a_run_replies_as_the_model_it_started_from(
     assert alone != replies
 
 
+@pytest.mark.parametrize("converters", ["[{name: lora, rank: 8, magnitude: true}]", "[]"])
+def test_weights_are_in_memory_once_if_only_adapters_were_trained(
+    converters: str, adapted: Path, random_llama: Path
+) -> None:
+    place = adapted.parents[1]
+    words = [f"converters={converters}", f"checkpoint.adapters_only={converters != '[]'}".lower()]
+    run = place / "runs" / ("dora" if converters != "[]" else "full")
+    command = [*COMMAND, "train", "mine.yaml", f"dump_folder={run}", *words]
+    subprocess.run(command, cwd=place, check=True, capture_output=True)
+    source = get_weight_source(str(run))
+    trained, base = load_chat_model_and_base(source, names=["run", "base"])
+    assert (trained.model is base.model) == (converters != "[]")
+    adapters = " + lora" if converters != "[]" else ""
+    assert [model.about for model in (trained, base)] == [
+        f"step-3, llama3{adapters}",
+        f"the start of the run, llama3{adapters}",
+    ]
+    apart = (
+        load_chat_model(source, name="run"),
+        load_chat_model(get_weight_source(str(random_llama)), name="start"),
+    )
+    ids = torch.tensor([trained.encode_chat([{"role": "user", "content": QUESTIONS[0]}])])
+    seen = []
+    for found, expected in zip((trained, base), apart, strict=True):
+        with torch.no_grad(), found.open_weights():
+            seen.append(found.model(ids))
+            torch.testing.assert_close(seen[-1], expected.model(ids), rtol=1e-4, atol=2e-4)
+    assert not torch.allclose(*seen)
+
+
 def test_a_base_that_cannot_be_compared_with_is_a_problem(
     adapted: Path, random_llama: Path, tmp_path: Path
 ) -> None:
     done = converse(str(random_llama), "--base")
     assert done.returncode == 2 and "--base needs a run" in done.stderr
     done = converse(str(adapted), str(random_llama), "--base")
-    assert done.returncode == 2 and "--base is itself the second model" in done.stderr
+    assert done.returncode == 2 and "--base already adds a second model" in done.stderr
     recipe = yaml.safe_load((adapted.parents[1] / "mine.yaml").read_text())
     model = {**recipe["model"], "flavor": "debugmodel", "vocab_size": 2048, "hf_assets_path": None}
     drawn = {**recipe, "model": model, "tokenizer": "tiny", "dump_folder": "runs/drawn"}
@@ -191,6 +223,7 @@ def test_a_conversation_in_a_terminal(
     os.close(terminal)
     try:
         shown = read_until(main, "you> ")
+        assert "random: llama3; stops at " in shown
         assert "<|end_of_text|>; /help lists commands" in shown
         os.write(main, f"{QUESTIONS[0]}\n".encode())
         shown = read_until(main, "tok/s", "you> ")

@@ -43,7 +43,7 @@ class ExactMatchTaskConfig(TaskConfig):
     """Conversations. `auto` is validation.dataset. If null, those that validation.holdout holds
     out."""
     max_new_tokens: PositiveInt = bookkeeping(128, unit="tokens")
-    """Maximum number of tokens of an answer."""
+    """Maximum number of tokens of an answer; fewer if the context of the model ends before."""
 
 
 class MultipleChoiceTaskConfig(RecordSourceFields, TaskConfig):

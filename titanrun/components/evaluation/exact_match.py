@@ -1,5 +1,7 @@
 """Share of replies that a model generates verbatim."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import islice
 
 from titanrun.components.data.chat_config import ConversationsConfig
@@ -10,11 +12,15 @@ from titanrun.components.evaluation.eval_model import EvalModel, TaskMetrics
 from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat_template
 from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 
 
 def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel) -> TaskMetrics:
-    """Return the share of equal replies, ignoring outer white space, and their number."""
+    """Return the share of equal replies, ignoring outer white space, and their number.
+
+    Also return how many are left out since their prompts fill the context of the model, if any.
+    """
     dataset, holdout = config.dataset, None
     if dataset is None and eval_model.held_out is not None:
         dataset, holdout = eval_model.held_out
@@ -43,18 +49,56 @@ def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel)
         )
     ]
     prompts = [tokenizer.encode(text, add_bos=False, add_eos=False) for text, _ in asked]
-    ends = find_end_ids(template, tokenizer)
-    given: list[list[int]] = []
-    for start in range(0, len(prompts), eval_model.batch_size):
-        part = prompts[start : start + eval_model.batch_size]
-        given += eval_model.generate_greedy(
-            part, max_new_tokens=config.max_new_tokens, end_ids=ends
-        )
-    right = sum(
-        tokenizer.decode(ids).strip() == reply.strip()
-        for ids, (_, reply) in zip(given, asked, strict=True)
+    given = generate_replies(
+        eval_model,
+        prompts,
+        max_new_tokens=config.max_new_tokens,
+        end_ids=find_end_ids(template, tokenizer),
     )
-    return {"exact_match": right / max(1, len(asked)), "replies": len(asked)}
+    right = sum(
+        tokenizer.decode(ids).strip() == asked[number][1].strip() for number, ids in given.items()
+    )
+    left_out = len(asked) - len(given)
+    metrics = {"exact_match": right / max(1, len(given)), "replies": len(given)}
+    return {**metrics, "left_out": left_out} if left_out else metrics
+
+
+def generate_replies(
+    eval_model: EvalModel,
+    prompts: Sequence[list[int]],
+    *,
+    max_new_tokens: int,
+    end_ids: frozenset[int],
+) -> dict[int, list[int]]:
+    """Return the replies to prompts by their numbers.
+
+    A reply ends with the context of the model at the latest. Prompts that leave no room for one are
+    left out.
+
+    Raises:
+        ProblemsFound: A data problem if all of them are.
+    """
+    by_limit = defaultdict[int, list[int]](list)
+    for number, prompt in enumerate(prompts):
+        by_limit[min(max_new_tokens, eval_model.max_seq_len - len(prompt))].append(number)
+    found: dict[int, list[int]] = {}
+    # with one limit for a batch, what a reply is does not depend on the others in the batch
+    for limit, numbers in by_limit.items():
+        for start in range(0, len(numbers) if limit > 0 else 0, eval_model.batch_size):
+            part = numbers[start : start + eval_model.batch_size]
+            replies = eval_model.generate_greedy(
+                [prompts[number] for number in part], max_new_tokens=limit, end_ids=end_ids
+            )
+            found |= zip(part, replies, strict=True)
+    if prompts and not found:
+        longest = eval_model.max_seq_len
+        raise problem_error(
+            "data",
+            f"no prompt leaves room for a reply: the model supports {pluralize(longest, 'token')}",
+            path=("dataset",),
+            hint="use shorter conversations, or a model with a longer context",
+        )
+    return found
 
 
 def extract_reply_prompts(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from titanrun.components.metrics.held_out_table import HeldOutTable
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time, format_metrics
 from titanrun.components.metrics.spec.metrics_file import encode_number
 from titanrun.config.lazy_module import LazyModule
@@ -19,6 +20,8 @@ else:
 
 # the estimate of the remaining time follows the last steps
 RECENT_STEPS = 20
+# validations in the table at the end of a run
+FINAL_ROWS = 10
 STEP_SECONDS = "time/step_seconds"
 
 
@@ -30,6 +33,7 @@ class RunProgress:
         first_step: Steps completed before this process began.
         clock: Returns the time in seconds.
         steps_per_epoch: Steps of a pass over the data. None if it has no end.
+        held_out: Validations before this process began. None for none.
     """
 
     def __init__(
@@ -39,10 +43,12 @@ class RunProgress:
         clock: Callable[[], float] = time.monotonic,
         *,
         steps_per_epoch: float | None = None,
+        held_out: HeldOutTable | None = None,
     ) -> None:
         self.total_steps, self.first_step, self.step = total_steps, first_step, first_step
         self.clock = clock
         self.steps_per_epoch = steps_per_epoch
+        self.held_out = HeldOutTable() if held_out is None else held_out
         self._began = self._advanced = clock()
         # steps since the line before, with the mean seconds of one
         self._recent: list[tuple[int, float]] = []
@@ -115,6 +121,7 @@ class ConsoleLog:
         uses_colors: Whether a terminal shows colors, unless NO_COLOR is set.
         is_json: Whether to write a JSON object per logged step, on a terminal too.
         steps_per_epoch: Steps of a pass over the data. None if it has no end.
+        held_out: Validations before this process began.
     """
 
     def __init__(
@@ -126,8 +133,11 @@ class ConsoleLog:
         uses_colors: bool = True,
         is_json: bool = False,
         steps_per_epoch: float | None = None,
+        held_out: HeldOutTable | None = None,
     ) -> None:
-        self.progress = RunProgress(total_steps, first_step, steps_per_epoch=steps_per_epoch)
+        self.progress = RunProgress(
+            total_steps, first_step, steps_per_epoch=steps_per_epoch, held_out=held_out
+        )
         target = sys.stderr if stream is None else stream
         self._view: ProgressView = (
             JsonLinesView(target)
@@ -140,6 +150,7 @@ class ConsoleLog:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of one step."""
         self.progress.advance(step, values.get(STEP_SECONDS))
+        self.progress.held_out.add(step, values)
         self._view.show(self.progress, values)
 
     def close(self) -> None:
@@ -148,13 +159,15 @@ class ConsoleLog:
 
 
 class PlainTextView:
-    """One line per logged step, with aligned numbers."""
+    """One line per logged step, with aligned numbers, and a table of validations at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        self._held_out = HeldOutTable()
 
     def show(self, progress: RunProgress, values: Mapping[str, float]) -> None:
         """Write one line."""
+        self._held_out = progress.held_out
         width = len(str(progress.total_steps))
         cells = [
             f"step {progress.step:{width}}/{progress.total_steps}",
@@ -168,7 +181,9 @@ class PlainTextView:
         self.stream.flush()
 
     def close(self) -> None:
-        """Do nothing: no resources are open."""
+        """Write the table of validations."""
+        self.stream.write("".join(f"{line}\n" for line in self._held_out.format(FINAL_ROWS)))
+        self.stream.flush()
 
 
 class JsonLinesView:

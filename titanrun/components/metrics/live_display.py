@@ -1,6 +1,7 @@
 """Live display on a terminal.
 
-It shows a progress bar, the metrics, a sparkline of the loss, the last save and the warnings.
+It shows a progress bar, the metrics, a sparkline of the loss, the last save, the warnings, and a
+table of the last validations.
 """
 
 import sys
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from titanrun.components.metrics.console_log import PlainTextView, ProgressView, RunProgress
+from titanrun.components.metrics.held_out_table import HEADER
 from titanrun.components.metrics.log_events import LogEventCounter
 from titanrun.components.metrics.sparkline import Sparkline
 from titanrun.components.metrics.spec.metric_format import (
@@ -26,6 +28,8 @@ from titanrun.config.pluralize import pluralize
 # the clock updates visibly, and drawing costs a training process next to nothing
 DRAWS_PER_SECOND = 2
 CURVE_WIDTH = 16
+# short enough that the display fits into a small terminal
+MAX_HELD_OUT_ROWS = 6
 GAP = "   "
 
 
@@ -106,6 +110,8 @@ class DisplayFrame:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._build_progress_bar()
         yield from wrap_cells(self.cells, options.max_width)
+        for line in self.progress.held_out.format(MAX_HELD_OUT_ROWS):
+            yield Text(line, style="dim" if line == HEADER else "", overflow="crop", no_wrap=True)
 
     def _build_progress_bar(self) -> Table:
         progress = self.progress

@@ -1,7 +1,8 @@
 """Loss on held-out data: the same batches every time, with equal weights of all tokens."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +29,23 @@ class BatchLoss(Protocol):
     @property
     def valid_tokens(self) -> Tensor:
         """Number of tokens in the loss."""
+
+    @property
+    def accuracy_counts(self) -> Tensor | None:
+        """Labels that are the likeliest tokens, and all labels in the loss; None if not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScore:
+    """Result of a validation.
+
+    Args:
+        loss: mean loss per valid token.
+        accuracy: share of the labels that are the likeliest tokens. None if nothing was counted.
+    """
+
+    loss: float
+    accuracy: float | None = None
 
 
 class Validator:
@@ -73,23 +91,26 @@ class Validator:
         evaluate: Callable[[Any], BatchLoss],
         *,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> float | None:
-        """Return the mean loss per valid token, or None if `should_stop` interrupted it.
+    ) -> HeldOutScore | None:
+        """Return loss and accuracy, or None if `should_stop` interrupted it.
 
         `evaluate` must run the model in evaluation mode.
         """
-        sums, counts = [], []
+        outputs = []
         for number in range(math.ceil(self._samples_per_rank / self.local_batch_size)):
             if should_stop():
                 return None
-            output = evaluate(self._load_batch(number))
-            sums.append(output.loss_sum)
-            counts.append(output.valid_tokens)
+            outputs.append(evaluate(self._load_batch(number)))
         if not self._has_persistent_workers:
             self.close()
-        # one transfer for all batches; summed in fp64, so that the order does not matter
-        total = torch.stack(sums).cpu().double().sum()
-        return float(total / compute_loss_divisor(torch.stack(counts).cpu().double().sum()))
+        loss_sum = sum_on_host([output.loss_sum for output in outputs])
+        count = sum_on_host([output.valid_tokens for output in outputs])
+        loss = float(loss_sum / compute_loss_divisor(count))
+        counted = [
+            output.accuracy_counts for output in outputs if output.accuracy_counts is not None
+        ]
+        right, labels = sum_on_host(counted).tolist() if counted else (0, 0)
+        return HeldOutScore(loss, right / labels if labels else None)
 
     def close(self) -> None:
         """Stop the worker processes."""
@@ -127,8 +148,13 @@ class Validator:
         ]
 
 
+def sum_on_host(values: list[Tensor]) -> Tensor:
+    """Sum over the list in fp64, so that the order does not matter; one transfer for all."""
+    return torch.stack(values).cpu().double().sum(0)
+
+
 class ValidatorGroup:
-    """Validators of several held-out sets by the metric names of their losses.
+    """Validators of several held-out sets by the prefix of their metrics, such as `validation`.
 
     The first one decides when they are all validated.
     """
@@ -137,22 +163,13 @@ class ValidatorGroup:
         self._sets = dict(sets)
         self._first = next(iter(self._sets.values()))
 
+    def __iter__(self) -> Iterator[tuple[str, Validator]]:
+        """Return the prefixes with their validators."""
+        return iter(self._sets.items())
+
     def is_due(self, step: int, *, is_last: bool) -> bool:
         """Return whether to validate after `step`."""
         return self._first.is_due(step, is_last=is_last)
-
-    def validate(
-        self,
-        evaluate: Callable[[Any], BatchLoss],
-        *,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> dict[str, float]:
-        """Return the loss of each set, without those that `should_stop` interrupted."""
-        losses = {
-            name: validator.validate(evaluate, should_stop=should_stop)
-            for name, validator in self._sets.items()
-        }
-        return {name: loss for name, loss in losses.items() if loss is not None}
 
     def close(self) -> None:
         """Stop the worker processes."""

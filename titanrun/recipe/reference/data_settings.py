@@ -1,23 +1,27 @@
 """Settings of a dataset as guessed from its columns, for a recipe that `titanrun init` writes."""
 
 from collections.abc import Mapping, Sequence
-from json import JSONDecoder
 from pathlib import Path
 from typing import Any
 
-from titanrun.config.problems import problem_error
+from titanrun.components.data.spec.data_files import resolve_data_files
+from titanrun.components.data.stream_config import CONVERSATION_SUFFIXES
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.recipe.reference.column_guess import ColumnGuess, guess_columns
+from titanrun.recipe.reference.data_columns import ColumnContent, Columns, read_columns
 
-JSON_SUFFIXES = (".jsonl", ".json")
-HEAD_CHARACTERS = 1 << 20
-"""A first record is shorter than this."""
-QUESTION_COLUMNS = (("prompt", "completion"), ("question", "answer"), ("input", "output"))
+TEXT_DTYPES = ("string", "large_string")
+HINTS = {
+    "chat": "name two of them prompt and completion, or write messages, a list of role and content",
+    "preference": "name them prompt, chosen and rejected",
+    "labelled": "name them prompt, completion and label",
+}
 
-Columns = Mapping[str, Sequence[str]]
-"""Columns of records: of a list of objects its keys, else none."""
 
-
-def build_data_settings(dataset: str, data: str, *, record: str) -> dict[str, Any]:
-    """Return the settings of a dataset of files on this machine.
+def build_data_settings(
+    dataset: str, data: str, *, record: str
+) -> tuple[dict[str, Any], ColumnGuess]:
+    """Return the settings of a dataset of files on this machine, and the guess behind them.
 
     Args:
         dataset: Name of the dataset.
@@ -25,60 +29,36 @@ def build_data_settings(dataset: str, data: str, *, record: str) -> dict[str, An
         record: What the files must hold, for a message.
 
     Raises:
-        ProblemsFound: If there is no such file or folder.
+        ProblemsFound: If there is no such file or folder, or its columns do not suit the dataset.
     """
     if not Path(data).exists():
         raise problem_error("file", f"file not found: '{data}'", hint=f"use {record}")
-    return {"name": dataset, "path": data, **guess_layout(dataset, read_columns(Path(data)))}
+    file = resolve_data_files(data, CONVERSATION_SUFFIXES)[0]
+    columns = read_columns(file)
+    # a damaged file is left to validate, which says where
+    guess = guess_columns(dataset, columns) if columns else ColumnGuess()
+    if guess is None:
+        raise unsuitable_columns_error(dataset, file, columns, record)
+    return {"name": dataset, "path": data, **guess.settings}, guess
 
 
-def guess_layout(dataset: str, columns: Columns) -> dict[str, Any]:
-    """Return the settings that name the columns of conversations, none where defaults apply."""
-    if dataset != "chat" or "messages" in columns:
-        return {}
-    listed = [name for name, keys in columns.items() if {"role", "content"} <= set(keys)]
-    shared = [name for name, keys in columns.items() if {"from", "value"} <= set(keys)]
-    if listed:
-        return {"column": listed[0]}
-    if shared:
-        column = {} if shared[0] == "conversations" else {"column": shared[0]}
-        return {"layout": "sharegpt", **column}
-    if {"instruction", "output"} <= set(columns):
-        return {"layout": "alpaca"}
-    for prompt, completion in QUESTION_COLUMNS:
-        if {prompt, completion} <= set(columns):
-            is_usual = (prompt, completion) == QUESTION_COLUMNS[0]
-            names = {} if is_usual else {"prompt_column": prompt, "completion_column": completion}
-            return {"layout": "prompt_completion", **names}
-    return {}
-
-
-def read_columns(path: Path) -> Columns:
-    """Return the columns of the first record of JSON files, none of what is something else."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    named = [file for file in files if file.suffix in JSON_SUFFIXES]
-    record = read_first_record(named[0]) if named else None
-    if not isinstance(record, dict):
-        return {}
-    return {name: list_keys(value) for name, value in record.items()}
-
-
-def read_first_record(path: Path) -> object:
-    """Return the first record of JSON lines or of a JSON list, None if it cannot be read."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            head = file.read(HEAD_CHARACTERS).lstrip()
-        start = head.removeprefix("[").lstrip() if path.suffix == ".json" else head
-        record: object = JSONDecoder().raw_decode(start)[0]
-    except (OSError, ValueError, RecursionError):
-        return None
-    return record
-
-
-def list_keys(value: object) -> list[str]:
-    """Return the keys of the first object of a list, none of another value."""
-    first = value[0] if isinstance(value, list) and value else None
-    return list(first) if isinstance(first, dict) else []
+def unsuitable_columns_error(
+    dataset: str, file: Path, columns: Columns, record: str
+) -> ProblemsFound:
+    """Build the problem of a file whose columns do not suit a dataset."""
+    hint = HINTS[dataset]
+    if dataset == "chat" and "text" in columns:
+        hint += "; plain texts are for kind pretrain: titanrun cp continue_pretraining_lora"
+    elif file.suffix.lower() == ".csv":
+        if len(columns) == 1 and any(mark in next(iter(columns)) for mark in ";\t"):
+            hint = "separate the columns by commas"
+        elif "messages" in columns or "conversations" in columns:
+            hint = "csv holds no lists of messages: save the data as jsonl or parquet"
+    return problem_error(
+        "data",
+        f"'{file}' has the columns {', '.join(columns)}, none of which suit {record}",
+        hint=hint,
+    )
 
 
 def build_hub_settings(
@@ -99,7 +79,9 @@ def build_hub_settings(
     settings |= {} if subset in (None, "default") else {"subset": subset}
     settings |= {} if split in (None, "train") else {"split": split}
     settings |= {} if revision is None else {"revision": revision}
-    return settings | guess_layout(dataset, list_feature_columns(info))
+    guess = guess_columns(dataset, list_feature_columns(info))
+    # a card may be incomplete
+    return settings if guess is None else {**settings, **guess.settings}
 
 
 def list_subsets(card: Mapping[str, Any]) -> list[str]:
@@ -147,6 +129,9 @@ def choose_split(splits: Sequence[str], dataset: str) -> str | None:
 def list_feature_columns(info: Mapping[str, Any]) -> Columns:
     """Return the columns that a card describes."""
     return {
-        str(one["name"]): [str(key["name"]) for key in list_mappings(one, "list", "name")]
+        str(one["name"]): ColumnContent(
+            tuple(str(key["name"]) for key in list_mappings(one, "list", "name")),
+            one.get("dtype") in TEXT_DTYPES,
+        )
         for one in list_mappings(info, "features", "name")
     }

@@ -19,6 +19,16 @@ HUB_PREFIX = "hub:"
 HUB_NAME = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CACHED_FOLDER = re.compile(r"/hub/(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/(?P<commit>[0-9a-f]{40})$")
+OWNERS = {
+    "Qwen": "Qwen",
+    "Llama-": "meta-llama",
+    "DeepSeek-": "deepseek-ai",
+    "gpt-oss-": "openai",
+    "gemma-": "google",
+    "Mistral-": "mistralai",
+    "Phi-": "microsoft",
+}
+"""Owners on the Hub of the models whose names begin with a word."""
 RECORD_FILE = "download.json"
 """Written after the last file of a download, with the parts that were asked for."""
 CONFIG, TOKENIZER, WEIGHTS = "config", "tokenizer", "weights"
@@ -115,6 +125,23 @@ def find_fetching_command(folder: str) -> str | None:
         return None
     command = f"titanrun download {HUB_PREFIX}{found['owner']}/{found['name']}@{found['commit']}"
     return f"{command} -o {folder}"
+
+
+def suggest_fetching(folder: str) -> str:
+    """Return how to get the model whose folder is missing.
+
+    The recipe may name it by its name on the Hub instead of by a folder.
+    """
+    command = find_fetching_command(folder)
+    if command is not None:
+        return command
+    name = Path(folder).name
+    owner = next((owner for word, owner in OWNERS.items() if name.startswith(word)), None)
+    repository = f"{owner}/{name}" if owner else "OWNER/NAME"
+    return (
+        f"titanrun download {repository} -o {folder} fetches it; or write hub:{repository} instead "
+        "of the folder, and titanrun train fetches it"
+    )
 
 
 def iter_hub_models(tree: Node) -> Iterator[HubModel]:

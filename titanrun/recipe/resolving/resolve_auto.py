@@ -15,7 +15,7 @@ from titanrun.components.data.stream_config import StreamFields
 from titanrun.components.losses.config import compute_num_chunks
 from titanrun.components.lr_schedulers.config import LRSchedulerConfig, WarmupScheduleConfig
 from titanrun.config.base import dump_config, iter_nested_configs
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation
 from titanrun.config.types import AUTO
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.models.shared.config import ModelConfig
@@ -135,12 +135,15 @@ def resolve_tokenizer_path(recipe: Recipe, written: Any) -> Any:
     if not isinstance(written, dict) or written.get("path") != AUTO:
         return written
     if recipe.model.hf_assets_path is None:
-        raise problem_error(
+        problem = Problem(
             "conflict",
             "the tokenizer has no folder: neither tokenizer.path nor model.hf_assets_path is set",
-            path=("tokenizer",),
+            ("tokenizer",),
             hint="set one of them, or tokenizer.name: tiny for a trial",
+            # follows from a model that was not fetched
+            related=(RelatedLocation(None, "is not set", ("model", "hf_assets_path")),),
         )
+        raise ProblemsFound([problem])
     return {**written, "path": recipe.model.hf_assets_path}
 
 

@@ -18,7 +18,7 @@ from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.models.shared.config import AttentionConfig, ModelConfig
 from titanrun.recipe.plugins import activate_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.hub_models import HUB_PREFIX, TEACHER
+from titanrun.recipe.resolving.hub_models import HUB_PREFIX, TEACHER, suggest_fetching
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.registry import get_active_rules
@@ -91,7 +91,7 @@ def check_teacher_place(named: str) -> None:
     path = parse_storage_path(named)
     if not isinstance(path, Path) or path.exists():
         return
-    hint = f"paths are relative to {Path.cwd()}"
+    hint = suggest_fetching(named)
     if named.startswith(HUB_PREFIX):
         hint = f"titanrun download {named}; titanrun train does it, too"
     raise ProblemsFound([Problem("file", f"folder not found: '{named}'", TEACHER, hint=hint)])

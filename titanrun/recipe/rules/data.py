@@ -13,9 +13,11 @@ from titanrun.config.base import iter_nested_configs
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.hub_models import find_fetching_command
+from titanrun.recipe.resolving.hub_models import suggest_fetching
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rundir.package_versions import is_installed
+
+MODEL_FOLDER: DataPath = ("model", "hf_assets_path")
 
 
 @rule("text-needs-tokenizer")
@@ -88,7 +90,7 @@ def held_out_sets_have_unique_names(run: Recipe) -> Iterator[RuleViolation]:
 def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
     """Require every input path of the recipe to exist before the run starts."""
     inputs: list[tuple[DataPath, str | None]] = [
-        (("model", "hf_assets_path"), run.model.hf_assets_path),
+        (MODEL_FOLDER, run.model.hf_assets_path),
         (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
     ]
     for name in ("path", "template"):
@@ -110,11 +112,11 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
                 "data" if "dataset" in path or path[0] == "evaluation" else "file"
             )
             noun = "file" if code == "data" else "folder"
-            fetched = find_fetching_command(written)
+            hint = f"paths are relative to {Path.cwd()}"
             yield RuleViolation(
                 f"{noun} not found: '{written}'",
                 (path,),
-                hint=fetched or f"paths are relative to {Path.cwd()}",
+                hint=suggest_fetching(written) if path == MODEL_FOLDER else hint,
                 code=code,
             )
 

@@ -32,6 +32,8 @@ def chat_has_template(run: Recipe) -> Iterator[RuleViolation]:
     if tokenizer.chat_template is not None:
         yield from check_template_file(tokenizer.chat_template)
         return
+    if tokenizer.folder == Path(run.model.hf_assets_path or "") and not tokenizer.folder.exists():
+        return  # paths-exist reports it
     for place, dataset in get_all_datasets(run):
         if not isinstance(dataset, ConversationsConfig) and not dataset.compares:
             continue

@@ -83,13 +83,21 @@ def add_start(
 
 
 def record_decisions(
-    run_directory: Path, decisions: Mapping[str, object], machine: Mapping[str, object]
+    run_directory: Path,
+    decisions: Mapping[str, object],
+    machine: Mapping[str, object],
+    parameters: Mapping[str, int] | None = None,
 ) -> None:
-    """Add the machine and its decisions (device, ranks) to the last start in run.json."""
+    """Add the machine and its decisions (device, ranks) to the last start in run.json.
+
+    Also add the numbers of all and of the trained parameters, if they are known.
+    """
     path = run_directory / RUN_JSON
     record = {"format": RUN_JSON_FORMAT, **read_json_or_empty(path)}
     *before, last = get_starts(record) or [{}]
     last = {**last, "decided": dict(decisions), "machine": dict(machine)}
+    if parameters is not None:
+        last["parameters"] = dict(parameters)
     write_indented_json(path, {**record, "starts": [*before, last]})
 
 

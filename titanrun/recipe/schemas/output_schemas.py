@@ -143,8 +143,12 @@ def build_start_schema() -> Schema:
                 {"type": "object"},
                 "Device, driver, CUDA, threads ..., as reported by torch and the system.",
             ),
+            "parameters": add_description(
+                build_object_schema({"total": COUNT, "trainable": COUNT}),
+                "Parameters of the model, and those of them that are trained.",
+            ),
         },
-        optional=("trust_remote_code", "decided", "machine"),
+        optional=("trust_remote_code", "decided", "machine", "parameters"),
     )
 
 
@@ -265,6 +269,11 @@ def build_metrics_schema() -> Schema:
         "tokens_seen": METRIC,
         "memory_gib": METRIC,
         "validation/loss": METRIC,
+        "validation/accuracy": add_description(
+            METRIC,
+            "Share of the held-out tokens in the loss that the model predicts first; for losses "
+            "that compare replies, share of the pairs or replies that it judges rightly.",
+        ),
     }
     schema: Schema = {
         "type": "object",

@@ -1,11 +1,12 @@
-"""Hook that computes the loss on validation data."""
+"""Hook that computes loss and accuracy on validation data."""
 
 import logging
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from titanrun.components.validation.validator import ValidatorGroup
+from titanrun.components.metrics.step_metrics import StepMetrics
+from titanrun.components.validation.validator import Validator, ValidatorGroup
 from titanrun.training.held_out_losses import HeldOutLosses
 from titanrun.training.preference_inputs import PrepareBatchesFn
 from titanrun.training.train_hook import DueEvent, TrainHook, TrainResult
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from titanrun.training.loop import TrainLoop
 
 LOSS = "validation/loss"
+TOKENS = "tokens"
 log = logging.getLogger(__name__)
 
 
@@ -24,31 +26,53 @@ class ValidationHook(TrainHook):
     A request to stop ends a validation early.
 
     Args:
-        validator: validates all datasets, and knows when they are due.
+        validator: validators of all datasets, which know when they are due.
         prepare: adds the extra inputs of the loss to batches.
         history: losses of the steps before.
+        accuracy: what is counted: `tokens` whose label is the likeliest; or the name of the metric
+            that a loss of replies records, such as `dpo/accuracy`. None: nothing.
     """
 
     validator: ValidatorGroup
     prepare: PrepareBatchesFn = list
     history: HeldOutLosses = field(default_factory=HeldOutLosses)
+    accuracy: str | None = None
 
     def is_due(self, loop: "TrainLoop", event: DueEvent, is_last: bool) -> bool:
         """Return whether validation is due."""
         return event == "validate" and self.validator.is_due(loop.state.step, is_last=is_last)
 
     def on_validate(self, loop: "TrainLoop") -> dict[str, float]:
-        """Return the validation losses, or nothing if a stop was requested."""
+        """Return the loss and accuracy of each set, without those that a stop interrupted."""
+        values: dict[str, float] = {}
         with loop.throughput.pause(), loop.engine.eval_mode():
-            losses = self.validator.validate(
-                lambda batch: loop.engine.evaluate_loss(self.prepare([batch])),
-                should_stop=partial(should_stop, loop),
-            )
-        if LOSS in losses:
-            self.history.add(loop.state.step, losses[LOSS])
+            for prefix, validator in self.validator:
+                values |= self._validate(loop, prefix, validator)
+        if LOSS in values:
+            self.history.add(loop.state.step, values[LOSS])
             if self.history.has_just_risen():
                 log.info("%s", self.history.format_rise())
-        return losses
+        return values
+
+    def _validate(self, loop: "TrainLoop", prefix: str, validator: Validator) -> dict[str, float]:
+        """Return loss and accuracy of one set, or nothing if a stop was requested."""
+        engine, counts_tokens = loop.engine, self.accuracy == TOKENS
+        # apart from the metrics of training
+        with StepMetrics(engine.device).open() as recorded:
+            score = validator.validate(
+                lambda batch: engine.evaluate_loss(
+                    self.prepare([batch]), counts_accuracy=counts_tokens
+                ),
+                should_stop=partial(should_stop, loop),
+            )
+        if score is None:
+            return {}
+        if self.accuracy is None or counts_tokens:
+            accuracy = score.accuracy
+        else:
+            accuracy = recorded.flush(engine.loss_group).get(self.accuracy)
+        found = {} if accuracy is None else {f"{prefix}/accuracy": accuracy}
+        return {f"{prefix}/loss": score.loss, **found}
 
     def on_train_end(self, loop: "TrainLoop", result: TrainResult | None) -> None:
         """Log the best loss of a run that is finished."""

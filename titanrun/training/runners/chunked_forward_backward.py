@@ -10,7 +10,12 @@ from torch import Tensor
 
 from titanrun.components.data.token_batch import Batch, TokenBatch
 from titanrun.distributed.chunked_loss import ChunkedLMHead, LossCapture
-from titanrun.training.runners.forward_backward import FullModelForwardBackward, Loss
+from titanrun.distributed.token_accuracy import TokenAccuracy
+from titanrun.training.runners.forward_backward import (
+    FullModelForwardBackward,
+    Loss,
+    count_top_labels,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +40,39 @@ class ChunkedLossForwardBackward(FullModelForwardBackward):
             return self._backward(loss_sum, None if capture.has_divided_gradients else divisor)
 
     @torch.no_grad()
-    def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+    def compute_loss_sum(
+        self, batch: Batch, *, loss: Loss | None = None, accuracy: TokenAccuracy | None = None
+    ) -> Tensor:
         """Compute the chunked loss sum without gradients."""
-        with self.weights.swap_in():
-            if loss is not None:
-                return loss(self._forward(batch), batch)
-            with self.head.capture_loss(self._build_capture(batch, None)):
-                return self._forward(batch)
+        if loss is not None:
+            return FullModelForwardBackward.compute_loss_sum(
+                self, batch, loss=loss, accuracy=accuracy
+            )
+        with (
+            self.weights.swap_in(),
+            self.head.capture_loss(self._build_capture(batch, None, accuracy)),
+        ):
+            return self._forward(batch)
 
     def _backward(self, loss_sum: Tensor, divisor: Tensor | None) -> Tensor:
         """Add the gradients of the divided sum, and return the sum."""
         (loss_sum if divisor is None else loss_sum / divisor).backward()
         return loss_sum.detach()
 
-    def _build_capture(self, batch: Batch, divisor: Tensor | None) -> LossCapture:
+    def _build_capture(
+        self, batch: Batch, divisor: Tensor | None, accuracy: TokenAccuracy | None = None
+    ) -> LossCapture:
         """Build the loss for the head. The divisor is for gradients."""
         assert isinstance(batch, TokenBatch), (
             "a rule checks that the loss fits the modality of the model"
         )
 
         def compute_chunk_loss(logits_BCV: Tensor, start: int, end: int) -> Tensor:
-            return self.loss(logits_BCV, batch.slice_tokens(start, end))
+            chunk = batch.slice_tokens(start, end)
+            count_top_labels(accuracy, logits_BCV, chunk)
+            return self.loss(logits_BCV, chunk)
 
         valid_BT = batch.label_mask()
         weights_BT = valid_BT.float() if batch.weights is None else batch.weights * valid_BT
         labels_BT = batch.labels.masked_fill(~valid_BT, 0)
-        return LossCapture(compute_chunk_loss, labels_BT, weights_BT, divisor)
+        return LossCapture(compute_chunk_loss, labels_BT, weights_BT, divisor, accuracy)

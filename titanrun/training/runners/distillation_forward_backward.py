@@ -10,6 +10,7 @@ from torch import Tensor
 
 from titanrun.components.data.token_batch import Batch, TokenBatch
 from titanrun.components.losses.distillation import TEACHER_LOGITS
+from titanrun.distributed.token_accuracy import TokenAccuracy
 from titanrun.training.engine import Engine
 from titanrun.training.runners.forward_backward import ForwardBackward, Loss, OutputFn
 
@@ -39,10 +40,12 @@ class DistillationForwardBackward:
         read = batch if loss is not None else self._add_teacher_logits(batch)
         return self.student.forward_backward(read, divisor, loss=loss)
 
-    def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+    def compute_loss_sum(
+        self, batch: Batch, *, loss: Loss | None = None, accuracy: TokenAccuracy | None = None
+    ) -> Tensor:
         """Compute the loss sum without gradients."""
         read = batch if loss is not None else self._add_teacher_logits(batch)
-        return self.student.compute_loss_sum(read, loss=loss)
+        return self.student.compute_loss_sum(read, loss=loss, accuracy=accuracy)
 
     def compute_outputs(self, batch: Batch, output_fn: OutputFn) -> dict[str, Tensor]:
         """Apply `output_fn` to the student's output [B, T, V], without gradients."""

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from titanrun.components.data.token_batch import Batch
+from titanrun.components.data.token_batch import Batch, TokenBatch
+from titanrun.distributed.token_accuracy import TokenAccuracy
 from titanrun.distributed.working_weights import WorkingWeights
 
 # each loss supports one kind of batch, and a rule checks that the model and the data fit it
@@ -33,8 +34,13 @@ class ForwardBackward(Protocol):
     ) -> Tensor:
         """Add the gradients of the loss sum, divided by `divisor`, and return the undivided sum."""
 
-    def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
-        """Compute the loss sum without gradients."""
+    def compute_loss_sum(
+        self, batch: Batch, *, loss: Loss | None = None, accuracy: TokenAccuracy | None = None
+    ) -> Tensor:
+        """Compute the loss sum without gradients.
+
+        `accuracy` counts the labels that are the likeliest tokens.
+        """
 
     def compute_outputs(self, batch: Batch, output_fn: OutputFn) -> dict[str, Tensor]:
         """Apply `output_fn` to the output [B, T, V], without gradients.
@@ -68,10 +74,14 @@ class FullModelForwardBackward:
         return loss_sum.detach()
 
     @torch.no_grad()
-    def compute_loss_sum(self, batch: Batch, *, loss: Loss | None = None) -> Tensor:
+    def compute_loss_sum(
+        self, batch: Batch, *, loss: Loss | None = None, accuracy: TokenAccuracy | None = None
+    ) -> Tensor:
         """Compute the loss sum without gradients."""
         with self.weights.swap_in():
-            return (loss or self.loss)(self._forward(batch), batch)
+            output = self._forward(batch)
+            count_top_labels(accuracy, output, batch)
+            return (loss or self.loss)(output, batch)
 
     @torch.no_grad()
     def compute_outputs(self, batch: Batch, output_fn: OutputFn) -> dict[str, Tensor]:
@@ -81,3 +91,17 @@ class FullModelForwardBackward:
 
     def _forward(self, batch: Batch) -> Tensor:
         return batch.forward_model(self.model)
+
+
+def count_top_labels(accuracy: TokenAccuracy | None, logits_BTV: Tensor, batch: Batch) -> None:
+    """Count the labels of the loss that are the likeliest tokens, if `accuracy` is given.
+
+    Labels with weight 0 do not count; other weights make no difference.
+    """
+    if accuracy is None:
+        return
+    assert isinstance(batch, TokenBatch), "accuracy is of tokens"
+    counts_BT = batch.label_mask()
+    if batch.weights is not None:
+        counts_BT = counts_BT & (batch.weights != 0)
+    accuracy.add(logits_BTV, batch.labels, counts_BT)

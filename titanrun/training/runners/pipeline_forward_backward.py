@@ -15,8 +15,9 @@ from titanrun.components.data.token_batch import TokenBatch, build_document_kwar
 from titanrun.config.suggest import format_word_list
 from titanrun.distributed.dtensor import full_tensor
 from titanrun.distributed.pipeline import Pipeline, StageInputs
+from titanrun.distributed.token_accuracy import TokenAccuracy
 from titanrun.distributed.working_weights import WorkingWeights
-from titanrun.training.runners.forward_backward import Loss, OutputFn
+from titanrun.training.runners.forward_backward import Loss, OutputFn, count_top_labels
 
 BatchOrMicrobatches = TokenBatch | Sequence[TokenBatch]
 
@@ -52,13 +53,23 @@ class PipelineForwardBackward:
         return self._sum_losses(sums)
 
     @torch.no_grad()
-    def compute_loss_sum(self, batch: BatchOrMicrobatches, *, loss: Loss | None = None) -> Tensor:
+    def compute_loss_sum(
+        self,
+        batch: BatchOrMicrobatches,
+        *,
+        loss: Loss | None = None,
+        accuracy: TokenAccuracy | None = None,
+    ) -> Tensor:
         """Compute the loss sum without gradients."""
         parts, measured = self._to_microbatches(batch), loss or self.loss
-        inputs = [build_stage_inputs(part) for part in parts]
+
+        def compute_microbatch_loss(logits_MTV: Tensor, number: int) -> Tensor:
+            count_top_labels(accuracy, logits_MTV, parts[number])
+            return measured(logits_MTV, parts[number])
+
         with self.weights.swap_in():
             sums = self.pipeline.forward(
-                inputs, lambda logits_MTV, number: measured(logits_MTV, parts[number])
+                [build_stage_inputs(part) for part in parts], compute_microbatch_loss
             )
         return self._sum_losses(sums)
 

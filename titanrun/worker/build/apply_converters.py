@@ -13,6 +13,7 @@ from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.device import format_device, meets_device_requirement
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.recipe.recipe import Recipe
+from titanrun.training.parameter_counts import count_trainable_parameters
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +39,9 @@ def log_conversions(
     """
     for converter, conversion in zip(recipe.converters, conversions, strict=True):
         log.info("%s: %s", converter.name, conversion.summary)
-    log.info("%s", format_trainable_share(model))
+    log.info("%s", count_trainable_parameters(model).format())
     if recipe.model.print_after_conversion:
         log.info("%s", model)
-
-
-def format_trainable_share(model: nn.Module) -> str:
-    """Format how many parameters of a whole model are trained.
-
-    Examples: `trainable: 2,293,760 of 598,343,680 parameters (0.38%)`, `trainable: all 598,343,680
-    parameters`.
-    """
-    total = sum(parameter.numel() for parameter in model.parameters())
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    if trained == total:
-        return f"trainable: all {total:,} parameters"
-    return f"trainable: {trained:,} of {total:,} parameters ({trained / total:.2%})"
 
 
 def check_conversions(

@@ -172,7 +172,7 @@ def build_validator(
                 path=one.path,
                 hint="use more data or a smaller validation.seq_len",
             )
-        found[one.metric] = Validator(
+        found[one.prefix] = Validator(
             config,
             dataset=rows,
             collator=collator,
@@ -192,9 +192,9 @@ def count_validation_rows(recipe: Recipe) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSet:
-    """Data that is validated: the metric of its loss, and where its dataset is in the recipe."""
+    """Data that is validated: the prefix of its metrics, and where its dataset is in the recipe."""
 
-    metric: str
+    prefix: str
     path: DataPath
     dataset: DatasetConfig
     holdout: Holdout | None = None
@@ -208,13 +208,13 @@ def list_held_out_sets(recipe: Recipe) -> list[HeldOutSet]:
     config, holdout = recipe.validation, get_holdout(recipe, is_validation=True)
     if holdout is not None:
         dataset = recipe.training.dataset
-        first = HeldOutSet("validation/loss", ("training", "dataset"), dataset, holdout)
+        first = HeldOutSet("validation", ("training", "dataset"), dataset, holdout)
     else:
         assert config.dataset is not None and config.dataset != "auto"
-        first = HeldOutSet("validation/loss", ("validation", "dataset"), config.dataset)
+        first = HeldOutSet("validation", ("validation", "dataset"), config.dataset)
     further = [
         HeldOutSet(
-            f"validation/{one.id}/loss", ("validation", "further", number, "dataset"), one.dataset
+            f"validation/{one.id}", ("validation", "further", number, "dataset"), one.dataset
         )
         for number, one in enumerate(config.further)
     ]

@@ -73,7 +73,7 @@ def build_data_source(
     )
     load_initial_state(recipe, checkpoints)
     check_epochs_not_reduced(recipe, steps_done=state.step)
-    log_run_start(recipe, job, device, meshes, num_samples=num_samples)
+    log_run_start(recipe, job, device, meshes, num_samples=num_samples, engine=engine)
     prepare_batches = build_loss_inputs(recipe, engine, checkpoints.rank_group, build)
     return SourceParts(
         recipe=recipe,

@@ -11,6 +11,7 @@ from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import get_precision
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
+from titanrun.training.parameter_counts import count_trainable_parameters
 from titanrun.worker.build.apply_converters import (
     check_conversions,
     check_device_kernels,
@@ -49,6 +50,7 @@ def build_engine(
     check_conversions(recipe, model, conversions)
     check_param_groups(recipe, model)
     log_conversions(recipe, model, conversions)
+    parameters = count_trainable_parameters(model)
     layout = parallelize_model(recipe, model, meshes=meshes, precision=precision)
     materialize_and_init(
         model,
@@ -60,6 +62,7 @@ def build_engine(
     engine = build_engine_from_model(
         recipe, model, layout, device=device, meshes=meshes, document_id_fn=document_id_fn
     )
+    engine.parameters = parameters
     for conversion in conversions:
         if conversion.on_weights_changed is not None:
             engine.add_weights_listener(partial(conversion.on_weights_changed, model))

@@ -8,10 +8,11 @@ import torch
 
 from titanrun.components.metrics.async_tracker import AsyncTracker
 from titanrun.components.metrics.console_log import ConsoleLog
+from titanrun.components.metrics.held_out_table import load_held_out_table
 from titanrun.components.metrics.metric_logger import MetricLogger, Tracker
 from titanrun.components.metrics.peak_flops import get_peak_flops
 from titanrun.components.metrics.run_info import RunInfo
-from titanrun.components.metrics.spec.metrics_file import MetricsFile
+from titanrun.components.metrics.spec.metrics_file import MetricsFile, read_metrics
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.config.base import dump_config
 from titanrun.config.checksum import get_recipe_hash
@@ -72,6 +73,9 @@ def build_metric_logger(
             uses_colors=colors,
             is_json=job.rank_info.logs_json,
             steps_per_epoch=num_samples and num_samples / get_samples_per_step(recipe),
+            held_out=load_held_out_table(
+                read_metrics(run_dir / METRICS_FILE) if first_step else (), last_step=first_step
+            ),
         )
         if shows
         else None

@@ -69,7 +69,7 @@ def build_rollout_source(
     exit_stack.callback(checkpoints.close)
     load_initial_state(recipe, checkpoints)
     check_epochs_not_reduced(recipe, steps_done=state.step)
-    log_run_start(recipe, job, device, meshes, num_samples=num_prompts)
+    log_run_start(recipe, job, device, meshes, num_samples=num_prompts, engine=engine)
     runner, weight_sync = open_rollouts(recipe, config, job, device, meshes, tokenizer, exit_stack)
     return SourceParts(
         recipe=recipe,

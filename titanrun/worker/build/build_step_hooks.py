@@ -53,7 +53,7 @@ from titanrun.training.hooks.status_hook import StatusHook
 from titanrun.training.hooks.step_replay_hook import StepReplayHook
 from titanrun.training.hooks.straggler_hook import StragglerHook
 from titanrun.training.hooks.timeout_hook import TimeoutHook
-from titanrun.training.hooks.validation_hook import LOSS, ValidationHook
+from titanrun.training.hooks.validation_hook import LOSS, TOKENS, ValidationHook
 from titanrun.training.hooks.watchdog_hook import WatchdogHook
 from titanrun.training.loss_spikes import LossSpikeDetector
 from titanrun.training.nonfinite import NonFiniteGuard
@@ -186,7 +186,16 @@ def build_validation_hook(parts: SourceParts, job: WorkerJob) -> TrainHook | Non
     history, metrics = HeldOutLosses(), job.resolved_path.parent / METRICS
     if parts.state.step and metrics.is_file():
         history = load_held_out_losses(read_metrics(metrics), name=LOSS, last_step=parts.state.step)
-    return ValidationHook(parts.validator, parts.prepare_batches or list, history)
+    return ValidationHook(
+        parts.validator, parts.prepare_batches or list, history, select_accuracy(parts.recipe)
+    )
+
+
+def select_accuracy(recipe: Recipe) -> str | None:
+    """Return what validation counts: tokens, or right replies by the metric of the loss."""
+    if recipe.loss.compares is not None:
+        return f"{recipe.loss.name}/accuracy"
+    return TOKENS if recipe.loss.modality == "tokens" else None
 
 
 def build_samples_hook(parts: SourceParts, job: WorkerJob) -> SamplesHook | None:

@@ -1,6 +1,7 @@
 """Log and records of the start of a run."""
 
 import logging
+from dataclasses import asdict
 
 import torch
 
@@ -12,6 +13,7 @@ from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.recipe.rundir.value_sources import is_decided
+from titanrun.training.engine import Engine
 from titanrun.worker.build.epochs_to_steps import (
     format_training_length,
     get_global_batch_size,
@@ -34,14 +36,19 @@ def log_run_start(
     meshes: ParallelMeshes | None,
     *,
     num_samples: int | None,
+    engine: Engine,
 ) -> None:
-    """Log a summary of the run on the main rank, and record machine-dependent decisions."""
+    """Log a summary of the run on the main rank, and record what only the worker knows.
+
+    These are machine-dependent decisions, the machine, and the number of parameters.
+    """
     if job.rank_info.is_main_rank:
         log_run_summary(recipe, job, device, meshes, num_samples=num_samples)
         record_decisions(
             job.resolved_path.parent,
             collect_machine_decisions(device, meshes) | {"steps": get_num_steps(recipe)},
             get_hardware_info(device),
+            None if engine.parameters is None else asdict(engine.parameters),
         )
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.serving.chat_model import PromptTooLongError, ReplyOptions, load_chat_model
+from titanrun.worker.serving.chat_model import (
+    ChatModel,
+    PromptTooLongError,
+    ReplyOptions,
+    load_chat_model,
+    load_chat_model_and_base,
+)
 from titanrun.worker.serving.chat_session import Answer, ChatSession
 from titanrun.worker.worker_failures import classify_failure
 
@@ -28,16 +34,18 @@ HELP = """/system TEXT     set the system message and start again; without TEXT,
 /undo            forget the last message and its reply
 /again           ask the last message again, with the next seed
 /set NAME VALUE  temperature, top_p, max_new_tokens or seed
-/raw             show the text that the model sees
+/raw             show the text that the model sees; /raw ids: its tokens with their ids
 /save FILE       append the conversation to FILE, as a record to train on
 /pick 1, /pick 2 with two models: append the better reply to picks.jsonl, and go on from it
 /quit            leave
-A line that ends with \\ goes on in the next one. Ctrl-C stops a reply.
+A line that ends with \\ goes on in the next one. Lines between two lines of \"\"\" are one message.
+Ctrl-C stops a reply.
 """
 HINT_ENDLESS = (
     "replies keep reaching --max-new-tokens: was the token that ends a turn trained? "
     "titanrun validate --level environment tells"
 )
+QUOTES = '"""'
 Write = Callable[[str], Any]
 
 
@@ -69,15 +77,24 @@ def open_session(job: Mapping[str, Any]) -> ChatSession:
     Raises:
         ProblemsFound: one of them cannot be loaded, or has no chat template.
     """
-    models = [
-        load_chat_model({**source, "max_seq_len": None}, name=source["name"])
-        for source in job["models"]
-    ]
+    models = load_models([{**source, "max_seq_len": None} for source in job["models"]])
     sampling = SamplingParams(job["temperature"], None, job["top_p"], job["seed"])
     session = ChatSession(models, ReplyOptions(sampling, job["max_new_tokens"]), job["system"])
     for model in models:
         model.encode_chat([{"role": "user", "content": "Hi"}])
     return session
+
+
+def load_models(sources: Sequence[Mapping[str, Any]]) -> list[ChatModel]:
+    """Load one model or two.
+
+    Raises:
+        ProblemsFound: one of them cannot be loaded.
+    """
+    names = [source["name"] for source in sources]
+    if sources[-1].get("is_base"):
+        return load_chat_model_and_base(sources[0], names=names)
+    return [load_chat_model(source, name=name) for source, name in zip(sources, names, strict=True)]
 
 
 def answer_lines(session: ChatSession) -> None:
@@ -99,7 +116,8 @@ def converse(session: ChatSession, history: str) -> None:
     readline = load_readline(Path(history))
     for model in session.models:
         ends = sorted(model.find_token_text(token) for token in model.chat_end_ids)
-        print(f"{model.name}: stops at {' '.join(ends)}; /help lists commands")
+        about = f"{model.about}; " if model.about else ""
+        print(f"{model.name}: {about}stops at {' '.join(ends)}; /help lists commands")
     try:
         for text in iter_inputs():
             if not follow(session, text, sys.stdout.write):
@@ -123,17 +141,27 @@ def load_readline(history: Path) -> Any:
 
 
 def iter_inputs() -> Iterator[str]:
-    """Yield what is typed, until Ctrl-D. A line that ends with a backslash goes on."""
+    """Yield what is typed, until Ctrl-D.
+
+    A line that ends with a backslash goes on, and lines between two lines of quotes are one text.
+    """
     lines: list[str] = []
+    is_quoted = False
     while True:
         try:
-            line = input("...> " if lines else "you> ")
+            line = input("...> " if lines or is_quoted else "you> ")
         except EOFError:
             return
-        if line.endswith("\\"):
-            lines.append(line[:-1])
+        if line.strip() == QUOTES:
+            is_quoted = not is_quoted
+            if is_quoted:
+                continue
+        elif is_quoted or line.endswith("\\"):
+            lines.append(line if is_quoted else line[:-1])
             continue
-        text = "\n".join([*lines, line])
+        else:
+            lines.append(line)
+        text = "\n".join(lines)
         lines = []
         if text.strip():
             yield text
@@ -181,7 +209,8 @@ def follow_command(session: ChatSession, word: str, rest: str, write: Write) -> 
         session.set_option(name, value.strip())
     elif word == "/raw":
         for index in range(len(session.models)):
-            write(escape_lines(session.render(index)) + "\n")
+            text = session.render_ids(index) if rest == "ids" else session.render(index)
+            write(escape_lines(text) + "\n")
     elif word == "/save":
         write(f"saved {session.save(rest or 'chat.jsonl')}\n")
     elif word == "/pick":

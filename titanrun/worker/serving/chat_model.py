@@ -1,7 +1,10 @@
 """A loaded model that continues prompts and answers conversations, one at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.spec.chat_content import Message
@@ -11,13 +14,14 @@ from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import unwrap_auto
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.decoding import generate
+from titanrun.training.preference_inputs import disable_adapters
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.commands.generate import check_can_generate, load_job_recipe
 from titanrun.worker.serving.reply_stream import ReplyStream
 from titanrun.worker.training_template import find_stop_token_ids
-from titanrun.worker.weights.load_model import load_end_token_ids, load_model
+from titanrun.worker.weights.load_model import load_adapted_model, load_end_token_ids, load_model
 
 
 class PromptTooLongError(Exception):
@@ -80,6 +84,8 @@ class ChatModel:
         chat_end_ids: tokens that end a reply.
         max_length: most tokens of a prompt with its reply.
         default_new_tokens: limit of a reply where the request sets none.
+        about: checkpoint and model, for people.
+        open_weights: opened while a reply is generated, such as to disable the model's adapters.
     """
 
     name: str
@@ -90,6 +96,8 @@ class ChatModel:
     chat_end_ids: frozenset[int]
     max_length: int
     default_new_tokens: int = 512
+    about: str = ""
+    open_weights: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def encode_chat(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -161,14 +169,15 @@ class ChatModel:
             return stream.add(tokens) or was_cancelled
 
         ends = self.end_ids | self.chat_end_ids if is_chat else self.end_ids
-        (found,) = generate(
-            self.model,
-            [prompt],
-            max_new_tokens=limit,
-            sampling=options.sampling,
-            eos_ids=ends,
-            should_stop=should_stop,
-        )
+        with self.open_weights():
+            (found,) = generate(
+                self.model,
+                [prompt],
+                max_new_tokens=limit,
+                sampling=options.sampling,
+                eos_ids=ends,
+                should_stop=should_stop,
+            )
         is_ended = found.finish == "stop" and found.tokens[-1] in ends
         stream.close(found.tokens[:-1] if is_ended else found.tokens)
         end = self.find_token_text(found.tokens[-1]) if is_ended else None
@@ -202,6 +211,37 @@ def load_chat_model(job: Mapping[str, Any], *, name: str) -> ChatModel:
     Raises:
         ProblemsFound: If it cannot generate text.
     """
+    recipe = load_chat_recipe(job)
+    length = get_max_length(recipe, job.get("max_seq_len"))
+    return build_chat_model(job, recipe, load_model(recipe, job, seq_len=length), name, length)
+
+
+def load_chat_model_and_base(job: Mapping[str, Any], *, names: Sequence[str]) -> list[ChatModel]:
+    """Load the model of a run and the one that it started from.
+
+    Both share their weights if the run trained only low-rank adapters, which the second one leaves
+    out.
+
+    Raises:
+        ProblemsFound: If they cannot generate text, or the weights at the start were drawn.
+    """
+    recipe = load_chat_recipe(job)
+    length = get_max_length(recipe, job.get("max_seq_len"))
+    model = load_adapted_model(recipe, job, seq_len=length)
+    if model is None:
+        sources = (job, {**job, "is_base": True})
+        return [load_chat_model(one, name=name) for one, name in zip(sources, names, strict=True)]
+    trained, base = (build_chat_model(job, recipe, model, name, length) for name in names)
+    about = describe_weights({**job, "is_base": True}, recipe)
+    return [trained, replace(base, open_weights=partial(disable_adapters, model), about=about)]
+
+
+def load_chat_recipe(job: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of a model that generates text.
+
+    Raises:
+        ProblemsFound: If it does not.
+    """
     recipe = load_job_recipe(job)
     if recipe.model.modality != "tokens":
         raise problem_error("usage", f"{recipe.model.name} does not generate text")
@@ -212,6 +252,18 @@ def load_chat_model(job: Mapping[str, Any], *, name: str) -> ChatModel:
             hint="use a Hugging Face export with a tokenizer",
         )
     check_can_generate(recipe)
+    return recipe
+
+
+def build_chat_model(
+    job: Mapping[str, Any], recipe: Recipe, model: Any, name: str, length: int
+) -> ChatModel:
+    """Build what answers with a model, for texts of up to `length` tokens.
+
+    Raises:
+        ProblemsFound: If the chat template cannot be read.
+    """
+    assert isinstance(recipe.tokenizer, TokenizerConfig), "load_chat_recipe checks it"
     tokenizer: Tokenizer = recipe.tokenizer.load_builder()(recipe.tokenizer)
     template = find_template(tokenizer)
     ends = load_end_token_ids(tokenizer, job) | find_stop_token_ids(recipe.tokenizer)
@@ -220,9 +272,27 @@ def load_chat_model(job: Mapping[str, Any], *, name: str) -> ChatModel:
         if template is None or not isinstance(tokenizer, ChatTokenizer)
         else find_end_ids(template, tokenizer)
     )
-    length = get_max_length(recipe, job.get("max_seq_len"))
-    model = load_model(recipe, job, seq_len=length)
-    return ChatModel(name, model, tokenizer, template, ends, chat_ends, length)
+    return ChatModel(
+        name,
+        model,
+        tokenizer,
+        template,
+        ends,
+        chat_ends,
+        length,
+        about=describe_weights(job, recipe),
+    )
+
+
+def describe_weights(job: Mapping[str, Any], recipe: Recipe) -> str:
+    """Describe checkpoint and model, such as `step-500, qwen3 0.6B + lora`."""
+    lora = find_lora_converter(recipe)
+    words = (recipe.model.name, getattr(recipe.model, "flavor", None), lora and f"+ {lora.name}")
+    model = " ".join(str(word) for word in words if word)
+    if "checkpoint" not in job:
+        return model
+    place = "the start of the run" if job.get("is_base") else Path(job["checkpoint"]).name
+    return f"{place}, {model}"
 
 
 def find_template(tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -161,6 +161,16 @@ class ChatSession:
         ids = model.encode_chat(self.get_messages(index))
         return "".join(model.find_token_text(token) for token in ids)
 
+    def render_ids(self, index: int = 0) -> str:
+        """Return the tokens that a model sees, each with its id.
+
+        Raises:
+            ProblemsFound: it has no template, or the template rejects the conversation.
+        """
+        model = self.models[index]
+        ids = model.encode_chat(self.get_messages(index))
+        return " ".join(f"{token}:{model.find_token_text(token)}" for token in ids)
+
     def save(self, file: str) -> Path:
         """Append the conversation with the first model to a file, as a record to train on."""
         path = Path(file)

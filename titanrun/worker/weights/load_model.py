@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from titanrun.components.checkpoints.adapter_weights import is_adapter
+from titanrun.components.checkpoints.adapter_weights import is_adapter, split_adapters
 from titanrun.components.checkpoints.checkpoint_reader import CheckpointReader
 from titanrun.components.checkpoints.spec.hf_quantization import find_hf_quantization
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
+from titanrun.components.converters.config import LoraConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.json_text import parse_json
 from titanrun.config.lazy_module import LazyModule
@@ -19,7 +20,7 @@ from titanrun.distributed.dtensor import copy_full_into_
 from titanrun.distributed.meta_device import allocate_model, init_on_meta_device
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.worker.build.apply_replacements import apply_replacements
 from titanrun.worker.weights.huggingface_export import GENERATION_FILE
 from titanrun.worker.weights.initial_weights import load_checkpoint_recipe, read_dequantized_weights
@@ -73,6 +74,39 @@ def load_model(
     with torch.no_grad():
         for name, whole in given.items():
             copy_full_into_(own[name], whole)
+    return model.eval()
+
+
+def load_adapted_model(
+    recipe: Recipe, weight_source: WeightSource, *, seq_len: int
+) -> torch.nn.Module | None:
+    """Load a model with its adapters apart, as `load_model` loads it with them merged.
+
+    With its adapters disabled it is the model that its run started from.
+
+    Returns:
+        None for a run that trained other weights than low-rank adapters of unquantized ones.
+
+    Raises:
+        ProblemsFound: If the run started from weights that were drawn.
+    """
+    lora = find_lora_converter(recipe)
+    if type(lora) is not LoraConfig:
+        return None
+    checkpoint = CheckpointReader(parse_storage_path(weight_source["checkpoint"]))
+    saved, adapters = split_adapters(load_verified_weights(checkpoint))
+    base = load_starting_weights(checkpoint)
+    if not adapters or any(not torch.equal(base[name], found) for name, found in saved.items()):
+        return None
+    device = select_device(recipe.device)
+    with init_on_meta_device():
+        model: torch.nn.Module = recipe.model.load_builder()(recipe.model, seq_len=seq_len)
+        apply_replacements(recipe, model)
+        lora.load_builder()(lora, model=model, shards=1)
+    model.to(torch.float32 if device.type == "cpu" else torch.bfloat16)
+    allocate_model(model, device)
+    model.init_weights()  # type: ignore[operator]
+    model.load_state_dict({**base, **adapters})
     return model.eval()
 
 

@@ -29,6 +29,7 @@ METRIC_FORMATS: dict[str, tuple[str, str, str]] = {
     "mfu": ("", "{:5.1f}%", "MFU"),
     "memory_gib": ("", "{:6.2f}", "GiB"),
     "validation/loss": ("validation loss", "{:8.5f}", ""),
+    "validation/accuracy": ("accuracy", "{:6.1%}", ""),
     "rollout/reward_mean": ("reward", "{:7.4f}", ""),
     "rollout/age_max": ("age", "{:2.0f}", ""),
     "validation/reward_mean": ("validation reward", "{:7.4f}", ""),
