@@ -1,5 +1,5 @@
 // Numbers as people read them.
-const NONE = "–";
+export const NONE = "–";
 
 const parse = (value: number | string | null | undefined): number | null =>
   typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value ?? null;
@@ -81,6 +81,17 @@ export function formatFigure(value: number): string {
   const text = Number(value.toPrecision(4)).toString();
   const [whole = "", rest] = text.split(".");
   return rest ? `${group(whole)}.${rest}` : group(whole);
+}
+
+/** The numbers of an axis, all with the same number of decimals or all as powers. */
+export function formatTicks(values: number[]): string[] {
+  if (values.some((value) => value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e7))) return values.map(formatExponent);
+  const exact = values.map((value) => Number(value.toPrecision(12)).toString());
+  const decimals = Math.max(0, ...exact.map((text) => text.split(".")[1]?.length ?? 0));
+  return values.map((value) => {
+    const [whole = "", rest] = value.toFixed(value === 0 ? 0 : decimals).split(".");
+    return rest ? `${group(whole)}.${rest}` : group(whole);
+  });
 }
 
 export const METRIC_UNITS: Record<string, string> = {

@@ -27,7 +27,7 @@ export interface Details {
 export function Problems({ problems }: { problems: Details["problems"] }) {
   if (!problems.length) return <Empty title="No warnings and no errors in the logs" />;
   return (
-    <table>
+    <table class="met">
       <thead><tr><th>First at</th><th>Level</th><th>Log</th><th>What</th><th class="number">Times</th></tr></thead>
       <tbody>{problems.map((one, at) => <tr key={at}><td class="nowrap">{one.time}</td><td class={one.level === "warning" ? "tone-warning" : "tone-error"}>{one.level}</td><td class="nowrap">{one.log}</td><td class="wrap">{one.text}</td><td class="number">{one.count}</td></tr>)}</tbody>
     </table>
@@ -38,11 +38,11 @@ export function Checkpoints({ details, id, start }: { details: Details; id: stri
   const best = Math.min(...details.checkpoints.map((one) => one.validation_loss ?? Infinity));
   if (!details.checkpoints.length) return <Empty title="No checkpoints" />;
   return (
-    <table>
+    <table class="checkpoints">
       <thead><tr><th class="number">Step</th><th class="number">Size</th><th class="number">Validation loss</th><th>Saved at</th><th>State</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>{details.checkpoints.map((one) => (
         <tr key={one.step}>
-          <td class="number">{formatWhole(one.step)}</td><td class="number">{formatBytes(one.bytes)}</td>
+          <td class="number"><span class="narrow-only">step </span>{formatWhole(one.step)}</td><td class="number">{formatBytes(one.bytes)}</td>
           <td class="number">{formatLoss(one.validation_loss)}{one.validation_loss === best && <span class="pill tone-ok">best</span>}</td>
           <td class="nowrap" title={one.saved_at}>{formatDate(one.saved_at)}</td>
           <td>{one.damage ? <span class="tone-error">damaged: {one.damage}</span> : one.holds === "everything" ? "whole state" : "weights only"}</td>
@@ -122,7 +122,8 @@ export const toShell = (words: string[]) => words.map((word) => (/^[\w./:=,+@%-]
 
 export function AboutRun({ details }: { details: Details }) {
   const { parent, children } = details.lineage;
-  const facts = [...flatten(details.decided), ...flatten(details.machine), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")];
+  // the machine and what was decided both name the device
+  const facts = new Map([...flatten(details.machine), ...flatten(details.decided), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")]);
   return (
     <div class="columns">
       <div>
@@ -136,7 +137,7 @@ export function AboutRun({ details }: { details: Details }) {
       </div>
       <div>
         <h2>Machine</h2>
-        <dl class="pairs">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
+        <dl class="pairs">{[...facts].map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
         <details><summary>{Object.keys(details.packages).length} packages</summary>
           <dl class="pairs">{Object.entries(details.packages).map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl></details>
       </div>

@@ -1,10 +1,10 @@
 // All runs: filter, sort, tag, choose some to compare.
 import { useEffect, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
-import { Empty, Failure, Heading, Loading, Progress, Spark, State, useAnswer } from "../components/basics";
+import { Empty, Failure, Heading, Loading, Menu, Progress, Spark, State, useAnswer } from "../components/basics";
 import { ReportDialog } from "../components/report";
 import { follow } from "../events";
-import { formatDate, formatDuration, formatLoss, formatSpeed, formatWhole } from "../format";
+import { NONE, formatDate, formatDuration, formatLoss, formatSpeed, formatWhole } from "../format";
 import { go, place, setQuery, toUrl } from "../router";
 import { about } from "../state";
 
@@ -121,13 +121,13 @@ export function RunsPage() {
 /** Which columns are shown; the address holds those that are not. */
 function Columns({ hidden }: { hidden: string[] }) {
   const toggle = (key: string) => setQuery({ hide: (hidden.includes(key) ? hidden.filter((one) => one !== key) : [...hidden, key]).join(",") });
-  return <details class="menu"><summary class="button">Columns</summary>
-    <div class="menu-body">{COLUMNS.filter(([key]) => key !== "name").map(([key, title]) => <label key={key} class="check"><input type="checkbox" checked={!hidden.includes(key)} onChange={() => toggle(key)} /> {title}</label>)}</div></details>;
+  return <Menu title="Columns">{COLUMNS.filter(([key]) => key !== "name").map(([key, title]) => <label key={key} class="check"><input type="checkbox" checked={!hidden.includes(key)} onChange={() => toggle(key)} /> {title}</label>)}</Menu>;
 }
 
 function Row({ run, isChosen, hidden, toggle }: { run: RunEntry; isChosen: boolean; hidden: string[]; toggle: () => void }) {
   const label = run.id;
   const has = (key: string) => !hidden.includes(key);
+  const rest = [["validation", run.validation === null ? NONE : `validation ${formatLoss(run.validation)}`], ["tps", formatSpeed(run.tps)], ["seconds", formatDuration(run.seconds)], ["started", formatDate(run.started)]] as const;
   return (
     <tr aria-selected={isChosen} class={isChosen ? "chosen" : ""}>
       <td class="check-cell"><input type="checkbox" checked={isChosen} aria-label={`choose ${label}`} onChange={toggle} /></td>
@@ -142,6 +142,7 @@ function Row({ run, isChosen, hidden, toggle }: { run: RunEntry; isChosen: boole
       {has("seconds") && <td class="number col-seconds">{formatDuration(run.seconds)}</td>}
       {has("started") && <td class="col-started" title={run.started ?? ""}>{formatDate(run.started)}</td>}
       {has("spark") && <td class="col-spark"><Spark values={run.spark} /></td>}
+      <td class="col-rest">{rest.filter(([key, value]) => has(key) && value !== NONE).map(([, value]) => value).join(" · ")}</td>
     </tr>
   );
 }
