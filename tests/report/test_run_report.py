@@ -95,7 +95,7 @@ def test_the_page_stands_alone_and_shows_what_the_files_say(run: Path) -> None:
         r"class=\"code\">([^<]*)</td>",
         text,
     )
-    assert written is not None and written[1].endswith("(override)")
+    assert written is not None and written[1] == "override"
     assert "lr_scheduler.decay_type" in text.split("default settings</summary>")[1]
 
 
@@ -200,6 +200,17 @@ def test_several_runs_begin_with_what_differs(tmp_path: Path) -> None:
     row = re.search(r"optimizer.lr</td><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td>", text)
     assert row is not None and row.groups() == ("0.001", "0.01")
     assert text.count("<svg") == 2 and text.count("<polyline") == 4
+
+
+def test_both_losses_of_a_run_have_its_color(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, name=name) for name in ("slow", "fast")]
+    for run in runs:
+        rows = [{"step": step, "loss": 4.0, "validation/loss": 5.0} for step in (1, 2)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawing = build_run_report(runs).partition("</svg>")[0]
+    looks = re.findall(r'<polyline class="(s\d)"( stroke-dasharray)?', drawing)
+    dashed = " stroke-dasharray"
+    assert looks == [("s1", ""), ("s1", dashed), ("s2", ""), ("s2", dashed)]
 
 
 def test_names_of_runs_are_text_wherever_they_stand(tmp_path: Path) -> None:

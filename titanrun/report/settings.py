@@ -61,7 +61,8 @@ def build_settings_section(run: ReportRun) -> str:
 
 def format_recorded_source(source: Mapping[str, Any]) -> str:
     """Format the source of a value: `recipe.yaml:14:7`, an override, or who chose it."""
-    if "file" not in source:
+    # the place of an override is a column of the command, which the report shows as a whole
+    if "file" not in source or source.get("source") == "override":
         return str(source.get("source", "default"))
     place = f"{source['file']}:{source.get('line')}:{source.get('column')}"
     return place if source.get("source") == "file" else f"{place} ({source.get('source')})"
