@@ -1,5 +1,6 @@
 """Where things stand in a page, in Chromium: beside their lines, inside their panels, on phones."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def test_names_stand_at_the_ends_of_wide_lines_and_below_narrow_ones(
     page.wait_for_selector(".chart.wide", state="detached")
     plot = get_box(page, ".plot")
     assert get_box(page, ".legend li")["y"] >= plot["y"] + plot["height"]
+
+
+def test_smoothing_leaves_a_schedule_as_it_is(watched: Watched, three_runs: Path) -> None:
+    for run in three_runs.iterdir():
+        rows = [{"step": step, "loss": 9.0 - step, "lr": 1.0 - step / 4} for step in (1, 2, 3)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = watched.open("/compare?runs=low,high&metrics=loss,lr&smooth=0.9")
+    page.wait_for_selector(".chart:has-text('Learning rate') .legend :text-is('2.5e-1')")
+    page.wait_for_selector(".chart:has-text('Loss') .legend .figure:not(:text-is('6.0000'))")
 
 
 def test_menus_are_closed_by_escape_a_click_elsewhere_and_the_end_of_the_focus(

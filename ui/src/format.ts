@@ -102,6 +102,9 @@ const METRIC_TITLES: Record<string, string> = {
   tflops: "Compute", mfu: "Model FLOPs utilization", memory_gib: "Memory", "time/step_seconds": "Time per step",
   "time/data_seconds": "Time for data",
 };
+/** Whether a metric has no noise of single steps: a schedule, or already a mean over a dataset. */
+export const isExact = (name: string) => name === "lr" || name.startsWith("validation/");
+
 export const formatMetricTitle = (name: string) => METRIC_TITLES[name] ?? name;
 
 export function formatDate(iso: string | null | undefined): string {

@@ -13,6 +13,8 @@ export interface Curve {
   x: number[];
   y: (number | null)[];
   nonfinite?: number[];
+  /** Drawn as it is: without noise, an average would only lag behind. */
+  isExact?: boolean;
   band?: { low: number[]; high: number[] };
 }
 
@@ -45,12 +47,13 @@ function align(Plot: typeof uPlot, curves: Curve[], weight: number) {
   const series: { curve: Curve; kind: "line" | "raw" | "low" | "high" }[] = [];
   for (const curve of curves) {
     const columns: (number | null)[][] = [];
-    if (weight > 0) {
+    const isSmooth = weight > 0 && !curve.isExact;
+    if (isSmooth) {
       series.push({ curve, kind: "raw" });
       columns.push(curve.y);
     }
     series.push({ curve, kind: "line" });
-    columns.push(weight > 0 ? smooth(curve.y, weight) : curve.y);
+    columns.push(isSmooth ? smooth(curve.y, weight) : curve.y);
     if (curve.band) {
       series.push({ curve, kind: "low" }, { curve, kind: "high" });
       columns.push(curve.band.low, curve.band.high);

@@ -133,7 +133,7 @@ function Conversation({ id }: { id: string }) {
   if (error && events === null) return <><Failure text={error} /><div class="actions left"><button onClick={() => setQuery({ id: undefined })}>Choose models</button></div></>;
   const canPick = names.length === 2 && !!last?.hasEnded && !last.error && !talk.picked && tied !== last.id;
   return <>
-    <CommandLine shell={shell} label="Command" />
+    <CommandLine shell={shell.replace(/ --requests$/, "")} label="The same in a terminal" />
     {talk.closed !== null && <><Failure text="The conversation has ended." /><pre class="output" tabIndex={0} aria-label="output">{talk.closed}</pre></>}
     {error && <Failure text={error} />}
     <p role="status" class={names.length ? "hidden" : "muted"}>{names.length ? (isBusy ? "The reply is being written" : "Ready") : talk.closed === null ? "Loading the model …" : ""}</p>

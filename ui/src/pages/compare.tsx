@@ -5,7 +5,7 @@ import { Chart, type Curve } from "../charts/plot";
 import { clipRange, spread } from "../charts/smooth";
 import { CopyButton, Empty, Failure, Heading, Loading, Menu, State, useAnswer } from "../components/basics";
 import { assignLooks } from "../colors";
-import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatValue } from "../format";
+import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatValue, isExact } from "../format";
 import { place, setQuery, toUrl } from "../router";
 import type { RunEntry } from "./runs";
 
@@ -46,7 +46,7 @@ export function ComparePage() {
   const looks = assignLooks(ids);
   if (!ids.length) return <div class="page"><div class="page-head"><Heading>Compare</Heading></div><Chooser ids={[]} /></div>;
   const groups = seeds ? compared?.groups ?? [] : [];
-  const plotCommand = ["titanrun plot", ...ids.map((id) => `runs/${id}`), `--metric ${shown[0] ?? "loss"}`, x !== "step" ? `--x ${x}` : "", Number(smooth) ? `--smooth ${smooth}` : ""].filter(Boolean).join(" ");
+  const plotCommand = ["titanrun plot", ...ids.map((id) => `runs/${id}`), `--metric ${shown[0] ?? "loss"}`, x !== "step" ? `--x ${x}` : "", Number(smooth) && !isExact(shown[0] ?? "loss") ? `--smooth ${smooth}` : ""].filter(Boolean).join(" ");
   return (
     <div class="page">
       <div class="page-head"><Heading>Compare</Heading><span class="muted">{ids.length} {ids.length === 1 ? "run" : "runs"}</span></div>
@@ -91,13 +91,13 @@ export function ComparePage() {
 
 function buildCurves(name: string, ids: string[], series: Map<string, Series>, looks: ReturnType<typeof assignLooks>, groups: string[][]): Curve[] {
   const merged = new Set(groups.flat());
-  const single = ids.filter((id) => !merged.has(id) && series.get(id)?.[name]).map((id): Curve => ({ id, name: id, ...looks.get(id)!, ...series.get(id)![name]! }));
+  const single = ids.filter((id) => !merged.has(id) && series.get(id)?.[name]).map((id): Curve => ({ id, name: id, isExact: isExact(name), ...looks.get(id)!, ...series.get(id)![name]! }));
   const together = groups.flatMap((group): Curve[] => {
     const found = group.flatMap((id) => series.get(id)?.[name] ?? []);
     const first = group[0]!;
     if (!found.length) return [];
     const { x, mean, low, high } = spread(found);
-    return [{ id: first, name: `${first}, mean of ${group.length} seeds`, ...looks.get(first)!, x, y: mean, band: { low, high } }];
+    return [{ id: first, name: `${first}, mean of ${group.length} seeds`, isExact: isExact(name), ...looks.get(first)!, x, y: mean, band: { low, high } }];
   });
   return [...together, ...single];
 }

@@ -7,7 +7,7 @@ import { CommandLine } from "../components/command";
 import { type Command, LaunchDialog } from "../components/launch";
 import { ReportDialog } from "../components/report";
 import { follow } from "../events";
-import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatWhole } from "../format";
+import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatWhole, isExact } from "../format";
 import { place, setQuery, toUrl } from "../router";
 import { about } from "../state";
 import { AboutRun, Checkpoints, type Details, Problems, Samples, Settings, toShell } from "./run_parts";
@@ -166,10 +166,10 @@ function Curves({ id, metrics, saves, resumes }: { id: string; metrics: string[]
 }
 
 function buildCurves(name: string, series: Series): Curve[] {
-  const own = { id: name, name: name === "loss" ? "training" : "run", color: "series-1", ...series[name]! };
+  const own = { id: name, name: name === "loss" ? "training" : "run", color: "series-1", isExact: isExact(name), ...series[name]! };
   const validation = series["validation/loss"];
   if (name !== "loss" || !validation) return [own];
-  return [own, { id: "validation", name: "validation", color: "series-2", dash: [], ...validation }];
+  return [own, { id: "validation", name: "validation", color: "series-2", dash: [], isExact: true, ...validation }];
 }
 
 /** Add rows of the event stream: the last row of a step counts, and steps never go back. */
