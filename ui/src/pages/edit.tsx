@@ -1,7 +1,7 @@
 // Recipes: the text is the only source, and every control is an edit of it.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, post, send, toMessage } from "../api";
-import { Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
+import { Breakable, Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
 import { type Command, LaunchDialog } from "../components/launch";
 import { type FileEntry, FileOptions, KINDS, isOverride, splitOverrides } from "../components/recipes";
 import type { RecipeEditor } from "../editor";
@@ -288,7 +288,7 @@ function Files({ files, current }: { files: FileEntry[]; current: string }) {
 
 function FileName({ path }: { path: string }) {
   const at = path.lastIndexOf("/") + 1;
-  return <><span class="file-name">{path.slice(at)}</span>{at > 0 && <span class="folder">{path.slice(0, at - 1)}</span>}</>;
+  return <><span class="file-name"><Breakable text={path.slice(at)} /></span>{at > 0 && <span class="folder">{path.slice(0, at - 1)}</span>}</>;
 }
 
 function OpenFiles({ current, redraw }: { current: string; redraw: () => void }) {

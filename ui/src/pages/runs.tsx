@@ -30,7 +30,7 @@ interface Listed {
   tags: string[];
 }
 
-const PAGE = 50;
+const PAGE = 200;
 const STATES = ["starting", "running", "finished", "preempted", "failed", "crashed", "stale"];
 const COLUMNS: [string, string, boolean][] = [
   ["state", "State", false], ["name", "Run", false], ["step", "Step", true], ["loss", "Loss", true], ["validation", "Best validation", true],
@@ -70,6 +70,7 @@ export function RunsPage() {
 
   if (listed && listed.total === 0) return <FirstRun />;
   const toggle = (id: string) => setChosen(chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id]);
+  const turn = (to: number) => { setQuery({ start: String(to) }); scrollTo(0, 0); };
   const sortBy = (key: string) => setQuery({ sort: key, order: sort === key && order === "descending" ? "ascending" : "descending", start: undefined });
   return (
     <div class="page">
@@ -109,9 +110,9 @@ export function RunsPage() {
       )}
       {listed && listed.matching > PAGE && (
         <nav class="paging" aria-label="Pages of the list">
-          <button disabled={start === 0} onClick={() => setQuery({ start: String(Math.max(0, start - PAGE)) })}>Previous</button>
+          <button disabled={start === 0} onClick={() => turn(Math.max(0, start - PAGE))}>Previous</button>
           <span class="muted">{start + 1} to {Math.min(start + PAGE, listed.matching)} of {formatWhole(listed.matching)}</span>
-          <button disabled={start + PAGE >= listed.matching} onClick={() => setQuery({ start: String(start + PAGE) })}>Next</button>
+          <button disabled={start + PAGE >= listed.matching} onClick={() => turn(start + PAGE)}>Next</button>
         </nav>
       )}
     </div>
