@@ -231,6 +231,18 @@ def test_a_fork_and_its_parent_name_each_other(tmp_path: Path) -> None:
     assert "It began from step 20 of …/step-20." in build_run_report([fork])
 
 
+def test_a_stage_names_the_stages_of_its_recipe_in_order(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    run = write_run(whole / "dpo")
+    assert "It is stage" not in build_run_report([run])
+    (whole / "stages.yaml").write_text("stages: [{id: sft}, {id: dpo}, {id: rl}]\n")
+    assert "It is stage 2 of 3: sft, dpo, rl." in build_run_report([run])
+    # another run in that folder is no stage, and a broken file tells nothing
+    assert "It is stage" not in build_run_report([write_run(whole / "other")])
+    (whole / "stages.yaml").write_text("stages: 7\n")
+    assert "It is stage" not in build_run_report([run])
+
+
 def test_a_page_of_100_000_steps_stays_small(tmp_path: Path) -> None:
     run = write_run(tmp_path / "long")
     names = [*(f"rl/metric_{number}" for number in range(5)), "grad_norm", "lr", "tps", "loss"]

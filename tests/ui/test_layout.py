@@ -120,3 +120,15 @@ def test_a_shipped_recipe_has_no_problems_in_an_empty_workspace(
     page = watched.open("/edit")
     page.wait_for_selector(".side :text('No problems')")
     assert "shipped:parts/" in page.inner_text(".cm-content")
+
+
+def test_a_stage_leads_to_the_other_stages_of_its_recipe(watched: Watched, workspace: Path) -> None:
+    whole = workspace / "runs" / "whole"
+    for name in ("sft", "dpo"):
+        write_run(whole / name, losses=[3.0])
+    (whole / "stages.yaml").write_text("stages: [{id: sft}, {id: dpo}, {id: rl}]\n")
+    page = watched.open("/run?id=whole/sft&tab=about")
+    page.wait_for_selector("p:has-text('Stages: sft → dpo → rl (not begun)')")
+    watched.check_axe()
+    page.click("p:has-text('Stages') a")
+    wait_until(page, "TITLE === 'whole/dpo'")

@@ -1,4 +1,5 @@
 // Parts of a run: problems, checkpoints, settings, samples, and where it ran.
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import { get, toMessage } from "../api";
 import { CommandLine } from "../components/command";
@@ -16,7 +17,7 @@ export interface Details {
   machine: Record<string, unknown>;
   packages: Record<string, string>;
   git: Record<string, unknown>;
-  lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[] };
+  lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[]; stages: { id: string | null; name: string }[] };
   problems: { time: string; level: string; log: string; text: string; count: number }[];
   checkpoints: { step: number; bytes?: number; saved_at?: string; holds?: string; validation_loss?: number | null; damage?: string }[];
   resumes: number[];
@@ -121,7 +122,7 @@ function flatten(data: Record<string, unknown>, before = ""): [string, string][]
 export const toShell = (words: string[]) => words.map((word) => (/^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
 
 export function AboutRun({ details }: { details: Details }) {
-  const { parent, children } = details.lineage;
+  const { parent, children, stages } = details.lineage;
   // the machine and what was decided both name the device
   const facts = new Map([...flatten(details.machine), ...flatten(details.decided), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")]);
   return (
@@ -131,7 +132,8 @@ export function AboutRun({ details }: { details: Details }) {
         {details.starts.map((one) => <div key={one.time} class="start" title={one.time}><CommandLine shell={toShell(one.argv)} label={formatDate(one.time)} />
           {one.changes.length > 0 && <p class="muted">changed: {one.changes.join("; ")}</p>}</div>)}
         <h2>Lineage</h2>
-        {!parent && !children.length && <p class="muted">It began from no other run, and no run began from it.</p>}
+        {stages.length > 0 && <p>Stages: {stages.map((one, at) => <Fragment key={one.name}>{at > 0 && <span class="muted"> → </span>}{one.id === details.entry.id ? <strong>{one.name}</strong> : one.id ? <a href={toUrl("/run", { id: one.id })}>{one.name}</a> : <span class="muted">{one.name} (not begun)</span>}</Fragment>)}</p>}
+        {!parent && !children.length && !stages.length && <p class="muted">It began from no other run, and no run began from it.</p>}
         {parent && <p>Began from step {parent.step} of {parent.id ? <a href={toUrl("/run", { id: parent.id })}>{parent.id}</a> : parent.name}</p>}
         {children.length > 0 && <p>Began from it: {children.map((id) => <a key={id} href={toUrl("/run", { id })}>{id} </a>)}</p>}
       </div>
