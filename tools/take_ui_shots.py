@@ -26,7 +26,7 @@ PAGES = {
     "values": "/edit?file=recipes/llama3_debug.yaml&panel=values",
     "runs": "/runs",
     "run": "/run?id=lr-0.002-seed-0&smooth=0.5",
-    "compare": "/compare?runs=lr-0.0008-seed-0,lr-0.002-seed-0,lr-0.01-seed-0",
+    "compare": "/compare?runs=lr-0.0008-seed-0,lr-0.002-seed-0,lr-0.01-seed-0&smooth=0.6",
     "data": "/data?file=recipes/llama3_sft_debug.yaml",
     "statistics": "/data?file=recipes/llama3_debug.yaml&tab=statistics",
     "plan": "/plan?file=shipped:llama3_8b.yaml&ranks=1,8&devices=h100,h200&cell=8-h100",

@@ -48,7 +48,10 @@ class Client:
         self.notify("initialized", {})
 
     def send(self, message: dict[str, Any]) -> None:
-        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def write(self, body: bytes) -> None:
+        """Send what need not be a message."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         self.process.stdin.flush()

@@ -395,6 +395,54 @@ def test_the_session_begins_with_initialize_and_ends_with_shutdown(tmp_path: Pat
     assert client.leave() == 0
 
 
+UNREADABLE: list[tuple[dict[str, Any], int]] = [
+    ({"method": "textDocument/hover", "params": {"textDocument": 1}}, -32602),
+    ({"method": "textDocument/hover", "params": None}, -32602),
+    ({"method": "textDocument/hover"}, -32602),
+    ({"method": "textDocument/codeAction", "params": {"position": {"line": "two"}}}, -32602),
+    ({"method": "textDocument/completion", "params": [1, 2]}, -32602),
+    ({"method": "titanrun/unknown", "params": {}}, -32601),
+    ({"method": "titanrun/unknown"}, -32601),
+    ({"method": "shutdown", "jsonrpc": "1.0"}, -32600),
+]
+
+
+@pytest.mark.parametrize(("message", "code"), UNREADABLE)
+def test_a_request_that_cannot_be_read_is_answered_with_an_error(
+    client: Client, tmp_path: Path, message: dict[str, Any], code: int
+) -> None:
+    client.number += 1
+    client.send({"id": client.number, **message})
+    answer = client.receive()
+    assert (answer["id"], answer["error"]["code"]) == (client.number, code)
+    file = tmp_path / "mine.yaml"
+    client.open(file, MINIMAL)
+    assert "training.steps" in json.dumps(client.ask("hover", file, (3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", -32700),
+        (b'"\xff"', -32700),
+        (b"[" * 100_000, -32700),
+        (b"[]", -32600),
+        (b"7", -32600),
+        (b'{"jsonrpc": "2.0", "method": 1, "id": true}', -32600),
+        (b'{"id": {"a": 1}, "method": "shutdown"}', -32600),
+    ],
+)
+def test_a_message_without_a_usable_id_is_answered_with_a_null_id(
+    client: Client, tmp_path: Path, body: bytes, code: int
+) -> None:
+    client.write(body)
+    answer = client.receive()
+    assert (answer["id"], answer["error"]["code"]) == (None, code)
+    file = tmp_path / "mine.yaml"
+    client.open(file, MINIMAL)
+    assert "training.steps" in json.dumps(client.ask("hover", file, (3, 4)))
+
+
 @pytest.mark.parametrize("begin", [False, True])
 def test_exit_without_shutdown_is_a_failure(begin: bool) -> None:
     assert Client(initialize=begin).leave() == 1

@@ -6,8 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from titanrun.cli.plots.axes import Axis
 from titanrun.report import chart
-from titanrun.report.chart import ChartCurve, build_chart, draw_svg
+from titanrun.report.chart import ChartCurve, build_chart, compute_ticks, draw_svg
+from titanrun.report.figures import format_ticks
 from titanrun.runs.metric_series import MetricSeries
 
 LEFT, RIGHT = chart.LEFT, chart.WIDTH - chart.RIGHT
@@ -97,3 +99,19 @@ def test_the_table_is_thinned_out_and_ends_with_the_last_step() -> None:
     rows = re.findall(r"<tr><td>([^<]*)</td><td>([^<]*)</td></tr>", html)
     assert rows[0] == ("0", "0.0000") and rows[-1] == ("999", "999.0000")
     assert len(rows) <= chart.MAX_TABLE_ROWS + 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0.58, 1.14, ["0.6", "0.7", "0.8", "0.9", "1.0", "1.1"]),
+        (0.0, 0.0021, ["0", "5.0e-4", "1.0e-3", "1.5e-3", "2.0e-3"]),
+        (1, 80, ["20", "40", "60", "80"]),
+        (1, 100_000, ["20,000", "40,000", "60,000", "80,000", "100,000"]),
+        (3.6, 8.3, ["4", "5", "6", "7", "8"]),
+    ],
+)
+def test_an_axis_has_four_to_six_round_numbers_that_are_written_alike(
+    low: float, high: float, labels: list[str]
+) -> None:
+    assert format_ticks(compute_ticks(Axis(low, high))) == labels

@@ -95,7 +95,7 @@ def test_the_page_stands_alone_and_shows_what_the_files_say(run: Path) -> None:
         r"class=\"code\">([^<]*)</td>",
         text,
     )
-    assert written is not None and written[1].endswith("(override)")
+    assert written is not None and written[1] == "override"
     assert "lr_scheduler.decay_type" in text.split("default settings</summary>")[1]
 
 
@@ -202,6 +202,17 @@ def test_several_runs_begin_with_what_differs(tmp_path: Path) -> None:
     assert text.count("<svg") == 2 and text.count("<polyline") == 4
 
 
+def test_both_losses_of_a_run_have_its_color(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, name=name) for name in ("slow", "fast")]
+    for run in runs:
+        rows = [{"step": step, "loss": 4.0, "validation/loss": 5.0} for step in (1, 2)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drawing = build_run_report(runs).partition("</svg>")[0]
+    looks = re.findall(r'<polyline class="(s\d)"( stroke-dasharray)?', drawing)
+    dashed = " stroke-dasharray"
+    assert looks == [("s1", ""), ("s1", dashed), ("s2", ""), ("s2", dashed)]
+
+
 def test_names_of_runs_are_text_wherever_they_stand(tmp_path: Path) -> None:
     hostile = '"><img src=x onerror=alert(1)><a href="'
     runs = [write_run(tmp_path / name, name=f"{hostile}{name}") for name in ("one", "two")]
@@ -218,6 +229,18 @@ def test_a_fork_and_its_parent_name_each_other(tmp_path: Path) -> None:
     fork = write_run(tmp_path / "fork", parent={"checkpoint": str(checkpoint), "step": 20})
     assert "fork began from step 20 of this run." in build_run_report([parent])
     assert "It began from step 20 of …/step-20." in build_run_report([fork])
+
+
+def test_a_stage_names_the_stages_of_its_recipe_in_order(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    run = write_run(whole / "dpo")
+    assert "It is stage" not in build_run_report([run])
+    (whole / "stages.yaml").write_text("stages: [{id: sft}, {id: dpo}, {id: rl}]\n")
+    assert "It is stage 2 of 3: sft, dpo, rl." in build_run_report([run])
+    # another run in that folder is no stage, and a broken file tells nothing
+    assert "It is stage" not in build_run_report([write_run(whole / "other")])
+    (whole / "stages.yaml").write_text("stages: 7\n")
+    assert "It is stage" not in build_run_report([run])
 
 
 def test_a_page_of_100_000_steps_stays_small(tmp_path: Path) -> None:

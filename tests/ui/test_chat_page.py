@@ -36,6 +36,8 @@ def test_two_checkpoints_reply_are_stopped_and_compared(watched: Watched) -> Non
     check_everywhere(watched, {"start": "/chat?left=chat@1&right=chat@2"})
     page.click("button:has-text('Load and talk')")
     page.wait_for_selector("fieldset >> nth=1", timeout=TIMEOUT)
+    # a person talks without the protocol of the page
+    assert page.text_content(".command code") == shell.removesuffix(" --requests")
     talk = page.url.removeprefix(watched.ui.origin)
     # the left one goes on for long, and is stopped in the middle
     page.fill("fieldset >> nth=0 >> label:has-text('Most tokens') input", "1500")

@@ -3,6 +3,7 @@
 import codecs
 import hashlib
 import os
+import shutil
 import stat
 from pathlib import Path
 from urllib.parse import quote
@@ -155,3 +156,19 @@ def test_only_what_belongs_to_titanrun_is_listed(ui: UiProcess) -> None:
     assert listed["shipped:llama3_debug.yaml"] == "shipped"
     shipped = ui.ask("GET", "/api/file?path=shipped:llama3_debug.yaml").data
     assert shipped["writable"] is False and "version: 1" in shipped["text"]
+
+
+def test_shipped_recipes_and_their_copies_have_no_problems(ui: UiProcess, workspace: Path) -> None:
+    shutil.rmtree(workspace / "recipes")
+    shipped = [
+        entry["path"]
+        for entry in ui.ask("GET", "/api/files").data["files"]
+        if entry["kind"] == "shipped"
+    ]
+    for path in shipped[::8]:
+        text = ui.ask("GET", f"/api/file?path={path}").data["text"]
+        assert "$schema=" not in text and "#:schema" not in text
+        for name in (path, f"my{path.rpartition('.')[1]}{path.rpartition('.')[2]}"):
+            body = {"path": name, "text": text, "version": 1, "want": []}
+            found = ui.ask("POST", "/api/examine", body).data["problems"]
+            assert [one for one in found if one["severity"] == "error"] == [], name

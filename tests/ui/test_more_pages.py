@@ -215,10 +215,11 @@ def test_a_thousand_runs_are_paged_filtered_sorted_and_tagged_by_keyboard(
     assert page.evaluate(f"{names}[0]") == "run-0001"
     page.focus("nav[aria-label='Pages of the list'] button:has-text('Next')")
     page.keyboard.press("Enter")
-    wait_until(page, f"{names}[0] === 'run-0051'")
-    assert page.evaluate(f"{names}.length") == 50
+    wait_until(page, f"{names}[0] === 'run-0201'")
+    assert page.evaluate(f"{names}.length") == 200
+    assert page.evaluate("scrollY") == 0
     page.keyboard.press("Enter")
-    wait_until(page, f"{names}[0] === 'run-0101'")
+    wait_until(page, f"{names}[0] === 'run-0401'")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("/")
     page.keyboard.type("run-09 loss<1.93")

@@ -6,6 +6,8 @@ from tests.ui.conftest import ROOT, UiProcess
 
 AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 WIDTHS = (1280, 390)
+# only their layout differs
+OTHER_WIDTHS = (320, 768, 1920)
 SMALL = (
     "model.n_layers=1",
     "model.dim=64",
@@ -87,14 +89,14 @@ def get_text(page: Any) -> str:
 def check_everywhere(watched: Watched, paths: dict[str, str]) -> None:
     page = watched.open()
     page.emulate_media(reduced_motion="reduce")
-    for width in (*WIDTHS, 320):
+    for width in (*WIDTHS, *OTHER_WIDTHS):
         page.set_viewport_size({"width": width, "height": 844})
         for path in paths.values():
             watched.open(path)
             page.wait_for_timeout(500)
             wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, (path, width, wide)
-            if width == 320:
+            if width in OTHER_WIDTHS:
                 continue
             for theme in ("light", "dark"):
                 page.evaluate("(t) => { document.documentElement.dataset.theme = t }", theme)

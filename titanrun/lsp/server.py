@@ -59,6 +59,13 @@ class RecipeServer(LanguageServer):
         self.is_shut_down = False
         self.pending_tasks: set[asyncio.Task[None]] = set()
 
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """Answer text that is not JSON; show other errors in the editor, as pygls does."""
+        protocol = self.protocol
+        assert isinstance(protocol, LifecycleProtocol)
+        if not protocol.refuse_unparsed(error):
+            super().report_server_error(error, source)
+
     @property
     def encoding(self) -> str:
         """Unit of columns that client and server agreed on."""

@@ -10,6 +10,7 @@ from titanrun.report.figures import (
     format_figure,
     format_metric,
     format_metric_title,
+    format_ticks,
 )
 from titanrun.runs.metric_series import MetricSeries, downsample_series, smooth_values
 
@@ -18,7 +19,9 @@ WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 14, 26
 MAX_POINTS = 400
 MAX_TABLE_ROWS = 40
-Y_TICKS, X_TICKS = 5, 5
+# numbers on an axis, and the steps between them in powers of ten
+MIN_TICKS, MAX_TICKS = 4, 6
+STEPS = (1, 2, 2.5, 5)
 MARGIN = 0.06
 NUM_COLORS = 8
 # from so many points on, a smoothed curve is drawn over the pale original
@@ -37,12 +40,14 @@ class ChartCurve:
         metric: Name of the metric, which decides how its values are written.
         series: All points, of which some may not be finite.
         number: Number of the run or curve, which decides its color and, from the ninth on, dashes.
+        is_dashed: Whether it is drawn with dashes, beside another curve of the same color.
     """
 
     name: str
     metric: str
     series: MetricSeries
     number: int = 0
+    is_dashed: bool = False
 
     @property
     def finite(self) -> MetricSeries:
@@ -53,9 +58,14 @@ class ChartCurve:
         return MetricSeries([x for x, _ in pairs], [y for _, y in pairs])
 
     @property
+    def has_dashes(self) -> bool:
+        """Whether dashes set it apart from a curve of the same color."""
+        return self.is_dashed or self.number >= NUM_COLORS
+
+    @property
     def look(self) -> str:
         """Attributes that give a stroke its color and dashes."""
-        dashes = ' stroke-dasharray="6 3"' if self.number >= NUM_COLORS else ""
+        dashes = ' stroke-dasharray="6 3"' if self.has_dashes else ""
         return f'class="s{self.number % NUM_COLORS + 1}"{dashes}'
 
 
@@ -118,23 +128,33 @@ def build_height_axis(values: Sequence[float]) -> Axis:
 def draw_grid(across: Axis, up: Axis, x_label: str) -> list[str]:
     """Draw horizontal lines and the numbers of both axes."""
     parts = []
-    for tick in up.compute_ticks(Y_TICKS):
+    ticks = compute_ticks(up)
+    for tick, label in zip(ticks, format_ticks(ticks), strict=True):
         y = get_y(up, tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{format_figure(tick)}</text>'
-        )
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     parts.append(
         f'<text x="{LEFT - 6}" y="{HEIGHT - 6}" text-anchor="end">{escape(x_label)}</text>'
     )
+    ticks = compute_ticks(across)
     parts.extend(
-        f'<text x="{get_x(across, tick)}" y="{HEIGHT - 6}" text-anchor="middle">'
-        f"{format_figure(tick)}</text>"
-        for tick in across.compute_ticks(X_TICKS)
+        f'<text x="{get_x(across, tick)}" y="{HEIGHT - 6}" text-anchor="middle">{label}</text>'
+        for tick, label in zip(ticks, format_ticks(ticks), strict=True)
         # the label of the axis stands at its left end
         if get_x(across, tick) > LEFT + 12
     )
     return parts
+
+
+def compute_ticks(axis: Axis) -> list[float]:
+    """Return four to six round values within the range, or as near to that as round steps give."""
+    rough = math.floor(math.log10((axis.high - axis.low) / MAX_TICKS))
+    found = []
+    for step in (factor * 10.0**power for power in (rough, rough + 1) for factor in STEPS):
+        first = math.ceil(axis.low / step - 1e-9)
+        last = math.floor(axis.high / step + 1e-9)
+        found.append([number * step for number in range(first, last + 1)])
+    return min(found, key=lambda ticks: max(MIN_TICKS - len(ticks), len(ticks) - MAX_TICKS, 0))
 
 
 def draw_chart_curve(curve: ChartCurve, series: MetricSeries, across: Axis, up: Axis) -> list[str]:
@@ -192,7 +212,7 @@ def build_legend(curves: Sequence[ChartCurve], unit: str) -> str:
     """List the curves with their last values."""
     items = []
     for curve in curves:
-        dashed = " dashed" if curve.number >= NUM_COLORS else ""
+        dashed = " dashed" if curve.has_dashes else ""
         items.append(
             f'<li><span class="swatch b{curve.number % NUM_COLORS + 1}{dashed}"></span>'
             f'<span class="name">{escape(curve.name)}</span> '

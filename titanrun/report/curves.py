@@ -70,8 +70,10 @@ def build_metric_chart(
                 continue
             title = format_metric_title(name)
             label = title if len(runs) == 1 else label_curve(run, name, names)
-            number = len(curves) if len(runs) == 1 else at + len(runs) * names.index(name)
-            curves.append(ChartCurve(label, name, run.series[name], number))
+            # a run keeps its color; its second curve has dashes
+            number = len(curves) if len(runs) == 1 else at
+            is_dashed = len(runs) > 1 and name != names[0]
+            curves.append(ChartCurve(label, name, run.series[name], number, is_dashed=is_dashed))
     first = names[0]
     return build_chart(
         format_metric_title(first), curves, unit=METRIC_UNITS.get(first, ""), marks=marks

@@ -4,6 +4,7 @@ tests/ui/figures.json holds cases for this module and for ui/src/format.ts.
 """
 
 import math
+from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
 NONE = "–"  # noqa: RUF001
@@ -137,6 +138,15 @@ def format_figure(value: float) -> str:
     if size and (size < 1e-3 or size >= 1e7):
         return format_exponent(value)
     return strip_zeros(round_to_digits(value, 4))
+
+
+def format_ticks(values: Sequence[float]) -> list[str]:
+    """Format the numbers of an axis, with the same number of decimals or all as powers of ten."""
+    if any(value and not 1e-3 <= abs(value) < 1e7 for value in values):
+        return [format_exponent(value) for value in values]
+    exact = [Decimal(f"{value:.12g}").normalize() for value in values]
+    decimals = max((-int(value.as_tuple().exponent) for value in exact), default=0)
+    return [f"{value:,.{max(decimals, 0) if value else 0}f}" for value in exact]
 
 
 def strip_zeros(value: Decimal) -> str:

@@ -14,6 +14,7 @@ from titanrun.recipe.resolving.provenance import UNWRITTEN_SOURCES, list_data_le
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
 from titanrun.recipe.rundir.run_files import RESOLVED, RUN_JSON, SOURCES, read_json_or_empty
+from titanrun.recipe.rundir.stage_runs import list_stage_ids
 from titanrun.report.html_page import (
     format_html_details,
     format_html_paragraph,
@@ -61,7 +62,8 @@ def build_settings_section(run: ReportRun) -> str:
 
 def format_recorded_source(source: Mapping[str, Any]) -> str:
     """Format the source of a value: `recipe.yaml:14:7`, an override, or who chose it."""
-    if "file" not in source:
+    # the place of an override is a column of the command, which the report shows as a whole
+    if "file" not in source or source.get("source") == "override":
         return str(source.get("source", "default"))
     place = f"{source['file']}:{source.get('line')}:{source.get('column')}"
     return place if source.get("source") == "file" else f"{place} ({source.get('source')})"
@@ -103,13 +105,18 @@ def iter_facts(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str,
 
 
 def build_lineage_section(run: ReportRun) -> str:
-    """Build the section about the run's parent, its forks, and all of its starts."""
+    """Build the section about the run's parent, its forks, its stages, and all of its starts."""
     lines = []
     parent = run.record.get("parent")
     if isinstance(parent, Mapping):
         checkpoint = run.redact(str(parent.get("checkpoint")))
         lines.append(f"It began from step {parent.get('step')} of {checkpoint}.")
     lines.extend(f"{name} began from step {step} of this run." for name, step in find_forks(run))
+    stages = list_stage_ids(run.folder)
+    if stages:
+        own = run.folder.absolute().name
+        order = ", ".join(stages)
+        lines.append(f"It is stage {stages.index(own) + 1} of {len(stages)}: {order}.")
     said = "".join(f"<li>{escape(line)}</li>" for line in lines)
     rows = [
         (

@@ -11,6 +11,7 @@ from typing import Any
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, get_starts, read_json_or_empty
+from titanrun.recipe.rundir.stage_runs import list_stage_ids
 from titanrun.runs.metric_series import downsample_series, load_metric_series
 from titanrun.runs.run_filters import SORT_KEYS, parse_run_filter, sort_runs
 from titanrun.runs.run_index import Stamp, load_stamped_summaries
@@ -180,14 +181,24 @@ class RunCatalog:
         return entry, get_run_state(entry, here or get_host_info())
 
     def find_relatives(self, run: Path) -> dict[str, Any]:
-        """Return the run that a run began from, and those that began from it."""
+        """Return the run that a run began from, those that began from it, and its stages."""
         own = self.load_parent(run)
         children = []
         for path in self.iter_folders():
             parent = self.load_parent(path)
             if parent is not None and Path(parent).is_relative_to(run) and path != run:
                 children.append(str(path.relative_to(self.folder)))
-        return {"parent": self.describe_parent(own, run), "children": children}
+        stages = [
+            {
+                "name": name,
+                "id": str(run.with_name(name).relative_to(self.folder))
+                if (run.with_name(name) / RUN_JSON).is_file()
+                else None,
+            }
+            for name in list_stage_ids(run)
+        ]
+        began = self.describe_parent(own, run)
+        return {"parent": began, "children": children, "stages": stages}
 
     def iter_folders(self) -> list[Path]:
         """Return the folders of all runs."""

@@ -5,16 +5,20 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from titanrun.cli.new_file import get_schema_path
 from titanrun.config.checksum import get_checksum_state
 from titanrun.config.limits import MAX_BYTES
 from titanrun.config.read_source import FORMATS
 from titanrun.recipe.recipe import FILE_ONLY_KEYS, Recipe
 from titanrun.recipe.reference.shipped_recipes import (
+    SCHEMA_LINE,
     SHIPPED,
+    ShippedRecipe,
+    format_portable_recipe,
     get_shipped_folder,
     list_shipped_recipes,
 )
@@ -27,6 +31,8 @@ FileKind = Literal["recipe", "part", "sweep", "shipped"]
 TOP_KEY = re.compile(r"^\[{0,2}([A-Za-z_]\w*)\+?(?:[ \t]*[:=\]]|\.)", re.MULTILINE)
 PURPOSE = re.compile(r"^#[ ]*purpose:[ ]*(.+)$", re.MULTILINE)
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "site-packages"})
+# the folder that the page proposes for copies of shipped recipes
+COPIES = "recipes"
 MAX_DEPTH = 5
 MAX_FILES = 2000
 MAX_FOLDERS = 5000
@@ -128,15 +134,29 @@ class Workspace:
         """
         self.check_suffix(name)
         if name.startswith(f"{SHIPPED}:"):
-            folder = get_shipped_folder().resolve()
-            data, about = read_below(folder, name.partition(":")[2], MAX_BYTES)
-            return decode_text(data, about.st_mode, "a shipped recipe: start from a copy of it")
+            return self.read_shipped(name.partition(":")[2])
         if name in self.followed:
             path = Path(name)
             data, about = read_below(path.parent.resolve(), path.name, MAX_BYTES)
             return decode_text(data, about.st_mode, "outside of the workspace")
         data, about = read_below(self.root, name, MAX_BYTES)
         return decode_text(data, about.st_mode, self.find_obstacle(name))
+
+    def read_shipped(self, name: str) -> RecipeText:
+        """Return a shipped recipe as a copy in the workspace would be: it extends shipped parts.
+
+        Raises:
+            Refusal: There is none.
+        """
+        folder = get_shipped_folder().resolve()
+        data, about = read_below(folder, name, MAX_BYTES)
+        found = decode_text(data, about.st_mode, "a shipped recipe: start from a copy of it")
+        copy = self.root / COPIES / Path(name).name
+        schema = get_schema_path(copy)
+        text = format_portable_recipe(ShippedRecipe(name, folder / name, {}), schema=schema)
+        if not (copy.parent / schema).is_file():
+            text = SCHEMA_LINE.sub("", text, count=1).removeprefix("\n")
+        return replace(found, text=text)
 
     def find_obstacle(self, name: str) -> str | None:
         """Return why a file in the workspace is not written, or None."""

@@ -1,5 +1,5 @@
 // Numbers as people read them.
-const NONE = "–";
+export const NONE = "–";
 
 const parse = (value: number | string | null | undefined): number | null =>
   typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value ?? null;
@@ -83,6 +83,17 @@ export function formatFigure(value: number): string {
   return rest ? `${group(whole)}.${rest}` : group(whole);
 }
 
+/** The numbers of an axis, all with the same number of decimals or all as powers. */
+export function formatTicks(values: number[]): string[] {
+  if (values.some((value) => value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e7))) return values.map(formatExponent);
+  const exact = values.map((value) => Number(value.toPrecision(12)).toString());
+  const decimals = Math.max(0, ...exact.map((text) => text.split(".")[1]?.length ?? 0));
+  return values.map((value) => {
+    const [whole = "", rest] = value.toFixed(value === 0 ? 0 : decimals).split(".");
+    return rest ? `${group(whole)}.${rest}` : group(whole);
+  });
+}
+
 export const METRIC_UNITS: Record<string, string> = {
   tps: "tok/s", tflops: "TFLOP/s", mfu: "%", memory_gib: "GiB", "time/step_seconds": "s", "time/data_seconds": "s",
 };
@@ -91,6 +102,9 @@ const METRIC_TITLES: Record<string, string> = {
   tflops: "Compute", mfu: "Model FLOPs utilization", memory_gib: "Memory", "time/step_seconds": "Time per step",
   "time/data_seconds": "Time for data",
 };
+/** Whether a metric has no noise of single steps: a schedule, or already a mean over a dataset. */
+export const isExact = (name: string) => name === "lr" || name.startsWith("validation/");
+
 export const formatMetricTitle = (name: string) => METRIC_TITLES[name] ?? name;
 
 export function formatDate(iso: string | null | undefined): string {

@@ -7,7 +7,7 @@ const format = await load("format.ts");
 
 for (const [name, cases] of Object.entries(readCases("tests/ui/figures.json"))) {
   test(name, () => {
-    for (const [value, text] of cases) assert.equal(format[name](value), text, String(value));
+    for (const [value, text] of cases) assert.deepEqual(format[name](value), text, String(value));
   });
 }
 

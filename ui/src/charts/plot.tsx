@@ -1,7 +1,7 @@
 // One chart: curves over steps, tokens or time, with the values under the pointer, and as a table.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type uPlot from "uplot";
-import { formatFigure, formatMetric } from "../format";
+import { formatFigure, formatMetric, formatTicks } from "../format";
 import { getColor, isDark } from "../theme";
 import { smooth } from "./smooth";
 
@@ -13,6 +13,8 @@ export interface Curve {
   x: number[];
   y: (number | null)[];
   nonfinite?: number[];
+  /** Drawn as it is: without noise, an average would only lag behind. */
+  isExact?: boolean;
   band?: { low: number[]; high: number[] };
 }
 
@@ -34,6 +36,9 @@ interface Props {
 }
 
 const TABLE_ROWS = 60;
+/** From this width of the drawing on, names stand at the ends of their lines. */
+const WIDE = 600;
+const NAME_HEIGHT = 34;
 const MARK_COLORS = { save: "muted", resume: "accent", spike: "warning" };
 
 /** Columns of one shared x, in which a curve has gaps where it has no point. */
@@ -42,12 +47,13 @@ function align(Plot: typeof uPlot, curves: Curve[], weight: number) {
   const series: { curve: Curve; kind: "line" | "raw" | "low" | "high" }[] = [];
   for (const curve of curves) {
     const columns: (number | null)[][] = [];
-    if (weight > 0) {
+    const isSmooth = weight > 0 && !curve.isExact;
+    if (isSmooth) {
       series.push({ curve, kind: "raw" });
       columns.push(curve.y);
     }
     series.push({ curve, kind: "line" });
-    columns.push(weight > 0 ? smooth(curve.y, weight) : curve.y);
+    columns.push(isSmooth ? smooth(curve.y, weight) : curve.y);
     if (curve.band) {
       series.push({ curve, kind: "low" }, { curve, kind: "high" });
       columns.push(curve.band.low, curve.band.high);
@@ -97,8 +103,20 @@ function drawMarks(plot: uPlot, props: Props): void {
   ctx.restore();
 }
 
+/** Where the lines end, in pixels from the top, moved apart so that every name has its place. */
+function findEnds(plot: uPlot, series: ReturnType<typeof align>["series"]): number[] {
+  const ratio = devicePixelRatio;
+  const low = plot.bbox.top / ratio;
+  const high = low + plot.bbox.height / ratio;
+  const lines = series.flatMap((one, at) => (one.kind === "line" ? [(plot.data[at + 1] as (number | null)[]).findLast((value) => value != null)] : []));
+  const ends = lines.map((value, at) => ({ at, top: value == null ? high : Math.min(Math.max(plot.valToPos(value, "y") + low || high, low), high) })).sort((a, b) => a.top - b.top);
+  ends.forEach((one, rank) => { if (rank) one.top = Math.max(one.top, ends[rank - 1]!.top + NAME_HEIGHT); });
+  ends.reverse().forEach((one, rank) => { one.top = Math.min(one.top, high - rank * NAME_HEIGHT); });
+  return ends.sort((a, b) => a.at - b.at).map((one) => Math.round(one.top));
+}
+
 function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeof align>["series"], width: number,
-  onHover: (at: number | null) => void): uPlot.Options {
+  onHover: (at: number | null) => void, onEnds: (ends: number[]) => void): uPlot.Options {
   const muted = getColor("muted");
   const font = `11px ${getColor("sans") || "sans-serif"}`;
   const grid = { stroke: getColor("line"), width: 1 };
@@ -109,9 +127,13 @@ function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeo
     width: one.kind === "low" || one.kind === "high" ? 0 : 1.5,
     dash: one.curve.dash?.length ? one.curve.dash : undefined,
     spanGaps: true,
+    pxAlign: 0,
     points: { show: one.kind === "line" && one.curve.x.length <= 2, size: 6, fill: getColor(one.curve.color) },
   }));
-  const ticks = (_: uPlot, splits: number[]) => splits.map((value) => (value === null ? "" : formatFigure(value)));
+  const ticks = (_: uPlot, splits: number[]) => {
+    const texts = formatTicks(splits.filter((value) => value !== null));
+    return splits.map((value) => (value === null ? "" : texts.shift()!));
+  };
   return {
     width,
     height: props.height ?? 220,
@@ -129,7 +151,7 @@ function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeo
     ],
     hooks: {
       setCursor: [(plot) => onHover(plot.cursor.idx ?? null)],
-      draw: [(plot) => drawMarks(plot, props)],
+      draw: [(plot) => { drawMarks(plot, props); onEnds(findEnds(plot, series)); }],
     },
   };
 }
@@ -140,20 +162,26 @@ export function Chart(props: Props) {
   const [library, setLibrary] = useState<typeof uPlot | null>(null);
   const [isTable, setIsTable] = useState(false);
   const [at, setAt] = useState<number | null>(null);
+  const [ends, setEnds] = useState<number[]>([]);
+  const [isWide, setIsWide] = useState(false);
   const dark = isDark.value;
   const weight = props.weight ?? 0;
   const aligned = library ? align(library, props.curves, weight) : null;
 
   useEffect(() => void import("./library").then((loaded) => setLibrary(() => loaded.default)), []);
+  // names beside lines that end at the same place would say less than a list
+  const hasNames = isWide && !isTable && props.curves.length > 1 && (props.curves.length + 1) * NAME_HEIGHT <= (props.height ?? 220);
   const shape = JSON.stringify([props.curves.map((one) => [one.id, one.color, !!one.band, one.x.length <= 2]), props.logX, props.logY,
-    weight > 0, props.range, props.marks, dark, isTable]);
+    weight > 0, props.range, props.marks, dark, isTable, hasNames]);
   useEffect(() => {
     if (!library || !aligned || !holder.current || isTable) return;
     const width = holder.current.clientWidth;
-    const made = new library(buildOptions(library, props, aligned.series, width, setAt), aligned.data, holder.current);
+    const noteEnds = (found: number[]) => setEnds((before) => (before.join() === found.join() ? before : found));
+    const made = new library(buildOptions(library, props, aligned.series, width, setAt, noteEnds), aligned.data, holder.current);
     plot.current = made;
     const observer = new ResizeObserver(() => {
       const size = holder.current?.clientWidth;
+      setIsWide((holder.current?.parentElement?.clientWidth ?? 0) >= WIDE);
       if (size && size !== made.width) made.setSize({ width: size, height: props.height ?? 220 });
     });
     observer.observe(holder.current);
@@ -175,32 +203,34 @@ export function Chart(props: Props) {
     return known.length ? `${curve.name}: last ${formatMetric(props.metric, known.at(-1))}, lowest ${formatMetric(props.metric, known.reduce((a, b) => Math.min(a, b)))}` : `${curve.name}: no values`;
   };
   return (
-    <figure class="chart">
+    <figure class={`chart${hasNames ? " wide" : ""}`}>
       <figcaption>
         <span class="chart-title">{props.title}{props.unit && <span class="muted"> {props.unit}</span>}</span>
         <button class="quiet small" aria-pressed={isTable} onClick={() => setIsTable(!isTable)}
           aria-label={`${props.title} as a table`}>{isTable ? "Chart" : "Table"}</button>
       </figcaption>
-      {isTable ? <Values {...props} /> : (
+      <div class="chart-body">
+        {isTable ? <Values {...props} /> : (
         <div ref={holder} class="plot" role="img"
           aria-label={`${props.title} over ${props.xLabel ?? "steps"}. ${props.curves.map(describe).join("; ")}`} />
       )}
       <ul class="legend">
-        {props.curves.map((curve) => {
+        {props.curves.map((curve, number) => {
           const index = aligned?.series.findIndex((one) => one.curve === curve && one.kind === "line") ?? -1;
           const column = index >= 0 ? (aligned?.data[index + 1] as (number | null)[]) : null;
           const last = curve.y.findLast((value) => value !== null) ?? null;
           const value = x !== undefined && at !== null ? column?.[at] ?? null : weight > 0 ? column?.findLast((one) => one != null) ?? null : last;
           return (
-            <li key={curve.id}>
-              <span class={`swatch bg-${curve.color}${curve.dash?.length ? " dashed" : ""}`} aria-hidden="true" />
-              <span class="legend-name">{curve.name}</span>
+            <li key={curve.id} style={hasNames ? { top: `${ends[number] ?? 0}px` } : undefined}>
+              {props.curves.length > 1 && <span class={`swatch bg-${curve.color}${curve.dash?.length ? " dashed" : ""}`} aria-hidden="true" />}
+              <span class="legend-name" title={curve.name}>{props.curves.length > 1 ? curve.name : x === undefined ? "last" : "value"}</span>
               <span class="figure">{formatMetric(props.metric, value)}{unit}</span>
             </li>
           );
         })}
         {x !== undefined && <li class="muted legend-x">{props.xLabel ?? "step"} {formatFigure(x)}</li>}
       </ul>
+      </div>
     </figure>
   );
 }

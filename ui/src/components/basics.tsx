@@ -102,6 +102,24 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   );
 }
 
+/** A button that opens what can be chosen; a click elsewhere, Escape or the end of the focus closes it. */
+export function Menu({ title, children, wide }: { title: ComponentChildren; children: ComponentChildren; wide?: boolean }) {
+  const element = useRef<HTMLDetailsElement>(null);
+  const close = () => { if (element.current) element.current.open = false; };
+  useEffect(() => {
+    const look = (event: Event) => { if (!element.current?.contains(event.target as Node)) close(); };
+    document.addEventListener("pointerdown", look);
+    document.addEventListener("focusin", look);
+    return () => { document.removeEventListener("pointerdown", look); document.removeEventListener("focusin", look); };
+  }, []);
+  const leave = (event: KeyboardEvent) => {
+    if (event.key !== "Escape" || !element.current?.open) return;
+    close();
+    element.current.querySelector("summary")!.focus();
+  };
+  return <details class="menu" ref={element} onKeyDown={leave}><summary class="button">{title}</summary><div class={`menu-body${wide ? " wide" : ""}`}>{children}</div></details>;
+}
+
 export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
   const [isDone, setIsDone] = useState(false);
   const copy = async () => {

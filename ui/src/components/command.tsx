@@ -1,5 +1,5 @@
 // A command as it is shown before it runs, and commands that answer within seconds.
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, Fragment } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { CopyButton, Failure } from "./basics";
@@ -70,8 +70,11 @@ export function usePreview(request: Request | null): [Preview | null, string | n
 
 export const needsConsent = (previews: Preview[]) => previews.some((preview) => preview.programs.some((one) => !one.trusted));
 
+/** A command that breaks between its words: `lr=3e-3` stays whole. */
+export const Words = ({ text }: { text: string }) => <>{text.split(" ").map((word, at) => <Fragment key={at}>{at > 0 && " "}<span class="word">{word}</span></Fragment>)}</>;
+
 export function CommandLine({ shell, label, isBrief }: { shell: string; label: string; isBrief?: boolean }) {
-  return <div><p class="label">{label}</p><div class={`command${isBrief ? " brief" : ""}`}><code>{shell}</code><CopyButton text={shell} /></div></div>;
+  return <div><p class="label">{label}</p><div class={`command${isBrief ? " brief" : ""}`}><code><Words text={shell} /></code><CopyButton text={shell} /></div></div>;
 }
 
 /** What a command runs and reads, with the consent that its code needs. */

@@ -62,6 +62,7 @@ function Start() {
   if (runs && !runs.runs.length) return <Empty title="No run to talk to yet"><p class="muted">Train a model that has a chat template, for example <code>llama3_sft_debug</code>, and save a checkpoint.</p><a class="button" href="/edit?file=shipped:llama3_sft_debug.yaml">Open this recipe</a></Empty>;
   return (
     <section class="card-body chat-start" aria-label="Models">
+      <p class="muted">Talk to a checkpoint of a run that was trained on conversations. With a second one, both reply to the same messages, and your choices become pairs to train on.</p>
       <div class="picker">
         <CheckpointPicker label="Model" value={left} runs={runs?.runs ?? []} change={(value) => setQuery({ left: value })} />
         <CheckpointPicker label="Compared with" value={right} runs={runs?.runs ?? []} change={(value) => setQuery({ right: value })} isOptional />
@@ -132,7 +133,7 @@ function Conversation({ id }: { id: string }) {
   if (error && events === null) return <><Failure text={error} /><div class="actions left"><button onClick={() => setQuery({ id: undefined })}>Choose models</button></div></>;
   const canPick = names.length === 2 && !!last?.hasEnded && !last.error && !talk.picked && tied !== last.id;
   return <>
-    <CommandLine shell={shell} label="Command" />
+    <CommandLine shell={shell.replace(/ --requests$/, "")} label="The same in a terminal" />
     {talk.closed !== null && <><Failure text="The conversation has ended." /><pre class="output" tabIndex={0} aria-label="output">{talk.closed}</pre></>}
     {error && <Failure text={error} />}
     <p role="status" class={names.length ? "hidden" : "muted"}>{names.length ? (isBusy ? "The reply is being written" : "Ready") : talk.closed === null ? "Loading the model …" : ""}</p>

@@ -3,9 +3,9 @@ import { useEffect, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Chart, type Curve } from "../charts/plot";
 import { clipRange, spread } from "../charts/smooth";
-import { CopyButton, Empty, Failure, Heading, Loading, State, useAnswer } from "../components/basics";
+import { CopyButton, Empty, Failure, Heading, Loading, Menu, State, useAnswer } from "../components/basics";
 import { assignLooks } from "../colors";
-import { METRIC_UNITS, formatDuration, formatFigure, formatLoss, formatMetricTitle, formatSpeed, formatValue } from "../format";
+import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatValue, isExact } from "../format";
 import { place, setQuery, toUrl } from "../router";
 import type { RunEntry } from "./runs";
 
@@ -24,6 +24,7 @@ const GROUPS: Record<string, string> = {
   outcome: "Results", numerics: "Settings that change the result", performance: "Settings for speed and memory",
   bookkeeping: "Other settings", surroundings: "Code, packages and machine",
 };
+const OUTCOMES: Record<string, string> = { "tokens/s": "speed", seconds: "duration" };
 const AXES: [string, string][] = [["step", "step"], ["tokens", "tokens"], ["time", "seconds of training"]];
 
 export function ComparePage() {
@@ -45,7 +46,7 @@ export function ComparePage() {
   const looks = assignLooks(ids);
   if (!ids.length) return <div class="page"><div class="page-head"><Heading>Compare</Heading></div><Chooser ids={[]} /></div>;
   const groups = seeds ? compared?.groups ?? [] : [];
-  const plotCommand = ["titanrun plot", ...ids.map((id) => `runs/${id}`), `--metric ${shown[0] ?? "loss"}`, x !== "step" ? `--x ${x}` : "", Number(smooth) ? `--smooth ${smooth}` : ""].filter(Boolean).join(" ");
+  const plotCommand = ["titanrun plot", ...ids.map((id) => `runs/${id}`), `--metric ${shown[0] ?? "loss"}`, x !== "step" ? `--x ${x}` : "", Number(smooth) && !isExact(shown[0] ?? "loss") ? `--smooth ${smooth}` : ""].filter(Boolean).join(" ");
   return (
     <div class="page">
       <div class="page-head"><Heading>Compare</Heading><span class="muted">{ids.length} {ids.length === 1 ? "run" : "runs"}</span></div>
@@ -55,8 +56,8 @@ export function ComparePage() {
           return <li key={id} class="run-chip"><span class={`swatch bg-${looks.get(id)!.color}`} aria-hidden="true" /><a href={toUrl("/run", { id })}>{id}</a>{entry && <State state={entry.state} />}
             <button class="quiet icon" aria-label={`remove ${id}`} onClick={() => setQuery({ runs: ids.filter((one) => one !== id).join(",") })}>✕</button></li>;
         })}
+        <li><Chooser ids={ids} /></li>
       </ul>
-      <Chooser ids={ids} />
       {error != null && <Failure text={toMessage(error)} retry={again} />}
       {failed && <Failure text={failed} />}
       {!compared && error == null && <Loading what="the runs" />}
@@ -68,13 +69,11 @@ export function ComparePage() {
           <label class="check"><input type="checkbox" checked={log.includes("x")} onChange={(event) => setQuery({ log: event.currentTarget.checked ? `${log}x` : log.replace("x", "") })} /> Log x</label>
           <label class="check"><input type="checkbox" checked={!!clip} onChange={(event) => setQuery({ clip: event.currentTarget.checked ? "1" : undefined })} /> Clip outliers</label>
           {compared.groups.length > 0 && <label class="check"><input type="checkbox" checked={!!seeds} onChange={(event) => setQuery({ seeds: event.currentTarget.checked ? "1" : undefined })} /> Merge seeds</label>}
+          <Menu title={`Metrics ${shown.length}`} wide><div class="checks">{compared.metrics.map((name) => (
+            <label key={name} class="check"><input type="checkbox" checked={shown.includes(name)}
+              onChange={(event) => setQuery({ metrics: (event.currentTarget.checked ? [...shown, name] : shown.filter((one) => one !== name)).join(",") })} /> {formatMetricTitle(name)}</label>))}</div></Menu>
           <CopyButton text={plotCommand} label="Copy as titanrun plot" />
         </div>
-        <details class="metrics"><summary>Metrics: {shown.map(formatMetricTitle).join(", ") || "none"}</summary>
-          <div class="checks">{compared.metrics.map((name) => (
-            <label key={name} class="check"><input type="checkbox" checked={shown.includes(name)}
-              onChange={(event) => setQuery({ metrics: (event.currentTarget.checked ? [...shown, name] : shown.filter((one) => one !== name)).join(",") })} /> {formatMetricTitle(name)}</label>))}</div>
-        </details>
         <div class="charts">
           {shown.map((name) => {
             const curves = buildCurves(name, ids, series, looks, groups);
@@ -92,13 +91,13 @@ export function ComparePage() {
 
 function buildCurves(name: string, ids: string[], series: Map<string, Series>, looks: ReturnType<typeof assignLooks>, groups: string[][]): Curve[] {
   const merged = new Set(groups.flat());
-  const single = ids.filter((id) => !merged.has(id) && series.get(id)?.[name]).map((id): Curve => ({ id, name: id, ...looks.get(id)!, ...series.get(id)![name]! }));
+  const single = ids.filter((id) => !merged.has(id) && series.get(id)?.[name]).map((id): Curve => ({ id, name: id, isExact: isExact(name), ...looks.get(id)!, ...series.get(id)![name]! }));
   const together = groups.flatMap((group): Curve[] => {
     const found = group.flatMap((id) => series.get(id)?.[name] ?? []);
     const first = group[0]!;
     if (!found.length) return [];
     const { x, mean, low, high } = spread(found);
-    return [{ id: first, name: `mean of ${group.length} seeds of ${first}`, ...looks.get(first)!, x, y: mean, band: { low, high } }];
+    return [{ id: first, name: `${first}, mean of ${group.length} seeds`, isExact: isExact(name), ...looks.get(first)!, x, y: mean, band: { low, high } }];
   });
   return [...together, ...single];
 }
@@ -115,7 +114,7 @@ function Chooser({ ids }: { ids: string[] }) {
         <li key={run.id}><button class="row-button" onClick={() => setQuery({ runs: [...ids, run.id].join(",") })}><span class="grow">{run.id}</span><span class="figure">{formatLoss(run.loss)}</span><State state={run.state} /></button></li>))}</ul>
     </div>
   );
-  return ids.length ? <details class="add"><summary>Add a run</summary>{list}</details> : <><p class="muted">Choose the runs to compare.</p>{list}</>;
+  return ids.length ? <Menu title="Add a run" wide>{list}</Menu> : <><p class="muted">Choose the runs to compare.</p>{list}</>;
 }
 
 function Lineage({ links }: { links: Compared["links"] }) {
@@ -139,7 +138,7 @@ function Differences({ compared, ids, looks }: { compared: Compared; ids: string
             <tr class="group"><th colSpan={ids.length + 1} scope="rowgroup">{GROUPS[group] ?? group}</th></tr>
             {compared.rows.filter((row) => row.group === group).map((row) => {
               const best = findBest(row);
-              return <tr key={row.name}><th scope="row">{group === "outcome" ? row.name : <code>{row.name}</code>}</th>
+              return <tr key={row.name}><th scope="row">{group === "outcome" ? OUTCOMES[row.name] ?? row.name : <code>{row.name}</code>}</th>
                 {row.values.map((value, at) => <td key={at} class={`figure${at === best ? " best" : ""}`}>{formatCell(row.name, value)}{at === best && <span class="hidden"> (best)</span>}</td>)}</tr>;
             })}
           </tbody>))}
@@ -162,5 +161,6 @@ function formatCell(name: string, value: unknown): string {
   if (name.includes("loss")) return formatLoss(value);
   if (name === "seconds") return formatDuration(value);
   if (name === "tokens/s") return formatSpeed(value);
-  return Number.isInteger(value) ? String(value) : formatFigure(value);
+  // settings as they are written
+  return String(value);
 }

@@ -1,7 +1,7 @@
 // Recipes: the text is the only source, and every control is an edit of it.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, post, send, toMessage } from "../api";
-import { Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
+import { Breakable, Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
 import { type Command, LaunchDialog } from "../components/launch";
 import { type FileEntry, FileOptions, KINDS, isOverride, splitOverrides } from "../components/recipes";
 import type { RecipeEditor } from "../editor";
@@ -12,6 +12,7 @@ import { listOriginNotes } from "./origin_notes";
 import { type Buffer, Difference, type Examined, Outline, ProblemList, Schedule, Size, Values } from "./edit_panels";
 
 type Panel = "problems" | "values" | "difference" | "schedule" | "outline";
+const PANELS: Panel[] = ["problems", "values", "difference", "schedule", "outline"];
 
 const PAUSE_MS = 120;
 const KEY = "titanrun-buffers";
@@ -25,7 +26,8 @@ const keepBuffers = () => sessionStorage.setItem(KEY, JSON.stringify([...buffers
 addEventListener("beforeunload", keepBuffers);
 
 export function EditPage() {
-  const { file = "", line = "", panel = "problems", set = "" } = place.value.query;
+  const { file = "", line = "", set = "" } = place.value.query;
+  const panel = PANELS.find((one) => one === place.value.query.panel) ?? "problems";
   const [files, error, listAgain] = useAnswer((signal) => get<{ files: FileEntry[] }>("/files", {}, signal), "files");
   const [, redraw] = useState(0);
   const [failure, setFailure] = useState<string | null>(null);
@@ -225,10 +227,10 @@ export function EditPage() {
         {failure && <Failure text={failure} retry={() => examine(0)} />}
         <div class="text" ref={holder} />
         {current?.writable && !about.value?.read_only && <Overrides text={set} />}
-        <p class="status-bar muted"><label class="check"><input type="checkbox" checked={hasOrigins} onChange={(event) => setHasOrigins(event.currentTarget.checked)} /> Origins</label><span>{indents ? "Tab indents" : "Tab leaves the editor"} (Ctrl M)</span>{current?.newline === "crlf" && <span>CRLF</span>}<Size runs={examined?.runs ?? []} /></p>
+        <p class="status-bar muted"><label class="check"><input type="checkbox" checked={hasOrigins} onChange={(event) => setHasOrigins(event.currentTarget.checked)} /> Origins</label><span class="tab-mode">{indents ? "Tab indents" : "Tab leaves the editor"} (Ctrl M)</span>{current?.newline === "crlf" && <span>CRLF</span>}<Size runs={examined?.runs ?? []} /></p>
       </section>
       <section class="side" aria-label="Examination">
-        <Tabs id="side" label="Examination" value={panel as Panel} onChange={(value) => setQuery({ panel: value })}
+        <Tabs id="side" label="Examination" value={panel} onChange={(value) => setQuery({ panel: value })}
           tabs={[["problems", problems.length ? `Problems ${problems.length}` : "Problems"], ["values", "Values"], ["difference", "Difference"], ["schedule", "Schedule"], ["outline", "Size"]]} />
         <div role="tabpanel" id="side-panel" aria-labelledby={`side-${panel}`} class="side-body">
           <p class="hidden" role="status">{examined ? `${problems.length} problems` : ""}</p>
@@ -286,7 +288,7 @@ function Files({ files, current }: { files: FileEntry[]; current: string }) {
 
 function FileName({ path }: { path: string }) {
   const at = path.lastIndexOf("/") + 1;
-  return <><span class="file-name">{path.slice(at)}</span>{at > 0 && <span class="folder">{path.slice(0, at - 1)}</span>}</>;
+  return <><span class="file-name"><Breakable text={path.slice(at)} /></span>{at > 0 && <span class="folder">{path.slice(0, at - 1)}</span>}</>;
 }
 
 function OpenFiles({ current, redraw }: { current: string; redraw: () => void }) {

@@ -17,7 +17,7 @@ export interface Examined { version: number; problems: Problem[]; is_resolved: b
 export function Size({ runs }: { runs: RunFacts[] }) {
   const [run] = runs;
   if (runs.length !== 1 || !run) return runs.length ? <span>{runs.length} stages</span> : null;
-  const parts = [run.model, run.steps ? `${formatWhole(run.steps)} steps` : null, run.tokens_per_step ? `${formatCount(run.tokens_per_step)} tokens per step` : null, run.tokens ? `${formatCount(run.tokens)} tokens` : null];
+  const parts = [run.model, run.steps ? `${formatWhole(run.steps)} steps` : null, run.tokens_per_step ? `${formatCount(run.tokens_per_step)} tokens/step` : null, run.tokens ? `${formatCount(run.tokens)} tokens` : null];
   return <span class="size">{parts.filter(Boolean).join(" · ")}</span>;
 }
 
@@ -117,7 +117,7 @@ export function Difference({ buffer, examined, files }: { buffer: Buffer; examin
   const [runs] = useAnswer((signal) => get<{ runs: RunEntry[] }>("/runs", { limit: 50 }, signal), "runs");
   const [answer, error] = useAnswer((signal) => (other ? post<{ changes: Change[] }>("/diff", { path: buffer.path, text: buffer.text, other, step, written: isWritten }, signal) : Promise.resolve(null)), [other, step, isWritten, examined?.version]);
   return <>
-    <div class="controls"><label class="grow">Compared with <select value={other} onChange={(event) => setOther(event.currentTarget.value)}>
+    <div class="controls"><label class="grow field">Compared with<select value={other} onChange={(event) => setOther(event.currentTarget.value)}>
       <option value="">choose</option>
       <optgroup label="Runs">{runs?.runs.map((run) => <option key={run.id} value={`run:${run.id}`}>{run.id}</option>)}</optgroup>
       <optgroup label="Recipes">{files.filter((one) => one.kind === "recipe" && one.path !== buffer.path).map((one) => <option key={one.path} value={`file:${one.path}`}>{one.path}</option>)}</optgroup>

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Empty, Failure, Heading, Loading, State, useAnswer } from "../components/basics";
-import { CommandLine, Conditions, type Job, type Preview, ShortCommand, needsConsent, useJob, usePreview } from "../components/command";
+import { CommandLine, Conditions, type Job, type Preview, ShortCommand, Words, needsConsent, useJob, usePreview } from "../components/command";
 import { ChangeList, RecipePicker, splitOverrides } from "../components/recipes";
 import { follow } from "../events";
 import { formatDate, formatDuration, formatMetric, formatMetricTitle, formatWhole } from "../format";
@@ -155,7 +155,7 @@ function JobItem({ job, position, children }: { job: Job; position?: number; chi
     <li class="job" data-state={job.state}>
       <div class="job-head">{position && <span class="figure muted">{position}</span>}<State state={job.state} />
         {job.run && <a href={toUrl("/run", { id: job.run })}>{job.run}</a>}<span class="muted">{facts.join(" · ")}</span><span class="grow" />{children}</div>
-      <code class="wrap">{job.shell}</code>
+      <code class="wrap"><Words text={job.shell} /></code>
       {job.reason && job.state !== "running" && <p class="muted">{job.state}: {job.reason}</p>}
       {job.started && !about.value?.read_only && <details onToggle={(event) => setOpen(event.currentTarget.open)}><summary>Output</summary>{full && <pre class="output" tabIndex={0} aria-label="output">{full.output || "nothing yet"}</pre>}</details>}
     </li>

@@ -7,7 +7,7 @@ import { CommandLine } from "../components/command";
 import { type Command, LaunchDialog } from "../components/launch";
 import { ReportDialog } from "../components/report";
 import { follow } from "../events";
-import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatWhole } from "../format";
+import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatWhole, isExact } from "../format";
 import { place, setQuery, toUrl } from "../router";
 import { about } from "../state";
 import { AboutRun, Checkpoints, type Details, Problems, Samples, Settings, toShell } from "./run_parts";
@@ -20,7 +20,7 @@ const HIDDEN = new Set(["tokens_seen", "time/data_seconds", "validation/loss"]);
 const ACTIVE = new Set(["starting", "running"]);
 
 export function RunPage() {
-  const { id = "", tab = "curves" } = place.value.query;
+  const { id = "", tab: wanted = "curves" } = place.value.query;
   const [details, error, again] = useAnswer((signal) => get<Details>("/run", { run: id }, signal), id);
   const [live, setLive] = useState<{ state: string; step: number; steps: number | null } | null>(null);
   const [command, setCommand] = useState<Command | null>(null);
@@ -46,6 +46,7 @@ export function RunPage() {
   const tabs: [Tab, string][] = [["curves", "Curves"], ["log", "Log"],
     ["problems", details.problems.length ? `Problems ${details.problems.length}` : "Problems"], ["checkpoints", `Checkpoints ${details.checkpoints.length}`], ["settings", "Settings"],
     ...(details.has_samples ? [["samples", "Samples"] as [Tab, string]] : []), ["about", "About"]];
+  const tab = tabs.find(([name]) => name === wanted)?.[0] ?? "curves";
   return (
     <div class="page">
       <div class="page-head"><Heading>{id}</Heading><State state={entry.state} /><Tags run={id} tags={entry.tags} changed={again} /></div>
@@ -64,7 +65,7 @@ export function RunPage() {
         <button onClick={() => setIsReporting(true)}>Report</button>
       </div>
       {notice && <div class="notice" role="status">{notice}<button class="quiet small" onClick={() => setNotice(null)}>Dismiss</button></div>}
-      <Tabs tabs={tabs} value={tab as Tab} id="run" label="Parts of the run" onChange={(value) => setQuery({ tab: value })} />
+      <Tabs tabs={tabs} value={tab} id="run" label="Parts of the run" onChange={(value) => setQuery({ tab: value })} />
       <section role="tabpanel" id="run-panel" aria-labelledby={`run-${tab}`} class="panel">
         {tab === "curves" && <Curves id={id} metrics={details.metrics} saves={details.checkpoints.map((one) => one.step)} resumes={details.resumes} />}
         {tab === "log" && <Log id={id} logs={details.logs} />}
@@ -122,7 +123,7 @@ function Marks({ marks }: { marks: Mark[] }) {
     const steps = marks.filter((one) => one.kind === kind).map((one) => formatWhole(one.x));
     return steps.length > 0 && <span class={`mark mark-${kind}`}><span class="shape" aria-hidden="true">{shape}</span>{title} {steps.length > 3 ? `${steps.length} times, last at step ${steps.at(-1)}` : `at step ${steps.join(", ")}`}</span>;
   };
-  return marks.length > 0 ? <p class="marks muted small-text">{tell("save", "╷", "saved")}{tell("resume", "│", "resumed")}{tell("spike", "▼", "spike")}</p> : null;
+  return marks.length > 0 ? <p class="marks muted">{tell("save", "", "saved")}{tell("resume", "", "resumed")}{tell("spike", "▼", "spike")}</p> : null;
 }
 
 function Curves({ id, metrics, saves, resumes }: { id: string; metrics: string[]; saves: number[]; resumes: number[] }) {
@@ -155,8 +156,8 @@ function Curves({ id, metrics, saves, resumes }: { id: string; metrics: string[]
     <div class="controls">
       <label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value={smooth} onInput={(event) => setQuery({ smooth: event.currentTarget.value })} /><span class="figure">{Number(smooth).toFixed(2)}</span></label>
       <label class="check"><input type="checkbox" checked={log === "y"} onChange={(event) => setQuery({ log: event.currentTarget.checked ? "y" : undefined })} /> Log scale</label>
+      <Marks marks={marks} />
     </div>
-    <Marks marks={marks} />
     <div class="charts">
       {names.map((name) => <Chart key={name} title={formatMetricTitle(name)} unit={METRIC_UNITS[name]} metric={name} marks={marks}
         curves={buildCurves(name, series)} weight={Number(smooth)} logY={log === "y"} height={230} />)}
@@ -165,10 +166,10 @@ function Curves({ id, metrics, saves, resumes }: { id: string; metrics: string[]
 }
 
 function buildCurves(name: string, series: Series): Curve[] {
-  const own = { id: name, name: name === "loss" ? "training" : "run", color: "series-1", ...series[name]! };
+  const own = { id: name, name: name === "loss" ? "training" : "run", color: "series-1", isExact: isExact(name), ...series[name]! };
   const validation = series["validation/loss"];
   if (name !== "loss" || !validation) return [own];
-  return [own, { id: "validation", name: "validation", color: "series-2", dash: [], ...validation }];
+  return [own, { id: "validation", name: "validation", color: "series-2", dash: [], isExact: true, ...validation }];
 }
 
 /** Add rows of the event stream: the last row of a step counts, and steps never go back. */

@@ -1,4 +1,5 @@
 // Parts of a run: problems, checkpoints, settings, samples, and where it ran.
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import { get, toMessage } from "../api";
 import { CommandLine } from "../components/command";
@@ -16,7 +17,7 @@ export interface Details {
   machine: Record<string, unknown>;
   packages: Record<string, string>;
   git: Record<string, unknown>;
-  lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[] };
+  lineage: { parent: { id: string | null; step: number; name: string } | null; children: string[]; stages: { id: string | null; name: string }[] };
   problems: { time: string; level: string; log: string; text: string; count: number }[];
   checkpoints: { step: number; bytes?: number; saved_at?: string; holds?: string; validation_loss?: number | null; damage?: string }[];
   resumes: number[];
@@ -27,7 +28,7 @@ export interface Details {
 export function Problems({ problems }: { problems: Details["problems"] }) {
   if (!problems.length) return <Empty title="No warnings and no errors in the logs" />;
   return (
-    <table>
+    <table class="met">
       <thead><tr><th>First at</th><th>Level</th><th>Log</th><th>What</th><th class="number">Times</th></tr></thead>
       <tbody>{problems.map((one, at) => <tr key={at}><td class="nowrap">{one.time}</td><td class={one.level === "warning" ? "tone-warning" : "tone-error"}>{one.level}</td><td class="nowrap">{one.log}</td><td class="wrap">{one.text}</td><td class="number">{one.count}</td></tr>)}</tbody>
     </table>
@@ -38,11 +39,11 @@ export function Checkpoints({ details, id, start }: { details: Details; id: stri
   const best = Math.min(...details.checkpoints.map((one) => one.validation_loss ?? Infinity));
   if (!details.checkpoints.length) return <Empty title="No checkpoints" />;
   return (
-    <table>
+    <table class="checkpoints">
       <thead><tr><th class="number">Step</th><th class="number">Size</th><th class="number">Validation loss</th><th>Saved at</th><th>State</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>{details.checkpoints.map((one) => (
         <tr key={one.step}>
-          <td class="number">{formatWhole(one.step)}</td><td class="number">{formatBytes(one.bytes)}</td>
+          <td class="number"><span class="narrow-only">step </span>{formatWhole(one.step)}</td><td class="number">{formatBytes(one.bytes)}</td>
           <td class="number">{formatLoss(one.validation_loss)}{one.validation_loss === best && <span class="pill tone-ok">best</span>}</td>
           <td class="nowrap" title={one.saved_at}>{formatDate(one.saved_at)}</td>
           <td>{one.damage ? <span class="tone-error">damaged: {one.damage}</span> : one.holds === "everything" ? "whole state" : "weights only"}</td>
@@ -121,8 +122,9 @@ function flatten(data: Record<string, unknown>, before = ""): [string, string][]
 export const toShell = (words: string[]) => words.map((word) => (/^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
 
 export function AboutRun({ details }: { details: Details }) {
-  const { parent, children } = details.lineage;
-  const facts = [...flatten(details.decided), ...flatten(details.machine), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")];
+  const { parent, children, stages } = details.lineage;
+  // the machine and what was decided both name the device
+  const facts = new Map([...flatten(details.machine), ...flatten(details.decided), ...flatten(details.git, "git ").filter(([name]) => name !== "git diff")]);
   return (
     <div class="columns">
       <div>
@@ -130,13 +132,14 @@ export function AboutRun({ details }: { details: Details }) {
         {details.starts.map((one) => <div key={one.time} class="start" title={one.time}><CommandLine shell={toShell(one.argv)} label={formatDate(one.time)} />
           {one.changes.length > 0 && <p class="muted">changed: {one.changes.join("; ")}</p>}</div>)}
         <h2>Lineage</h2>
-        {!parent && !children.length && <p class="muted">It began from no other run, and no run began from it.</p>}
+        {stages.length > 0 && <p>Stages: {stages.map((one, at) => <Fragment key={one.name}>{at > 0 && <span class="muted"> → </span>}{one.id === details.entry.id ? <strong>{one.name}</strong> : one.id ? <a href={toUrl("/run", { id: one.id })}>{one.name}</a> : <span class="muted">{one.name} (not begun)</span>}</Fragment>)}</p>}
+        {!parent && !children.length && !stages.length && <p class="muted">It began from no other run, and no run began from it.</p>}
         {parent && <p>Began from step {parent.step} of {parent.id ? <a href={toUrl("/run", { id: parent.id })}>{parent.id}</a> : parent.name}</p>}
         {children.length > 0 && <p>Began from it: {children.map((id) => <a key={id} href={toUrl("/run", { id })}>{id} </a>)}</p>}
       </div>
       <div>
         <h2>Machine</h2>
-        <dl class="pairs">{facts.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
+        <dl class="pairs">{[...facts].map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl>
         <details><summary>{Object.keys(details.packages).length} packages</summary>
           <dl class="pairs">{Object.entries(details.packages).map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}</dl></details>
       </div>

@@ -1,10 +1,10 @@
 // All runs: filter, sort, tag, choose some to compare.
 import { useEffect, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
-import { Empty, Failure, Heading, Loading, Progress, Spark, State, useAnswer } from "../components/basics";
+import { Empty, Failure, Heading, Loading, Menu, Progress, Spark, State, useAnswer } from "../components/basics";
 import { ReportDialog } from "../components/report";
 import { follow } from "../events";
-import { formatDate, formatDuration, formatLoss, formatSpeed, formatWhole } from "../format";
+import { NONE, formatDate, formatDuration, formatLoss, formatSpeed, formatWhole } from "../format";
 import { go, place, setQuery, toUrl } from "../router";
 import { about } from "../state";
 
@@ -30,7 +30,7 @@ interface Listed {
   tags: string[];
 }
 
-const PAGE = 50;
+const PAGE = 200;
 const STATES = ["starting", "running", "finished", "preempted", "failed", "crashed", "stale"];
 const COLUMNS: [string, string, boolean][] = [
   ["state", "State", false], ["name", "Run", false], ["step", "Step", true], ["loss", "Loss", true], ["validation", "Best validation", true],
@@ -70,6 +70,7 @@ export function RunsPage() {
 
   if (listed && listed.total === 0) return <FirstRun />;
   const toggle = (id: string) => setChosen(chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id]);
+  const turn = (to: number) => { setQuery({ start: String(to) }); scrollTo(0, 0); };
   const sortBy = (key: string) => setQuery({ sort: key, order: sort === key && order === "descending" ? "ascending" : "descending", start: undefined });
   return (
     <div class="page">
@@ -109,9 +110,9 @@ export function RunsPage() {
       )}
       {listed && listed.matching > PAGE && (
         <nav class="paging" aria-label="Pages of the list">
-          <button disabled={start === 0} onClick={() => setQuery({ start: String(Math.max(0, start - PAGE)) })}>Previous</button>
+          <button disabled={start === 0} onClick={() => turn(Math.max(0, start - PAGE))}>Previous</button>
           <span class="muted">{start + 1} to {Math.min(start + PAGE, listed.matching)} of {formatWhole(listed.matching)}</span>
-          <button disabled={start + PAGE >= listed.matching} onClick={() => setQuery({ start: String(start + PAGE) })}>Next</button>
+          <button disabled={start + PAGE >= listed.matching} onClick={() => turn(start + PAGE)}>Next</button>
         </nav>
       )}
     </div>
@@ -121,13 +122,13 @@ export function RunsPage() {
 /** Which columns are shown; the address holds those that are not. */
 function Columns({ hidden }: { hidden: string[] }) {
   const toggle = (key: string) => setQuery({ hide: (hidden.includes(key) ? hidden.filter((one) => one !== key) : [...hidden, key]).join(",") });
-  return <details class="menu"><summary class="button">Columns</summary>
-    <div class="menu-body">{COLUMNS.filter(([key]) => key !== "name").map(([key, title]) => <label key={key} class="check"><input type="checkbox" checked={!hidden.includes(key)} onChange={() => toggle(key)} /> {title}</label>)}</div></details>;
+  return <Menu title="Columns">{COLUMNS.filter(([key]) => key !== "name").map(([key, title]) => <label key={key} class="check"><input type="checkbox" checked={!hidden.includes(key)} onChange={() => toggle(key)} /> {title}</label>)}</Menu>;
 }
 
 function Row({ run, isChosen, hidden, toggle }: { run: RunEntry; isChosen: boolean; hidden: string[]; toggle: () => void }) {
   const label = run.id;
   const has = (key: string) => !hidden.includes(key);
+  const rest = [["validation", run.validation === null ? NONE : `validation ${formatLoss(run.validation)}`], ["tps", formatSpeed(run.tps)], ["seconds", formatDuration(run.seconds)], ["started", formatDate(run.started)]] as const;
   return (
     <tr aria-selected={isChosen} class={isChosen ? "chosen" : ""}>
       <td class="check-cell"><input type="checkbox" checked={isChosen} aria-label={`choose ${label}`} onChange={toggle} /></td>
@@ -142,6 +143,7 @@ function Row({ run, isChosen, hidden, toggle }: { run: RunEntry; isChosen: boole
       {has("seconds") && <td class="number col-seconds">{formatDuration(run.seconds)}</td>}
       {has("started") && <td class="col-started" title={run.started ?? ""}>{formatDate(run.started)}</td>}
       {has("spark") && <td class="col-spark"><Spark values={run.spark} /></td>}
+      <td class="col-rest">{rest.filter(([key, value]) => has(key) && value !== NONE).map(([, value]) => value).join(" · ")}</td>
     </tr>
   );
 }
