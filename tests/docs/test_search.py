@@ -55,6 +55,10 @@ QUESTIONS = {
     "run directory files": ["run_directory"],
     "train offline without network": ["environment_variables"],
     "override extends": ["recipe_composition"],
+    "how is auto resolved": ["recipe_resolution"],
+    "why not Python configuration": ["why_text_recipes"],
+    "mixed precision": ["numerics_policy", "training"],
+    "bitwise reproducible": ["numerics_policy", "reproducibility"],
 }
 FIRST_RESULTS = 5
 AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"

@@ -106,7 +106,15 @@ def test_a_block_that_does_not_run_has_a_reason(tmp_path: Path) -> None:
 
 PAGES_THAT_RUN = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("ci", "coding_assistants", "environment_variables", "recipe_composition")
+    for name in (
+        "ci",
+        "coding_assistants",
+        "environment_variables",
+        "numerics_policy",
+        "recipe_composition",
+        "recipe_resolution",
+        "why_text_recipes",
+    )
 ]
 
 
