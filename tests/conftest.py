@@ -45,9 +45,13 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def forgotten_variables() -> Iterator[None]:
     """What a command tells the processes that it starts does not reach the next test."""
+    before = {name: os.environ.get(name) for name in (TRUST_VARIABLE, PLACES_VARIABLE)}
     yield
-    for name in (TRUST_VARIABLE, PLACES_VARIABLE):
-        os.environ.pop(name, None)
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def pytest_collection_finish() -> None:
