@@ -17,6 +17,8 @@ from tests.integrations import proofs as engines
 from tests.models import proofs as families
 from tests.outcomes import OutcomeRecorder, sort_longest_file_first
 from tests.sizes import split_by_size
+from titanrun.config.trust import TRUST_VARIABLE
+from titanrun.recipe.plugin_files import PLACES_VARIABLE
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # a quarter of the time of a collection goes into looking for garbage among what stays
@@ -38,6 +40,18 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def forgotten_variables() -> Iterator[None]:
+    """What a command tells the processes that it starts does not reach the next test."""
+    before = {name: os.environ.get(name) for name in (TRUST_VARIABLE, PLACES_VARIABLE)}
+    yield
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def pytest_collection_finish() -> None:

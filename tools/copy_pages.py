@@ -31,10 +31,10 @@ LINK = re.compile(r"\[([^\]\n]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def find_pages() -> dict[str, str]:
-    """Return the path on the site of each page, picture and script of the repository."""
+    """Return the path on the site of each page, picture, script and style of the repository."""
     pages = {}
     for path in sorted((ROOT / "docs").rglob("*")):
-        if path.suffix in (".md", ".png", ".svg", ".js"):
+        if path.suffix in (".md", ".png", ".svg", ".js", ".css"):
             name = path.relative_to(ROOT).as_posix()
             pages[name] = name.removeprefix("docs/")
     return pages | MOVED

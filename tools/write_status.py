@@ -57,8 +57,8 @@ def build_page(entries: list[dict[str, Any]]) -> str:
         lines += [
             f"## {area}",
             "",
-            "| capability | state | tested on | tests |",
-            "|---|---|---|---|",
+            "| capability | state | tested on, and by |",
+            "|---|---|---|",
         ]
         lines += [_format_row(entry) for entry in entries if entry["area"] == area]
         lines.append("")
@@ -67,9 +67,10 @@ def build_page(entries: list[dict[str, Any]]) -> str:
 
 def _format_row(entry: dict[str, Any]) -> str:
     page = os.path.relpath(entry["page"], "docs")
-    tests = "<br>".join(f"`{path.removeprefix('tests/')}`" for path in entry["test"])
+    tests = [f"`{path.removeprefix('tests/')}`" for path in entry["test"]]
+    tested = "<br>".join([entry["proved_on"], *tests])
     capability = f"{entry['capability']} ([page]({page}))"
-    return f"| {capability} | {entry['state']} | {entry['proved_on']} | {tests} |"
+    return f"| {capability} | {entry['state']} | {tested} |"
 
 
 def main() -> int:

@@ -44,12 +44,51 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert [kind for section in CONFIG["nav"] for kind in section] == KINDS
 
 
-def test_every_page_has_one_title(tmp_path: Path) -> None:
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# what a sentence ends with: a colon before a block or list too
+SENTENCE_END = re.compile(r"(?<=[.:])\s|$")
+MAX_WORDS = 25
+
+
+def iter_titled(navigation: Any) -> Iterator[tuple[str, str]]:
+    """Yield the files that the navigation names with a title, and these titles."""
+    for item in navigation:
+        for title, target in item.items() if isinstance(item, dict) else ():
+            if isinstance(target, str):
+                yield target, title
+            else:
+                yield from iter_titled(target)
+
+
+def read_opening(page: Path) -> tuple[list[str], str]:
+    """Return the titles of a page, and what stands below the first one."""
+    text = FENCED.sub("<code>", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^# (.+)$", text, re.MULTILINE)
+    return titles, text.partition(f"# {titles[0]}\n")[2].lstrip() if titles else ""
+
+
+def test_every_page_has_the_title_of_the_navigation(tmp_path: Path) -> None:
     copy_pages(tmp_path)
-    fences = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    named = dict(iter_titled(CONFIG["nav"]))
+    # the README's title is the name of the program
+    del named["index.md"]
     for page in tmp_path.rglob("*.md"):
-        text = fences.sub("", page.read_text(encoding="utf-8"))
-        assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1, page.name
+        name = page.relative_to(tmp_path).as_posix()
+        titles, _ = read_opening(page)
+        assert len(titles) == 1, name
+        assert titles[0] == named.get(name, titles[0])
+
+
+def test_every_page_begins_with_a_short_sentence(tmp_path: Path) -> None:
+    copy_pages(tmp_path)
+    long = {}
+    for page in tmp_path.rglob("*.md"):
+        _, text = read_opening(page)
+        paragraph = " ".join(text.partition("\n\n")[0].split())
+        sentence = SENTENCE_END.split(re.sub(r"\]\([^)]*\)", "]", paragraph))[0]
+        if not re.match(r"[\w`\[]", sentence) or len(sentence.split()) > MAX_WORDS:
+            long[page.relative_to(tmp_path).as_posix()] = sentence
+    assert long == {}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +145,15 @@ def test_a_block_that_does_not_run_has_a_reason(tmp_path: Path) -> None:
 
 PAGES_THAT_RUN = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("ci", "coding_assistants", "environment_variables", "recipe_composition")
+    for name in (
+        "ci",
+        "coding_assistants",
+        "environment_variables",
+        "numerics_policy",
+        "recipe_composition",
+        "recipe_resolution",
+        "why_text_recipes",
+    )
 ]
 
 

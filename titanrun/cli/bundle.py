@@ -9,10 +9,11 @@ from titanrun.config.problems import problem_error
 from titanrun.runs.run_bundle import pack_bundle
 
 SUMMARY = (
-    "Pack everything needed to train a run again into one zip file: the resolved recipe with its "
-    "origins, run.json (commit, machine, digests of data, tokenizer and plug-ins), the logged "
-    "metrics, a lock of the packages, and the patch of uncommitted changes. Data and weights are "
-    "not included, only their digests. `titanrun reproduce FILE` trains it again and compares."
+    "Pack everything needed to train a run again into one zip file. It holds the resolved recipe "
+    "with its origins, run.json (commit, machine, digests of data, tokenizer and plug-ins), the "
+    "logged metrics, a lock of the packages, and the patch of uncommitted changes. Data and "
+    "weights are not included, only their digests. `titanrun reproduce FILE` trains it again and "
+    "compares."
 )
 EXAMPLES = """  titanrun bundle runs/first
   titanrun bundle runs/first -o first.zip

@@ -21,10 +21,10 @@ from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
 
 SUMMARY = (
-    "Converse with the model of a run's newest checkpoint, of a checkpoint or of a Hugging Face "
-    "folder, by the chat template that it was trained with. Two models get the same messages, and "
-    "/pick collects the better replies as pairs to train on. Where stdin is no terminal, each line "
-    "is a message and each reply a JSON object in a line."
+    "Converse with a model by the chat template that it was trained with: that of a run's newest "
+    "checkpoint, of a checkpoint or of a Hugging Face folder. Two models get the same messages, "
+    "and /pick collects the better replies as pairs to train on. Where stdin is no terminal, each "
+    "line is a message and each reply a JSON object in a line."
 )
 EXAMPLES = """  titanrun chat runs/sft
   titanrun chat runs/sft runs/dpo --temperature 0.7  two models side by side

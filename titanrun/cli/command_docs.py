@@ -12,6 +12,8 @@ CONTINUATION = " \\"
 SHARED_OPTIONS = ("--help", "--help-markdown", "--quiet", "--verbose")
 INDEX_HEAD = """# Commands
 
+Every command, with a page on its options and examples, and the exit codes of all.
+
 {table}
 
 Every command has these options:

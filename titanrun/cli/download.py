@@ -20,7 +20,7 @@ from titanrun.recipe.resolving.hub_models import HUB_PREFIX, RECORD_FILE, parse_
 
 SUMMARY = (
     "Fetch a model from the Hugging Face Hub into a folder for model.hf_assets_path and "
-    "`titanrun generate`, or into the cache, where recipes name it as hub:OWNER/NAME. "
+    "`titanrun generate`, or into the cache. Recipes name a model of the cache as hub:OWNER/NAME. "
     "Existing files are not fetched again, and interrupted downloads are "
     "resumed. download.json records the commit and a digest of every file. HF_TOKEN gives access "
     "to gated models, HF_ENDPOINT selects another hub."

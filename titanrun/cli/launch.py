@@ -36,8 +36,8 @@ from titanrun.recipe.rundir.run_directory import (
 )
 
 SUMMARY = (
-    "Start a run where its launch section says: on this machine, as a Slurm job, as a Job of "
-    "Kubernetes, or as a task of SkyPilot. The job trains the resolved recipe. A submitted job is "
+    "Start a run where its launch section says: on this machine, on Slurm, on Kubernetes, or "
+    "with SkyPilot. The job trains the resolved recipe. A submitted job is "
     "followed until it ends; Ctrl-C does not stop the job."
 )
 EXAMPLES = """\

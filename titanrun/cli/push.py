@@ -26,8 +26,8 @@ from titanrun.recipe.rundir.run_files import RESOLVED, read_json_or_empty
 from titanrun.runs.model_card import PushedModel, build_model_card, merge_cards, read_recipe_text
 
 SUMMARY = (
-    "Export a checkpoint, or the newest one of a run, and upload it to the Hugging Face Hub with "
-    "a model card that states recipe, data, digests and losses. A new repository is private "
+    "Export a checkpoint, or the newest one of a run, and upload it to the Hugging Face Hub. "
+    "Its model card states recipe, data, digests and losses. A new repository is private "
     "unless --public is given. The token is that of HF_TOKEN or of `hf auth login`; HF_ENDPOINT "
     "selects another hub."
 )

@@ -15,8 +15,8 @@ from titanrun.launch.model_process import run_model_process
 from titanrun.launch.torch_requirement import require_torch
 
 SUMMARY = (
-    "Answer requests over HTTP as OpenAI's interface does, with the model of a checkpoint, of a "
-    "run's newest checkpoint, or of a Hugging Face folder: /v1/models, /v1/chat/completions and "
+    "Answer requests over HTTP as OpenAI's interface does, with the model of a run, a checkpoint "
+    "or a Hugging Face folder. Paths are /v1/models, /v1/chat/completions and "
     "/v1/completions, streamed or whole. One request is answered at a time, the others wait: it "
     "is for trying a model, not for many users. Needs the extra serve."
 )

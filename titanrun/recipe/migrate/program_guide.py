@@ -6,19 +6,21 @@ from titanrun.recipe.migrate.source_tool import SourceTool
 from titanrun.recipe.migrate.torchtitan_guide import iter_key_table
 
 HEAD = """\
-# Migrating from {name}
+# Migrating from {title}
+
+Turn a configuration of {title} into a recipe, with a report on what became of each key:
 
 ```sh
 titanrun migrate {example} -o mine.yaml
 ```
 
-converts a YAML file for {name} {version} into a recipe. Comments of the keys carried over are kept,
-and `${{key}}` is replaced by its value. The file is recognized as {name}'s because {sign};
+The file is YAML for {title} {version}. Comments of the keys carried over are kept,
+and `${{key}}` is replaced by its value. The file is recognized as {title}'s because {sign};
 otherwise use `--from {name}`.
 
 The report on stderr and the exit code are those of
 [migration from torchtitan](migration_torchtitan.md): each key is mapped, changed, left out or
-refused, with the reason. Defaults of {name} that differ from titanrun's are written to the recipe.
+refused, with the reason. Defaults of {title} that differ from titanrun's are written to the recipe.
 
 {about}
 
@@ -27,6 +29,7 @@ refused, with the reason. Defaults of {name} that differ from titanrun's are wri
 {counted}"""
 ABOUT = {
     "torchtune": {
+        "title": "torchtune",
         "version": "0.6.1",
         "example": "8B_lora.yaml",
         "sign": "a section has a `_component_`",
@@ -41,6 +44,7 @@ each batch has that of its longest conversation, and the loss is the same. The f
 schedule with warmup has rate 0, as in torchtune.""",
     },
     "axolotl": {
+        "title": "axolotl",
         "version": "0.19",
         "example": "qlora.yaml",
         "sign": "it has `base_model`",
@@ -55,6 +59,7 @@ are in fp32 and multiplied in bf16. Datasets of the Hub must be saved as files, 
 `sequence_len: 512`, one epoch, a cosine whose first step has rate 0, seed 42.""",
     },
     "llamafactory": {
+        "title": "LLaMA-Factory",
         "version": "0.9",
         "example": "llama3_lora_sft.yaml",
         "sign": "it has `model_name_or_path` with `stage` or `finetuning_type`",

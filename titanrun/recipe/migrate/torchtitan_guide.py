@@ -18,11 +18,13 @@ from titanrun.recipe.migrate.torchtitan_table import TORCHTITAN_KEYS
 HEAD = """\
 # Migrating from torchtitan
 
+Turn a configuration of torchtitan into a recipe, with a report on what became of each key:
+
 ```sh
 titanrun migrate --from torchtitan llama3_8b.toml -o llama3_8b.yaml
 ```
 
-converts a TOML file for torchtitan 0.2 into a recipe and keeps its comments. A report on stderr
+The file is TOML for torchtitan 0.2; its comments are kept. A report on stderr
 lists the outcome of each key:
 
 - *mapped*: the same meaning, at the same or another path;
