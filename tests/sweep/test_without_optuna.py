@@ -37,13 +37,14 @@ TRAIN = """
 from pathlib import Path
 from titanrun.sweep.run_sources import FixedRuns
 from titanrun.sweep.sweep_file import read_sweep
-from titanrun.sweep.sweep_runner import SweepRunner
+from titanrun.sweep.sweep_runner import LocalStarter, SweepRunner
 from titanrun.sweep.validate_points import validate_points
 read = read_sweep(Path(sys.argv[1]))
 runs, _ = validate_points(read, [], {})
 source = FixedRuns(folder=read.folder, runs=runs, print_line=print)
-runner = SweepRunner(config=read.config, recipe=read.recipe, folder=read.folder, source=source,
-                     print_line=print, command=(sys.executable, "-S", sys.argv[2]))
+starter = LocalStarter(read.recipe, read.config.slots, (sys.executable, "-S", sys.argv[2]))
+runner = SweepRunner(config=read.config, folder=read.folder, source=source, starter=starter,
+                     print_line=print)
 assert runner.run() == 0
 """
 SEEN = """
