@@ -25,6 +25,7 @@ from titanrun.sweep.sweep_runner import LocalStarter
 from titanrun.sweep.trial_runs import count_open_trials
 
 SLURM = "slots: 3\noverrides: ['launch={name: slurm, time_limit: 2h}']"
+KUBERNETES = "{name: kubernetes, image: x, volumes: [{claim: runs, path: /runs}]}"
 RATE = "optimizer.lr: {log_uniform: [1.0e-4, 1.0e-2]}"
 
 
@@ -87,7 +88,13 @@ def test_a_dry_run_of_a_search_that_has_begun_shows_what_is_left(
 @pytest.mark.parametrize(
     ("search", "more", "values", "message"),
     [
-        ("count: 2", "slots: 1", RATE, "launches on this machine, not on Slurm"),
+        ("count: 2", "slots: 1", RATE, "launches on this machine, but only Slurm has arrays"),
+        (
+            "count: 2",
+            f"overrides: ['launch={KUBERNETES}', dump_folder=/runs/x]",
+            RATE,
+            "launches on Kubernetes, but only Slurm has arrays",
+        ),
         ("count: 2, storage: 'sqlite:///x.db'", SLURM, RATE, "cannot share a database file"),
         (
             "count: 2",

@@ -48,7 +48,7 @@ from titanrun.sweep.validate_points import (
     select_distinct_builds,
     validate_points,
 )
-from titanrun.sweep.validate_sweep import check_optuna_is_installed
+from titanrun.sweep.validate_sweep import check_search_packages
 
 SUMMARY = (
     "Train a recipe with every combination of the values in a sweep file. All runs are validated "
@@ -117,7 +117,8 @@ def start_search(
         return submit_search(sweep, overrides, arguments, options)
     if options.array_task:
         return train_array_task(sweep, overrides, options)
-    check_optuna_is_installed()
+    assert sweep.search is not None
+    check_search_packages(sweep.search)
     from titanrun.cli.sweep_search import run_search
 
     return run_search(sweep, overrides, arguments, options)

@@ -30,7 +30,7 @@ from titanrun.sweep.search_array import (
 from titanrun.sweep.search_points import PointPlanner, build_planner, validate_space
 from titanrun.sweep.sweep_file import Sweep
 from titanrun.sweep.validate_points import resolve_here
-from titanrun.sweep.validate_sweep import check_optuna_is_installed
+from titanrun.sweep.validate_sweep import check_search_packages
 
 
 def submit_search(
@@ -53,7 +53,7 @@ def submit_search(
         return 0
     resolved = [run.resolved for run in samples]
     request_consent(resolved, options, ["sweep", *arguments], submits=True)
-    check_optuna_is_installed()
+    check_search_packages(planner.space)
     get_slurm_program("sbatch")
     with lock_sweep_folder(sweep.folder, is_shared=True):
         check_not_queued(sweep.folder)
@@ -93,7 +93,7 @@ def count_tasks(planner: PointPlanner) -> int:
     """Return the number of trials to draw, and of those that no process trains any more."""
     if not Path(planner.sweep.storage).is_file():
         return planner.count
-    check_optuna_is_installed()
+    check_search_packages(planner.space)
     from titanrun.cli.sweep_search import open_search_study
     from titanrun.sweep.trial_runs import count_open_trials
 
@@ -104,11 +104,11 @@ def train_array_task(sweep: Sweep, overrides: Sequence[str], options: Namespace)
     """Train one trial within a task of the array, and return its exit code."""
     environment = get_environment()
     name = get_task_name(environment)
-    check_optuna_is_installed()
-    from titanrun.cli.sweep_search import train_search
-
     # the run asks for consent itself
     planner = build_planner(sweep, overrides, environment)
+    check_search_packages(planner.space)
+    from titanrun.cli.sweep_search import train_search
+
     starter = SrunStarter(sweep, environment, allows_code=options.trust)
     with lock_sweep_folder(sweep.folder, is_shared=True):
         return train_search(planner, [], options, starter=starter, task=name)

@@ -67,11 +67,14 @@ def get_array_config(sweep: Sweep, runs: Sequence[PlannedRun]) -> SlurmLaunchCon
     """
     config = runs[0].resolved.run.launch
     if not isinstance(config, SlurmLaunchConfig):
+        where = {"local": "this machine", "kubernetes": "Kubernetes", "skypilot": "SkyPilot"}
         raise problem_error(
             "usage",
-            "the recipe of this sweep launches on this machine, not on Slurm",
+            f"the recipe of this sweep launches on {where[config.name]}, but only Slurm has arrays",
             path=LAUNCH,
-            hint="set launch: slurm in its recipe, or omit --launch",
+            hint="set launch: slurm in its recipe, or omit --launch"
+            if config.name == "local"
+            else "set launch: slurm in its recipe, or use titanrun launch for each run of --list",
         )
     if any(dump_config(run.resolved.run.launch) != dump_config(config) for run in runs):
         raise ProblemsFound(
