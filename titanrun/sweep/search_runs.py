@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from titanrun.launch.exit_codes import (
+    EXIT_HANG,
+    EXIT_KILLED,
+    EXIT_NO_QUORUM,
+    EXIT_PREEMPTED,
+    EXIT_USAGE,
+    STOPPED_EARLY_CODES,
+)
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.curve_reports import CurveReporter, load_curve
 from titanrun.sweep.early_stopping import EarlyStopDecision
@@ -20,7 +28,6 @@ from titanrun.sweep.run_sources import PrintLine, judge_by_curves
 from titanrun.sweep.search_points import PointPlanner
 from titanrun.sweep.search_study import ENDED, REJECTED, SearchStudy, TrialRecord
 from titanrun.sweep.sweep_results import SweepRunResult
-from titanrun.sweep.sweep_runner import EXIT_PREEMPTED, STOPPED_EARLY_CODES
 from titanrun.sweep.trial_runs import add_trial_tag, find_same_point, load_trial_result
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -28,14 +35,13 @@ MAX_REJECTED = 100
 # what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill, and srun's
 # 1, which is that it could not start
 INTERRUPTED_CODES = (EXIT_PREEMPTED, *STOPPED_EARLY_CODES)
-LEFT_OPEN_CODES = (*INTERRUPTED_CODES, 6, 8, 137, 1)
+LEFT_OPEN_CODES = (*INTERRUPTED_CODES, EXIT_HANG, EXIT_NO_QUORUM, EXIT_KILLED, 1)
 # note on a trial whose run was asked to stop
 INTERRUPTED = "interrupted"
 # how often the study is read for what other processes have recorded
 READ_SECONDS = 1.0
 # a run that is killed again and again, by its memory for example, must not take up every task
 MAX_KILLS = 3
-EXIT_USAGE = 2
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Protocol
 
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
+from titanrun.launch.exit_codes import EXIT_PREEMPTED, STOPPED_EARLY_CODES
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.run_logs import LOGS, get_log_path, lock_log
@@ -20,9 +21,6 @@ from titanrun.sweep.sweep_results import get_sweep_run_state
 from titanrun.sweep.validate_points import PlannedRun
 
 POLL_SECONDS = 0.2
-EXIT_PREEMPTED = 75
-# of runs that a signal ended while they started
-STOPPED_EARLY_CODES = (130, 138, 143, -signal.SIGINT, -signal.SIGTERM)
 TRAIN_COMMAND = (sys.executable, "-m", "titanrun", "train")
 
 
