@@ -49,6 +49,7 @@ from titanrun.recipe.rundir.run_lock import (
     share_run_directory,
 )
 from titanrun.recipe.rundir.run_notification import run_notify_command
+from titanrun.runs.group_events import record_changes
 
 POLL_SECONDS = 0.5
 
@@ -379,6 +380,7 @@ def parse_event(line: str) -> dict[str, Any]:
 
 def report_end(run_dir: Path, code: int) -> None:
     """Record the end of the run in its files, and run the notify command."""
+    record_changes(run_dir)
     if code not in (0, EXIT_PREEMPTED):
         record_failure_status(run_dir, code)
     status = read_json_or_empty(run_dir / STATUS)
