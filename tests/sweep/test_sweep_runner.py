@@ -8,7 +8,7 @@ from pathlib import Path
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.sweep.config import HalvingConfig, SweepConfig
 from titanrun.sweep.run_sources import FixedRuns
-from titanrun.sweep.sweep_runner import SweepRunner
+from titanrun.sweep.sweep_runner import LocalStarter, SweepRunner
 from titanrun.sweep.validate_points import PlannedRun
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "llama3_debug.yaml"
@@ -32,9 +32,9 @@ def poll_once(folder: Path) -> dict[str, str]:
     source = FixedRuns(folder=folder, runs=runs, print_line=lambda line: None)
     runner = SweepRunner(
         config=SweepConfig(version=1, recipe=str(RECIPE), early_stopping=HALVING),
-        recipe=str(RECIPE),
         folder=folder,
         source=source,
+        starter=LocalStarter(str(RECIPE), slots=1),
         print_line=lambda line: None,
     )
     with subprocess.Popen(["sleep", "20"]) as training:

@@ -37,13 +37,14 @@ TRAIN = """
 from pathlib import Path
 from titanrun.sweep.run_sources import FixedRuns
 from titanrun.sweep.sweep_file import read_sweep
-from titanrun.sweep.sweep_runner import SweepRunner
+from titanrun.sweep.sweep_runner import LocalStarter, SweepRunner
 from titanrun.sweep.validate_points import validate_points
 read = read_sweep(Path(sys.argv[1]))
 runs, _ = validate_points(read, [], {})
 source = FixedRuns(folder=read.folder, runs=runs, print_line=print)
-runner = SweepRunner(config=read.config, recipe=read.recipe, folder=read.folder, source=source,
-                     print_line=print, command=(sys.executable, "-S", sys.argv[2]))
+starter = LocalStarter(read.recipe, read.config.slots, (sys.executable, "-S", sys.argv[2]))
+runner = SweepRunner(config=read.config, folder=read.folder, source=source, starter=starter,
+                     print_line=print)
 assert runner.run() == 0
 """
 SEEN = """
@@ -132,3 +133,17 @@ def test_a_rule_of_optuna_without_search_is_a_mistake_of_the_file(tmp_path: Path
     hint = "use median or halving, or write the values in a section search"
     assert said.count(hint) == 8 and said.count("which a sweep without search does not use") == 4
     assert "imported: []" in said
+
+
+@pytest.mark.parametrize(
+    ("sampler", "module", "name"),
+    [("cmaes", "cmaes", "cmaes"), ("gp", "scipy", "scipy"), ("tpe", "sklearn", "scikit-learn")],
+)
+def test_what_a_sampler_imports_is_asked_for_before_the_first_run(
+    sampler: str, module: str, name: str, tmp_path: Path
+) -> None:
+    rates = ", ".join(f"optimizer.{key}: {{uniform: [0.1, 0.2]}}" for key in ("lr", "weight_decay"))
+    file = written(tmp_path, f"search: {{sampler: {sampler}, count: 12, values: {{{rates}}}}}")
+    show = "        print(found.problems[0].message)\n"
+    said = python(HIDE.replace('"optuna"', f'"{module}"') + COMMANDS + show, f"sweep {file} --list")
+    assert f"requires {name}, which is not installed" in said, said

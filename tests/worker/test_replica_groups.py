@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import validate
 
 from tests.worker.conftest import RECIPE, write_tokens
 from tests.worker.group_runs import (
@@ -30,9 +32,11 @@ from tests.worker.group_runs import (
     wait_for_step,
 )
 
+SCHEMAS = Path(__file__).parents[2] / "schemas"
 pytestmark = [pytest.mark.torchft]
 
 STEPS = 14
+DRAWS = "random draws such as dropout are others than theirs, the data order is unchanged"
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,18 @@ def alone(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[int, f
     folder = tmp_path_factory.mktemp("runs") / "alone"
     end(start(folder))
     return losses(folder)
+
+
+def recorded_changes(folder: Path) -> list[dict[str, Any]]:
+    """Which groups joined, left or took over a state, as run.json has it."""
+    record = json.loads((folder / "run.json").read_text())
+    validate(record, json.loads((SCHEMAS / "run.schema.json").read_text()))
+    found: list[dict[str, Any]] = record["groups"]
+    return found
+
+
+def read_log(folder: Path, group: int) -> str:
+    return (folder / "logs" / f"group-{group}-rank-0.log").read_text()
 
 
 def test_two_groups_train_as_one_process_does(
@@ -106,6 +122,11 @@ def test_a_group_killed_within_a_step_costs_no_sequence(
     }
     assert names(folder, 1 - group).count("retried") in retried[moment]
     assert len(digests(folder)) == 1
+    changes = [(item["event"], item["group"]) for item in recorded_changes(folder)]
+    assert sorted(changes[:2]) == [("joined", 0), ("joined", 1)]
+    assert sorted(changes[2:]) == sorted(
+        (event, group) for event in ("left", "joined", "healed")
+    ), changes
 
 
 def test_a_group_that_waits_for_another_one_does_not_hang(
@@ -133,7 +154,12 @@ def test_the_other_group_trains_and_writes_on_alone(
     )
     assert "replica group 0 is lost" in error
     check(folder, alone)
-    assert (folder / "checkpoint" / f"step-{STEPS}").is_dir()
+    manifest = json.loads((folder / "checkpoint" / f"step-{STEPS}" / "manifest.json").read_text())
+    layout = manifest["layout"]
+    assert (layout["replica_group"], layout["replica_groups"]) == (1, 1)
+    *_, last = recorded_changes(folder)
+    assert last == {"step": 7, "event": "left", "group": 0, "groups": 1}
+    assert f"step 8: 1 of 2 replica groups, 2 before it: {DRAWS}" in read_log(folder, 1)
 
 
 def test_a_run_goes_on_from_what_the_group_saved_that_took_over(
@@ -146,8 +172,10 @@ def test_a_run_goes_on_from_what_the_group_saved_that_took_over(
     end(process, 75)
     last = max(losses(folder))
     assert STEPS > last > 7 and (folder / "checkpoint" / f"step-{last}").is_dir()
-    end(start(folder, *GROUPS))
+    end(start(folder, *GROUPS, "fault_tolerance.min_replica_size=2"))
     check(folder, alone)
+    said = f"step {last + 1}: 2 of 2 replica groups, 1 before it: {DRAWS}"
+    assert said in read_log(folder, 0) and said in read_log(folder, 1)
 
 
 def test_a_group_killed_in_a_save_leaves_no_checkpoint_with_a_name(

@@ -14,6 +14,7 @@ from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.consent import ask_about_plugin_files, needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
+from titanrun.cli.sweep_search_array import submit_search, train_array_task
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.cli.text_table import format_text_table
 from titanrun.config.pluralize import pluralize
@@ -30,6 +31,7 @@ from titanrun.sweep.run_sources import (
     load_overrides,
     write_overrides,
 )
+from titanrun.sweep.search_array import TASK_FLAG
 from titanrun.sweep.slurm_array import build_array_script, get_unfinished_runs, submit_array
 from titanrun.sweep.sweep_file import Sweep, read_sweep
 from titanrun.sweep.sweep_results import (
@@ -39,14 +41,14 @@ from titanrun.sweep.sweep_results import (
     load_sweep_result,
     sweep_result_to_dict,
 )
-from titanrun.sweep.sweep_runner import SweepRunner
+from titanrun.sweep.sweep_runner import LocalStarter, SweepRunner
 from titanrun.sweep.validate_points import (
     PlannedRun,
     resolve_here,
     select_distinct_builds,
     validate_points,
 )
-from titanrun.sweep.validate_sweep import check_optuna_is_installed
+from titanrun.sweep.validate_sweep import check_search_packages
 
 SUMMARY = (
     "Train a recipe with every combination of the values in a sweep file. All runs are validated "
@@ -79,14 +81,11 @@ def run(arguments: list[str]) -> int:
     options = parser.parse_args(others)
     ask_about_plugin_files()
     sweep = read_sweep(Path(options.sweep))
-    check_importance_options(sweep, options)
+    check_search_options(sweep, options)
     if not (options.list or options.dry_run or options.table or options.importance):
         require_torch()
     if sweep.search is not None:
-        check_optuna_is_installed()
-        from titanrun.cli.sweep_search import run_search
-
-        return run_search(sweep, overrides, arguments, options)
+        return start_search(sweep, overrides, arguments, options)
     if options.table and not overrides:
         overrides = load_overrides(sweep.folder)
     resolve = resolve_for_elsewhere if options.dry_run else resolve_here
@@ -110,6 +109,21 @@ def run(arguments: list[str]) -> int:
     return code
 
 
+def start_search(
+    sweep: Sweep, overrides: Sequence[str], arguments: Sequence[str], options: Namespace
+) -> int:
+    """Do what the options ask for with a search. Optuna is imported where it is needed."""
+    if options.launch or options.dry_run:
+        return submit_search(sweep, overrides, arguments, options)
+    if options.array_task:
+        return train_array_task(sweep, overrides, options)
+    assert sweep.search is not None
+    check_search_packages(sweep.search)
+    from titanrun.cli.sweep_search import run_search
+
+    return run_search(sweep, overrides, arguments, options)
+
+
 def add_sweep_options(parser: CommandParser) -> None:
     """Add what to do with the runs, and the format of the table."""
     what = parser.add_mutually_exclusive_group()
@@ -121,7 +135,8 @@ def add_sweep_options(parser: CommandParser) -> None:
     what.add_argument(
         "--launch",
         action="store_true",
-        help="submit the remaining runs as one Slurm array, `slots` tasks at a time",
+        help="submit the remaining runs, or trials of a search, as one Slurm array, `slots` tasks "
+        "at a time",
     )
     what.add_argument(
         "--dry-run", action="store_true", help="only print the script that --launch would submit"
@@ -135,11 +150,23 @@ def add_sweep_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "csv", "json"), default="text", help="format of the table"
     )
+    parser.add_argument(
+        TASK_FLAG,
+        action="store_true",
+        help="of a search: train one trial in a task of a Slurm array, as the script of --launch "
+        "does",
+    )
     parser.add_argument("--out", help="with --importance: draw it too, in a file .svg")
 
 
-def check_importance_options(sweep: Sweep, options: Namespace) -> None:
-    """Raise ProblemsFound for --importance without a search, and --out without --importance."""
+def check_search_options(sweep: Sweep, options: Namespace) -> None:
+    """Raise ProblemsFound for options of a search without one, and --out without --importance."""
+    if options.array_task and sweep.search is None:
+        message = f"{TASK_FLAG} needs a search: this sweep has no section search"
+        raise problem_error("usage", message, hint="use --launch")
+    names = ("list", "launch", "dry_run", "table", "importance")
+    if options.array_task and any(getattr(options, name) for name in names):
+        raise problem_error("usage", f"{TASK_FLAG} trains, and excludes the other options")
     if options.importance and sweep.search is None:
         message = "--importance needs a search: this sweep has no section search"
         raise problem_error("usage", message, hint="see --table")
@@ -172,9 +199,9 @@ def train_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) ->
 
     runner = SweepRunner(
         config=sweep.config,
-        recipe=sweep.recipe,
         folder=sweep.folder,
         source=FixedRuns(folder=sweep.folder, runs=runs, print_line=print_line),
+        starter=LocalStarter(sweep.recipe, sweep.config.slots),
         print_line=print_line,
     )
     return runner.run()

@@ -30,15 +30,15 @@ from titanrun.sweep.search_points import (
     validate_space,
 )
 from titanrun.sweep.search_pruners import build_pruner
-from titanrun.sweep.search_runs import SearchRuns, load_trial_result
+from titanrun.sweep.search_runs import SearchRuns
 from titanrun.sweep.search_space import OVERRIDES, describe_search
-from titanrun.sweep.search_study import SQLITE, SearchStudy, open_study
-from titanrun.sweep.sweep_file import Sweep, format_sweep_override
+from titanrun.sweep.search_study import SearchStudy, open_study
+from titanrun.sweep.sweep_file import SQLITE, Sweep, format_sweep_override
 from titanrun.sweep.sweep_results import SweepRunResult
-from titanrun.sweep.sweep_runner import TRAIN_COMMAND, SweepRunner
+from titanrun.sweep.sweep_runner import LocalStarter, RunStarter, SweepRunner
+from titanrun.sweep.trial_runs import load_trial_result
 from titanrun.sweep.validate_points import PlannedRun, select_distinct_builds
 
-JOURNAL = "optuna.journal"
 MIN_IMPORTANCE_TRIALS = 2
 
 
@@ -46,7 +46,7 @@ def run_search(
     sweep: Sweep, overrides: Sequence[str], arguments: Sequence[str], options: Namespace
 ) -> int:
     """Train the remaining trials of a search, or show what it has found so far."""
-    check_search_options(sweep, options)
+    check_machines(sweep)
     planner = build_planner(sweep, overrides, get_environment())
     if options.list or options.table or options.importance:
         show_search(planner, options, has_overrides=bool(overrides))
@@ -56,38 +56,24 @@ def run_search(
         print_problems(warnings)
     request_consent([run.resolved for run in samples], options, ["sweep", *arguments])
     with lock_sweep_folder(sweep.folder, is_shared=True):
-        code = train_search(planner, samples, options)
+        starter = LocalStarter(sweep.recipe, sweep.config.slots)
+        code = train_search(planner, samples, options, starter=starter)
         study = open_search_study(planner)
         print_sweep_results(load_results(planner, study), sweep.config, options.format)
         print_importance_note(study, options)
     return code
 
 
-def check_search_options(sweep: Sweep, options: Namespace) -> None:
-    """Raise ProblemsFound for what a search does not support."""
-    if options.launch or options.dry_run:
-        raise problem_error(
-            "usage",
-            "a search draws its runs one after another: they do not fit one Slurm array",
-            path=("search",),
-            hint=f"submit several jobs that run `titanrun sweep {sweep.file}`: they share the "
-            "search",
-        )
+def check_machines(sweep: Sweep) -> None:
+    """Raise ProblemsFound if another machine works on a search in a database file."""
     others = list_other_machines(sweep.folder)
-    storage = get_storage(sweep)
-    if others and storage.startswith(SQLITE):
+    if others and sweep.has_database:
         raise problem_error(
             "conflict",
             f"'{others[0]}' works on this search too, but a database file is for one machine",
             path=("search", "storage"),
             hint="remove storage, or name a journal file",
         )
-
-
-def get_storage(sweep: Sweep) -> str:
-    """Return the journal file or database of a search."""
-    assert sweep.search is not None
-    return sweep.search.config.storage or str(sweep.folder / JOURNAL)
 
 
 def open_search_study(planner: PointPlanner, *, uncompared: Sequence[str] = ()) -> SearchStudy:
@@ -99,7 +85,7 @@ def open_search_study(planner: PointPlanner, *, uncompared: Sequence[str] = ()) 
     with wait_for_search_lock(sweep.folder):
         return open_study(
             planner.space,
-            get_storage(sweep),
+            sweep.storage,
             name=sweep.folder.as_posix(),
             goal=sweep.config.goal,
             settings=describe_search(planner.space, sweep.config, planner.common),
@@ -111,11 +97,14 @@ def train_search(
     planner: PointPlanner,
     samples: Sequence[PlannedRun],
     options: Namespace,
-    command: tuple[str, ...] = TRAIN_COMMAND,
+    *,
+    starter: RunStarter,
+    task: str = "",
 ) -> int:
     """Train the remaining trials and return the exit code.
 
-    Before the first trial, the models of `samples` are built. `command` starts a training.
+    Before the first trial, the models of `samples` are built. A `task` of a Slurm array trains one
+    trial under its name.
     """
     sweep = planner.sweep
     study = open_search_study(planner)
@@ -126,33 +115,30 @@ def train_search(
     if not study.load_trials():
         for run in select_distinct_builds(samples):
             check_run_builds(run)
-    with open_search_process(sweep.folder) as process:
+    with open_search_process(sweep.folder, task) as process:
         source = SearchRuns(
             planner=planner,
             study=study,
             process=process,
             print_line=lambda text: print_note(options, text),
+            is_single=bool(task),
         )
-        print_note(
-            options,
-            f"{pluralize(source.count, 'trial')} in {sweep.folder}, {sweep.config.slots} at a "
-            "time on this machine",
-        )
+        limit = f"one in {task}" if task else f"{sweep.config.slots} at a time on this machine"
+        print_note(options, f"{pluralize(planner.count, 'trial')} in {sweep.folder}, {limit}")
         runner = SweepRunner(
             config=sweep.config,
-            recipe=sweep.recipe,
             folder=sweep.folder,
             source=source,
+            starter=starter,
             print_line=lambda text: print_note(options, text),
-            command=command,
         )
         return runner.run()
 
 
 @contextmanager
-def open_search_process(folder: Path) -> Iterator[SearchProcess]:
+def open_search_process(folder: Path, name: str) -> Iterator[SearchProcess]:
     """Show this process to the others of a search until it ends."""
-    process = SearchProcess(folder)
+    process = SearchProcess(folder, name)
     try:
         yield process
     finally:
@@ -165,7 +151,7 @@ def show_search(planner: PointPlanner, options: Namespace, *, has_overrides: boo
     Without overrides, the search has those that it was begun with.
     """
     sweep = planner.sweep
-    storage = get_storage(sweep).removeprefix(SQLITE)
+    storage = sweep.storage.removeprefix(SQLITE)
     if not sweep.folder.is_dir() or not Path(storage).is_file():
         print_note(options, f"the search in {sweep.folder} has no trials yet")
         return

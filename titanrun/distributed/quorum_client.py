@@ -26,6 +26,11 @@ class QuorumClient:
         """Return what the client itself answers."""
         return getattr(self._client, name)
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Ids of the groups in the last quorum, in their order."""
+        return () if self._members is None else self._members[1]
+
     def _quorum(self, **arguments: Any) -> Any:
         """Ask for a quorum. Its id changes if that of the lighthouse or the groups in it change."""
         found = self._client._quorum(**arguments)

@@ -124,6 +124,7 @@ class ReplicaGroups:
             index,
             self._manager.num_participants(),
             self._has_healed,
+            self._manager._client.members,
         )
 
     def all_reduce_sum_(self, tensor: Tensor) -> Tensor:

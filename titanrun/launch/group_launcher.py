@@ -19,13 +19,13 @@ from titanrun.config.json_text import parse_json
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
+from titanrun.launch.exit_codes import EXIT_INTERNAL, EXIT_PREEMPTED
 from titanrun.launch.host_address import LOOPBACK, HostAddress, find_own_address
 from titanrun.launch.launch_env import GroupPlace, get_environment
 from titanrun.launch.launcher_log import log_line
 from titanrun.launch.lighthouse_process import AnyLighthouse, Lighthouse, SharedLighthouse
 from titanrun.launch.local_launcher import is_restartable, log_note
 from titanrun.launch.worker_processes import (
-    EXIT_PREEMPTED,
     GRACE_SECONDS,
     MAX_INTERRUPTS,
     WORKER,
@@ -47,8 +47,8 @@ from titanrun.recipe.rundir.run_lock import (
     lock_groups,
 )
 from titanrun.recipe.rundir.run_notification import run_notify_command
+from titanrun.runs.group_events import record_changes
 
-EXIT_INTERNAL = 70
 POLL_SECONDS = 0.5
 
 
@@ -372,7 +372,8 @@ def parse_event(line: str) -> dict[str, Any]:
 
 
 def report_end(run_dir: Path, code: int) -> None:
-    """Record a failure in status.json, and run the notify command at the end of the run."""
+    """Record the end of the run in its files, and run the notify command."""
+    record_changes(run_dir)
     if code not in (0, EXIT_PREEMPTED):
         record_failure_status(run_dir, code)
     status = read_json_or_empty(run_dir / STATUS)

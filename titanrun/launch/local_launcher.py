@@ -16,15 +16,18 @@ from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
+from titanrun.launch.exit_codes import (
+    EXIT_HANG,
+    EXIT_INTERNAL,
+    EXIT_NO_QUORUM,
+    SHELL_SIGNAL_BASE,
+)
 from titanrun.launch.launch_env import get_environment, is_json_log_format
 from titanrun.launch.launcher_log import log_line
-from titanrun.launch.worker_processes import SHELL_SIGNAL_BASE, WORKER, run_workers
+from titanrun.launch.worker_processes import WORKER, run_workers
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.run_notification import NOTIFY_VARIABLE
 
-EXIT_HANG = 6
-EXIT_NO_QUORUM = 8
-EXIT_INTERNAL = 70
 FATAL_SIGNALS = {
     signal.SIGKILL,
     signal.SIGSEGV,

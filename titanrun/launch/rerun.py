@@ -8,8 +8,9 @@ from pathlib import Path
 
 from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.distributed.spec.run_signals import list_run_signals
+from titanrun.launch.exit_codes import SHELL_SIGNAL_BASE
 from titanrun.launch.launch_env import build_stop_after_environment
-from titanrun.launch.worker_processes import SHELL_SIGNAL_BASE, set_parent_death_signal
+from titanrun.launch.worker_processes import set_parent_death_signal
 
 
 def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:

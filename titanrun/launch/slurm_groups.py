@@ -12,6 +12,7 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.trust import TRUST_FLAG
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.launch.config import SlurmLaunchConfig
+from titanrun.launch.exit_codes import EXIT_PREEMPTED, LASTING_EXIT_CODES
 from titanrun.launch.lighthouse_process import LIGHTHOUSE, build_lighthouse_arguments
 
 # this node stays while another one is lost
@@ -53,7 +54,7 @@ run_group() {{
             fault_tolerance.replica_id="$1" fault_tolerance.lighthouse="http://$host:$port" \\
             {flags}$([ "$1" -eq 0 ] || echo --quiet)
         code=$?
-        case $code in 0 | 2 | 3 | 4 | 5 | 7 | 75) break ;; esac
+        case $code in {lasting}) break ;; esac
         [ "$(count_steps "$1")" = "$steps" ] || restarts=0
         if [ -e "$ends.stop" ] || [ "$restarts" -ge {max_restarts} ]; then break; fi
         restarts=$((restarts + 1))
@@ -61,7 +62,7 @@ run_group() {{
             "(restart $restarts of {max_restarts} without a new step)" >&2
     done
     echo "$code" >> "$ends"
-    lost=$(grep -cvxE '0|75' "$ends")
+    lost=$(grep -cvxE '0|{preempted}' "$ends")
     if [ $(({groups} - lost)) -lt {min_groups} ] && [ ! -e "$ends.stop" ]; then
         # too few are left for a step
         touch "$ends.stop"
@@ -72,7 +73,7 @@ run_group() {{
 
 choose_exit_code() {{
     if grep -qx 0 "$ends"; then return 0; fi
-    if grep -qx 75 "$ends"; then return 75; fi
+    if grep -qx {preempted} "$ends"; then return {preempted}; fi
     return "$(head -n 1 "$ends")"
 }}
 
@@ -107,6 +108,8 @@ def build_group_steps(
         lighthouse_arguments=" ".join(arguments),
         launch=shlex.quote(f"launch={to_flow_yaml(launch)}"),
         flags=f"{TRUST_FLAG} " if allows_code else "",
+        lasting=" | ".join(map(str, (0, *LASTING_EXIT_CODES, EXIT_PREEMPTED))),
+        preempted=EXIT_PREEMPTED,
         max_restarts=config.max_restarts,
         groups=groups.group_size,
         min_groups=groups.min_replica_size,

@@ -24,6 +24,7 @@ from titanrun.launch.slurm_groups import KEEP_OPTION, build_group_steps
 # files in the directory of a run or a sweep: the script, the job number and the job's output
 FOLDER = "launch"
 SCRIPT = "job.sh"
+ARRAY_LOG = "job-%A_%a.log"
 MIB = 2**20
 BODY = """
 # the ranks are signaled to save, and this script waits until they have
@@ -43,6 +44,8 @@ MANY_RUNS = """runs=(
 {runs}
 )
 srun --wait=60 {python} -m titanrun resume "${{runs[$SLURM_ARRAY_TASK_ID]}}"{trust}"""
+ONE_TRIAL = """# one trial: that of this task before it was requeued, a dead task's, or a new one
+{command}"""
 REQUEUE = """
 # 75: saved and stopped before its end. A canceled job is not RUNNING any more and is not requeued
 if [ "$code" -eq 75 ] &&
@@ -121,14 +124,26 @@ def build_sweep_script(
         runs=listed,
         trust=f" {TRUST_FLAG}" if allows_code else "",
     )
+    options = build_sbatch_options(config, name, folder, output=sweep / FOLDER / ARRAY_LOG)
     array = f"--array=0-{len(runs) - 1}%{slots}"
+    return format_batch_script(config, [*options, array], start)
+
+
+def build_search_script(
+    config: SlurmLaunchConfig,
+    command: Sequence[str],
+    *,
+    num_tasks: int,
+    name: str,
+    folder: Path,
+    sweep: Path,
+    slots: int,
+) -> str:
+    """Build the batch script of an array whose tasks train one trial each, by `command`."""
+    options = build_sbatch_options(config, name, folder, output=sweep / FOLDER / ARRAY_LOG)
+    array = f"--array=0-{num_tasks - 1}%{slots}"
     return format_batch_script(
-        config,
-        [
-            *build_sbatch_options(config, name, folder, output=sweep / FOLDER / "job-%A_%a.log"),
-            array,
-        ],
-        start,
+        config, [*options, array], ONE_TRIAL.format(command=shlex.join(command))
     )
 
 

@@ -18,6 +18,7 @@ from types import FrameType
 
 from titanrun.distributed.spec.rank_files import build_file_stem
 from titanrun.distributed.spec.run_signals import list_run_signals
+from titanrun.launch.exit_codes import EXIT_PREEMPTED, SHELL_SIGNAL_BASE
 from titanrun.launch.host_address import LOOPBACK
 from titanrun.launch.launch_env import (
     GroupPlace,
@@ -41,8 +42,6 @@ GRACE_SECONDS = 10.0
 STACK_DUMP_SECONDS = 0.5
 # the first Ctrl-C requests a save, the second the end, and the third kills
 MAX_INTERRUPTS = 3
-EXIT_PREEMPTED = 75
-SHELL_SIGNAL_BASE = 128
 PR_SET_PDEATHSIG = 1
 CRASHED = "a library crashed in the rank; the end of its log may say where"
 KILL_HINTS = {

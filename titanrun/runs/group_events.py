@@ -6,10 +6,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from titanrun.recipe.rundir.run_files import RUN_JSON, read_json_or_empty, write_indented_json
 from titanrun.runs.run_summary import parse_json_object
 
 EVENTS = ("joined", "healed", "retried", "failed")
+# what changes who takes part, and is recorded in run.json
+CHANGES = ("joined", "left", "healed")
+CHANGE_KEYS = ("step", "event", "group", "groups")
 TRAINED = ("committed", "trained")
+MEMBER = re.compile(r"titanrun_(\d+)")
 GROUP_FILE = re.compile(r"group-(\d+)\.jsonl")
 
 
@@ -25,6 +30,43 @@ def load_group_events(folder: Path) -> dict[int, list[dict[str, Any]]]:
             lines = path.read_bytes().splitlines()
             found[int(name[1])] = [event for line in lines if (event := parse_json_object(line))]
     return dict(sorted(found.items()))
+
+
+def list_changes(groups: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return which groups joined, left or took over a state, in order of time.
+
+    All others name the start of a group that has left.
+    """
+    found = sorted(
+        (
+            {**event, "group": number}
+            for number, events in groups.items()
+            for event in events
+            if event.get("event") in CHANGES
+        ),
+        key=lambda event: float(event.get("time", 0)),
+    )
+    changes, gone = [], set()
+    for event in found:
+        lost = [name for name in event.get("left", ()) if name not in gone]
+        gone.update(lost)
+        numbers = [parse_group(name) for name in lost] if "left" in event else [event["group"]]
+        changes += [{**event, "group": number} for number in numbers if number is not None]
+    return [{key: event.get(key) for key in CHANGE_KEYS} for event in changes]
+
+
+def parse_group(member: str) -> int | None:
+    """Return the number of a group from the id of one of its starts, `titanrun_GROUP:ID`."""
+    found = MEMBER.match(member)
+    return None if found is None else int(found[1])
+
+
+def record_changes(folder: Path) -> None:
+    """Write to run.json which groups joined, left or took over a state since the run began."""
+    record = read_json_or_empty(folder / RUN_JSON)
+    changes = list_changes(load_group_events(folder))
+    if record and record.get("groups", []) != changes:
+        write_indented_json(folder / RUN_JSON, {**record, "groups": changes})
 
 
 def describe_groups(groups: dict[int, list[dict[str, Any]]]) -> str:

@@ -54,16 +54,18 @@ class SearchProcess:
 
     Args:
         folder: The sweep's folder.
+        name: Name of this process. The default has the host and the process id. A process that is
+            started again under its name goes on with its trial.
     """
 
     folder: Path
-    name: str = field(init=False)
+    name: str = ""
     _file: IO[bytes] = field(init=False)
     _beat: float = field(init=False)
 
     def __post_init__(self) -> None:
         info = get_host_info()
-        self.name = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', info.host)}-{os.getpid()}"
+        self.name = self.name or f"{re.sub(r'[^A-Za-z0-9_.-]', '_', info.host)}-{os.getpid()}"
         path = get_process_file(self.folder, self.name)
         path.parent.mkdir(exist_ok=True)
         write_indented_json(path, {"host": info.host, "boot_id": info.boot_id, "pid": os.getpid()})
@@ -86,6 +88,12 @@ class SearchProcess:
 def get_process_file(folder: Path, name: str) -> Path:
     """Return the file of a process that works on a search."""
     return folder / MACHINES / f"{name}.json"
+
+
+def forget_search_processes(folder: Path, pattern: str) -> None:
+    """Forget processes whose names match a glob pattern, because they are known to be dead."""
+    for path in (folder / MACHINES).glob(f"{pattern}.json"):
+        path.unlink(missing_ok=True)
 
 
 def is_search_process_alive(folder: Path, name: str) -> bool:

@@ -57,6 +57,12 @@ class PointPlanner:
     written: Mapping[str, object]
     resolve: Resolver = resolve_here
 
+    @property
+    def count(self) -> int:
+        """Number of trials in all."""
+        most = self.sweep.config.max_runs
+        return self.space.config.count if most is None else min(self.space.config.count, most)
+
     def try_point(self, point: Point) -> TriedPoint:
         """Resolve the recipe of a point."""
         return try_point(self.sweep, point, self.common, self.environment, self.resolve)

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from titanrun.recipe.rundir.run_files import RUN_JSON, TAGS, write_indented_json
-from titanrun.runs.run_summary import read_tags
+from titanrun.launch.exit_codes import (
+    EXIT_HANG,
+    EXIT_KILLED,
+    EXIT_NO_QUORUM,
+    EXIT_PREEMPTED,
+    EXIT_USAGE,
+    STOPPED_EARLY_CODES,
+)
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.curve_reports import CurveReporter, load_curve
 from titanrun.sweep.early_stopping import EarlyStopDecision
@@ -19,17 +25,23 @@ from titanrun.sweep.folder_lock import (
 )
 from titanrun.sweep.run_logs import is_run_alive
 from titanrun.sweep.run_sources import PrintLine, judge_by_curves
-from titanrun.sweep.search_points import PointPlanner, are_equal_points
+from titanrun.sweep.search_points import PointPlanner
 from titanrun.sweep.search_study import ENDED, REJECTED, SearchStudy, TrialRecord
-from titanrun.sweep.sweep_results import SweepRunResult, load_sweep_result
+from titanrun.sweep.sweep_results import SweepRunResult
+from titanrun.sweep.trial_runs import add_trial_tag, find_same_point, load_trial_result
 from titanrun.sweep.validate_points import PlannedRun
 
 MAX_REJECTED = 100
-# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill
-LEFT_OPEN_CODES = (75, 130, 143, 6, 8, 137)
+# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill, and srun's
+# 1, which is that it could not start
+INTERRUPTED_CODES = (EXIT_PREEMPTED, *STOPPED_EARLY_CODES)
+LEFT_OPEN_CODES = (*INTERRUPTED_CODES, EXIT_HANG, EXIT_NO_QUORUM, EXIT_KILLED, 1)
+# note on a trial whose run was asked to stop
+INTERRUPTED = "interrupted"
 # how often the study is read for what other processes have recorded
 READ_SECONDS = 1.0
-EXIT_USAGE = 2
+# a run that is killed again and again, by its memory for example, must not take up every task
+MAX_KILLS = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,12 +53,14 @@ class SearchRuns:
         study: The study.
         process: This process, as the others see it.
         print_line: Prints a line for the user.
+        is_single: Whether this process starts one run only.
     """
 
     planner: PointPlanner
     study: SearchStudy
     process: SearchProcess
     print_line: PrintLine
+    is_single: bool = False
     exit_code: int = 0
     _reporter: CurveReporter | None = field(init=False)
     """Reporter to the pruner, None without one."""
@@ -56,6 +70,8 @@ class SearchRuns:
     """Runs that a dead process started and that still train, by trial."""
     _copies: dict[int, int] = field(default_factory=dict)
     """Trials that wait for another trial with the same values."""
+    _known: set[int] = field(default_factory=set)
+    """Trials that this process has drawn or taken over, also those that it has left open."""
     _is_exhausted: bool = False
     _next_read: float = 0.0
     _next_refresh: float = 0.0
@@ -71,16 +87,9 @@ class SearchRuns:
         return self.planner.sweep.folder
 
     @property
-    def count(self) -> int:
-        """Number of trials in all."""
-        most = self.planner.sweep.config.max_runs
-        count = self.planner.space.config.count
-        return count if most is None else min(count, most)
-
-    @property
     def has_more(self) -> bool:
         """Whether trials may be left, or wait for others."""
-        return not self._is_exhausted or bool(self._copies)
+        return not self._is_exhausted or (bool(self._copies) and not self.is_single)
 
     @property
     def num_followed(self) -> int:
@@ -89,8 +98,14 @@ class SearchRuns:
 
     def take_run(self) -> PlannedRun | None:
         """Return the run of a trial that a dead process left, or of a new one."""
-        if self._is_exhausted and time.monotonic() < self._next_read:
+        if self._is_exhausted and (self.is_single or time.monotonic() < self._next_read):
             return None
+        run = self._take_next_run()
+        if self.is_single:
+            self._is_exhausted = True
+        return run
+
+    def _take_next_run(self) -> PlannedRun | None:
         while True:
             with wait_for_search_lock(self.folder):
                 self.study.drop_unfinished_draws()
@@ -98,7 +113,10 @@ class SearchRuns:
                 orphan = self._find_orphan(trials)
                 if orphan is not None:
                     run = self._adopt(orphan)
-                elif sum(trial.has_run for trial in trials) < self.count and not self.exit_code:
+                elif (
+                    sum(trial.has_run for trial in trials) < self.planner.count
+                    and not self.exit_code
+                ):
                     run = self._draw(trials)
                 else:
                     self._is_exhausted = True
@@ -108,14 +126,17 @@ class SearchRuns:
                 return run
 
     def _find_orphan(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
-        """Return the first trial whose process is dead."""
+        """Return the first trial whose process is dead, or was this one before it was requeued."""
         return next(
             (
                 trial
                 for trial in trials
                 if trial.state == "running"
-                and trial.notes["process"] != self.process.name
-                and not is_search_process_alive(self.folder, trial.notes["process"])
+                and trial.number not in self._known
+                and (
+                    trial.notes["process"] == self.process.name
+                    or not is_search_process_alive(self.folder, trial.notes["process"])
+                )
             ),
             None,
         )
@@ -124,30 +145,52 @@ class SearchRuns:
         """Take over a trial. Return its run if it must be started, None if it is alive or over."""
         name = trial.notes["run"]
         self.study.note(trial.number, process=self.process.name)
+        self._known.add(trial.number)
         if "same_as" in trial.notes:
             self._copies[trial.number] = trial.notes["same_as"]
+            self._end_copies()
             return None
         if is_run_alive(self.folder, name):
             self.print_line(f"{name}: still training, although its sweep has ended")
             self._followed[trial.number] = name
             return None
-        if self._end_if_over(trial, name):
+        if self._end_if_over(trial, name) or self._end_if_killed_often(trial, name):
+            self._end_copies()
             return None
         point = self.planner.space.restore_point(trial.notes["point"])
         case = self.planner.try_point(point)
         rejection = self.planner.find_rejection(case)
         if rejection is not None:
             self._reject(trial, rejection)
+            self._end_copies()
             return None
         run = self.planner.build_run(case, {})
         self._trials[name] = trial.number
         return PlannedRun(name, self.folder / name, run.values, run.overrides, run.resolved)
+
+    def _end_if_killed_often(self, trial: TrialRecord, name: str) -> bool:
+        """Count the kills of a run between two steps, and end its trial if there are too many."""
+        result = load_trial_result(self.planner, trial)
+        if result.state == "preempted" or trial.notes.get(INTERRUPTED):
+            self.study.note(trial.number, **{INTERRUPTED: False})
+            return False
+        kills = 1
+        if trial.notes.get("killed_step") == result.step:
+            kills += int(trial.notes["kills"])
+        self.study.note(trial.number, killed_step=result.step, kills=kills)
+        if kills <= MAX_KILLS:
+            return False
+        reason = f"killed, or not started, {kills} times after step {result.step}"
+        self.study.end_failed(trial.number, reason=reason)
+        self.print_line(f"{name}: has failed: {reason}")
+        return True
 
     def _draw(self, trials: Sequence[TrialRecord]) -> PlannedRun | None:
         """Draw points until one is valid. Return None if its values have a run already."""
         runs = {trial.notes["run"]: trial.notes["point"] for trial in trials if trial.has_run}
         for _ in range(MAX_REJECTED):
             trial = self.study.ask()
+            self._known.add(trial.number)
             case = self.planner.try_point(self.planner.space.build_point(trial.drawn))
             rejection = self.planner.find_rejection(case)
             if rejection is None:
@@ -189,24 +232,30 @@ class SearchRuns:
                     # a run that has not ended is taken over like one whose process is dead
                     if not self._end_if_over(trials[number], name):
                         self.study.note(number, process="")
+                        self._known.discard(number)
                         self._is_exhausted = False
             self._end_copies()
 
     def _end_copies(self) -> None:
-        """Give trials the values of those they equal, as soon as these have ended."""
-        trials = {trial.number: trial for trial in self.study.load_trials()}
-        own = {*self._trials.values(), *self._followed}
-        for number, other in list(self._copies.items()):
-            original = trials[other]
+        """Give trials of all processes the values of those they equal, once these have ended."""
+        trials = self.study.load_trials()
+        for copy in trials:
+            if copy.state != "running" or "run" not in copy.notes or "same_as" not in copy.notes:
+                continue
+            original = trials[copy.notes["same_as"]]
             if original.state == "complete":
                 assert original.value is not None
-                self.study.end_complete(number, original.value)
+                self.study.end_complete(copy.number, original.value)
             elif original.state in ENDED:
-                self.study.end_failed(number)
-            elif original.notes["process"] != self.process.name or other in own:
-                continue
-            # a run of this process that was interrupted: both go on when the sweep is run again
-            del self._copies[number]
+                self.study.end_failed(copy.number)
+        own = {*self._trials.values(), *self._followed}
+        for number, other in list(self._copies.items()):
+            is_interrupted = (
+                trials[other].notes["process"] == self.process.name and other not in own
+            )
+            # both go on when the sweep is run again
+            if trials[other].state in ENDED or is_interrupted:
+                del self._copies[number]
 
     def list_folders(self) -> Mapping[str, Path]:
         """Return the folders of the runs of all processes by name."""
@@ -260,8 +309,11 @@ class SearchRuns:
         with wait_for_search_lock(self.folder):
             number = self._trials[name]
             trial = self.study.load_trials()[number]
-            if not self._end_if_over(trial, name) and not (code < 0 or code in LEFT_OPEN_CODES):
-                self.study.end_failed(number, exit_code=code)
+            if not self._end_if_over(trial, name):
+                if code in INTERRUPTED_CODES:
+                    self.study.note(number, **{INTERRUPTED: True})
+                elif code > 0 and code not in LEFT_OPEN_CODES:
+                    self.study.end_failed(number, exit_code=code)
             del self._trials[name]
             self._end_copies()
 
@@ -309,38 +361,3 @@ class SearchRuns:
             for step, value in [pair for pair in curve if math.isfinite(pair[1])][-1:]:
                 self.study.record_value(trial.number, step, value)
         self.study.end_pruned(trial.number)
-
-
-def find_same_point(
-    trials: Sequence[TrialRecord], values: Mapping[str, object]
-) -> TrialRecord | None:
-    """Return the trial that has a run with the same values."""
-    return next(
-        (
-            trial
-            for trial in trials
-            if trial.has_run
-            and "same_as" not in trial.notes
-            and are_equal_points(trial.notes["point"], dict(values))
-        ),
-        None,
-    )
-
-
-def load_trial_result(planner: PointPlanner, trial: TrialRecord) -> SweepRunResult:
-    """Load the result of a trial's run so far."""
-    return load_sweep_result(
-        trial.notes["run"],
-        planner.sweep.folder / trial.notes["run"],
-        trial.notes["point"],
-        planner.sweep.config,
-        is_ended="stopped" in trial.notes,
-        trial=trial.number,
-    )
-
-
-def add_trial_tag(folder: Path, number: int) -> None:
-    """Add the number of its trial to the tags of a run."""
-    tag, tags = f"trial-{number}", read_tags(folder)
-    if (folder / RUN_JSON).is_file() and tag not in tags:
-        write_indented_json(folder / TAGS, {"tags": [*tags, tag]})

@@ -30,8 +30,8 @@ from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import to_plain_data
 from titanrun.sweep.distributions import Distribution
 from titanrun.sweep.search_space import DEFAULT_STARTUP, OVERRIDES, SearchSpace, label_choices
+from titanrun.sweep.sweep_file import SQLITE
 
-SQLITE = "sqlite:///"
 SETTINGS = "titanrun_search"
 VERSION = "optuna_version"
 # why a trial was told FAIL without a run: it does not count

@@ -40,13 +40,41 @@ def build_array_script(
 
     Raises ProblemsFound if they do not fit one array.
     """
-    config = runs[0].resolved.run.launch
-    if not isinstance(config, SlurmLaunchConfig):
+    config = get_array_config(sweep, runs)
+    if sweep.config.early_stopping is not None:
+        message = "early_stopping is not supported for a Slurm array: no process monitors its runs"
         raise problem_error(
             "usage",
-            "the recipe of this sweep launches on this machine, not on Slurm",
+            message,
+            path=("early_stopping",),
+            hint="remove early_stopping, or omit --launch",
+        )
+    return build_sweep_script(
+        config,
+        [run.folder for run in runs],
+        name=sweep.file.stem,
+        folder=Path.cwd(),
+        sweep=sweep.folder,
+        slots=sweep.config.slots,
+        allows_code=allows_code,
+    )
+
+
+def get_array_config(sweep: Sweep, runs: Sequence[PlannedRun]) -> SlurmLaunchConfig:
+    """Return the launch section that all runs share.
+
+    Raises ProblemsFound if the runs do not fit one array.
+    """
+    config = runs[0].resolved.run.launch
+    if not isinstance(config, SlurmLaunchConfig):
+        where = {"local": "this machine", "kubernetes": "Kubernetes", "skypilot": "SkyPilot"}
+        raise problem_error(
+            "usage",
+            f"the recipe of this sweep launches on {where[config.name]}, but only Slurm has arrays",
             path=LAUNCH,
-            hint="set launch: slurm in its recipe, or omit --launch",
+            hint="set launch: slurm in its recipe, or omit --launch"
+            if config.name == "local"
+            else "set launch: slurm in its recipe, or use titanrun launch for each run of --list",
         )
     if any(dump_config(run.resolved.run.launch) != dump_config(config) for run in runs):
         raise ProblemsFound(
@@ -59,22 +87,6 @@ def build_array_script(
                 )
             ]
         )
-    check_array_is_built(sweep, runs)
-    folders = [run.folder for run in runs]
-    slots = sweep.config.slots
-    return build_sweep_script(
-        config,
-        folders,
-        name=sweep.file.stem,
-        folder=Path.cwd(),
-        sweep=sweep.folder,
-        slots=slots,
-        allows_code=allows_code,
-    )
-
-
-def check_array_is_built(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    """Raise ProblemsFound if the runs have replica groups, or are to be ended early."""
     if any(run.resolved.run.fault_tolerance.enable for run in runs):
         raise problem_error(
             "not-built",
@@ -82,14 +94,7 @@ def check_array_is_built(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
             path=("fault_tolerance", "enable"),
             hint="set it to false, or use titanrun launch for each run",
         )
-    if sweep.config.early_stopping is not None:
-        message = "early_stopping is not supported for a Slurm array: no process monitors its runs"
-        raise problem_error(
-            "usage",
-            message,
-            path=("early_stopping",),
-            hint="remove early_stopping, or omit --launch",
-        )
+    return config
 
 
 def submit_array(

@@ -18,6 +18,8 @@ from titanrun.sweep.search_space import SearchSpace, read_search
 
 SECTIONS = ("grid", "zip", "list", "random")
 SEARCH = "search"
+JOURNAL = "optuna.journal"
+SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,17 @@ class Sweep:
     def folder(self) -> Path:
         """Parent folder of the runs."""
         return Path(self.config.folder) if self.config.folder else Path("runs") / self.file.stem
+
+    @property
+    def storage(self) -> str:
+        """Journal file or database of the search."""
+        assert self.search is not None
+        return self.search.config.storage or str(self.folder / JOURNAL)
+
+    @property
+    def has_database(self) -> bool:
+        """Whether the search is in a database, which is for one machine."""
+        return self.storage.startswith(SQLITE)
 
 
 def read_sweep(file: Path) -> Sweep:

@@ -4,13 +4,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
+from titanrun.launch.exit_codes import EXIT_PREEMPTED, STOPPED_EARLY_CODES
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.run_logs import LOGS, get_log_path, lock_log
@@ -19,10 +21,47 @@ from titanrun.sweep.sweep_results import get_sweep_run_state
 from titanrun.sweep.validate_points import PlannedRun
 
 POLL_SECONDS = 0.2
-EXIT_PREEMPTED = 75
-# of runs that a signal ended while they started
-STOPPED_EARLY_CODES = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 TRAIN_COMMAND = (sys.executable, "-m", "titanrun", "train")
+
+
+class RunStarter(Protocol):
+    """How the runs of a sweep are started."""
+
+    def build_command(self, run: PlannedRun) -> Sequence[str]:
+        """Return the command that trains a run, or resumes it."""
+
+    def build_environment(self) -> Mapping[str, str]:
+        """Return the environment of the command."""
+
+    def get_stop_signal(self, number: int) -> int:
+        """Return what tells the command that this signal came for its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStarter:
+    """Starter of runs that share this machine.
+
+    Args:
+        recipe: The recipe file.
+        slots: Number of runs that train at the same time.
+        command: Words before the recipe of the command that trains a run.
+    """
+
+    recipe: str
+    slots: int
+    command: tuple[str, ...] = TRAIN_COMMAND
+
+    def build_command(self, run: PlannedRun) -> Sequence[str]:
+        """Return the command that trains a run, or resumes it."""
+        return [*self.command, self.recipe, *run.arguments]
+
+    def build_environment(self) -> Mapping[str, str]:
+        """Return the environment, with this run's share of the cores."""
+        return build_threads_environment(self.slots)
+
+    def get_stop_signal(self, number: int) -> int:
+        """Return the signal itself, which the run's state names."""
+        return number
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,19 +70,17 @@ class SweepRunner:
 
     Args:
         config: The settings of the sweep.
-        recipe: The recipe file.
         folder: The parent folder of the runs.
         source: Where the runs come from.
+        starter: How the runs are started.
         print_line: Prints a line for the user.
-        command: Words before the recipe of the command that trains a run.
     """
 
     config: SweepConfig
-    recipe: str
     folder: Path
     source: RunSource
+    starter: RunStarter
     print_line: PrintLine
-    command: tuple[str, ...] = TRAIN_COMMAND
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _exit_code: int = 0
     _is_stopping: bool = False
@@ -80,8 +117,8 @@ class SweepRunner:
             self._start(run)
 
     def _start(self, run: PlannedRun) -> None:
-        command = [*self.command, self.recipe, *run.arguments]
-        environment = build_threads_environment(self.config.slots)
+        command = self.starter.build_command(run)
+        environment = self.starter.build_environment()
         with get_log_path(self.folder, run.name).open("ab") as log:
             if not lock_log(log) and get_sweep_run_state(run.folder) == "waiting":
                 # its sweep was killed, while the run itself went on starting
@@ -115,7 +152,10 @@ class SweepRunner:
         for name, decision in self.source.judge_runs(self.config, names).items():
             self.source.record_decision(name, decision)
             if decision.stop_reason is not None:
-                self._processes[name].send_signal(signal.SIGTERM)
+                self._send_stop_signal(name, signal.SIGTERM)
+
+    def _send_stop_signal(self, name: str, number: int) -> None:
+        self._processes[name].send_signal(self.starter.get_stop_signal(number))
 
     def _record_end(self, name: str, code: int) -> None:
         reason = self.source.get_stop_reason(name)
@@ -146,8 +186,8 @@ class SweepRunner:
         def stop(number: int, frame: FrameType | None) -> None:
             number = signal.SIGTERM if self._is_stopping else number
             self._is_stopping = True
-            for process in self._processes.values():
-                process.send_signal(number)
+            for name in self._processes:
+                self._send_stop_signal(name, number)
 
         before = {
             number: signal.signal(number, stop)

@@ -14,6 +14,7 @@ from titanrun.recipe.resolving.validation_levels import (
     ValidationResult,
 )
 from titanrun.sweep.search_points import build_planner, validate_space
+from titanrun.sweep.search_space import SearchSpace
 from titanrun.sweep.sweep_file import read_sweep
 from titanrun.sweep.validate_points import (
     PlannedRun,
@@ -21,6 +22,10 @@ from titanrun.sweep.validate_points import (
     select_distinct_builds,
     validate_points,
 )
+
+# modules of Optuna's samplers, which it imports when it draws
+SAMPLER_PACKAGES = {"cmaes": ("cmaes",), "gp": ("scipy",)}
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def validate_sweep(
@@ -69,17 +74,22 @@ def find_sweep_runs(
     )
     if sweep.search is not None:
         if depth >= VALIDATION_LEVELS.index("environment"):
-            check_optuna_is_installed()
+            check_search_packages(sweep.search)
         return validate_space(build_planner(sweep, overrides, environment, resolve=resolve))
     return validate_points(sweep, overrides, environment, resolve=resolve)
 
 
-def check_optuna_is_installed() -> None:
+def check_search_packages(space: SearchSpace) -> None:
     """Raise ProblemsFound if what draws the values of a search is not installed."""
-    if find_spec("optuna") is None:
-        raise problem_error(
-            "usage",
-            "a search requires optuna, which is not installed",
-            path=("search",),
-            hint='pip install "titanrun[search]"',
-        )
+    sampler = space.config.sampler
+    needed = {"a search": ("optuna", "sklearn"), sampler: SAMPLER_PACKAGES.get(sampler, ())}
+    for what, modules in needed.items():
+        for module in modules:
+            if find_spec(module) is None:
+                name = DISTRIBUTIONS.get(module, module)
+                raise problem_error(
+                    "usage",
+                    f"{what} requires {name}, which is not installed",
+                    path=("search",),
+                    hint='pip install "titanrun[search]"',
+                )

@@ -85,6 +85,7 @@ class CheckpointManager:
         store: the folder of the checkpoints.
         resolved_text: the text of resolved.yaml.
         layout: device of the ranks and how they split the model, for the manifest.
+        loaded_layout: layout of the checkpoint that was loaded, None if there was none.
         async_saver: writes in the background while training continues. None: training waits.
         trainer_state: additional state of trainer kinds other than pretraining.
         last_save_seconds: duration of the last save of this process, None before it.
@@ -103,6 +104,7 @@ class CheckpointManager:
     async_saver: AsyncSaver | None = None
     trainer_state: Stateful | None = None
     last_save_seconds: float | None = None
+    loaded_layout: Mapping[str, Any] | None = None
     run_id: str | None = None
     assets: Mapping[str, bytes] = field(default_factory=dict)
     check_owner: CheckOwner = accept_any_owner
@@ -237,7 +239,8 @@ class CheckpointManager:
         self.engine.on_state_loaded()
         with name_damaged_state(checkpoint):
             self._restore_state(saved, excluded)
-        before = checkpoint.load_manifest().layout["ranks"]
+        self.loaded_layout = checkpoint.load_manifest().layout
+        before = self.loaded_layout["ranks"]
         if before == self.rank_group.size:
             set_rng_states(checkpoint.load_rng_states(self.rank_group.rank), self.engine.device)
         else:

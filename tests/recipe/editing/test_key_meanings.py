@@ -14,6 +14,7 @@ SECTIONS = {
     "optimizer": "lr: 1.0e-3",
     "lr_scheduler": "decay_ratio: 0.5",
     "metrics": "log_freq: 1",
+    "fault_tolerance": "group_size: 2",
 }
 
 
@@ -48,6 +49,39 @@ def problems_of(folder: Path, section: str, entry: str) -> list[Problem]:
         ("optimizer", "rl: {rewards: [exact_match]}", "'rl' belongs at the top level"),
         ("training", "lr: 1.0e-4", "'lr' belongs in optimizer"),
         ("optimizer", "betas: [0.8, 0.99]", "write beta1: 0.8 and beta2: 0.99"),
+        (
+            "fault_tolerance",
+            "rows: fixed",
+            "rows: fixed is not built, since the rows of a lost group would be lost too, and they "
+            "are dealt to the groups that take part in a step; remove it",
+        ),
+        (
+            "fault_tolerance",
+            "rows: dealt",
+            "the rows of a step are always dealt to the groups that take part in it; remove it",
+        ),
+        (
+            "fault_tolerance",
+            "rows: [fixed]",
+            "the rows of a step are always dealt to the groups that take part in it; remove it",
+        ),
+        (
+            "fault_tolerance",
+            "process_group: mccl",
+            "process_group: mccl is not built, since groups communicate over gloo, with the same "
+            "sums; remove it",
+        ),
+        (
+            "fault_tolerance",
+            "process_group: gloo",
+            "groups always communicate over gloo; remove it",
+        ),
+        (
+            "fault_tolerance",
+            "use_async_quorum: true",
+            "use_async_quorum: true is not built, since groups agree on a step before it begins: "
+            "its rows are dealt to them; remove it",
+        ),
         ("training", "bf16: true", "write training.mixed_precision_param: bfloat16"),
         (
             "lr_scheduler",

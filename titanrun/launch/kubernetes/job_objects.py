@@ -15,6 +15,7 @@ from titanrun.config.json_patch import apply_patches, parse_patch
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_flow_yaml, to_yaml
 from titanrun.config.trust import TRUST_FLAG
+from titanrun.launch.exit_codes import EXIT_PREEMPTED, LASTING_EXIT_CODES
 from titanrun.launch.kubernetes.config import TOLERATION, KubernetesLaunchConfig
 
 Manifest = dict[str, Any]
@@ -30,9 +31,6 @@ INDEX = "JOB_COMPLETION_INDEX"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 JOB_LABEL = "batch.kubernetes.io/job-name"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-EXIT_PREEMPTED = 75
-# recipe, data, checkpoint, values that are not finite, memory or disk: another start meets them too
-LASTING_EXIT_CODES = (2, 3, 4, 5, 7)
 
 
 def build_job_name(run: str, folder: str, nnodes: int, *, suffix: str = "") -> str:

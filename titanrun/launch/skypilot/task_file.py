@@ -12,6 +12,7 @@ from typing import Any
 
 from titanrun.config.serialize import to_flow_yaml, to_yaml
 from titanrun.config.trust import TRUST_FLAG
+from titanrun.launch.exit_codes import EXIT_PREEMPTED
 from titanrun.launch.skypilot.config import SkyPilotLaunchConfig
 
 Task = dict[str, Any]
@@ -20,7 +21,6 @@ RESOLVED = "resolved.yaml"
 RECIPE_FOLDER = "~/titanrun"
 PORT = 29500
 GIB = 2**30
-EXIT_PREEMPTED = 75
 MAX_NAME = 40
 DIGEST = 5
 # addresses of the machines, one per line; the first is that of rank 0

@@ -1,4 +1,7 @@
-"""Keys of other tools whose value means something else than that of titanrun's field."""
+"""Keys of other tools whose value means something else than that of titanrun's field.
+
+Some keys of torchft are no fields: replica groups have one way to do what they choose.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +21,8 @@ def format_key_meaning(path: DataPath, data: Any) -> str:
     """
     key, value = str(path[-1]), find_value(data, path)
     word = key.lower().replace("-", "_")
+    if path[:-1] == GROUPS and word in GROUP_MEANINGS:
+        return describe_group_key(word, value)
     return MEANINGS[word](value, data) if word in MEANINGS else format_operator_key(path)
 
 
@@ -71,6 +76,37 @@ def describe_half_precision(dtype: str) -> Callable[[Any, Any], str]:
     return describe
 
 
+def describe_group_key(word: str, value: Any) -> str:
+    """Return what replica groups do in place of what a key asks for."""
+    always, others = GROUP_MEANINGS[word]
+    text = to_flow_yaml(value)
+    if text in others:
+        return f"{word}: {text} is not built, since {others[text]}; remove it"
+    return f"{always}; remove it"
+
+
+GROUPS: DataPath = ("fault_tolerance",)
+# what groups do, and why they do not do what a value asks for
+GROUP_MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "rows": (
+        "the rows of a step are always dealt to the groups that take part in it",
+        {
+            "fixed": "the rows of a lost group would be lost too, and they are dealt to the groups "
+            "that take part in a step"
+        },
+    ),
+    "process_group": (
+        "groups always communicate over gloo",
+        {
+            "nccl": "groups communicate over gloo, with the same sums",
+            "mccl": "groups communicate over gloo, with the same sums",
+        },
+    ),
+    "use_async_quorum": (
+        "groups always agree on a step before it begins: its rows are dealt to them",
+        {"true": "groups agree on a step before it begins: its rows are dealt to them"},
+    ),
+}
 MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
     **dict.fromkeys(
         (

@@ -152,6 +152,18 @@ def build_start_schema() -> Schema:
     )
 
 
+def build_group_change_schema() -> Schema:
+    """Return the schema of a replica group that joined, left or took over a state."""
+    return build_object_schema(
+        {
+            "step": add_description(COUNT, "Steps that were done."),
+            "event": {"enum": ["joined", "left", "healed"]},
+            "group": COUNT,
+            "groups": make_nullable(COUNT, "Groups that took part in the next step."),
+        }
+    )
+
+
 def build_run_schema() -> Schema:
     """Return the schema of run.json in a run directory."""
     starts = add_description(
@@ -184,8 +196,12 @@ def build_run_schema() -> Schema:
                 "name": make_nullable(TEXT),
                 "parent": parent,
                 "starts": starts,
+                "groups": add_description(
+                    {"type": "array", "items": build_group_change_schema()},
+                    "What changed which replica groups took part, since the run began.",
+                ),
             },
-            optional=("id",),
+            optional=("id", "groups"),
         ),
     )
 

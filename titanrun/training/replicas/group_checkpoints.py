@@ -39,6 +39,7 @@ class GroupCheckpoints:
         if not self.session.is_writer or not (self.session.can_save or is_last):
             return
         if self.manager.train_state.step not in self.manager.store.list_complete_steps():
+            self.manager.layout = {**self.manager.layout, **self.session.describe_layout()}
             with self.use_weights():
                 self.manager.save(is_last=is_last, validation_loss=validation_loss)
 

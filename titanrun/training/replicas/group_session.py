@@ -13,6 +13,9 @@ from torch import Tensor
 from titanrun.distributed.step_attempt import StepAttempt
 from titanrun.training.replicas.group_signals import GroupSignals
 
+# in the layout of a manifest: the group that saved, and how many took part in the step
+GROUP_OF_LAYOUT, GROUPS_OF_LAYOUT = "replica_group", "replica_groups"
+
 log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,8 @@ class GroupSession:
         signals: requests to stop or save, of all groups.
         size: groups of the run.
         events: file of this group's events. None on other ranks than its first.
+        saved_groups: groups that took part in the step of the checkpoint that was loaded. None:
+            there was no checkpoint.
 
     Attributes:
         watch_wait: returns the context in which this group waits for the others.
@@ -76,12 +81,18 @@ class GroupSession:
     """Whether the weights of this step are those of all groups."""
 
     def __init__(
-        self, groups: Groups, signals: GroupSignals, *, size: int, events: Path | None
+        self,
+        groups: Groups,
+        signals: GroupSignals,
+        *,
+        size: int,
+        events: Path | None,
+        saved_groups: int | None = None,
     ) -> None:
         self.groups, self.signals = groups, signals
         self.is_writer, self.is_over = False, False
         self.watch_wait: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._size, self._events = size, events
+        self._size, self._events, self._saved_groups = size, events, saved_groups
         self._attempt: StepAttempt | None = None
         self._writer_listeners: list[Callable[[bool], None]] = []
         self._attempt_listeners: list[Callable[[], None]] = []
@@ -105,6 +116,11 @@ class GroupSession:
     def close(self) -> None:
         """Leave the other groups."""
         self.groups.close()
+
+    def describe_layout(self) -> dict[str, int]:
+        """Return this group and how many take part, for the manifest of a checkpoint."""
+        count = {} if self._attempt is None else {GROUPS_OF_LAYOUT: self._attempt.num_groups}
+        return {GROUP_OF_LAYOUT: self.groups.group, **count}
 
     def record(self, event: str, step: int, **values: object) -> None:
         """Append an event of this group to its file."""
@@ -134,10 +150,24 @@ class GroupSession:
         before, self._attempt = self._attempt, attempt
         if before is None:
             self.record("joined", step)
+        elif lost := attempt.list_members_lost_since(before):
+            self.record("left", step, left=lost)
         if attempt.has_healed:
             self.record("healed", step)
-        if before is None or before.num_groups != attempt.num_groups:
-            log.info("step %d: %d of %d replica groups", step + 1, attempt.num_groups, self._size)
+        count = self._saved_groups if before is None else before.num_groups
+        if before is None or count != attempt.num_groups:
+            change = "" if count in (None, attempt.num_groups) else self._describe_change(count)
+            log.info(
+                "step %d: %d of %d replica groups%s",
+                step + 1,
+                attempt.num_groups,
+                self._size,
+                change,
+            )
+
+    def _describe_change(self, before: int | None) -> str:
+        """Return what differs once another number of groups takes part than `before`."""
+        return ""
 
     def _set_writer(self, is_writer: bool) -> None:
         if is_writer == self.is_writer:

@@ -25,6 +25,7 @@ class ReplicaSession(GroupSession):
         size: groups of the run.
         device: the device whose random state an attempt changes.
         events: file of this group's events. None on other ranks than its first.
+        saved_groups: groups that took part in the step of the checkpoint that was loaded.
     """
 
     def __init__(
@@ -35,8 +36,9 @@ class ReplicaSession(GroupSession):
         size: int,
         device: torch.device,
         events: Path | None,
+        saved_groups: int | None = None,
     ) -> None:
-        super().__init__(groups, signals, size=size, events=events)
+        super().__init__(groups, signals, size=size, events=events, saved_groups=saved_groups)
         self.has_committed, self._device = False, device
         self._rng_states: dict[str, Tensor] = {}
 
@@ -62,6 +64,12 @@ class ReplicaSession(GroupSession):
         """Return whether the attempt counts, on all ranks of the group."""
         self.has_committed = self.groups.should_commit()
         return self.has_committed
+
+    def _describe_change(self, before: int | None) -> str:
+        return (
+            f", {before} before it: random draws such as dropout are others than theirs, the data "
+            "order is unchanged"
+        )
 
     def undo(self) -> None:
         """Restore the random states of an attempt that does not count."""

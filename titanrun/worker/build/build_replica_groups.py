@@ -17,7 +17,7 @@ from titanrun.training.data_source import DataSource
 from titanrun.training.replicas.group_checkpoints import GroupCheckpoints
 from titanrun.training.replicas.group_engine import GroupEngine
 from titanrun.training.replicas.group_loop import GroupTrainLoop, RetryingTrainLoop
-from titanrun.training.replicas.group_session import GroupSession
+from titanrun.training.replicas.group_session import GROUPS_OF_LAYOUT, GroupSession
 from titanrun.training.replicas.group_signals import GroupSignals
 from titanrun.training.replicas.group_source import GroupSource
 from titanrun.training.replicas.healed_engine import HealedEngine
@@ -143,6 +143,7 @@ def build_shared_steps(
         size=parts.recipe.fault_tolerance.group_size,
         device=engine.device,
         events=events,
+        saved_groups=find_saved_groups(parts),
     )
     engine.session = session
     return GroupSteps(
@@ -153,6 +154,12 @@ def build_shared_steps(
         ),
         GroupCheckpoints(parts.checkpoints, session),
     )
+
+
+def find_saved_groups(parts: SourceParts) -> int | None:
+    """Return how many groups took part in the step that was loaded, None if none was."""
+    layout = parts.checkpoints.loaded_layout
+    return None if layout is None else int(layout.get(GROUPS_OF_LAYOUT, 1))
 
 
 def build_synced_steps(
