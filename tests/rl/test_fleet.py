@@ -283,7 +283,8 @@ def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None
     resolved = resolve_recipe(write_recipe(tmp_path, TEXT), overrides, environment={})
     job = WorkerJob(tmp_path / "resolved.yaml", resolved.text, RankInfo())
     assert resolved.run.rl is not None
-    fleet = build_fleet.start_fleet(resolved.run.rl, job, StepClock())
+    transport = build_fleet.build_weight_transport(resolved.run.rl, tmp_path / "weights")
+    fleet = build_fleet.start_fleet(resolved.run.rl, job, StepClock(), transport)
     assert [process.starts_left for process in fleet.processes] == [2, 2, 2]
     assert fleet.processes[0].environment["OMP_NUM_THREADS"] == "2"
     assert fleet.timeout_seconds == 7 and fleet.max_running == 3 * 4

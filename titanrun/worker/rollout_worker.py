@@ -201,11 +201,22 @@ def count_tokens(groups: list[RolloutGroup]) -> int:
 
 
 def open_worker(
-    resolved_path: Path, number: int, messages: RolloutMessages, responses: TextIO
+    job: WorkerJob,
+    number: int,
+    messages: RolloutMessages,
+    responses: TextIO,
+    transport: WeightTransport | None = None,
 ) -> RolloutWorker:
-    """Build the generator, environment and rewards of a run in this process."""
-    text = resolved_path.read_text(encoding="utf-8")
-    recipe = load_resolved_text(text)
+    """Build the generator, environment and rewards of a run in this process.
+
+    Args:
+        job: the run. Its folder may be absent on this machine.
+        number: number of this process in the fleet.
+        messages: messages of the trainer.
+        responses: file of the messages to it.
+        transport: reader of the weights. None: what the recipe names.
+    """
+    recipe = load_resolved_text(job.resolved_text)
     config = recipe.rl
     assert config is not None, "a rule requires it"
     torch.set_num_threads(config.fleet.threads)
@@ -213,14 +224,14 @@ def open_worker(
     set_determinism(recipe)
     tokenizer = build_tokenizer(recipe)
     assert tokenizer is not None, "a rule requires one"
+    folder = job.resolved_path.parent
     weights = WorkerWeights(
-        messages, build_weight_transport(config, resolved_path.parent / WEIGHTS_FOLDER)
+        messages, transport or build_weight_transport(config, folder / WEIGHTS_FOLDER)
     )
-    job = WorkerJob(resolved_path, text, RankInfo())
     resources = build_generator_resources(
         recipe, config, job, device, None, tokenizer, build_updates(config, weights)
     )
-    logs = resolved_path.parent / "logs" / f"generator-{number}"
+    logs = folder / "logs" / f"generator-{number}"
     runner = build_rollout_runner(recipe, config, logs, resources, tokenizer, device)
     return RolloutWorker(runner, weights, responses)
 
@@ -245,7 +256,8 @@ def serve_rollouts(
     os.dup2(2, 1)
     messages = RolloutMessages(sys.stdin)
     try:
-        worker = open_worker(resolved_path, number, messages, responses)
+        job = WorkerJob(resolved_path, resolved_path.read_text(encoding="utf-8"), RankInfo())
+        worker = open_worker(job, number, messages, responses)
         messages.start(worker.end_soon)
         if lifeline is not None:
             threading.Thread(target=worker.end_with_launcher, args=lifeline, daemon=True).start()
@@ -254,11 +266,16 @@ def serve_rollouts(
         finally:
             worker.close()
     except ProblemsFound as error:
-        problem = error.problems[0]
-        responses.write(json.dumps({"problem": problem.message, "hint": problem.hint}) + "\n")
-        responses.flush()
+        respond_problem(error, responses)
         return 1
     return 0
+
+
+def respond_problem(error: ProblemsFound, responses: TextIO) -> None:
+    """Send the first problem to the trainer."""
+    problem = error.problems[0]
+    responses.write(json.dumps({"problem": problem.message, "hint": problem.hint}) + "\n")
+    responses.flush()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from titanrun.training.config import MIN_TEMPERATURE
 GENERATOR: DataPath = ("rl", "generator")
 SAMPLING: DataPath = ("rl", "sampling")
 FLEET: DataPath = ("rl", "fleet", "processes")
+CARRIER: DataPath = ("rl", "fleet", "carrier")
 # vllm.sampling_params raises temperatures between 0 and this to it
 VLLM_MIN_TEMPERATURE = 0.01
 # largest difference of log-probabilities that rounding in low precision was seen to make, doubled
@@ -207,11 +208,38 @@ def fleet_reads_shared_weights(run: Recipe) -> Iterator[RuleViolation]:
     shared_memory, or file or dcp.
     """
     rl = run.rl
-    if rl is not None and rl.fleet.processes and rl.sync.transport == "in_process":
+    is_local = rl is not None and rl.fleet.processes and rl.fleet.carrier == "local"
+    if rl is not None and is_local and rl.sync.transport == "in_process":
         yield RuleViolation(
             "the processes of the fleet cannot read weights of the transport in_process",
             (("rl", "sync", "transport"), FLEET),
             hint="use rl.sync.transport: shared_memory",
+        )
+
+
+@rule("ray-carries-weights-as-objects")
+def ray_carries_weights_as_objects(run: Recipe) -> Iterator[RuleViolation]:
+    """Require rl.sync.transport object_store with rl.fleet.carrier ray, and only there.
+
+    Actors of Ray may be on other machines, and get weights from Ray's object store. What is not an
+    actor of Ray cannot read it.
+    """
+    rl = run.rl
+    if rl is None:
+        return
+    uses_ray = rl.fleet.processes > 0 and rl.fleet.carrier == "ray"
+    paths: tuple[DataPath, ...] = (("rl", "sync", "transport"), CARRIER)
+    if uses_ray and rl.sync.transport != "object_store":
+        yield RuleViolation(
+            f"actors of Ray cannot read weights of the transport {rl.sync.transport}",
+            paths,
+            hint="use rl.sync.transport: object_store",
+        )
+    elif not uses_ray and rl.sync.transport == "object_store":
+        yield RuleViolation(
+            "only actors of Ray read weights of the transport object_store",
+            paths,
+            hint="set rl.fleet: {carrier: ray} with processes, or use shared_memory",
         )
 
 

@@ -59,6 +59,8 @@ DOCUMENTATION = {
     "addresses, object stores and the Hub. Remove retry_timeout.",
     "fleet-settings-need-processes": "With rl.fleet.processes 0 the training processes generate "
     "themselves, and nothing else of rl.fleet is read. Set it, or remove the rest.",
+    "ray-settings-need-ray": "With rl.fleet.carrier local the processes are children of the first "
+    "rank, and no Ray is asked for anything. Set carrier: ray, or remove the rest.",
     "kv-updates-need-updates-in-flight": "With rl.schedule.update_in_flight false no weights "
     "change within a completion: no keys and values are of old ones. Set it, or remove the other.",
     "limits-need-bad-files": "max_bad_files bounds how many damaged files of a stream are skipped. "

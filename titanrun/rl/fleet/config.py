@@ -1,10 +1,14 @@
 """The fleet section: processes that generate while the trainer trains."""
 
-from typing import Literal
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import Config
 from titanrun.config.fields import ReadWhen, bookkeeping, performance, section
-from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt
+from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Word
 
 WITH_PROCESSES = ReadWhen(
     rule="fleet-settings-need-processes",
@@ -13,6 +17,34 @@ WITH_PROCESSES = ReadWhen(
     hint="set rl.fleet.processes, or remove it",
     not_values=(0,),
 )
+WITH_RAY = (
+    WITH_PROCESSES,
+    ReadWhen(
+        rule="ray-settings-need-ray",
+        switch="rl.fleet.carrier",
+        state="is local",
+        hint="set rl.fleet.carrier: ray, or remove it",
+        values=("ray",),
+    ),
+)
+RESOURCE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*=[0-9]+(\.[0-9]+)?")
+
+
+def validate_resource(text: str) -> str:
+    """Return a resource of Ray and its amount, such as `GPU=1`."""
+    if RESOURCE.fullmatch(text) is None or not parse_resource(text)[1]:
+        context = {"help": "write it as GPU=1"}
+        raise PydanticCustomError("a_resource_and_its_amount", "is not an amount", context)
+    return text
+
+
+def parse_resource(text: str) -> tuple[str, float]:
+    """Return the name of a resource and its amount."""
+    name, _, amount = text.partition("=")
+    return name, float(amount)
+
+
+Resource: TypeAlias = Annotated[str, AfterValidator(validate_resource)]
 
 
 class RouterConfig(Config):
@@ -36,6 +68,21 @@ class FleetConfig(Config):
 
     Each has a generator, and environment and reward programs, of its own. 0: the training processes
     do all of it themselves, between two updates."""
+    carrier: Literal["local", "ray"] = performance("local", read_when=WITH_PROCESSES)
+    """What starts the processes.
+
+    local: the first rank, on its machine; ray: actors of Ray, also on other machines, where
+    titanrun and the files that the recipe names must be."""
+    address: Word | None = performance(None, examples=["auto", "10.0.0.5:6379"], read_when=WITH_RAY)
+    """Cluster of Ray that the first rank joins: `auto`, or host and port of its head.
+
+    Null: a Ray on this machine alone, which ends with the run."""
+    resources: tuple[Resource, ...] = performance(
+        (), examples=[["GPU=1", "generator=1"]], read_when=WITH_RAY
+    )
+    """Resources of Ray that each process takes, with their amounts.
+
+    They place it: Ray calls accelerators `GPU` and processors `CPU`."""
     threads: PositiveInt = performance(1, unit="threads", read_when=WITH_PROCESSES)
     """CPU threads of each process."""
     router: RouterConfig = section(RouterConfig)
@@ -45,3 +92,8 @@ class FleetConfig(Config):
         600.0, unit="seconds", resume=True, read_when=WITH_PROCESSES
     )
     """Longest duration of a turn of a process's conversations, after which it is restarted."""
+
+    @property
+    def extra(self) -> str | None:
+        """Extra of titanrun that it needs, None for none."""
+        return "ray" if self.processes and self.carrier == "ray" else None

@@ -8,15 +8,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.rl.fleet.config import RouterConfig
 from titanrun.rl.fleet.fleet_usage import FleetUsage
-from titanrun.rl.fleet.rollout_process import RolloutProcess
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,45 @@ FLEET_PATH = ("rl", "fleet", "processes")
 # seconds before the first restart of a process, doubled for each further one
 FIRST_BACKOFF_SECONDS = 1.0
 POLL_SECONDS = 0.5
+
+
+class FleetProcess(Protocol):
+    """Process that generates groups of conversations, whatever starts it."""
+
+    number: int
+    log_file: Path
+    starts_left: int
+    running: dict[int, dict[str, Any]]
+    num_starts: int
+    last_message: float
+    last_choice: int
+
+    @property
+    def title(self) -> str:
+        """Name in messages."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was started and has not ended."""
+
+    def start(
+        self,
+        on_message: Callable[[int, dict[str, Any]], None],
+        on_exit: Callable[[int], None],
+    ) -> None:
+        """Start it, and pass on its messages and its end, with the number of this start."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message. A process that has ended gets nothing."""
+
+    def kill(self) -> None:
+        """End the process at once. Its end is reported as any other."""
+
+    def close(self) -> None:
+        """End the process without a report."""
+
+    def read_last_stderr_line(self) -> str:
+        """Return the last stderr line since the last start."""
 
 
 @dataclass(slots=True)
@@ -39,13 +79,16 @@ class RolloutFleet:
         max_running: conversations at once in each.
         timeout_seconds: longest silence of a process with groups.
         router: chooses the process of a group.
+        usage: counts for the metrics.
+        carrier: what runs the processes, closed after them.
     """
 
-    processes: Sequence[RolloutProcess]
+    processes: Sequence[FleetProcess]
     max_running: int
     timeout_seconds: float
     router: RouterConfig = field(default_factory=RouterConfig)
     usage: FleetUsage = field(default_factory=FleetUsage)
+    carrier: ExitStack = field(default_factory=ExitStack)
     _waiting: deque[dict[str, Any]] = field(default_factory=deque)
     _done: dict[int, dict[str, Any]] = field(default_factory=dict)
     _weights: dict[str, Any] | None = None
@@ -126,8 +169,9 @@ class RolloutFleet:
             self._is_closed = True
         for process in self.processes:
             process.close()
+        self.carrier.close()
 
-    def _start(self, process: RolloutProcess) -> None:
+    def _start(self, process: FleetProcess) -> None:
         process.start(
             lambda start, message: self._handle_message(process, start, message),
             lambda start: self._handle_exit(process, start),
@@ -159,7 +203,7 @@ class RolloutFleet:
                     }
                 )
 
-    def _choose_process(self) -> RolloutProcess | None:
+    def _choose_process(self) -> FleetProcess | None:
         free = {
             process.number: count_conversations(process.running.values())
             for process in self.processes
@@ -177,7 +221,7 @@ class RolloutFleet:
             default=None,
         )
 
-    def _handle_message(self, process: RolloutProcess, start: int, message: dict[str, Any]) -> None:
+    def _handle_message(self, process: FleetProcess, start: int, message: dict[str, Any]) -> None:
         with self._condition:
             process.last_message = time.monotonic()
             if "problem" in message:
@@ -193,7 +237,7 @@ class RolloutFleet:
             self._dispatch()
             self._condition.notify_all()
 
-    def _take_groups(self, process: RolloutProcess, groups: Sequence[dict[str, Any]]) -> None:
+    def _take_groups(self, process: FleetProcess, groups: Sequence[dict[str, Any]]) -> None:
         """Take the groups of a process after a turn. Those that go on may change the process."""
         unfinished = []
         for group in groups:
@@ -210,7 +254,7 @@ class RolloutFleet:
                 unfinished.append(request)
         self._waiting.extendleft(reversed(unfinished))
 
-    def _handle_exit(self, process: RolloutProcess, start: int) -> None:
+    def _handle_exit(self, process: FleetProcess, start: int) -> None:
         with self._condition:
             if self._is_closed or start != process.num_starts:
                 return
@@ -242,7 +286,7 @@ class RolloutFleet:
             self._dispatch()
             self._condition.notify_all()
 
-    def _restart(self, process: RolloutProcess) -> None:
+    def _restart(self, process: FleetProcess) -> None:
         with self._condition:
             if not self._is_closed:
                 self.usage.num_restarts += 1

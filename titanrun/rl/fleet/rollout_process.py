@@ -192,14 +192,17 @@ class RolloutProcess:
 
     def read_last_stderr_line(self) -> str:
         """Return the last stderr line since the last start, which usually names the error."""
-        if not self.log_file.is_file():
-            return ""
-        with self.log_file.open("rb") as errors:
-            errors.seek(self._log_offset)
-            lines = errors.read().decode("utf-8", errors="replace").split("\n")
-        return next(
-            (line.strip()[:MAX_STDERR_CHARS] for line in reversed(lines) if line.strip()), ""
-        )
+        return read_last_line(self.log_file, self._log_offset)
+
+
+def read_last_line(file: Path, offset: int) -> str:
+    """Return the last line of a file that is not empty and begins behind `offset`."""
+    if not file.is_file():
+        return ""
+    with file.open("rb") as errors:
+        errors.seek(offset)
+        lines = errors.read().decode("utf-8", errors="replace").split("\n")
+    return next((line.strip()[:MAX_STDERR_CHARS] for line in reversed(lines) if line.strip()), "")
 
 
 def read_messages(
