@@ -130,7 +130,9 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     "sweep": CommandSyntax(
         (("files",), ("overrides",)),
         {
-            **make_flags("--list", "--launch", "--dry-run", "--table", "--importance"),
+            **make_flags(
+                "--list", "--launch", "--dry-run", "--table", "--importance", "--array-task"
+            ),
             **TRUST_OPTION,
             "--format": ("text", "csv", "json"),
             "--out": "files",

@@ -63,7 +63,7 @@ def build_metric_logger(
         trackers[get_unique_name(config.name, trackers)] = AsyncTracker(
             config.load_builder()(config, run_dir=run_dir, run_info=run_info)
         )
-    colors = not recipe.metrics.disable_color_printing
+    file, colors = run_dir / METRICS_FILE, not recipe.metrics.disable_color_printing
     shows = rank == 0 and not job.rank_info.is_quiet
     console = (
         ConsoleLog(
@@ -74,13 +74,15 @@ def build_metric_logger(
             is_json=job.rank_info.logs_json,
             steps_per_epoch=num_samples and num_samples / get_samples_per_step(recipe),
             held_out=load_held_out_table(
-                read_metrics(run_dir / METRICS_FILE) if first_step else (), last_step=first_step
+                # a fork may begin at a step of another run, without lines of its own
+                read_metrics(file) if first_step and file.exists() else (),
+                last_step=first_step,
             ),
         )
         if shows
         else None
     )
-    return MetricLogger(MetricsFile(run_dir / METRICS_FILE), console, trackers)
+    return MetricLogger(MetricsFile(file), console, trackers)
 
 
 def build_run_info(resolved_text: str) -> RunInfo:
