@@ -4,14 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launch.own_slurm import INSTALL, missing_programs, own_slurm
-from tests.launch.test_slurm_job import status, steps_of, wait_until
+from tests.launch.slurm_runs import TITANRUN, open_slurm, status, steps_of, wait_until
 from tests.worker.conftest import RECIPE, write_tokens
 from tests.worker.group_runs import check, end, events, find_workers, losses, names
 
@@ -21,7 +19,6 @@ fault_tolerance: {enable: true, min_replica_size: 2, heartbeat_timeout_ms: 1000}
 launch: {name: slurm, partition: low, max_restarts: 2}
 dump_folder: run
 """
-TITANRUN = [sys.executable, "-m", "titanrun"]
 
 pytestmark = pytest.mark.slurm
 
@@ -29,9 +26,7 @@ pytestmark = pytest.mark.slurm
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a Slurm of two nodes."""
-    missing = missing_programs()
-    assert not missing, f"these tests need {', '.join(missing)}: {INSTALL}"
-    with own_slurm(tmp_path_factory.mktemp("slurm"), num_nodes=2) as environment:
+    with open_slurm(tmp_path_factory, num_nodes=2) as environment:
         yield {**environment, "OMP_NUM_THREADS": "1"}
 
 

@@ -3,14 +3,20 @@ they saved."""
 
 import json
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.launch.own_slurm import INSTALL, missing_programs, own_slurm
+from tests.launch.slurm_runs import (
+    TITANRUN,
+    Ask,
+    build_ask,
+    open_slurm,
+    status,
+    steps_of,
+    wait_until,
+)
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -31,18 +37,14 @@ slots: 2
 overrides: [launch.nproc_per_node=1, training.steps=3]
 grid: {optimizer.lr: [1.0e-3, 2.0e-3]}
 """
-TITANRUN = [sys.executable, "-m", "titanrun"]
-Ask = Callable[..., str]
 
 pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a Slurm of one node with two cores."""
-    missing = missing_programs()
-    assert not missing, f"these tests need {', '.join(missing)}: {INSTALL}"
-    with own_slurm(tmp_path_factory.mktemp("slurm")) as environment:
+    """The environment of a Slurm of one node."""
+    with open_slurm(tmp_path_factory) as environment:
         yield environment
 
 
@@ -50,35 +52,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def ask(slurm: dict[str, str], tmp_path: Path) -> Ask:
     """Runs a command where Slurm is found, and gives what it prints."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-
-    def answer(*words: str) -> str:
-        done = subprocess.run(
-            words, cwd=tmp_path, env=slurm, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
-    return answer
-
-
-def steps_of(run: Path) -> list[int]:
-    return (
-        [line["step"] for line in read_metrics(run / "metrics.jsonl")]
-        if (run / "metrics.jsonl").exists()
-        else []
-    )
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    for _ in range(900):
-        if is_so():
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"never: {what}")
-
-
-def status(run: Path) -> dict[str, object]:
-    return json.loads((run / "status.json").read_text())
+    return build_ask(tmp_path, slurm)
 
 
 def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(
