@@ -1,84 +1,28 @@
 """Runs whose completions come from processes of their own."""
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.rl.parts import TEXT
-from titanrun.config.trust import TRUST_FLAG
-from titanrun.rl.weight_sync.shared_memory_blocks import get_shared_memory_folder
+from tests.rl.fleet_runs import (
+    FLEET,
+    build_command,
+    get_losses,
+    get_taken,
+    is_running,
+    list_blocks,
+    read_pids,
+    read_steps,
+    slow_reward,
+    train,
+    train_and_kill,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
-FLEET = ("rl.sync.transport=shared_memory", "rl.fleet.processes=1")
-# an answer takes its time: what trains next to it does not wait
-SLOW_REWARD = """
-import json, sys, time
-for line in sys.stdin:
-    answer = json.loads(line)["answer"]
-    time.sleep(float(sys.argv[1]))
-    print(json.dumps({"reward": sum(each in "abcdef" for each in answer)}), flush=True)
-"""
-
-
-def build_command(folder: Path, *overrides: str) -> list[str]:
-    recipe = folder.parent / "recipe.yaml"
-    recipe.write_text(TEXT)
-    return [
-        *(sys.executable, "-m", "titanrun", "train", str(recipe), TRUST_FLAG),
-        *(f"dump_folder={folder}", *overrides),
-    ]
-
-
-def train(folder: Path, *overrides: str) -> list[dict[str, float]]:
-    subprocess.run(build_command(folder, *overrides), check=True, capture_output=True, timeout=300)
-    return read_steps(folder)
-
-
-def read_steps(folder: Path) -> list[dict[str, float]]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if "loss" in line]
-
-
-def get_losses(steps: list[dict[str, float]]) -> list[tuple[float, float]]:
-    return [(step["loss"], step["grad_norm"]) for step in steps]
-
-
-def slow_reward(folder: Path, seconds: float) -> str:
-    program = folder / "reward.py"
-    program.write_text(SLOW_REWARD)
-    return f"rl.rewards=[{{name: command, command: [{sys.executable}, {program}, '{seconds}']}}]"
-
-
-def wait_for(found: Any, seconds: float = 120) -> Any:
-    end = time.monotonic() + seconds
-    while not (value := found()) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert value
-    return value
-
-
-def read_pids(folder: Path) -> list[int]:
-    """The processes that a run has started, the newest last."""
-    log = (folder / "logs" / "rank-0.log").read_text()
-    return [int(pid) for pid in re.findall(r"generator \d runs in process (\d+)", log)]
-
-
-def list_blocks(pid: int) -> list[Path]:
-    """Shared memory that a trainer has created."""
-    return list(get_shared_memory_folder().glob(f"titanrun-weights-{pid}-*"))
-
-
-def is_running(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status")
-    return status.exists() and "State:\tZ" not in status.read_text()
 
 
 def test_on_policy_completions_of_a_fleet_are_those_of_the_trainer_bit_for_bit(
@@ -129,23 +73,16 @@ def test_a_killed_generator_costs_its_groups_only_time(tmp_path: Path, processes
         f"rl.fleet.processes={processes}",
         slow_reward(tmp_path, 0.05),
     )
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 4)
+
+    def find_first(run: object) -> int:
         pids = read_pids(folder)
         assert len(pids) == processes
-        os.kill(pids[0], signal.SIGKILL)
-        output, _ = run.communicate(timeout=200)
-    finally:
-        run.kill()
-    assert run.returncode == 0, output[-2000:]
+        return pids[0]
+
+    train_and_kill(folder, command, find_first, steps=4)
     last = read_steps(folder)[-1]
     assert last["rl/lost_requests"] >= 1 and last["rl/restarts"] == 1
-    taken = [
-        group["number"]
-        for line in (folder / "schedule.jsonl").read_text().splitlines()
-        for group in json.loads(line)["groups"]
-    ]
+    taken = get_taken(folder)
     # none is missing, none came twice; the last ones are still on their way
     assert len(taken) == len(set(taken)) and set(range(len(taken) - 6)) <= set(taken)
     wait_for(lambda: not any(map(is_running, read_pids(folder))), 20)
@@ -215,16 +152,14 @@ def test_a_restarted_trainer_finds_its_generator_again(tmp_path: Path) -> None:
         "checkpoint={enable: true, interval: 5}",
         slow_reward(tmp_path, 0.05),
     )
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 7)
-        killed = json.loads((folder / "status.json").read_text())["pid"]
-        assert killed != run.pid
-        os.kill(killed, signal.SIGKILL)
-        output, _ = run.communicate(timeout=300)
-    finally:
-        run.kill()
-    assert run.returncode == 0, output[-2000:]
+    killed = []
+
+    def find_trainer(run: "subprocess.Popen[str]") -> int:
+        killed.append(json.loads((folder / "status.json").read_text())["pid"])
+        assert killed != [run.pid]
+        return int(killed[0])
+
+    train_and_kill(folder, command, find_trainer, steps=7)
     log = (folder / "logs" / "rank-0.log").read_text()
     (pid,) = read_pids(folder)
     assert f"generator 0 goes on in process {pid}" in log
@@ -240,7 +175,7 @@ def test_a_restarted_trainer_finds_its_generator_again(tmp_path: Path) -> None:
                     newest = max([said["version"], *(run[1] for run in said["version_runs"])])
                     assert newest <= line["policy_version"]
     wait_for(lambda: not is_running(pid), 10)
-    assert not list_blocks(killed) and not list((folder / "fleet").glob("generator-*"))
+    assert not list_blocks(killed[0]) and not list((folder / "fleet").glob("generator-*"))
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Runs whose completions come from actors of Ray; make test-ray installs it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.rl.test_fleet_runs import (
+from tests.rl.fleet_runs import (
     build_command,
     get_losses,
+    get_taken,
     is_running,
     read_pids,
     read_steps,
     slow_reward,
     train,
+    train_and_kill,
     wait_for,
 )
 
@@ -84,15 +85,6 @@ def list_ray_processes() -> list[int]:
     return found
 
 
-def get_taken(folder: Path) -> list[int]:
-    """The groups that were trained on, in their order."""
-    return [
-        group["number"]
-        for line in (folder / "schedule.jsonl").read_text().splitlines()
-        for group in json.loads(line)["groups"]
-    ]
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[float, float]]]:
     """Working folder of on-policy runs, and the losses of one that generates in the trainer."""
@@ -134,16 +126,13 @@ def test_actors_share_the_work_and_a_killed_one_costs_only_time(
         "rl.schedule={target_offpolicy: 2, record: true}",
         slow_reward(tmp_path, 0.05),
     )
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 5)
+
+    def find_first(run: object) -> int:
         pids = read_pids(folder)
         assert len(pids) == 2 and ray.available_resources().get("generator", 0) == 0
-        os.kill(pids[0], signal.SIGKILL)
-        output, _ = run.communicate(timeout=200)
-    finally:
-        run.kill()
-    assert run.returncode == 0, output[-2000:]
+        return pids[0]
+
+    train_and_kill(folder, command, find_first, steps=5)
     steps = read_steps(folder)
     assert steps[-1]["rl/lost_requests"] >= 1 and steps[-1]["rl/restarts"] == 1
     for number in (0, 1):
@@ -159,16 +148,7 @@ def test_an_only_actor_that_is_killed_starts_again_where_it_was(
 ) -> None:
     folder = expected[0] / "killed"
     command = build_on_policy_command(folder, f"rl.fleet.address={cluster}")
-    run = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=expected[0]
-    )
-    try:
-        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 2)
-        os.kill(read_pids(folder)[0], signal.SIGKILL)
-        output, _ = run.communicate(timeout=200)
-    finally:
-        run.kill()
-    assert run.returncode == 0, output[-2000:]
+    train_and_kill(folder, command, lambda run: read_pids(folder)[0], steps=2, cwd=expected[0])
     steps = read_steps(folder)
     assert get_losses(steps) == expected[1]
     assert steps[-1]["rl/lost_requests"] >= 1 and steps[-1]["rl/restarts"] == 1

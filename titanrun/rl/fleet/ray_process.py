@@ -3,17 +3,16 @@
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from titanrun.config.json_text import parse_json
-from titanrun.rl.fleet.rollout_process import STOP_SECONDS, read_last_line
+from titanrun.rl.fleet.fleet_process import STOP_SECONDS, FleetProcess, OnExit, OnMessage
 
 log = logging.getLogger(__name__)
 
@@ -27,65 +26,29 @@ class RayConnection:
     has_ended: threading.Event = field(default_factory=threading.Event)
 
 
-@dataclass(slots=True)
-class RayProcess:
-    """Actor that generates groups of conversations, with the methods of `RolloutProcess`.
+@dataclass(slots=True, kw_only=True)
+class RayProcess(FleetProcess):
+    """Actor of Ray, which ends with this trainer.
 
-    It ends with this trainer.
+    `log_file` is on the actor's machine; what Ray says of its end is in that of this one.
 
     Args:
-        number: its number in the fleet.
         open_actor: starts an actor and its loop, and returns it with the loop's reference.
-        log_file: file of its stderr on its machine, and of what Ray says of its end on this one.
-        starts_left: how often it may be started.
         find_references: returns the references to published weights.
+
+    Attributes:
+        pid: process id of the actor, None before it is known.
     """
 
-    number: int
     open_actor: Callable[[], tuple[Any, Any]]
-    log_file: Path
-    starts_left: int
     find_references: Callable[[int], Sequence[Any]]
-    running: dict[int, dict[str, Any]] = field(default_factory=dict)
-    num_starts: int = 0
-    last_message: float = 0.0
-    last_choice: int = 0
     pid: int | None = None
     _connection: RayConnection | None = None
-    _log_offset: int = 0
-
-    @property
-    def title(self) -> str:
-        """Name in messages."""
-        return f"generator {self.number}"
 
     @property
     def is_alive(self) -> bool:
         """Whether it was started and has not ended."""
         return self._connection is not None and not self._connection.has_ended.is_set()
-
-    def start(
-        self,
-        on_message: Callable[[int, dict[str, Any]], None],
-        on_exit: Callable[[int], None],
-    ) -> None:
-        """Start an actor, and a thread that passes its messages on.
-
-        Args:
-            on_message: called with the number of this start and each message.
-            on_exit: called with the number of this start when the actor has ended.
-        """
-        self.starts_left -= 1
-        self.num_starts += 1
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        self._log_offset = self.log_file.stat().st_size if self.log_file.is_file() else 0
-        self._connection = RayConnection(*self.open_actor())
-        self.last_message = time.monotonic()
-        threading.Thread(
-            target=self._read,
-            args=(self._connection, self.num_starts, on_message, on_exit),
-            daemon=True,
-        ).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, one about weights with references to them.
@@ -114,16 +77,16 @@ class RayProcess:
         connection.has_ended.wait(STOP_SECONDS)
         self._connection = None
 
-    def read_last_stderr_line(self) -> str:
-        """Return the last line about this start, which usually names the error."""
-        return read_last_line(self.log_file, self._log_offset)
+    def _open(self) -> Callable[[int, OnMessage, OnExit], None]:
+        self._connection = RayConnection(*self.open_actor())
+        return partial(self._read, self._connection)
 
     def _read(
         self,
         connection: RayConnection,
         start: int,
-        on_message: Callable[[int, dict[str, Any]], None],
-        on_exit: Callable[[int], None],
+        on_message: OnMessage,
+        on_exit: OnExit,
     ) -> None:
         """Pass each message of an actor on until it ends, then report its end."""
         try:

@@ -8,15 +8,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.rl.fleet.config import RouterConfig
+from titanrun.rl.fleet.fleet_process import FleetProcess
 from titanrun.rl.fleet.fleet_usage import FleetUsage
 
 log = logging.getLogger(__name__)
@@ -25,45 +25,6 @@ FLEET_PATH = ("rl", "fleet", "processes")
 # seconds before the first restart of a process, doubled for each further one
 FIRST_BACKOFF_SECONDS = 1.0
 POLL_SECONDS = 0.5
-
-
-class FleetProcess(Protocol):
-    """Process that generates groups of conversations, whatever starts it."""
-
-    number: int
-    log_file: Path
-    starts_left: int
-    running: dict[int, dict[str, Any]]
-    num_starts: int
-    last_message: float
-    last_choice: int
-
-    @property
-    def title(self) -> str:
-        """Name in messages."""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
-
-    def start(
-        self,
-        on_message: Callable[[int, dict[str, Any]], None],
-        on_exit: Callable[[int], None],
-    ) -> None:
-        """Start it, and pass on its messages and its end, with the number of this start."""
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message. A process that has ended gets nothing."""
-
-    def kill(self) -> None:
-        """End the process at once. Its end is reported as any other."""
-
-    def close(self) -> None:
-        """End the process without a report."""
-
-    def read_last_stderr_line(self) -> str:
-        """Return the last stderr line since the last start."""
 
 
 @dataclass(slots=True)

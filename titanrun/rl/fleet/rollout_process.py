@@ -6,22 +6,18 @@ import os
 import signal
 import subprocess
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import IO, Any
 
 from titanrun.config.json_text import parse_json
+from titanrun.rl.fleet.fleet_process import STOP_SECONDS, FleetProcess, OnExit, OnMessage
 from titanrun.rl.fleet.named_pipes import NamedPipes
 
 log = logging.getLogger(__name__)
-
-MAX_STDERR_CHARS = 200
-# seconds that a process gets to end by itself
-STOP_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -48,37 +44,21 @@ class ProcessConnection:
             os.kill(self.pid, signal.SIGKILL)
 
 
-@dataclass(slots=True)
-class RolloutProcess:
-    """Process that generates groups of conversations. It is started by `start`.
+@dataclass(slots=True, kw_only=True)
+class RolloutProcess(FleetProcess):
+    """Child process of this trainer, or of an earlier one.
 
     Args:
-        number: its number in the fleet.
         command: the program and its arguments.
-        log_file: file of its stderr.
         environment: environment variables.
-        starts_left: how often it may be started.
         pipes: pipes with names, through which the next trainer finds it again. None: it ends with
             this trainer.
     """
 
-    number: int
     command: Sequence[str]
-    log_file: Path
     environment: Mapping[str, str]
-    starts_left: int
     pipes: NamedPipes | None = None
-    running: dict[int, dict[str, Any]] = field(default_factory=dict)
-    num_starts: int = 0
-    last_message: float = 0.0
-    last_choice: int = 0
     _connection: ProcessConnection | None = None
-    _log_offset: int = 0
-
-    @property
-    def title(self) -> str:
-        """Name in messages."""
-        return f"generator {self.number}"
 
     @property
     def is_alive(self) -> bool:
@@ -92,31 +72,6 @@ class RolloutProcess:
     def pid(self) -> int | None:
         """Id of the process, None without one."""
         return None if self._connection is None else self._connection.pid
-
-    def start(
-        self,
-        on_message: Callable[[int, dict[str, Any]], None],
-        on_exit: Callable[[int], None],
-    ) -> None:
-        """Start the process or find it again, and start a thread that passes its messages on.
-
-        Args:
-            on_message: called with the number of this start and each message.
-            on_exit: called with the number of this start when the process has ended.
-
-        Raises:
-            OSError: the program cannot be started.
-        """
-        self.starts_left -= 1
-        self.num_starts += 1
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = self._adopt() or self._spawn()
-        self.last_message = time.monotonic()
-        threading.Thread(
-            target=read_messages,
-            args=(self._connection, self.num_starts, on_message, on_exit),
-            daemon=True,
-        ).start()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message. A process that has ended gets nothing: its end is reported elsewhere."""
@@ -142,6 +97,10 @@ class RolloutProcess:
         if self.pipes is not None:
             self.pipes.remove()
 
+    def _open(self) -> Callable[[int, OnMessage, OnExit], None]:
+        self._connection = self._adopt() or self._spawn()
+        return partial(read_messages, self._connection)
+
     def _adopt(self) -> ProcessConnection | None:
         """Connect to the process of an earlier trainer, once."""
         if self.pipes is None or self.num_starts > 1:
@@ -161,7 +120,6 @@ class RolloutProcess:
     def _spawn(self) -> ProcessConnection:
         ends = None if self.pipes is None else self.pipes.create()
         with self.log_file.open("a", encoding="utf-8") as errors:
-            self._log_offset = errors.tell()
             process = subprocess.Popen(
                 [*self.command, *self._list_arguments()],
                 stdin=subprocess.PIPE if ends is None else ends[0],
@@ -190,26 +148,12 @@ class RolloutProcess:
             return []
         return [str(self.pipes.lifeline), str(self.pipes.lock_file)]
 
-    def read_last_stderr_line(self) -> str:
-        """Return the last stderr line since the last start, which usually names the error."""
-        return read_last_line(self.log_file, self._log_offset)
-
-
-def read_last_line(file: Path, offset: int) -> str:
-    """Return the last line of a file that is not empty and begins behind `offset`."""
-    if not file.is_file():
-        return ""
-    with file.open("rb") as errors:
-        errors.seek(offset)
-        lines = errors.read().decode("utf-8", errors="replace").split("\n")
-    return next((line.strip()[:MAX_STDERR_CHARS] for line in reversed(lines) if line.strip()), "")
-
 
 def read_messages(
     connection: ProcessConnection,
     start: int,
-    on_message: Callable[[int, dict[str, Any]], None],
-    on_exit: Callable[[int], None],
+    on_message: OnMessage,
+    on_exit: OnExit,
 ) -> None:
     """Pass each message of a process on until it ends, then report its end."""
     is_known = connection.token is None

@@ -13,10 +13,11 @@ from titanrun.distributed.rank_env import build_single_device_environment
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.package_versions import is_installed
 from titanrun.rl.config import RlConfig
+from titanrun.rl.fleet.fleet_process import FleetProcess
 from titanrun.rl.fleet.fleet_runner import FleetRunner, FleetWeightSync
 from titanrun.rl.fleet.fleet_usage import FleetUsage
 from titanrun.rl.fleet.named_pipes import NamedPipes, lock_trainer
-from titanrun.rl.fleet.rollout_fleet import FleetProcess, RolloutFleet
+from titanrun.rl.fleet.rollout_fleet import RolloutFleet
 from titanrun.rl.fleet.rollout_process import RolloutProcess
 from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreTransport
@@ -107,16 +108,16 @@ def build_local_processes(config: RlConfig, job: WorkerJob) -> list[RolloutProce
         lock_trainer(folder)
     return [
         RolloutProcess(
-            number,
-            [
+            number=number,
+            command=[
                 sys.executable,
                 "-m",
                 "titanrun.worker.rollout_worker",
                 str(job.resolved_path),
                 str(number),
             ],
-            logs / f"generator-{number}.log",
-            {
+            log_file=logs / f"generator-{number}.log",
+            environment={
                 **build_single_device_environment(choose_device_index(number)),
                 "OMP_NUM_THREADS": str(config.fleet.threads),
             },

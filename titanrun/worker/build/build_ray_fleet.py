@@ -38,9 +38,9 @@ def build_ray_processes(
     open_cluster(config.fleet, exit_stack)
     return [
         RayProcess(
-            number,
-            build_open_actor(config, job, number),
-            job.resolved_path.parent / "logs" / f"generator-{number}.log",
+            number=number,
+            open_actor=build_open_actor(config, job, number),
+            log_file=job.resolved_path.parent / "logs" / f"generator-{number}.log",
             starts_left=config.fleet.max_restarts + 1,
             find_references=transport.find_references,
         )

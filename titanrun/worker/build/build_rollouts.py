@@ -10,7 +10,6 @@ from titanrun.components.tokenizers.chat_template import load_chat_template
 from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.nested_problems import nest_problems
-from titanrun.config.problems import problem_error
 from titanrun.distributed.device import CPU
 from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.object_collectives import get_default_rank_group, new_file_io_group
@@ -255,22 +254,13 @@ def build_weight_transport(config: RlConfig, folder: Path) -> WeightTransport:
     Args:
         config: the rl section.
         folder: folder of transports through files.
-
-    Raises:
-        ProblemsFound: the transport is that of a fleet, and there is none.
     """
     keep = config.sync.keep_versions
     if config.sync.transport == "in_process":
         return InProcessTransport(keep=keep)
     if config.sync.transport == "shared_memory":
         return SharedMemoryTransport(folder, keep=keep, ranks=get_default_rank_group())
-    if config.sync.transport == "object_store":
-        raise problem_error(
-            "usage",
-            "only actors of Ray read weights of the transport object_store",
-            path=("rl", "sync", "transport"),
-            hint="use shared_memory",
-        )
+    assert config.sync.transport != "object_store", "a rule allows it with actors of Ray only"
     return FolderTransport(
         folder, keep=keep, ranks=get_default_rank_group(), kind=config.sync.transport
     )
