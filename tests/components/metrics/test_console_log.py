@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from titanrun.components.metrics.console_log import ConsoleLog, RunProgress
-from titanrun.components.metrics.held_out_table import load_held_out_table
+from titanrun.components.metrics.held_out_history import load_held_out_history
 from titanrun.components.metrics.live_display import DisplayFrame, LiveDisplay, format_log_events
 from titanrun.components.metrics.log_events import LogEventCounter
 from titanrun.components.metrics.sparkline import Sparkline
@@ -87,12 +87,12 @@ def test_the_end_of_piped_output_lists_the_validations_with_the_best_marked() ->
 
 def test_the_table_keeps_its_best_row_and_the_rows_of_the_start_before() -> None:
     lines = [{"step": step, **held_out_values(2.0, abs(step - 3), 0.5)} for step in range(1, 9)]
-    table = load_held_out_table([*lines, {"step": 9, "loss": 1.0}], last_step=7)
-    assert [line.split()[0] for line in table.format(3)[1:]] == ["3", "6", "7"]
-    assert [line.endswith("*") for line in table.format(3)] == [False, True, False, False]
+    table = load_held_out_history([*lines, {"step": 9, "loss": 1.0}], last_step=7)
+    assert [line.split()[0] for line in table.format_table(3)[1:]] == ["3", "6", "7"]
+    assert [line.endswith("*") for line in table.format_table(3)] == [False, True, False, False]
     table.add(2, held_out_values(2.0, 9.0, 0.5))
-    assert [line.split()[0] for line in table.format(3)[1:]] == ["1", "2"]
-    assert load_held_out_table(lines, last_step=1).format(3) == []
+    assert [line.split()[0] for line in table.format_table(3)[1:]] == ["1", "2"]
+    assert load_held_out_history(lines, last_step=1).format_table(3) == []
 
 
 def test_the_picture_ends_with_the_table_of_validations() -> None:

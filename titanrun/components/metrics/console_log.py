@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from titanrun.components.metrics.held_out_table import HeldOutTable
+from titanrun.components.metrics.held_out_history import HeldOutHistory
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time, format_metrics
 from titanrun.components.metrics.spec.metrics_file import encode_number
 from titanrun.config.lazy_module import LazyModule
@@ -43,12 +43,12 @@ class RunProgress:
         clock: Callable[[], float] = time.monotonic,
         *,
         steps_per_epoch: float | None = None,
-        held_out: HeldOutTable | None = None,
+        held_out: HeldOutHistory | None = None,
     ) -> None:
         self.total_steps, self.first_step, self.step = total_steps, first_step, first_step
         self.clock = clock
         self.steps_per_epoch = steps_per_epoch
-        self.held_out = HeldOutTable() if held_out is None else held_out
+        self.held_out = HeldOutHistory() if held_out is None else held_out
         self._began = self._advanced = clock()
         # steps since the line before, with the mean seconds of one
         self._recent: list[tuple[int, float]] = []
@@ -133,7 +133,7 @@ class ConsoleLog:
         uses_colors: bool = True,
         is_json: bool = False,
         steps_per_epoch: float | None = None,
-        held_out: HeldOutTable | None = None,
+        held_out: HeldOutHistory | None = None,
     ) -> None:
         self.progress = RunProgress(
             total_steps, first_step, steps_per_epoch=steps_per_epoch, held_out=held_out
@@ -163,7 +163,7 @@ class PlainTextView:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self._held_out = HeldOutTable()
+        self._held_out = HeldOutHistory()
 
     def show(self, progress: RunProgress, values: Mapping[str, float]) -> None:
         """Write one line."""
@@ -182,7 +182,7 @@ class PlainTextView:
 
     def close(self) -> None:
         """Write the table of validations."""
-        self.stream.write("".join(f"{line}\n" for line in self._held_out.format(FINAL_ROWS)))
+        self.stream.write("".join(f"{line}\n" for line in self._held_out.format_table(FINAL_ROWS)))
         self.stream.flush()
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from titanrun.components.metrics.console_log import PlainTextView, ProgressView, RunProgress
-from titanrun.components.metrics.held_out_table import HEADER
+from titanrun.components.metrics.held_out_history import HEADER
 from titanrun.components.metrics.log_events import LogEventCounter
 from titanrun.components.metrics.sparkline import Sparkline
 from titanrun.components.metrics.spec.metric_format import (
@@ -110,7 +110,7 @@ class DisplayFrame:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._build_progress_bar()
         yield from wrap_cells(self.cells, options.max_width)
-        for line in self.progress.held_out.format(MAX_HELD_OUT_ROWS):
+        for line in self.progress.held_out.format_table(MAX_HELD_OUT_ROWS):
             yield Text(line, style="dim" if line == HEADER else "", overflow="crop", no_wrap=True)
 
     def _build_progress_bar(self) -> Table:

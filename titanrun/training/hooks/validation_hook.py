@@ -5,16 +5,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from titanrun.components.metrics.held_out_history import LOSS, HeldOutHistory
 from titanrun.components.metrics.step_metrics import StepMetrics
 from titanrun.components.validation.validator import Validator, ValidatorGroup
-from titanrun.training.held_out_losses import HeldOutLosses
 from titanrun.training.preference_inputs import PrepareBatchesFn
 from titanrun.training.train_hook import DueEvent, TrainHook, TrainResult
 
 if TYPE_CHECKING:
     from titanrun.training.loop import TrainLoop
 
-LOSS = "validation/loss"
 TOKENS = "tokens"
 log = logging.getLogger(__name__)
 
@@ -28,14 +27,14 @@ class ValidationHook(TrainHook):
     Args:
         validator: validators of all datasets, which know when they are due.
         prepare: adds the extra inputs of the loss to batches.
-        history: losses of the steps before.
+        history: validations before.
         accuracy: what is counted: `tokens` whose label is the likeliest; or the name of the metric
             that a loss of replies records, such as `dpo/accuracy`. None: nothing.
     """
 
     validator: ValidatorGroup
     prepare: PrepareBatchesFn = list
-    history: HeldOutLosses = field(default_factory=HeldOutLosses)
+    history: HeldOutHistory = field(default_factory=HeldOutHistory)
     accuracy: str | None = None
 
     def is_due(self, loop: "TrainLoop", event: DueEvent, is_last: bool) -> bool:
@@ -49,7 +48,7 @@ class ValidationHook(TrainHook):
             for prefix, validator in self.validator:
                 values |= self._validate(loop, prefix, validator)
         if LOSS in values:
-            self.history.add(loop.state.step, values[LOSS])
+            self.history.add(loop.state.step, values)
             if self.history.has_just_risen():
                 log.info("%s", self.history.format_rise())
         return values

@@ -8,7 +8,7 @@ import torch
 
 from titanrun.components.metrics.async_tracker import AsyncTracker
 from titanrun.components.metrics.console_log import ConsoleLog
-from titanrun.components.metrics.held_out_table import load_held_out_table
+from titanrun.components.metrics.held_out_history import load_held_out_history
 from titanrun.components.metrics.metric_logger import MetricLogger, Tracker
 from titanrun.components.metrics.peak_flops import get_peak_flops
 from titanrun.components.metrics.run_info import RunInfo
@@ -73,7 +73,7 @@ def build_metric_logger(
             uses_colors=colors,
             is_json=job.rank_info.logs_json,
             steps_per_epoch=num_samples and num_samples / get_samples_per_step(recipe),
-            held_out=load_held_out_table(
+            held_out=load_held_out_history(
                 # a fork may begin at a step of another run, without lines of its own
                 read_metrics(file) if first_step and file.exists() else (),
                 last_step=first_step,

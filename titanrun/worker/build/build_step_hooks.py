@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from titanrun.components.data.token_batch import TokenBatch
+from titanrun.components.metrics.held_out_history import HeldOutHistory, load_held_out_history
 from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.pluralize import pluralize
@@ -40,7 +41,6 @@ from titanrun.rl.rollout_recorder_hook import RolloutRecorderHook
 from titanrun.rl.rollout_validation_hook import RolloutValidationHook
 from titanrun.training.checkpoint_schedule import CheckpointSchedule
 from titanrun.training.gc_control import GarbageCollection
-from titanrun.training.held_out_losses import HeldOutLosses, load_held_out_losses
 from titanrun.training.hooks.checkpoint_schedule_hook import CheckpointScheduleHook
 from titanrun.training.hooks.expert_load_hook import ExpertLoadHook, number_moe_layers
 from titanrun.training.hooks.gc_hook import GcHook
@@ -53,7 +53,7 @@ from titanrun.training.hooks.status_hook import StatusHook
 from titanrun.training.hooks.step_replay_hook import StepReplayHook
 from titanrun.training.hooks.straggler_hook import StragglerHook
 from titanrun.training.hooks.timeout_hook import TimeoutHook
-from titanrun.training.hooks.validation_hook import LOSS, TOKENS, ValidationHook
+from titanrun.training.hooks.validation_hook import TOKENS, ValidationHook
 from titanrun.training.hooks.watchdog_hook import WatchdogHook
 from titanrun.training.loss_spikes import LossSpikeDetector
 from titanrun.training.nonfinite import NonFiniteGuard
@@ -183,9 +183,9 @@ def build_validation_hook(parts: SourceParts, job: WorkerJob) -> TrainHook | Non
         return RolloutValidationHook(parts.rollouts.validator, parts.rollouts.runner)
     if parts.validator is None:
         return None
-    history, metrics = HeldOutLosses(), job.resolved_path.parent / METRICS
+    history, metrics = HeldOutHistory(), job.resolved_path.parent / METRICS
     if parts.state.step and metrics.is_file():
-        history = load_held_out_losses(read_metrics(metrics), name=LOSS, last_step=parts.state.step)
+        history = load_held_out_history(read_metrics(metrics), last_step=parts.state.step)
     return ValidationHook(
         parts.validator, parts.prepare_batches or list, history, select_accuracy(parts.recipe)
     )

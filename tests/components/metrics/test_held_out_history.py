@@ -4,13 +4,17 @@ import math
 
 import pytest
 
-from titanrun.training.held_out_losses import HeldOutLosses, load_held_out_losses
+from titanrun.components.metrics.held_out_history import (
+    LOSS,
+    HeldOutHistory,
+    load_held_out_history,
+)
 
 
-def tell(*losses: float) -> tuple[HeldOutLosses, list[str]]:
-    history, told = HeldOutLosses(), []
+def tell(*losses: float) -> tuple[HeldOutHistory, list[str]]:
+    history, told = HeldOutHistory(), []
     for number, loss in enumerate(losses, start=1):
-        history.add(100 * number, loss)
+        history.add(100 * number, {LOSS: loss})
         if history.has_just_risen():
             told.append(history.format_rise())
     return history, told
@@ -43,10 +47,10 @@ def test_a_loss_that_is_no_number_is_no_rise() -> None:
 
 
 def test_a_run_goes_on_with_the_losses_before_its_checkpoint() -> None:
-    lines = [{"step": 1, "loss": 9.0}, {"step": 2, "v": 2.0}, {"step": 4, "v": 1.0}]
-    history = load_held_out_losses(lines, name="v", last_step=3)
-    assert history.losses == {2: 2.0}
+    lines = [{"step": 1, "loss": 9.0}, {"step": 2, LOSS: 2.0}, {"step": 4, LOSS: 1.0}]
+    history = load_held_out_history(lines, last_step=3)
+    assert list(history.rows) == [2]
     # what a rollback undid does not count
-    history.add(5, 7.0)
-    history.add(4, 3.0)
-    assert history.losses == {2: 2.0, 4: 3.0}
+    history.add(5, {LOSS: 7.0})
+    history.add(4, {LOSS: 3.0})
+    assert {step: row[LOSS] for step, row in history.rows.items()} == {2: 2.0, 4: 3.0}

@@ -1,0 +1,90 @@
+"""Validations of a run so far: the best one, how long the loss has risen, and their table."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+# rises in a row after which more steps rarely help
+RISES_TO_TELL = 3
+HEADER = f"{'step':>8}  {'loss':>9}  {'held out':>9}  {'accuracy':>9}  best"
+LOSS, ACCURACY = "validation/loss", "validation/accuracy"
+
+
+@dataclass(slots=True)
+class HeldOutHistory:
+    """Metrics of the steps that were validated, oldest first.
+
+    Args:
+        rows: Steps with their metrics, such as those of a resumed run.
+    """
+
+    rows: dict[int, Mapping[str, float]] = field(default_factory=dict)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the metrics of a step if it was validated.
+
+        After a rollback they replace those of later steps.
+        """
+        if LOSS in values:
+            self.rows = {other: row for other, row in self.rows.items() if other < step}
+            self.rows[step] = values
+
+    def find_best_step(self) -> int | None:
+        """Return the first step with the lowest held-out loss, None without validations."""
+        return min(self.rows, key=lambda step: self.rows[step][LOSS], default=None)
+
+    def has_just_risen(self) -> bool:
+        """Return whether the last losses have risen as often as it takes to say so, just now."""
+        last = [row[LOSS] for row in self.rows.values()][-RISES_TO_TELL - 2 :]
+        rises = [later > earlier for earlier, later in pairwise(last)]
+        recent, before = rises[-RISES_TO_TELL:], rises[:-RISES_TO_TELL]
+        return len(recent) == RISES_TO_TELL and all(recent) and not any(before)
+
+    def format_rise(self) -> str:
+        """Format where the losses began to rise, and which checkpoint is the best."""
+        begin = list(self.rows)[-RISES_TO_TELL - 1]
+        best = self.find_best_step()
+        return (
+            f"held-out loss rises since step {begin}: checkpoint step-{best} is the best "
+            "(checkpoint.keep_best)"
+        )
+
+    def format_best(self) -> str:
+        """Format the best of several losses, such as `best held-out loss: 1.329 at step 300`.
+
+        Return an empty text for fewer.
+        """
+        best = self.find_best_step()
+        if best is None or len(self.rows) < 2:
+            return ""
+        return f"best held-out loss: {self.rows[best][LOSS]:.5f} at step {best}"
+
+    def format_table(self, max_rows: int) -> list[str]:
+        """Return the lines of a table with the best one marked, none before the second validation.
+
+        Of more than `max_rows` validations, return the last ones, and the best one.
+        """
+        if len(self.rows) < 2:
+            return []
+        best = self.find_best_step()
+        last = list(self.rows)[-max_rows:]
+        shown = last if best in last else [best, *last[1:]]
+        return [HEADER, *(self._format_row(step, step == best) for step in shown if step)]
+
+    def _format_row(self, step: int, is_best: bool) -> str:
+        row = self.rows[step]
+        loss = f"{row['loss']:.4f}" if "loss" in row else ""
+        accuracy = f"{row[ACCURACY]:.1%}" if ACCURACY in row else ""
+        line = f"{step:>8}  {loss:>9}  {row[LOSS]:>9.4f}  {accuracy:>9}  {'*' if is_best else ''}"
+        return line.rstrip()
+
+
+def load_held_out_history(
+    metrics: Iterable[Mapping[str, float]], *, last_step: int
+) -> HeldOutHistory:
+    """Return the validations of a run up to a step, from the lines of its metrics."""
+    history = HeldOutHistory()
+    for line in metrics:
+        if line["step"] <= last_step:
+            history.add(int(line["step"]), line)
+    return history
