@@ -47,7 +47,7 @@ class RolloutConfig(Config):
 
 
 OFF_POLICY = ReadWhen(
-    rule="age-limit-needs-older-completions",
+    rule="settings-need-older-completions",
     switch="rl.schedule.target_offpolicy",
     state="is 0",
     hint="set rl.schedule.target_offpolicy, or remove it",
@@ -62,10 +62,10 @@ class AsyncConfig(Config):
     """Off-policy lag: steps that completions may be older than the weights they train.
 
     With 0, every completion is from the weights that it trains."""
-    window: Fraction = numerics(0.3)
+    window: Fraction = numerics(0.3, read_when=OFF_POLICY)
     """Fraction of the waiting groups from which finished groups are taken first.
 
-    It is counted from the oldest group. Only with target_offpolicy."""
+    It is counted from the oldest group."""
     max_age: NonNegativeInt | None = numerics(
         None, unit="steps", examples=[1], read_when=OFF_POLICY
     )

@@ -63,8 +63,9 @@ DOCUMENTATION = {
     "rank, and no Ray is asked for anything. Set carrier: ray, or remove the rest.",
     "kv-updates-need-updates-in-flight": "With rl.schedule.update_in_flight false no weights "
     "change within a completion: no keys and values are of old ones. Set it, or remove the other.",
-    "age-limit-needs-older-completions": "With rl.schedule.target_offpolicy 0 every completion is "
-    "of the weights that it trains, and none is too old. Set it, or remove max_age.",
+    "settings-need-older-completions": "With rl.schedule.target_offpolicy 0 every step waits for "
+    "all its completions, of the weights that they train: none can overtake another, or be too "
+    "old. Set it, or remove the setting.",
     "limits-need-bad-files": "max_bad_files bounds how many damaged files of a stream are skipped. "
     "Set bad_files: skip, or remove the limit.",
     "shared-lighthouses-have-their-own-times": "With fault_tolerance.lighthouse the groups meet at "

@@ -329,20 +329,6 @@ def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[RuleViolation]:
         )
 
 
-@rule("window-needs-older-answers")
-def window_needs_older_answers(run: Recipe) -> Iterator[RuleViolation]:
-    """Warn about rl.schedule.window if target_offpolicy is 0.
-
-    With rl.schedule.target_offpolicy 0 every step waits for all its completions: no completion can
-    overtake another.
-    """
-    if run.rl is not None and run.rl.schedule.target_offpolicy == 0:
-        other = ("rl", "schedule", "target_offpolicy")
-        yield build_no_effect_violation(
-            ("rl", "schedule", "window"), other, "is 0", "set target_offpolicy, or remove it"
-        )
-
-
 @rule("rl-can-train-it")
 def rl_can_train_it(run: Recipe) -> Iterator[RuleViolation]:
     """Reject pretraining settings that RL does not support.
