@@ -6,6 +6,7 @@ import signal
 import subprocess
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from titanrun.launch.launch_env import get_environment
 from titanrun.sweep.folder_lock import MACHINES
 from titanrun.sweep.search_array import SrunStarter, get_task_name
 from titanrun.sweep.search_points import build_planner
+from titanrun.sweep.slurm_array import get_array_config
 from titanrun.sweep.sweep_file import read_sweep
 from titanrun.sweep.sweep_runner import LocalStarter
 from titanrun.sweep.trial_runs import count_open_trials
@@ -220,3 +222,10 @@ def test_srun_starts_the_run_and_gets_the_signal_that_it_passes_on(
     assert "lr: 0.002" in (run.folder / "resolved.yaml").read_text()
     assert starter.get_stop_signal(signal.SIGTERM) == signal.SIGUSR1
     assert LocalStarter("x", 1).get_stop_signal(signal.SIGTERM) == signal.SIGTERM
+
+
+def test_a_launcher_of_a_plug_in_has_no_arrays() -> None:
+    launch = SimpleNamespace(name="my_cluster")
+    run = SimpleNamespace(resolved=SimpleNamespace(run=SimpleNamespace(launch=launch)))
+    with pytest.raises(ProblemsFound, match="launches on 'my_cluster', but only Slurm has arrays"):
+        get_array_config(SimpleNamespace(), [run])  # type: ignore[arg-type,list-item]

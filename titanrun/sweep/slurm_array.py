@@ -67,10 +67,11 @@ def get_array_config(sweep: Sweep, runs: Sequence[PlannedRun]) -> SlurmLaunchCon
     """
     config = runs[0].resolved.run.launch
     if not isinstance(config, SlurmLaunchConfig):
-        where = {"local": "this machine", "kubernetes": "Kubernetes", "skypilot": "SkyPilot"}
+        names = {"local": "this machine", "kubernetes": "Kubernetes", "skypilot": "SkyPilot"}
+        where = names.get(config.name, f"'{config.name}'")
         raise problem_error(
             "usage",
-            f"the recipe of this sweep launches on {where[config.name]}, but only Slurm has arrays",
+            f"the recipe of this sweep launches on {where}, but only Slurm has arrays",
             path=LAUNCH,
             hint="set launch: slurm in its recipe, or omit --launch"
             if config.name == "local"
