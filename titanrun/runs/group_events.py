@@ -35,7 +35,7 @@ def load_group_events(folder: Path) -> dict[int, list[dict[str, Any]]]:
 def list_changes(groups: dict[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return which groups joined, left or took over a state, in order of time.
 
-    All others name the start of a group that has left.
+    Every group that stays reports one that has left; it is listed once.
     """
     found = sorted(
         (

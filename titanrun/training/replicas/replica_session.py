@@ -67,8 +67,8 @@ class ReplicaSession(GroupSession):
 
     def _describe_change(self, before: int | None) -> str:
         return (
-            f", {before} before it: random draws such as dropout are others than theirs, the data "
-            "order is unchanged"
+            f", {before} before; random draws such as dropout depend on their number, the order of "
+            "the data does not"
         )
 
     def undo(self) -> None:
