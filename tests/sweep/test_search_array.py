@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.sweep.fake_sweep import FAKE
-from tests.sweep.test_search import trials_of
+from tests.sweep.test_search import trials_of, write_with_recipe
 from tests.sweep.test_search import write as write_search
 from tests.sweep.test_without_optuna import COMMANDS, HIDE, python
 from titanrun.cli import sweep as sweep_command
@@ -203,6 +203,14 @@ def test_a_repeated_point_takes_no_task_and_gets_its_value_from_whoever_trains_i
     trials = trials_of(file)
     assert codes == [0] * 6 and {trial.state for trial in trials} == {"complete"}
     assert len(trials) == 6 and len({trial.notes["run"] for trial in trials}) == 2
+
+
+def test_a_task_trains_nothing_after_an_edit_of_the_recipe(tmp_path: Path) -> None:
+    file, base = write_with_recipe(tmp_path, "count: 2, sampler: random")
+    assert run_task(file, 0) == 0
+    base.write_text(base.read_text() + "training: {seq_len: 128}\n")
+    with pytest.raises(ProblemsFound, match="was begun with other recipe content"):
+        run_task(file, 1)
 
 
 def test_srun_starts_the_run_and_gets_the_signal_that_it_passes_on(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.launch.exit_codes import (
     EXIT_HANG,
     EXIT_KILLED,
@@ -73,6 +74,7 @@ class SearchRuns:
     _known: set[int] = field(default_factory=set)
     """Trials that this process has drawn or taken over, also those that it has left open."""
     _is_exhausted: bool = False
+    _is_recipe_edited: bool = False
     _next_read: float = 0.0
     _next_refresh: float = 0.0
 
@@ -100,10 +102,24 @@ class SearchRuns:
         """Return the run of a trial that a dead process left, or of a new one."""
         if self._is_exhausted and (self.is_single or time.monotonic() < self._next_read):
             return None
+        if self._is_recipe_edited or self._find_edit():
+            return None
         run = self._take_next_run()
         if self.is_single:
             self._is_exhausted = True
         return run
+
+    def _find_edit(self) -> bool:
+        """Return whether the recipe was edited, whose next runs could not be compared."""
+        try:
+            is_edited = self.planner.compute_recipe_digest() != self.study.recipe_digest
+        except ProblemsFound:
+            is_edited = True
+        if is_edited:
+            self.print_line("the recipe was edited since the search began: no more trials start")
+            self.exit_code = EXIT_USAGE
+            self._is_recipe_edited = self._is_exhausted = True
+        return is_edited
 
     def _take_next_run(self) -> PlannedRun | None:
         while True:
