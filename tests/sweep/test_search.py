@@ -489,7 +489,7 @@ def test_a_signal_reaches_the_runs_as_it_is_and_a_second_ctrl_c_still_saves(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--launch"], "launches on this machine, but only Slurm has arrays"),
+        (["--launch"], "launches on this machine, but --launch submits to"),
         (["--importance", "--out", "x.gif"], "'x.gif' is not an SVG file"),
         (["--out", "x.svg"], "--out is for --importance"),
     ],

@@ -27,6 +27,7 @@ from titanrun.sweep.sweep_runner import LocalStarter
 from titanrun.sweep.trial_runs import count_open_trials
 
 SLURM = "slots: 3\noverrides: ['launch={name: slurm, time_limit: 2h}']"
+SKYPILOT = "{name: skypilot, volumes: [{volume: runs, path: /runs}]}"
 KUBERNETES = "{name: kubernetes, image: x, volumes: [{claim: runs, path: /runs}]}"
 RATE = "optimizer.lr: {log_uniform: [1.0e-4, 1.0e-2]}"
 
@@ -90,12 +91,18 @@ def test_a_dry_run_of_a_search_that_has_begun_shows_what_is_left(
 @pytest.mark.parametrize(
     ("search", "more", "values", "message"),
     [
-        ("count: 2", "slots: 1", RATE, "launches on this machine, but only Slurm has arrays"),
+        ("count: 2", "slots: 1", RATE, "launches on this machine, but --launch submits to Slurm"),
         (
             "count: 2",
-            f"overrides: ['launch={KUBERNETES}', dump_folder=/runs/x]",
+            f"overrides: ['launch={SKYPILOT}', dump_folder=/runs/x]",
             RATE,
-            "launches on Kubernetes, but only Slurm has arrays",
+            "launches on SkyPilot, but --launch submits to Slurm and Kubernetes only",
+        ),
+        (
+            "count: 2",
+            "overrides: [dump_folder=/runs/x]",
+            f"launch: {{choice: [slurm, {KUBERNETES}]}}",
+            "this sweep varies launch",
         ),
         ("count: 2, storage: 'sqlite:///x.db'", SLURM, RATE, "cannot share a database file"),
         (
@@ -235,5 +242,5 @@ def test_srun_starts_the_run_and_gets_the_signal_that_it_passes_on(
 def test_a_launcher_of_a_plug_in_has_no_arrays() -> None:
     launch = SimpleNamespace(name="my_cluster")
     run = SimpleNamespace(resolved=SimpleNamespace(run=SimpleNamespace(launch=launch)))
-    with pytest.raises(ProblemsFound, match="launches on 'my_cluster', but only Slurm has arrays"):
+    with pytest.raises(ProblemsFound, match="launches on 'my_cluster', but --launch submits"):
         get_array_config(SimpleNamespace(), [run])  # type: ignore[arg-type,list-item]

@@ -58,10 +58,15 @@ def run_search(
     with lock_sweep_folder(sweep.folder, is_shared=True):
         starter = LocalStarter(sweep.recipe, sweep.config.slots)
         code = train_search(planner, samples, options, starter=starter)
-        study = open_search_study(planner, uncompared=(RECIPE_CONTENT,))
-        print_sweep_results(load_results(planner, study), sweep.config, options.format)
-        print_importance_note(study, options)
+        print_search_end(planner, options)
     return code
+
+
+def print_search_end(planner: PointPlanner, options: Namespace) -> None:
+    """Print what a search has found, also if its recipe was edited meanwhile."""
+    study = open_search_study(planner, uncompared=(RECIPE_CONTENT,))
+    print_sweep_results(load_results(planner, study), planner.sweep.config, options.format)
+    print_importance_note(study, options)
 
 
 def check_machines(sweep: Sweep) -> None:

@@ -12,6 +12,7 @@ from titanrun.launch.exit_codes import (
     EXIT_HANG,
     EXIT_KILLED,
     EXIT_NO_QUORUM,
+    EXIT_NOT_STARTED,
     EXIT_PREEMPTED,
     EXIT_USAGE,
     STOPPED_EARLY_CODES,
@@ -33,10 +34,10 @@ from titanrun.sweep.trial_runs import add_trial_tag, find_same_point, load_trial
 from titanrun.sweep.validate_points import PlannedRun
 
 MAX_REJECTED = 100
-# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill, and srun's
-# 1, which is that it could not start
+# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill, and that it
+# could not start
 INTERRUPTED_CODES = (EXIT_PREEMPTED, *STOPPED_EARLY_CODES)
-LEFT_OPEN_CODES = (*INTERRUPTED_CODES, EXIT_HANG, EXIT_NO_QUORUM, EXIT_KILLED, 1)
+LEFT_OPEN_CODES = (*INTERRUPTED_CODES, EXIT_HANG, EXIT_NO_QUORUM, EXIT_KILLED, EXIT_NOT_STARTED)
 # note on a trial whose run was asked to stop
 INTERRUPTED = "interrupted"
 # how often the study is read for what other processes have recorded
