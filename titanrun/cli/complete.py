@@ -67,7 +67,11 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "launch": CommandSyntax(
         (("recipes",), ("overrides",)),
-        {**make_flags("--dry-run", "--no-follow"), **TRUST_OPTION, **REPORTING_OPTIONS},
+        {
+            **make_flags("--dry-run", "--no-follow", "--attached"),
+            **TRUST_OPTION,
+            **REPORTING_OPTIONS,
+        },
     ),
     "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
     "stop": CommandSyntax((("files",), ()), {**make_flags("--now", "--wait"), "--timeout": None}),
