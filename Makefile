@@ -33,12 +33,12 @@ WORKERS ?= 4
 SLOW_WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
-OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or monarch or ray or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
+OWN_TARGETS := slurm or kubernetes or skypilot or browser or firefox or editors or verl or monarch or ray or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -73,6 +73,10 @@ test-skypilot: $(VENV)/.installed-dev $(SKYPILOT)/.installed
 test-browser: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
 	cd ui && node --test tests/*.test.mjs
 	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python -m pytest -m browser tests/report tests/ui
+
+# apt-get install -y --no-install-recommends firefox-esr; and Node, for axe
+test-firefox: $(VENV)/.installed-dev ui/node_modules/.installed
+	$(BIN)/python -m pytest -m firefox tests/ui
 
 # the page of titanrun ui, from ui/src into titanrun/ui/static
 ui: ui/node_modules/.installed
