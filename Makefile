@@ -38,7 +38,7 @@ OWN_TARGETS := slurm or kubernetes or skypilot or browser or firefox or editors 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench bench-torchtitan clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -119,8 +119,8 @@ test-ray: $(VENV)/.installed-dev $(RAY)/.installed
 	PYTHONPATH=$(CURDIR)/$(RAY) $(BIN)/python -m pytest -m ray tests
 
 # what computes the recorded references of losses again
-test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed
-	PYTHONPATH=$(CURDIR)/$(ORACLES) $(BIN)/python -m pytest -m oracles tests
+test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed $(TRITON)/.installed
+	PYTHONPATH=$(CURDIR)/$(ORACLES):$(CURDIR)/$(TRITON) $(BIN)/python -m pytest -m oracles tests
 
 # exported GGUF files, as llama.cpp reads them
 test-gguf: $(VENV)/.installed-dev $(GGUF)/.installed
@@ -221,6 +221,10 @@ mutants: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tools/bench
+
+# five interleaved pairs of the debug model with torchtitan's trainer: on a quiet machine
+bench-torchtitan: $(VENV)/.installed-dev $(ORACLES)/.installed $(TRITON)/.installed
+	PYTHONPATH=$(CURDIR)/$(ORACLES):$(CURDIR)/$(TRITON) $(BIN)/python tools/bench torchtitan
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -324,10 +328,11 @@ $(DOCS)/.installed:
 	$(DOCS)/bin/python -m pip --disable-pip-version-check --quiet install zensical==0.0.73
 	touch $@
 
-# trl needs nothing that the tests do not have; of axolotl only the chat templates are read
+# trl needs nothing that the tests do not have; of axolotl only the chat templates are read; torchtitan imports Triton
 $(ORACLES)/.installed: pyproject.toml
 	$(PIP) install --no-deps --target $(ORACLES) "trl>=1.16,<1.17"
 	$(PIP) install --no-deps --no-build-isolation --target $(ORACLES) axolotl==0.12.2
+	$(PIP) install --no-deps --target $(ORACLES) torchtitan==0.2.2 torchdata==0.11.0 tyro docstring-parser typeguard shtab
 	touch $@
 
 $(GGUF)/.installed: pyproject.toml
