@@ -38,7 +38,7 @@ OWN_TARGETS := slurm or kubernetes or skypilot or browser or firefox or editors 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench bench-torchtitan clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names changelog schemas reference check bench bench-torchtitan clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -194,6 +194,9 @@ types: $(VENV)/.installed-dev
 floors: $(VENV)/.installed
 	$(BIN)/python tools/check_floors.py titanrun
 
+changelog: $(VENV)/.installed
+	$(BIN)/python tools/check_changelog.py
+
 names: $(VENV)/.installed
 	$(BIN)/python tools/check_names.py titanrun
 
@@ -208,7 +211,7 @@ status: $(VENV)/.installed
 	$(BIN)/python tools/write_status.py --check
 
 # everything but the tests
-check: lint types floors names schemas reference status
+check: lint types floors names changelog schemas reference status
 
 # which tests do not notice that their setting is ignored: every tenth setting, others with every commit; SETTINGS=--all tries all
 SETTINGS ?= --rotating 10
