@@ -105,9 +105,11 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("files",), ()),
         {
             **dict.fromkeys(
-                ("--host", "--port", "--api-key-env", "--queue", "--max-seq-len", "--name")
+                ("--host", "--port", "--api-key-env", "--cors", "--max-concurrent", "--queue")
             ),
-            **make_flags("--no-key"),
+            **dict.fromkeys(("--max-seq-len", "--name")),
+            "--engine": ("titanrun", "vllm"),
+            **make_flags("--base", "--no-key"),
         },
     ),
     "eval": CommandSyntax((("files",), ("overrides",)), {**make_flags("--json"), **TRUST_OPTION}),
