@@ -181,7 +181,7 @@ class ScheduleRegeneration:
             if old != new:
                 raise build_difference(
                     f"token {index} of {place}, differs: "
-                    f"{describe_token(old)} in the record, {describe_token(new)} now"
+                    f"{describe_token_event(old)} in the record, {describe_token_event(new)} now"
                 )
 
 
@@ -239,7 +239,7 @@ def pair_tokens(completion: Completion) -> list[tuple[int, float, int]]:
     return list(zip(completion.tokens, completion.logprobs, completion.versions, strict=True))
 
 
-def describe_token(token: tuple[int, float, int] | None) -> str:
+def describe_token_event(token: tuple[int, float, int] | None) -> str:
     """Return a token in words."""
     if token is None:
         return "none"
