@@ -120,7 +120,7 @@ def test_fused_kernels_are_taken_first(device: torch.device, needs_gpu: None) ->
     fused = ("cudnn", "flash")
     q, k, v = (torch.randn(2, 8, 256, 64, device=device, dtype=torch.bfloat16) for _ in range(3))
     for backend in (SdpaAttention(CausalMask()), FullAttention()):
-        with torch.profiler.profile() as profile:
+        with torch.profiler.profile(acc_events=True) as profile:
             backend(q, k, v, None)
         names = [event.key for event in profile.key_averages()]
         assert any(f"{kernel}_attention" in name for kernel in fused for name in names), names

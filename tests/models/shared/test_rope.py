@@ -195,7 +195,7 @@ def test_one_product_rotates_all_pairs_where_nothing_is_compiled():
         RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16
     )
     rows = select_rope_positions(table, 16, None)
-    with profile() as seen:
+    with profile(acc_events=True) as seen:
         apply_rotary_emb_complex(torch.randn(2, 16, 3, 8), rows)
     names = [event.key for event in seen.key_averages() for _ in range(event.count)]
     assert [name for name in names if name in ("aten::mul", "aten::stack")] == ["aten::mul"]
