@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.components.metrics.spec.console_stream import drain_console
-from titanrun.distributed.spec.run_signals import list_run_signals
+from titanrun.distributed.spec.run_signals import handle_signals, list_run_signals
 from titanrun.launch.exit_codes import SHELL_SIGNAL_BASE
 from titanrun.launch.launch_env import build_stop_after_environment
 from titanrun.launch.worker_processes import set_parent_death_signal
@@ -27,9 +27,8 @@ def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:
         else:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward_signal) for number in list_run_signals()}
-    drain_console()
-    try:
+    with handle_signals(list_run_signals(), forward_signal):
+        drain_console()
         process = subprocess.Popen(
             [sys.executable, "-m", "titanrun", "train", *arguments],
             cwd=folder,
@@ -42,7 +41,4 @@ def rerun_until(step: int, arguments: Sequence[str], *, folder: Path) -> int:
         for number in waiting:
             process.send_signal(number)
         code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return SHELL_SIGNAL_BASE - code if code < 0 else code

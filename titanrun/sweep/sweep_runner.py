@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
+from titanrun.distributed.spec.run_signals import handle_signals, list_stop_signals
 from titanrun.launch.exit_codes import EXIT_PREEMPTED, STOPPED_EARLY_CODES
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.sweep.config import SweepConfig
@@ -189,16 +189,8 @@ class SweepRunner:
             for name in self._processes:
                 self._send_stop_signal(name, number)
 
-        before = {
-            number: signal.signal(number, stop)
-            for number in list_run_signals()
-            if number != SAVE_SIGNAL
-        }
-        try:
+        with handle_signals(list_stop_signals(), stop):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def find_last_error(log: Path) -> str:

@@ -1,6 +1,9 @@
 """Signals that ask a run to stop or to save."""
 
 import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 # a scheduler's warning (two conventions), Ctrl-C, a closed terminal, the limit of CPU time
 STOP_SIGNALS = (
@@ -20,6 +23,24 @@ def list_run_signals() -> list[signal.Signals]:
         for number in (*STOP_SIGNALS, SAVE_SIGNAL)
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
     ]
+
+
+def list_stop_signals() -> list[signal.Signals]:
+    """Return those of them that stop a run."""
+    return [number for number in list_run_signals() if number != SAVE_SIGNAL]
+
+
+@contextmanager
+def handle_signals(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Call the handler for these signals within the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def ignore_run_signals() -> None:

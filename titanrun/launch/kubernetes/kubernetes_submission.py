@@ -1,18 +1,15 @@
 """The Job of one run, as `titanrun launch` shows, submits and follows it."""
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
 from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.run_signals import (
-    SAVE_SIGNAL,
+    handle_signals,
     ignore_run_signals,
-    list_run_signals,
+    list_stop_signals,
 )
 from titanrun.launch.exit_codes import EXIT_PREEMPTED
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
@@ -119,7 +116,7 @@ class KubernetesSubmission:
 
         A signal deletes the Job: its pods save, and the code is 75.
         """
-        with interrupt_on_signals():
+        with handle_signals(list_stop_signals(), interrupt):
             try:
                 print_line(f"job {self.name} is followed" if self.is_alive() else self.submit())
                 return self.follow(print_line)
@@ -131,20 +128,6 @@ class KubernetesSubmission:
                 return EXIT_PREEMPTED
 
 
-@contextmanager
-def interrupt_on_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt for every signal that stops a run."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt)
-        for number in list_run_signals()
-        if number != SAVE_SIGNAL
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, whatever the signal is."""
+    raise KeyboardInterrupt
