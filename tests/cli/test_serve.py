@@ -1,8 +1,10 @@
 """`titanrun serve` and `chat`: who may reach a server, and options out of range."""
 
+from pathlib import Path
+
 import pytest
 
-from titanrun.cli import chat
+from titanrun.cli import chat, serve_vllm
 from titanrun.cli.serve import get_model_name, run
 from titanrun.config.problems import ProblemsFound
 
@@ -44,3 +46,26 @@ def test_a_model_has_the_name_of_its_run() -> None:
 def test_a_conversation_has_options_within_their_range(words: list[str], told: str) -> None:
     with pytest.raises(ProblemsFound, match=told):
         chat.run(["folder", *words])
+
+
+def test_two_servers_that_export_at_once_take_the_folder_that_was_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "step-4"
+    checkpoint.mkdir()
+    (checkpoint / "manifest.json").write_text("{}")
+    monkeypatch.setenv("TITANRUN_CACHE", str(tmp_path / "cache"))
+    source = {"checkpoint": str(checkpoint), "resolved": ""}
+    monkeypatch.setattr(serve_vllm, "get_weight_source", lambda named: source)
+
+    def export(_: dict[str, str], out: Path) -> None:
+        """Write a model, which the other server has in its place by then."""
+        for name, folder in (("mine", out), ("other", out.parents[1] / place)):
+            folder.mkdir()
+            (folder / name).touch()
+
+    place = serve_vllm.hash_manifest(checkpoint)
+    monkeypatch.setattr(serve_vllm, "export_for_serving", export)
+    found = serve_vllm.find_served_folder("run")
+    assert [file.name for file in found.iterdir()] == ["other"]
+    assert list(found.parent.iterdir()) == [found]

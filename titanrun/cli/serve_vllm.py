@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import sys
 from argparse import Namespace
@@ -41,7 +42,7 @@ def serve_with_vllm(options: Namespace, name: str, key: str | None) -> NoReturn:
         )
     folder = find_served_folder(options.folder)
     command = build_vllm_command(options, folder, name)
-    log_line(f"starting {' '.join(command)}")
+    log_line(f"starting {shlex.join(command)}")
     sys.stdout.flush()
     sys.stderr.flush()
     keys = {} if key is None else {KEY_VARIABLE: key}
@@ -84,10 +85,8 @@ def find_served_folder(named: str) -> Path:
     source = get_weight_source(named)
     if "huggingface" in source:
         return Path(source["huggingface"]).absolute()
-    checkpoint = Path(source["checkpoint"])
-    digest = hashlib.sha256((checkpoint / MANIFEST_FILE).read_bytes()).hexdigest()
     cache = get_user_cache(get_environment()) / "served"
-    folder = cache / digest[:DIGEST_CHARACTERS]
+    folder = cache / hash_manifest(Path(source["checkpoint"]))
     if folder.is_dir():
         log_line(f"exported earlier: {folder}")
         return folder
@@ -96,8 +95,19 @@ def find_served_folder(named: str) -> Path:
     with TemporaryDirectory(dir=cache) as scratch:
         made = Path(scratch) / "model"
         export_for_serving(source, made)
-        made.rename(folder)
+        try:
+            made.rename(folder)
+        except OSError:
+            # another process may have been faster
+            if not folder.is_dir():
+                raise
     return folder
+
+
+def hash_manifest(checkpoint: Path) -> str:
+    """Return the first characters of the digest of a checkpoint's manifest."""
+    digest = hashlib.sha256((checkpoint / MANIFEST_FILE).read_bytes()).hexdigest()
+    return digest[:DIGEST_CHARACTERS]
 
 
 def export_for_serving(source: dict[str, str], out: Path) -> None:
