@@ -59,7 +59,10 @@ class WriterMetrics(MetricLogger):
             self._written.log(step, values)
 
     def log_histogram(self, step: int, name: str, counts: Sequence[int]) -> None:
-        """Pass on a histogram, if this process writes. That of its first step is left out."""
+        """Pass on the histogram of one step, if this process writes.
+
+        One that comes before the first line of its metrics is left out.
+        """
         if self._written is not None and self._is_writer() and step > self._last_step:
             self._written.log_histogram(step, name, counts)
 
