@@ -83,13 +83,13 @@ class Firefox:
         text = f"{words} (async () => {{ {script} }})().then(done, error => done(String(error)));"
         return self.ask("WebDriver:ExecuteAsyncScript", {"script": text, "args": []})["value"]
 
-    def wait_for(self, expression: str, seconds: float = 20) -> Any:
-        """Wait until an expression of the page is true, and return its value."""
+    def wait_for(self, expression: str, seconds: float = 20) -> None:
+        """Wait until an expression of the page is true."""
         end = time.monotonic() + seconds
-        while not (found := self.run(f"return {expression}")):
+        # not the value: an element may be replaced before it is sent
+        while not self.run(f"return Boolean({expression})"):
             assert time.monotonic() < end, expression
             time.sleep(0.1)
-        return found
 
     def find(self, selector: str) -> str:
         words = {"using": "css selector", "value": selector}
