@@ -33,12 +33,12 @@ WORKERS ?= 4
 SLOW_WORKERS ?= 2
 
 # what has a target of its own: it needs programs or packages that nothing else needs
-OWN_TARGETS := slurm or kubernetes or skypilot or browser or editors or verl or monarch or ray or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
+OWN_TARGETS := slurm or kubernetes or skypilot or browser or firefox or editors or verl or monarch or ray or vllm or oracles or openai or gguf or stores or datatrove or torchft or triton or site or delivery or gpu or multi_gpu
 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names schemas reference check bench clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names changelog schemas reference check bench bench-torchtitan clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -73,6 +73,10 @@ test-skypilot: $(VENV)/.installed-dev $(SKYPILOT)/.installed
 test-browser: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed
 	cd ui && node --test tests/*.test.mjs
 	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python -m pytest -m browser tests/report tests/ui
+
+# apt-get install -y --no-install-recommends firefox-esr; and Node, for axe
+test-firefox: $(VENV)/.installed-dev ui/node_modules/.installed
+	$(BIN)/python -m pytest -m firefox tests/ui
 
 # the page of titanrun ui, from ui/src into titanrun/ui/static
 ui: ui/node_modules/.installed
@@ -115,8 +119,8 @@ test-ray: $(VENV)/.installed-dev $(RAY)/.installed
 	PYTHONPATH=$(CURDIR)/$(RAY) $(BIN)/python -m pytest -m ray tests
 
 # what computes the recorded references of losses again
-test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed
-	PYTHONPATH=$(CURDIR)/$(ORACLES) $(BIN)/python -m pytest -m oracles tests
+test-oracles: $(VENV)/.installed-dev $(ORACLES)/.installed $(TRITON)/.installed
+	PYTHONPATH=$(CURDIR)/$(ORACLES):$(CURDIR)/$(TRITON) $(BIN)/python -m pytest -m oracles tests
 
 # exported GGUF files, as llama.cpp reads them
 test-gguf: $(VENV)/.installed-dev $(GGUF)/.installed
@@ -190,6 +194,9 @@ types: $(VENV)/.installed-dev
 floors: $(VENV)/.installed
 	$(BIN)/python tools/check_floors.py titanrun
 
+changelog: $(VENV)/.installed
+	$(BIN)/python tools/check_changelog.py
+
 names: $(VENV)/.installed
 	$(BIN)/python tools/check_names.py titanrun
 
@@ -204,7 +211,7 @@ status: $(VENV)/.installed
 	$(BIN)/python tools/write_status.py --check
 
 # everything but the tests
-check: lint types floors names schemas reference status
+check: lint types floors names changelog schemas reference status
 
 # which tests do not notice that their setting is ignored: every tenth setting, others with every commit; SETTINGS=--all tries all
 SETTINGS ?= --rotating 10
@@ -217,6 +224,10 @@ mutants: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python tools/bench
+
+# five interleaved pairs of the debug model with torchtitan's trainer: on a quiet machine
+bench-torchtitan: $(VENV)/.installed-dev $(ORACLES)/.installed $(TRITON)/.installed
+	PYTHONPATH=$(CURDIR)/$(ORACLES):$(CURDIR)/$(TRITON) $(BIN)/python tools/bench torchtitan
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -320,10 +331,11 @@ $(DOCS)/.installed:
 	$(DOCS)/bin/python -m pip --disable-pip-version-check --quiet install zensical==0.0.73
 	touch $@
 
-# trl needs nothing that the tests do not have; of axolotl only the chat templates are read
+# trl needs nothing that the tests do not have; of axolotl only the chat templates are read; torchtitan imports Triton
 $(ORACLES)/.installed: pyproject.toml
 	$(PIP) install --no-deps --target $(ORACLES) "trl>=1.16,<1.17"
 	$(PIP) install --no-deps --no-build-isolation --target $(ORACLES) axolotl==0.12.2
+	$(PIP) install --no-deps --target $(ORACLES) torchtitan==0.2.2 torchdata==0.11.0 tyro docstring-parser typeguard shtab
 	touch $@
 
 $(GGUF)/.installed: pyproject.toml

@@ -3,7 +3,7 @@
 Usage: python tools/take_ui_shots.py FOLDER
 
 Needs chromium and playwright (make ui-shots). For another folder than docs/images it takes every
-page in both themes and two sizes, to look at before a release.
+page in both themes and two sizes, with ten runs and with none, to look at before a release.
 """
 
 import os
@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 SMALL = ("model.n_layers=1", "model.dim=64", "model.n_heads=4", "training.seq_len=32")
 OFTEN = ("metrics.log_freq=1", "checkpoint.interval=20", "validation.freq=10", "training.steps=80")
 RUNS = ((8e-4, 0), (8e-4, 1), (8e-4, 2), (2e-3, 0), (4e-3, 0), (1e-2, 0))
+# with these and the chat there are ten runs
+MORE_RUNS = ((3e-4, 0), (3e-3, 0), (6e-3, 0))
 MISTAKES = (("steps: 80", "step: 80"), ("flavor: debugmodel", "flavor: debugmodell"))
 PAGES = {
     "edit": "/edit?file=recipes/draft.yaml",
@@ -33,6 +37,7 @@ PAGES = {
     "chat": "/chat",
     "launch": "/launch?file=recipes/llama3_debug.yaml&set=optimizer.lr%3D3e-3",
 }
+EMPTY_PAGES = ("edit", "runs", "compare", "data", "plan", "chat", "launch")
 SIZES = {"": (1280, 800), "-phone": (390, 844)}
 
 
@@ -40,20 +45,33 @@ def main() -> None:
     """Train the runs and take the pictures."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
+    is_for_docs = target.resolve() == ROOT / "docs" / "images"
     with tempfile.TemporaryDirectory() as place:
         workspace = Path(place) / "llama"
-        prepare_workspace(workspace)
-        command = [sys.executable, "-m", "titanrun", "ui", str(workspace), "--no-browser"]
-        environment = {**os.environ, "XDG_STATE_HOME": f"{place}/state"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as ui:
-            assert ui.stdout is not None
-            try:
-                take_pictures(ui.stdout.readline().strip(), target)
-            finally:
-                ui.terminate()
+        prepare_workspace(workspace, RUNS if is_for_docs else (*RUNS, *MORE_RUNS))
+        with served(workspace, Path(place)) as link:
+            take_pictures(link, target, is_for_docs)
+        if not is_for_docs:
+            empty = Path(place) / "empty"
+            empty.mkdir()
+            with served(empty, Path(place)) as link:
+                take_empty_pictures(link, target)
 
 
-def prepare_workspace(workspace: Path) -> None:
+@contextmanager
+def served(workspace: Path, place: Path) -> Iterator[str]:
+    """Serve a workspace; gives the link that opens it."""
+    command = [sys.executable, "-m", "titanrun", "ui", str(workspace), "--no-browser"]
+    environment = {**os.environ, "XDG_STATE_HOME": f"{place}/state"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as ui:
+        assert ui.stdout is not None
+        try:
+            yield ui.stdout.readline().strip()
+        finally:
+            ui.terminate()
+
+
+def prepare_workspace(workspace: Path, runs: tuple[tuple[float, int], ...]) -> None:
     """Write recipes, one with mistakes, and train them."""
     (workspace / "recipes" / "parts").mkdir(parents=True)
     for name in (
@@ -70,34 +88,55 @@ def prepare_workspace(workspace: Path) -> None:
     chat = ("training.steps=80", "checkpoint.interval=40", "dump_folder=runs/chat")
     command = [sys.executable, "-m", "titanrun", "train", "recipes/llama3_sft_debug.yaml", *chat]
     subprocess.run(command, cwd=workspace, check=True)
-    for rate, seed in RUNS:
+    for rate, seed in runs:
         name = f"lr-{rate:g}-seed-{seed}"
         words = [f"optimizer.lr={rate}", f"debug.seed={seed}", f"dump_folder=runs/{name}"]
         train = [sys.executable, "-m", "titanrun", "train", "recipes/llama3_debug.yaml"]
         subprocess.run([*train, *SMALL, *OFTEN, *words], cwd=workspace, check=True)
 
 
-def take_pictures(link: str, target: Path) -> None:
-    """Take a picture of every page."""
+@contextmanager
+def opened(link: str) -> Iterator[Any]:
+    """Open the page in Chromium."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(link)
         page.wait_for_selector("h1")
-        ask_commands(page, link.partition("/?")[0])
-        talk(page, link.partition("/?")[0])
-        fill_queue(page, link.partition("/?")[0])
-        is_for_docs = target.resolve() == ROOT / "docs" / "images"
-        for size, (width, height) in SIZES.items():
-            for theme in ("light", "dark"):
-                page.set_viewport_size({"width": width, "height": height})
-                page.emulate_media(color_scheme=theme)
-                if is_for_docs and (size, theme) != ("", "light"):
-                    continue
-                take_theme(page, link.partition("/?")[0], target, f"{size}-{theme}")
-        empty_queue(page, link.partition("/?")[0])
+        yield page
         browser.close()
+
+
+def take_pictures(link: str, target: Path, is_for_docs: bool) -> None:
+    """Take a picture of every page."""
+    origin = link.partition("/?")[0]
+    with opened(link) as page:
+        ask_commands(page, origin)
+        talk(page, origin)
+        fill_queue(page, origin)
+        if is_for_docs:
+            page.set_viewport_size({"width": 1280, "height": 800})
+            take_theme(page, origin, PAGES, target, "-light")
+        else:
+            take_themes(page, origin, PAGES, target, "")
+        empty_queue(page, origin)
+
+
+def take_empty_pictures(link: str, target: Path) -> None:
+    """Take a picture of every page of a workspace that holds nothing."""
+    pages = {name: f"/{name}" for name in EMPTY_PAGES}
+    with opened(link) as page:
+        take_themes(page, link.partition("/?")[0], pages, target, "-empty")
+
+
+def take_themes(page: Any, origin: str, pages: dict[str, str], target: Path, suffix: str) -> None:
+    """Take the pictures in both themes and sizes."""
+    for size, (width, height) in SIZES.items():
+        for theme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": height})
+            page.emulate_media(color_scheme=theme)
+            take_theme(page, origin, pages, target, f"{suffix}{size}-{theme}")
 
 
 def ask_commands(page: Any, origin: str) -> None:
@@ -143,9 +182,9 @@ def empty_queue(page: Any, origin: str) -> None:
     page.wait_for_selector(".job[data-state=running]", state="detached", timeout=60_000)
 
 
-def take_theme(page: Any, origin: str, target: Path, suffix: str) -> None:
+def take_theme(page: Any, origin: str, pages: dict[str, str], target: Path, suffix: str) -> None:
     """Take a picture of every page as it is set up."""
-    for name, path in PAGES.items():
+    for name, path in pages.items():
         page.goto(f"{origin}{path}")
         page.wait_for_timeout(2000)
         page.screenshot(path=target / f"ui-{name}{suffix}.png")

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# The steps of action.yml: installs titanrun-core of this clone, validates the recipes of the working directory, and annotates them.
-# Reads RECIPES, EXCLUDE, LEVEL, STRICT, SARIF and PYTHON; exits as `titanrun validate` does.
+# The steps of action.yml: installs titanrun-core, of this clone unless VERSION names one, validates the recipes of the working directory, and annotates them.
+# Reads RECIPES, EXCLUDE, LEVEL, STRICT, SARIF, VERSION and PYTHON; exits as `titanrun validate` does.
 set -euo pipefail
 clone=$(cd "$(dirname "$0")/.." && pwd)
 environment=${RUNNER_TEMP:-$(mktemp -d)}/titanrun
 "$PYTHON" -m venv "$environment"
-"$environment/bin/python" -m pip --disable-pip-version-check --quiet install "$clone"
+wanted=$clone
+[ -z "$VERSION" ] || wanted=titanrun-core==$VERSION
+"$environment/bin/python" -m pip --disable-pip-version-check --quiet install "$wanted"
 
 shopt -s globstar nullglob
 recipes=()

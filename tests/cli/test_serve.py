@@ -15,6 +15,11 @@ from titanrun.config.problems import ProblemsFound
         (["--api-key-env", "TITANRUN_NO_SUCH_KEY"], "TITANRUN_NO_SUCH_KEY is not set"),
         (["--port", "70000"], "--port is 0 to 65535"),
         (["--queue", "-1"], "--queue is 0 or more"),
+        (["--max-concurrent", "0"], "--max-concurrent is 1 or more"),
+        (["--cors", "localhost"], "--cors is an origin"),
+        (["--engine", "vllm", "--base"], "--base is for --engine titanrun"),
+        (["--engine", "vllm", "--queue", "4"], "--queue is for --engine titanrun"),
+        (["--engine", "vllm", "--port", "0"], "--port 0 is for --engine titanrun"),
         (["--max-seq-len", "1"], "--max-seq-len is 2 or more"),
     ],
 )

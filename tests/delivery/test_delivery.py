@@ -144,6 +144,17 @@ def test_the_action_annotates_mistakes_and_writes_sarif(tmp_path: Path) -> None:
     assert place == {"uri": "recipes/bad.yaml", "uriBaseId": "SRCROOT"}
     environment["RECIPES"] = "nothing/*.yaml"
     assert act().returncode == 2
+    # a version is that of the package, which no index has yet
+    wheels = tmp_path / "wheels"
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*build, str(wheels), str(ROOT)], check=True)
+    environment |= {"RECIPES": "recipes/good.yaml", "PIP_FIND_LINKS": str(wheels)}
+    environment |= {"RUNNER_TEMP": str(tmp_path / "other"), "VERSION": VERSION}
+    assert act().returncode == 0
+    environment |= {"RUNNER_TEMP": str(tmp_path / "none"), "VERSION": "99.0.0"}
+    refused = act()
+    assert refused.returncode == 1
+    assert "titanrun-core==99.0.0" in refused.stderr
 
 
 @pytest.mark.delivery

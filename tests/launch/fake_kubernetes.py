@@ -137,6 +137,10 @@ class Cluster:
             waits = {"type": "PodScheduled", "status": "False", "message": message}
             data["status"] = {"phase": "Pending", "conditions": [waits]}
             return
+        self.start_pod(name, job, index)
+
+    def start_pod(self, name: str, job: Object, index: int) -> None:
+        """Start the container of a pod."""
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -147,14 +151,25 @@ class Cluster:
                 env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
                 start_new_session=True,
             )
+        data = self.objects["pods"][name]
+        data["status"] = {"phase": "Running", "containerStatuses": []}
         self.pods[name] = PodProcess(data, process, log)
+
+    def start_waiting_pods(self) -> None:
+        """Give nodes to the pods that wait for them."""
+        with self.lock:
+            self.is_full = False
+            for name, pod in self.objects["pods"].items():
+                if pod["status"]["phase"] == "Pending":
+                    job = self.objects["jobs"][name.rsplit("-", 2)[0]]
+                    self.start_pod(name, job, int(pod["metadata"]["annotations"][INDEX]))
 
     def build_command(self, job: Object, index: int) -> list[str]:
         """What the container runs, in a process of this machine."""
         name = job["metadata"]["name"]
         spec = job["spec"]["template"]["spec"]
-        recipe = self.folder / "etc"
-        recipe.mkdir(exist_ok=True)
+        recipe = self.folder / "etc" / name
+        recipe.mkdir(parents=True, exist_ok=True)
         mounted = next(item for item in spec["volumes"] if "configMap" in item)
         text = self.objects["configmaps"][mounted["configMap"]["name"]]["data"]["resolved.yaml"]
         (recipe / "resolved.yaml").write_text(text)
@@ -187,7 +202,10 @@ class Cluster:
                 phase = "Succeeded" if code == 0 else "Failed"
                 pod.data["status"] = {"phase": phase, "containerStatuses": [state]}
                 job = self.objects["jobs"].get(name.rsplit("-", 2)[0])
-                if job is not None and "conditions" not in job["status"]:
+                if job is None:
+                    # its Job was deleted while it saved
+                    self.objects["pods"].pop(name, None)
+                elif "conditions" not in job["status"]:
                     self.judge(job, pod.data, code)
             for name, process in list(self.lighthouses.items()):
                 if process.poll() is not None:
@@ -239,8 +257,9 @@ class Cluster:
                 process.wait()
             if plural == "jobs":
                 self.stop_pods(name)
-                kept = self.objects["pods"].items()
-                self.objects["pods"] = {key: pod for key, pod in kept if not key.startswith(name)}
+                for key in [key for key in self.objects["pods"] if key.startswith(name)]:
+                    if key not in self.pods:
+                        del self.objects["pods"][key]
             return data
 
 

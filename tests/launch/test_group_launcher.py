@@ -14,6 +14,7 @@ import pytest
 
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.rank_env import RankInfo
+from titanrun.launch.group_launcher import report_end
 from titanrun.launch.host_address import find_own_address
 from titanrun.launch.lighthouse_process import build_lighthouse_arguments
 
@@ -256,6 +257,14 @@ def test_a_signal_during_the_start_of_the_lighthouse_reaches_the_groups(tmp_path
     launcher.send_signal(signal.SIGTERM)
     assert end(launcher)[0] == 75
     assert [len(starts(tmp_path, group)) for group in range(2)] == [1, 1]
+
+
+def test_a_run_that_was_stopped_before_its_first_step_is_preempted(tmp_path: Path) -> None:
+    status = tmp_path / "status.json"
+    for before, after in (("starting", "preempted"), ("finished", "finished")):
+        status.write_text(json.dumps({"state": before, "step": 0, "exit_code": None}))
+        report_end(tmp_path, 75)
+        assert json.loads(status.read_text())["state"] == after
 
 
 def test_a_signal_reaches_every_rank_and_no_group_starts_again(tmp_path: Path) -> None:

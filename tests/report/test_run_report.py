@@ -15,7 +15,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.rundir.run_directory import RunDirectory, write_recipe_files
 from titanrun.report import html_page, private_facts
-from titanrun.report.run_report import build_run_report
+from titanrun.report.run_report import build_run_report as build_page
 from titanrun.report.settings import format_recorded_source
 from titanrun.runs.log_problems import collect_log_problems
 
@@ -25,8 +25,13 @@ LOG = """2026-01-01 10:00:00,123 INFO all is well
 2026-01-01 10:00:09,123 WARNING loss 9.4 at step 9 is a spike
 2026-01-01 10:00:10,123 ERROR <script>alert("no")</script>
 """
-# an element that has no end
-VOID = {"meta"}
+# elements that have no end
+VOID = {"meta", "wbr"}
+
+
+def build_run_report(runs: list[Path], **options: bool) -> str:
+    """The page, without the places where a long name may break."""
+    return build_page(runs, **options).replace("<wbr>", "")
 
 
 @pytest.fixture
@@ -126,7 +131,7 @@ def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(
     with pytest.raises(ProblemsFound, match="cannot write"):
         report.run([str(run), "-o", str(tmp_path / "nowhere" / "report.html")])
     assert report.run([str(run)]) == 0
-    assert (run / "report.html").read_text() == text
+    assert (run / "report.html").read_text().replace("<wbr>", "") == text
 
 
 def write_run(folder: Path, *overrides: str, **record: Any) -> Path:
@@ -217,7 +222,7 @@ def test_names_of_runs_are_text_wherever_they_stand(tmp_path: Path) -> None:
     hostile = '"><img src=x onerror=alert(1)><a href="'
     runs = [write_run(tmp_path / name, name=f"{hostile}{name}") for name in ("one", "two")]
     page = Balanced()
-    page.feed(build_run_report(runs, has_log=True))
+    page.feed(build_page(runs, has_log=True))
     assert (page.open, page.loads) == ([], [])
     assert len(page.ids) == len(set(page.ids))
 
@@ -250,7 +255,7 @@ def test_a_page_of_100_000_steps_stays_small(tmp_path: Path) -> None:
         for step in range(1, 100_001):
             values = ", ".join(f'"{name}": {step * 7919 % 1009 / 1009:.6f}' for name in names)
             file.write(f'{{"step": {step}, {values}}}\n')
-    text = build_run_report([run])
+    text = build_page([run])
     assert text.count("<svg") == len(names)
     assert len(text.encode()) < 400_000
 
@@ -291,7 +296,7 @@ def test_axe_finds_nothing_and_no_page_is_too_wide(page: Any, tmp_path: Path, co
         for number in range(count)
     ]
     file = tmp_path / "report.html"
-    file.write_text(build_run_report(runs, has_log=True))
+    file.write_text(build_page(runs, has_log=True))
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         for width in (320, 390, 768, 1280):
@@ -303,3 +308,56 @@ def test_axe_finds_nothing_and_no_page_is_too_wide(page: Any, tmp_path: Path, co
             found = page.evaluate(AXE.read_text() + "; axe.run(document)")
             faults = [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]]
             assert faults == [], (scheme, width)
+
+
+# words of names, figures and settings that are on more than one line
+BROKEN_WORDS = """() => {
+  const broken = [];
+  const walker = document.createTreeWalker(document.querySelector('body'), NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (node.parentElement.closest('pre, style')) continue;
+    for (const word of node.data.matchAll(/[A-Za-z0-9]+/g)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((line) => Math.round(line.top)));
+      if (lines.size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_word_breaks_on_a_phone(page: Any, tmp_path: Path, count: int) -> None:
+    runs = [
+        write_run(
+            tmp_path / f"pretraining_llama3.debugmodel_on_fineweb_edu-{number}",
+            f"optimizer.lr=0.00{number + 1}",
+        )
+        for number in range(count)
+    ]
+    file = tmp_path / "report.html"
+    file.write_text(build_page(runs))
+    for width in (320, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(f"file://{file}")
+        for details in page.query_selector_all("details"):
+            details.evaluate("element => { element.open = true }")
+        assert page.evaluate(BROKEN_WORDS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_names_break_at_their_dots_and_slashes_and_numbers_never() -> None:
+    names = {
+        "model.hf_assets_path": "model.|hf_|assets_|path",
+        "runs/a_b/x.yaml:3": "runs/|a_|b/|x.yaml:3",
+        "a.yamls.b": "a.|yamls.|b",
+        "on 2026-01-31 10:00": 'on <span class="date">2026-01-31</span> 10:00',
+        "lr=3.5e-3 <b>": "lr=|3.5e-3 &lt;b&gt;",
+        "1.25 of 10/20": "1.25 of 10/20",
+        "": "",
+    }
+    for name, expected in names.items():
+        assert html_page.escape_name(name).replace("<wbr>", "|") == expected

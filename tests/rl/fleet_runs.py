@@ -79,13 +79,15 @@ def is_running(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
+def read_takes(folder: Path) -> list[dict[str, Any]]:
+    """What a record says about the groups of each step."""
+    lines = map(json.loads, (folder / "schedule.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == "take"]
+
+
 def get_taken(folder: Path) -> list[int]:
     """The groups that were trained on, in their order."""
-    return [
-        group["number"]
-        for line in (folder / "schedule.jsonl").read_text().splitlines()
-        for group in json.loads(line)["groups"]
-    ]
+    return [group["number"] for line in read_takes(folder) for group in line["groups"]]
 
 
 def train_and_kill(

@@ -1,5 +1,6 @@
 """The router of a fleet: who gets which groups, and what becomes of those of a dead process."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from titanrun.distributed.object_collectives import RankGroup
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.rl.fleet import rollout_fleet
 from titanrun.rl.fleet.config import RouterConfig
-from titanrun.rl.fleet.fleet_runner import FleetRunner
+from titanrun.rl.fleet.fleet_runner import FleetRunner, StaleRolloutError
 from titanrun.rl.fleet.fleet_usage import FleetUsage
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
 from titanrun.rl.fleet.step_clock import StepClock
-from titanrun.rl.rollout_buffer import StaleRolloutError
 from titanrun.rl.rollout_types import Completion, Prompt, RolloutGroup, Turn
-from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay, TakeKey
+from titanrun.rl.schedule_record import ScheduleRecorder, TakeKey
+from titanrun.rl.schedule_replay import ScheduleReplay
 from titanrun.worker.worker_job import WorkerJob
 
 
@@ -200,6 +201,44 @@ def test_a_fleet_without_processes_ends_the_run_with_the_last_words() -> None:
         fleet.wait_for_any([0])
 
 
+def test_training_waits_for_as_many_generators_as_it_must_have(monkeypatch: Any) -> None:
+    monkeypatch.setattr(rollout_fleet, "FIRST_BACKOFF_SECONDS", 0.3)
+    fleet, (first, second) = build(2, starts=2)
+    fleet.min_generators = 2
+    submit(fleet, 0)
+    second.die()
+    first.finish(0)
+    start = time.monotonic()
+    assert [each["number"] for each in fleet.wait_for_any([0])] == [0]
+    assert time.monotonic() - start > 0.2 and second.num_starts == 2
+    # one is enough: nobody waits
+    fleet.min_generators = 1
+    second.is_alive = False
+    submit(fleet, 1)
+    first.finish(1)
+    assert [each["number"] for each in fleet.wait_for_any([1])] == [1]
+
+
+def test_too_few_generators_end_the_run_after_a_while(monkeypatch: Any) -> None:
+    monkeypatch.setattr(rollout_fleet, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(rollout_fleet, "FIRST_BACKOFF_SECONDS", 60)
+    fleet, (_, second) = build(2, starts=2)
+    fleet.min_generators, fleet.wait_seconds = 2, 0.1
+    submit(fleet, 0)
+    start = time.monotonic()
+    second.die()
+    with pytest.raises(ProblemsFound, match=r"fewer than 2 .* for 0.1 s, .* generator 1: out of"):
+        fleet.wait_for_any([0])
+    assert time.monotonic() - start > 0.1
+    # without a restart left there is nothing to wait for
+    fleet, (_, second) = build(2)
+    fleet.min_generators = 2
+    submit(fleet, 0)
+    second.die()
+    with pytest.raises(ProblemsFound, match="1 of 2 generators ended too often"):
+        fleet.wait_for_any([0])
+
+
 def test_a_problem_of_a_process_ends_the_run_at_once() -> None:
     fleet, (process, _) = build(2)
     submit(fleet, 0)
@@ -276,6 +315,7 @@ def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None
     monkeypatch.setattr(RolloutFleet, "start", lambda self: None)
     overrides = [
         "rl.fleet={processes: 3, threads: 2, max_restarts: 1, timeout_seconds: 7, "
+        "min_generators: 2, wait_seconds: 30, "
         "router: {name: round_robin, sticky: false}}",
         "rl.sync.transport=shared_memory",
         "rl.rollout.prompts_per_step=8",
@@ -287,6 +327,7 @@ def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None
     fleet = build_fleet.start_fleet(resolved.run.rl, job, StepClock(), transport)
     assert [process.starts_left for process in fleet.processes] == [2, 2, 2]
     assert fleet.processes[0].environment["OMP_NUM_THREADS"] == "2"
+    assert (fleet.min_generators, fleet.wait_seconds) == (2, 30)
     assert fleet.timeout_seconds == 7 and fleet.max_running == 3 * 4
     assert fleet.router == RouterConfig(name="round_robin", sticky=False)
 
@@ -322,6 +363,27 @@ def test_shares_tell_who_waited_for_whom(monkeypatch: Any) -> None:
     assert usage.collect(2)["rl/trainer_idle_share"] == 0
 
 
+def test_the_record_says_who_got_which_groups_and_lost_them(tmp_path: Path) -> None:
+    fleet, (first, second) = build(2)
+    fleet.recorder = ScheduleRecorder(tmp_path)
+    submit(fleet, 0, 1)
+    batch = {"version": 3, "requests": [{"tokens": [1], "seed": 7}], "loads": [[16, 4]]}
+    message = {"groups": [build_group(0, "completed")], "epoch": 0, "generated": [batch]}
+    first.on_message(first.num_starts, message)
+    second.die()
+    # what belongs to groups that were dropped is not written down
+    fleet.drop_all()
+    first.on_message(first.num_starts, message)
+    lines = (tmp_path / "schedule.jsonl").read_text().splitlines()
+    assert list(map(json.loads, lines)) == [
+        {"event": "start", "generator": 0, "groups": [0]},
+        {"event": "start", "generator": 1, "groups": [1]},
+        {"event": "generate", "generator": 0, **batch},
+        {"event": "lost", "generator": 1, "groups": [1]},
+        {"event": "start", "generator": 0, "groups": [1]},
+    ]
+
+
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     said = Completion([3, 5], [-0.12345678901234566, -1.0], "stop", 4, ((0, 4), (1, 5)))
     assert said.versions == [4, 5]
@@ -330,10 +392,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     group = runner.start_group(Prompt("?", "!", 9), group_number=1, policy_version=4)
     group.rollouts[0].turns.append(turn)
     recorder = ScheduleRecorder(tmp_path)
-    recorder.write(TakeKey(4, 0), [])
-    recorder.write(TakeKey(4, 1), [group])
-    recorder.write(TakeKey(4, 0), [group])
-    ScheduleRecorder(None).write(TakeKey(5, 0), [group])
+    recorder.write_take(TakeKey(4, 0), [])
+    recorder.write_take(TakeKey(4, 1), [group])
+    recorder.write_take(TakeKey(4, 0), [group])
+    ScheduleRecorder(None).write_take(TakeKey(5, 0), [group])
     replay = ScheduleReplay(tmp_path)
     # of two lines for a step the last one counts
     assert replay.get_groups(TakeKey(4, 0)) == replay.get_groups(TakeKey(4, 1)) == [group]

@@ -16,6 +16,7 @@ from tests.rl.fleet_runs import (
     list_blocks,
     read_pids,
     read_steps,
+    read_takes,
     slow_reward,
     train,
     train_and_kill,
@@ -46,12 +47,11 @@ def test_a_recorded_schedule_is_replayed_bit_for_bit(tmp_path: Path) -> None:
     replay = f"rl.schedule={{target_offpolicy: 2, replay: {tmp_path / 'recorded'}}}"
     assert get_losses(train(tmp_path / "again", "training.steps=5", replay)) == get_losses(recorded)
     # what the record says is trained: here the second step takes the first one's groups again
-    lines = (tmp_path / "recorded" / "schedule.jsonl").read_text().splitlines()
+    takes = read_takes(tmp_path / "recorded")
     changed = tmp_path / "changed"
     changed.mkdir()
-    second = json.loads(lines[1]) | {"groups": json.loads(lines[0])["groups"]}
-    lines[1] = json.dumps(second)
-    (changed / "schedule.jsonl").write_text("\n".join(lines) + "\n")
+    takes[1]["groups"] = takes[0]["groups"]
+    (changed / "schedule.jsonl").write_text("".join(json.dumps(take) + "\n" for take in takes))
     replay = f"rl.schedule={{target_offpolicy: 2, replay: {changed}}}"
     differs = get_losses(train(tmp_path / "differs", "training.steps=5", replay))
     assert differs[0] == get_losses(recorded)[0] and differs[1] != get_losses(recorded)[1]
@@ -60,6 +60,40 @@ def test_a_recorded_schedule_is_replayed_bit_for_bit(tmp_path: Path) -> None:
         tmp_path / "other", "training.steps=5", "rl.schedule.target_offpolicy=2", "debug.seed=9"
     )
     assert get_losses(other)[1:] != get_losses(recorded)[1:]
+
+
+def test_a_recorded_schedule_is_generated_again_bit_for_bit(tmp_path: Path) -> None:
+    """Of two generators, which load weights within completions. A changed token is found."""
+    long = ("training.steps=4", "training.seq_len=64", "rl.sampling.max_new_tokens=40")
+    recorded = train(
+        tmp_path / "recorded",
+        *(*long, FLEET[0], "rl.fleet.processes=2"),
+        "rl.schedule={target_offpolicy: 2, record: true}",
+    )
+    file = tmp_path / "recorded" / "schedule.jsonl"
+    events = list(map(json.loads, file.read_text().splitlines()))
+    batches = [event for event in events if event["event"] == "generate"]
+    assert {batch["generator"] for batch in batches} == {0, 1}
+    assert any(batch["loads"] for batch in batches)
+    schedule = f"{{target_offpolicy: 2, replay: {tmp_path / 'recorded'}, replay_level: schedule}}"
+    again = train(tmp_path / "again", *long, f"rl.schedule={schedule}")
+    assert get_losses(again) == get_losses(recorded)
+    # the record says something else about the first token of the third step
+    (third,) = [e for e in events if e["event"] == "take" and e["policy_version"] == 2]
+    rollout = third["groups"][0]["rollouts"][1]
+    tokens = rollout["turns"][0]["completion"]["tokens"]
+    tokens[0] = tokens[0] + 1 if tokens[0] < 55 else 1
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run = subprocess.run(
+        build_command(tmp_path / "differs", *long, f"rl.schedule={schedule}"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 3 and "Traceback" not in run.stderr, run.stderr[-2000:]
+    place = f"token 0 of turn 0 of group={rollout['group']}/rollout=1, taken at policy version 2"
+    assert place in run.stderr, run.stderr[-2000:]
+    assert len(read_steps(tmp_path / "differs")) == 2
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -167,7 +201,7 @@ def test_a_restarted_trainer_finds_its_generator_again(tmp_path: Path) -> None:
     first = steps.index(6, steps.index(6) + 1)
     assert steps[first:] == [6, 7, 8, 9, 10]
     # nothing that the lost weights have written is trained on
-    for line in map(json.loads, (folder / "schedule.jsonl").read_text().splitlines()):
+    for line in read_takes(folder):
         for group in line["groups"]:
             for rollout in group["rollouts"]:
                 for turn in rollout["turns"]:

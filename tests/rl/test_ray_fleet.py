@@ -158,6 +158,52 @@ def test_an_only_actor_that_is_killed_starts_again_where_it_was(
     assert "generator 0 ended with" in log and "worker process has died" in log, log
 
 
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int, int]]:
+    """Address of a Ray with two nodes on this machine, and the process ids of their raylets.
+
+    Each has an object store of its own. Only the second has the resource `generator`.
+    """
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        head = {"num_cpus": 1, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            other = cluster.add_node(num_cpus=1, resources={"generator": 2})
+            pids = [
+                node.all_processes["raylet"][0].process.pid for node in (cluster.head_node, other)
+            ]
+            yield cluster.address, pids[0], pids[1]
+        finally:
+            cluster.shutdown()
+
+
+def test_generators_of_another_node_get_its_weights_from_the_trainers_node(
+    expected: tuple[Path, Any], two_nodes: tuple[str, int, int]
+) -> None:
+    address, _, raylet = two_nodes
+    folder = expected[0] / "nodes"
+    command = build_on_policy_command(
+        folder, f"rl.fleet.address={address}", "rl.fleet.resources=[generator=1]"
+    )
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=expected[0]
+    )
+    try:
+        (pid,) = wait_for(lambda: (folder / "logs" / "rank-0.log").exists() and read_pids(folder))
+        # the parent of an actor is the raylet of its node
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        output, _ = run.communicate(timeout=200)
+    finally:
+        run.kill()
+    assert run.returncode == 0, output[-2000:]
+    assert parent == raylet
+    assert get_losses(read_steps(folder)) == expected[1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_of_its_ray_is_left_by_a_run_that_a_signal_ends(
     tmp_path: Path, number: signal.Signals

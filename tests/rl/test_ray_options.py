@@ -46,7 +46,7 @@ def test_ray_is_asked_for_where_the_recipe_names_it(
     assert found.paths == (("rl", "fleet"),) and found.hint == 'pip install "titanrun[ray]"'
     job = WorkerJob(tmp_path / "resolved.yaml", "", RankInfo())
     with pytest.raises(ProblemsFound, match="needs the package 'ray', which is not installed"):
-        build_fleet.build_fleet(recipe, config, job)
+        build_fleet.build_fleet(recipe, config, job, None)
 
 
 def test_a_ray_of_its_own_or_a_cluster(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from math import floor
 
 import pytest
 
-from titanrun.rl.rollout_buffer import RolloutBuffer, StaleRolloutError
+from titanrun.rl.rollout_buffer import RolloutBuffer
 from titanrun.rl.rollout_types import Prompt, Rollout, RolloutGroup
 
 
@@ -40,7 +40,7 @@ def test_no_group_gets_older_than_the_bound_and_some_get_that_old(
                     turns[waiting.number] -= 1
                     if turns[waiting.number] <= 0:
                         waiting.rollouts[0].status = "completed"
-                taken += window.pop_finished(prompts - len(taken), policy_version=version)
+                taken += window.pop_finished(prompts - len(taken))
             oldest = max([oldest, *(version - each.policy_version for each in taken)])
     assert oldest <= bound
     assert oldest == bound
@@ -49,14 +49,7 @@ def test_no_group_gets_older_than_the_bound_and_some_get_that_old(
 def test_the_window_lets_the_quick_overtake_and_begins_at_the_oldest() -> None:
     window = RolloutBuffer(2, 3, 0.3)  # of 8 groups the first 2
     window.groups = [group(number, 0, done=number != 0) for number in range(8)]
-    assert [each.number for each in window.pop_finished(1, policy_version=0)] == [1]
-    assert window.pop_finished(5, policy_version=0) == [] and window.free_slots == 1
+    assert [each.number for each in window.pop_finished(1)] == [1]
+    assert window.pop_finished(5) == [] and window.free_slots == 1
     window.groups[0].rollouts[0].status = "completed"
-    assert [each.number for each in window.pop_finished(5, policy_version=0)] == [0, 2, 3, 4, 5]
-
-
-def test_what_is_too_old_is_noticed() -> None:
-    window = RolloutBuffer(2, 1, 0.3)
-    window.groups = [group(0, 0, done=True)]
-    with pytest.raises(StaleRolloutError, match="9 versions old"):
-        window.pop_finished(1, policy_version=9)
+    assert [each.number for each in window.pop_finished(5)] == [0, 2, 3, 4, 5]

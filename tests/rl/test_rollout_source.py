@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rl.parts import TEXT, rollouter, write_recipe
+from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
 from titanrun.rl.rewards.reward_function import RewardFunction
@@ -161,6 +162,7 @@ def test_distillation_needs_no_reward_to_learn_from_a_completion(tmp_path: Path)
 def test_the_prompt_of_a_group_that_is_too_old_is_asked_again(tmp_path: Path) -> None:
     schedule = "rl.schedule={target_offpolicy: 2, window: 1.0, max_age: 0}"
     source = build_source(tmp_path, schedule, pairs=[(1.0, 0.0)] * 9)
+    assert source.config.schedule.on_too_old == "drop"
 
     def learned() -> list[str]:
         step = source.next_input()
@@ -178,3 +180,29 @@ def test_the_prompt_of_a_group_that_is_too_old_is_asked_again(tmp_path: Path) ->
     assert [group.policy_version for group in source.state.rollout_buffer.groups] == [1, 1]
     assert source._collect_too_old() == {"rl/dropped_old": 2.0}
     assert source._collect_too_old() == {"rl/dropped_old": 0.0}
+
+
+@pytest.mark.parametrize("limit", ["", "max_age: 1, on_too_old: error, "])
+def test_a_group_that_is_too_old_ends_the_run_unless_it_is_dropped(
+    tmp_path: Path, limit: str
+) -> None:
+    schedule = f"rl.schedule={{{limit}target_offpolicy: 2, window: 0.0}}"
+    source = build_source(tmp_path, schedule, pairs=[(1.0, 0.0)] * 9)
+    assert source.next_input() is not None
+    source.engine.policy_version = 3 if not limit else 2  # type: ignore[misc]
+    with pytest.raises(ProblemsFound, match=r"group 1 is too old: it was started [23] versions"):
+        source.next_input()
+    assert source._collect_too_old() == {}
+
+
+def test_a_group_that_is_older_than_the_window_allows_is_dropped_where_that_is_asked(
+    tmp_path: Path,
+) -> None:
+    schedule = "rl.schedule={target_offpolicy: 2, window: 0.0, on_too_old: drop}"
+    source = build_source(tmp_path, schedule, pairs=[(1.0, 0.0)] * 9)
+    assert source.next_input() is not None
+    source.engine.policy_version = 3  # type: ignore[misc]
+    source.runner.generator.version = 3  # type: ignore[union-attr]
+    step = source.next_input()
+    assert step is not None and step.payload.groups[0].policy_version == 3
+    assert source._collect_too_old() == {"rl/dropped_old": 2.0}

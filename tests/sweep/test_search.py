@@ -21,6 +21,7 @@ from titanrun.cli import sweep as sweep_command
 from titanrun.cli.sweep_search import open_search_study
 from titanrun.config.problems import ProblemsFound
 from titanrun.sweep.search_points import PointPlanner, build_planner
+from titanrun.sweep.search_runs import SearchRuns
 from titanrun.sweep.search_study import SearchStudy, TrialRecord
 from titanrun.sweep.sweep_file import read_sweep
 
@@ -367,6 +368,51 @@ def test_a_search_of_other_settings_or_a_foreign_file_is_refused(tmp_path: Path)
     assert "'sqlite:////nowhere/x.db' cannot be used as the database" in problem
 
 
+def write_with_recipe(folder: Path, search: str) -> tuple[Path, Path]:
+    """Write a search whose recipe extends another file. Return the search and that file."""
+    base = folder / "base.yaml"
+    base.write_text(f"extends: [{RECIPE}]\ndevice: cpu\n")
+    (folder / "own.yaml").write_text("version: 1\nextends: [base.yaml]\n")
+    file = write(folder, search)
+    file.write_text(file.read_text().replace(f"recipe: {RECIPE}", "recipe: own.yaml"))
+    return file, base
+
+
+def test_a_recipe_that_is_edited_stops_the_search_until_the_edit_is_undone(tmp_path: Path) -> None:
+    file, base = write_with_recipe(tmp_path, "count: 4, sampler: random")
+    before = base.read_text()
+
+    def edit(line: str) -> None:
+        base.write_text(f"{before}{line}\n")
+
+    with pytest.MonkeyPatch.context() as patch:
+        take_next = SearchRuns._take_next_run
+
+        def take_and_edit(source: SearchRuns) -> object:
+            found = take_next(source)
+            edit("training: {seq_len: 128}")
+            return found
+
+        patch.setattr(SearchRuns, "_take_next_run", take_and_edit)
+        code, output = run_to_end(file)
+    assert code == 2 and "the recipe was edited since the search began" in output
+    assert [trial.state for trial in study_trials(file, base, before)] == ["complete"]
+    edit("training: {seq_len: 128}")
+    with pytest.raises(ProblemsFound, match="was begun with other recipe content"):
+        fake_sweep.main(str(file))
+    assert sweep_command.run([str(file), "--table"]) == 0
+    # what decides nothing about the values may change
+    edit("description: the second half\nlaunch: {name: local, max_restarts: 1}")
+    run(file)
+    assert [trial.state for trial in trials_of(file)] == ["complete"] * 4
+
+
+def study_trials(file: Path, base: Path, text: str) -> list[TrialRecord]:
+    """Load the trials of a search whose base has this text again."""
+    base.write_text(text)
+    return trials_of(file)
+
+
 def test_a_database_of_one_machine_works_and_is_refused_for_several(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'trials.db'}"
     file = write(tmp_path, f"count: 4, sampler: random, storage: '{storage}'")
@@ -443,7 +489,7 @@ def test_a_signal_reaches_the_runs_as_it_is_and_a_second_ctrl_c_still_saves(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--launch"], "launches on this machine, but only Slurm has arrays"),
+        (["--launch"], "launches on this machine, but --launch submits to"),
         (["--importance", "--out", "x.gif"], "'x.gif' is not an SVG file"),
         (["--out", "x.svg"], "--out is for --importance"),
     ],

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.sweep.fake_sweep import FAKE
-from tests.sweep.test_search import trials_of
+from tests.sweep.test_search import trials_of, write_with_recipe
 from tests.sweep.test_search import write as write_search
 from tests.sweep.test_without_optuna import COMMANDS, HIDE, python
 from titanrun.cli import sweep as sweep_command
@@ -27,6 +27,7 @@ from titanrun.sweep.sweep_runner import LocalStarter
 from titanrun.sweep.trial_runs import count_open_trials
 
 SLURM = "slots: 3\noverrides: ['launch={name: slurm, time_limit: 2h}']"
+SKYPILOT = "{name: skypilot, volumes: [{volume: runs, path: /runs}]}"
 KUBERNETES = "{name: kubernetes, image: x, volumes: [{claim: runs, path: /runs}]}"
 RATE = "optimizer.lr: {log_uniform: [1.0e-4, 1.0e-2]}"
 
@@ -90,12 +91,18 @@ def test_a_dry_run_of_a_search_that_has_begun_shows_what_is_left(
 @pytest.mark.parametrize(
     ("search", "more", "values", "message"),
     [
-        ("count: 2", "slots: 1", RATE, "launches on this machine, but only Slurm has arrays"),
+        ("count: 2", "slots: 1", RATE, "launches on this machine, but --launch submits to Slurm"),
         (
             "count: 2",
-            f"overrides: ['launch={KUBERNETES}', dump_folder=/runs/x]",
+            f"overrides: ['launch={SKYPILOT}', dump_folder=/runs/x]",
             RATE,
-            "launches on Kubernetes, but only Slurm has arrays",
+            "launches on SkyPilot, but --launch submits to Slurm and Kubernetes only",
+        ),
+        (
+            "count: 2",
+            "overrides: [dump_folder=/runs/x]",
+            f"launch: {{choice: [slurm, {KUBERNETES}]}}",
+            "this sweep varies launch",
         ),
         ("count: 2, storage: 'sqlite:///x.db'", SLURM, RATE, "cannot share a database file"),
         (
@@ -205,6 +212,14 @@ def test_a_repeated_point_takes_no_task_and_gets_its_value_from_whoever_trains_i
     assert len(trials) == 6 and len({trial.notes["run"] for trial in trials}) == 2
 
 
+def test_a_task_trains_nothing_after_an_edit_of_the_recipe(tmp_path: Path) -> None:
+    file, base = write_with_recipe(tmp_path, "count: 2, sampler: random")
+    assert run_task(file, 0) == 0
+    base.write_text(base.read_text() + "training: {seq_len: 128}\n")
+    with pytest.raises(ProblemsFound, match="was begun with other recipe content"):
+        run_task(file, 1)
+
+
 def test_srun_starts_the_run_and_gets_the_signal_that_it_passes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,5 +242,5 @@ def test_srun_starts_the_run_and_gets_the_signal_that_it_passes_on(
 def test_a_launcher_of_a_plug_in_has_no_arrays() -> None:
     launch = SimpleNamespace(name="my_cluster")
     run = SimpleNamespace(resolved=SimpleNamespace(run=SimpleNamespace(launch=launch)))
-    with pytest.raises(ProblemsFound, match="launches on 'my_cluster', but only Slurm has arrays"):
+    with pytest.raises(ProblemsFound, match="launches on 'my_cluster', but --launch submits"):
         get_array_config(SimpleNamespace(), [run])  # type: ignore[arg-type,list-item]

@@ -21,7 +21,7 @@ case "$(basename "$0") $*" in
     "$FAILS"*) exit 3 ;;
 esac
 """
-PROGRAMS = ("make", "slurmctld", "chromium", "nvim", "kubectl", "npm")
+PROGRAMS = ("make", "slurmctld", "chromium", "firefox-esr", "nvim", "kubectl", "npm")
 OWN = ("verl", "oracles", "gguf", "torchft", "openai", "stores", "triton")
 ORDER = [
     "make test",
@@ -41,6 +41,7 @@ ORDER = [
     "make test-slurm",
     "make test-kubernetes",
     "make test-browser",
+    "make test-firefox",
     "make .venv-docs/.installed",
     "make test-docs",
     "make test-editors",

@@ -171,6 +171,23 @@ def test_the_counts_of_a_step_are_its_tokens_and_shares_follow_from_them(
             assert np.array_equal(counts_LE, counts[step])
 
 
+def test_trackers_get_the_counts_as_histograms(run: Callable[..., Path]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    resolved = run("board", MODEL, "training.steps=2", "metrics.trackers=[tensorboard]")
+    assert main([str(resolved)]) == 0
+    events = EventAccumulator(str(resolved.parent / "tensorboard"))
+    events.Reload()
+    for layer in (1, 2):
+        for event in events.Histograms(f"moe/layer_{layer}/tokens_per_expert"):
+            found = event.histogram_value
+            by_limit = dict(zip(found.bucket_limit, found.bucket, strict=True))
+            counts = read_counts(resolved)[event.step][layer - 1]
+            assert [by_limit.get(expert + 1.0, 0) for expert in range(8)] == counts.tolist()
+            assert found.num == 4 * 16 * 3
+    assert not any("layer_0" in name for name in events.Tags()["histograms"])
+
+
 @pytest.mark.slow
 def test_ranks_count_what_one_counts(tmp_path: Path, tokens: Path) -> None:
     from tests.worker.conftest import RECIPE

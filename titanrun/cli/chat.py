@@ -12,7 +12,7 @@ from typing import Any
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.generate import get_weight_source
 from titanrun.cli.next_command import print_next
-from titanrun.cli.serve import get_model_name
+from titanrun.cli.serve import build_base_source, get_model_name
 from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.model_process import run_model_process
@@ -93,11 +93,7 @@ def list_models(options: Namespace) -> list[dict[str, Any]]:
     ]
     if not options.base:
         return models
-    if "checkpoint" not in models[0]:
-        raise problem_error(
-            "usage", f"--base needs a run, and '{options.folder}' is none", hint="omit --base"
-        )
-    return [*models, {**models[0], "name": f"{names[0]}-base", "is_base": True}]
+    return [*models, build_base_source(options.folder, models[0])]
 
 
 def build_export_words(place: str, resolved: str) -> list[str]:

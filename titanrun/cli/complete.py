@@ -67,7 +67,11 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "launch": CommandSyntax(
         (("recipes",), ("overrides",)),
-        {**make_flags("--dry-run", "--no-follow"), **TRUST_OPTION, **REPORTING_OPTIONS},
+        {
+            **make_flags("--dry-run", "--no-follow", "--attached"),
+            **TRUST_OPTION,
+            **REPORTING_OPTIONS,
+        },
     ),
     "resume": CommandSyntax((("files",), ("overrides",)), {**TRUST_OPTION, **REPORTING_OPTIONS}),
     "stop": CommandSyntax((("files",), ()), {**make_flags("--now", "--wait"), "--timeout": None}),
@@ -101,9 +105,11 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("files",), ()),
         {
             **dict.fromkeys(
-                ("--host", "--port", "--api-key-env", "--queue", "--max-seq-len", "--name")
+                ("--host", "--port", "--api-key-env", "--cors", "--max-concurrent", "--queue")
             ),
-            **make_flags("--no-key"),
+            **dict.fromkeys(("--max-seq-len", "--name")),
+            "--engine": ("titanrun", "vllm"),
+            **make_flags("--base", "--no-key"),
         },
     ),
     "eval": CommandSyntax((("files",), ("overrides",)), {**make_flags("--json"), **TRUST_OPTION}),

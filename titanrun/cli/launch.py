@@ -15,9 +15,13 @@ from titanrun.cli.messages import print_note, print_source_files
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.config import SlurmLaunchConfig
+from titanrun.launch.exit_codes import EXIT_NOT_STARTED
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
 from titanrun.launch.kubernetes.group_submission import GroupSubmission
-from titanrun.launch.kubernetes.kubernetes_submission import KubernetesSubmission
+from titanrun.launch.kubernetes.kubernetes_submission import (
+    ATTACHED_FLAG,
+    KubernetesSubmission,
+)
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.skypilot.config import SkyPilotLaunchConfig
 from titanrun.launch.skypilot.sky_submission import SkySubmission
@@ -27,8 +31,8 @@ from titanrun.launch.submission import Submission
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.dump_folder import find_lost_run_problems
 from titanrun.recipe.resolving.read_recipe import find_plugin_files
-from titanrun.recipe.resolving.resolve import Resolved, attach_origin, resolve_recipe
-from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
+from titanrun.recipe.resolving.resolve import Resolved, attach_origin
+from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere, resolve_for_launch
 from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
     check_last_checkpoint,
@@ -61,10 +65,17 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--no-follow", action="store_true", help="return as soon as the job is submitted"
     )
+    parser.add_argument(
+        ATTACHED_FLAG,
+        action="store_true",
+        help="for Kubernetes: a signal to this command deletes the job, which lets it save, and a "
+        "job of this run that is not over is followed; titanrun sweep does this",
+    )
     parser.add_trust_option()
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
+    check_attached(options)
     ask_about_plugin_files()
     resolved = resolve_launch(options, overrides)
     if not resolved.run.launch.is_submitted:
@@ -81,7 +92,39 @@ def run(arguments: list[str]) -> int:
     if options.dry_run:
         sys.stdout.write(submission.text)
         return 0
+    if options.attached:
+        return train_attached(submission, options)
     return submit_and_follow(submission, options)
+
+
+def check_attached(options: Namespace) -> None:
+    """Raise a problem if --attached stands beside an option that does not follow the job."""
+    if options.attached and (options.dry_run or options.no_follow):
+        other = "--dry-run" if options.dry_run else "--no-follow"
+        raise problem_error(
+            "usage",
+            f"{ATTACHED_FLAG} follows the job, and {other} does not",
+            hint="omit one of the two",
+        )
+
+
+def train_attached(submission: Submission, options: Namespace) -> int:
+    """Train a run in a job that ends with this command.
+
+    Return 1 if the cluster cannot be asked: that says nothing about the run.
+    """
+    if not isinstance(submission, KubernetesSubmission):
+        raise problem_error(
+            "usage",
+            f"{ATTACHED_FLAG} is for a run that is one Job of Kubernetes",
+            path=("launch",),
+            hint="omit it",
+        )
+    try:
+        return submission.train(lambda said: print_note(options, said))
+    except ProblemsFound as found:
+        print_problems(found.problems)
+        return EXIT_NOT_STARTED
 
 
 def resolve_launch(options: Namespace, overrides: Sequence[str]) -> Resolved:
@@ -89,14 +132,9 @@ def resolve_launch(options: Namespace, overrides: Sequence[str]) -> Resolved:
 
     Files that a job finds elsewhere may be missing here.
     """
-    resolved = resolve_recipe(options.recipe, overrides, environment=get_environment())
+    resolve = resolve_for_elsewhere if options.dry_run else resolve_for_launch
+    resolved = resolve(options.recipe, overrides, environment=get_environment())
     launch = resolved.run.launch
-    if options.dry_run or (launch.is_submitted and not isinstance(launch, SlurmLaunchConfig)):
-        resolved = resolve_for_elsewhere(options.recipe, overrides, environment=get_environment())
-    else:
-        resolved = resolve_recipe(
-            options.recipe, overrides, environment=get_environment(), should_check_inputs=True
-        )
     if resolved.warnings and not options.quiet and (launch.is_submitted or options.dry_run):
         print_problems(resolved.warnings)
     return resolved
@@ -177,13 +215,14 @@ def train_locally(options: Namespace, overrides: Sequence[str]) -> int:
         *overrides,
         *(f"--{name}" for name in ("quiet", "verbose", "trust") if getattr(options, name)),
     ]
-    if options.no_follow:
-        raise problem_error(
-            "usage",
-            "--no-follow is not supported by launch: local, which trains in this process",
-            path=("launch",),
-            hint="omit --no-follow",
-        )
+    for option in ("--no-follow", ATTACHED_FLAG):
+        if getattr(options, option.removeprefix("--").replace("-", "_")):
+            raise problem_error(
+                "usage",
+                f"{option} is not supported by launch: local, which trains in this process",
+                path=("launch",),
+                hint=f"omit {option}",
+            )
     if options.dry_run:
         print(shlex.join(["titanrun", "train", *words]))
         return 0

@@ -3,12 +3,15 @@
 A separate process with torch does the work.
 """
 
+import re
 from argparse import Namespace
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.generate import get_weight_source
+from titanrun.cli.serve_vllm import check_vllm_options, serve_with_vllm
 from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.model_process import run_model_process
@@ -18,18 +21,54 @@ SUMMARY = (
     "Answer requests over HTTP as OpenAI's interface does, with the model of a run, a checkpoint "
     "or a Hugging Face folder. Paths are /v1/models, /v1/chat/completions and "
     "/v1/completions, streamed or whole. One request is answered at a time, the others wait: it "
-    "is for trying a model, not for many users. Needs the extra serve."
+    "is for trying a model. For many users, --engine vllm exports the model and starts vLLM. "
+    "Needs the extra serve, or vLLM."
 )
 EXAMPLES = """  titanrun serve runs/first
   titanrun serve models/llama --port 9000 --max-seq-len 4096
   titanrun serve runs/first --host 0.0.0.0 --api-key-env TITANRUN_KEY
+  titanrun serve runs/lora --base                    lora, and lora-base without adapters
+  titanrun serve runs/first --engine vllm            exports it, and starts vllm serve
   curl http://127.0.0.1:8000/v1/models"""
+
+DEFAULT_QUEUE = 32
+# scheme, host and port, as browsers send them
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 def run(arguments: list[str]) -> int:
     """Serve until a signal."""
+    parser = build_serve_parser()
+    options = parser.parse_args(arguments)
+    require_torch()
+    check_serve_options(options)
+    key = None if options.api_key_env is None else get_environment()[options.api_key_env]
+    if options.engine == "vllm":
+        check_vllm_options(options)
+        serve_with_vllm(options, get_served_name(options), key)
+    job = {
+        "models": list_served_models(options),
+        "host": options.host,
+        "port": options.port,
+        "queue": DEFAULT_QUEUE if options.queue is None else options.queue,
+        "max_concurrent": options.max_concurrent or 1,
+        "key": key,
+        "origins": options.cors,
+        "max_seq_len": options.max_seq_len,
+        "is_quiet": options.quiet,
+    }
+    return run_model_process("serve", job)
+
+
+def build_serve_parser() -> CommandParser:
+    """Build the parser of the command line."""
     parser = CommandParser("serve", SUMMARY, EXAMPLES)
     parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
+    parser.add_argument(
+        "--base",
+        action="store_true",
+        help="also serve the model that the run started from, without its adapters, as NAME-base",
+    )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: this machine only)"
     )
@@ -43,7 +82,38 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--no-key", action="store_true", help="let other machines in without a key")
     parser.add_argument(
-        "--queue", type=int, default=32, metavar="N", help="most requests that wait (32)"
+        "--cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of this origin, such as http://localhost:3000, read answers; '*': of any; "
+        "may be repeated",
+    )
+    add_capacity_options(parser)
+    parser.add_argument("--name", help="name of the model for clients; default: the folder's")
+    return parser
+
+
+def add_capacity_options(parser: CommandParser) -> None:
+    """Add the options of what generates, and of how much at once."""
+    parser.add_argument(
+        "--engine",
+        choices=("titanrun", "vllm"),
+        default="titanrun",
+        help="what generates (titanrun); vllm: the program vllm, for many users",
+    )
+    parser.add_argument(
+        "--max-concurrent",
+        type=int,
+        metavar="N",
+        help="most requests that are answered at a time (1; vllm's own default), with one copy of "
+        "the weights",
+    )
+    parser.add_argument(
+        "--queue",
+        type=int,
+        metavar="N",
+        help=f"most requests that wait ({DEFAULT_QUEUE}); more get the status 503",
     )
     parser.add_argument(
         "--max-seq-len",
@@ -51,29 +121,40 @@ def run(arguments: list[str]) -> int:
         metavar="N",
         help="most tokens of a prompt with its reply; default: what the model supports",
     )
-    parser.add_argument("--name", help="name of the model for clients; default: the folder's")
-    options = parser.parse_args(arguments)
-    require_torch()
-    check_serve_options(options)
-    key = None if options.api_key_env is None else get_environment()[options.api_key_env]
-    job = {
+
+
+def list_served_models(options: Namespace) -> list[dict[str, Any]]:
+    """Return where the weights of the models are, with their names."""
+    model = {
         **get_weight_source(options.folder),
-        "name": options.name or get_model_name(options.folder),
-        "host": options.host,
-        "port": options.port,
-        "queue": options.queue,
-        "key": key,
-        "max_seq_len": options.max_seq_len,
-        "is_quiet": options.quiet,
+        "name": get_served_name(options),
     }
-    return run_model_process("serve", job)
+    return [model, build_base_source(options.folder, model)] if options.base else [model]
+
+
+def build_base_source(named: str, model: dict[str, Any]) -> dict[str, Any]:
+    """Return the model that a run started from, as a second one beside the trained one.
+
+    Raises:
+        ProblemsFound: A Hugging Face folder is named, which has no run.
+    """
+    if "checkpoint" not in model:
+        raise problem_error(
+            "usage", f"--base needs a run, and '{named}' is none", hint="omit --base"
+        )
+    return {**model, "name": f"{model['name']}-base", "is_base": True}
 
 
 def check_serve_options(options: Namespace) -> None:
     """Raise a usage problem for options out of range, and for an open door."""
     wrong = {
         "--port is 0 to 65535": not 0 <= options.port <= 65535,
-        "--queue is 0 or more": options.queue < 0,
+        "--queue is 0 or more": options.queue is not None and options.queue < 0,
+        "--max-concurrent is 1 or more": options.max_concurrent is not None
+        and options.max_concurrent < 1,
+        "--cors is an origin, such as http://localhost:3000, or '*'": not all(
+            ORIGIN.fullmatch(origin) for origin in options.cors
+        ),
         "--max-seq-len is 2 or more": options.max_seq_len is not None and options.max_seq_len < 2,
     }
     for message, is_wrong in wrong.items():
@@ -99,6 +180,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def get_served_name(options: Namespace) -> str:
+    """Return the name of the model for clients."""
+    return str(options.name or get_model_name(options.folder))
 
 
 def get_model_name(named: str) -> str:

@@ -14,6 +14,13 @@ from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.consent import ask_about_plugin_files, needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
+from titanrun.cli.sweep_jobs import (
+    build_starter,
+    check_jobs,
+    has_queue,
+    print_jobs,
+    submit_to_queue,
+)
 from titanrun.cli.sweep_search_array import submit_search, train_array_task
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.cli.text_table import format_text_table
@@ -22,9 +29,10 @@ from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_query import find_build_problems
-from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
+from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere, resolve_for_launch
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.folder_lock import lock_sweep_folder
+from titanrun.sweep.job_runs import uses_jobs
 from titanrun.sweep.run_sources import (
     FixedRuns,
     load_early_stops,
@@ -41,9 +49,10 @@ from titanrun.sweep.sweep_results import (
     load_sweep_result,
     sweep_result_to_dict,
 )
-from titanrun.sweep.sweep_runner import LocalStarter, SweepRunner
+from titanrun.sweep.sweep_runner import LocalStarter, RunStarter, SweepRunner
 from titanrun.sweep.validate_points import (
     PlannedRun,
+    Resolver,
     resolve_here,
     select_distinct_builds,
     validate_points,
@@ -57,7 +66,7 @@ SUMMARY = (
 EXAMPLES = """  titanrun sweep sweep.yaml --list             the runs and their changes
   titanrun sweep sweep.yaml
   titanrun sweep sweep.yaml training.steps=50  a change for all runs
-  titanrun sweep sweep.yaml --launch           as one Slurm array, with launch: slurm in the recipe
+  titanrun sweep sweep.yaml --launch           on Slurm or Kubernetes, by launch in the recipe
   titanrun sweep sweep.yaml --table            results so far, best first
   titanrun sweep sweep.yaml --table --format csv > results.csv
   titanrun sweep search.yaml --importance      which values of a search matter"""
@@ -82,13 +91,15 @@ def run(arguments: list[str]) -> int:
     ask_about_plugin_files()
     sweep = read_sweep(Path(options.sweep))
     check_search_options(sweep, options)
-    if not (options.list or options.dry_run or options.table or options.importance):
+    if not (
+        options.list or options.dry_run or options.table or options.importance or options.launch
+    ):
         require_torch()
     if sweep.search is not None:
         return start_search(sweep, overrides, arguments, options)
     if options.table and not overrides:
         overrides = load_overrides(sweep.folder)
-    resolve = resolve_for_elsewhere if options.dry_run else resolve_here
+    resolve = select_resolver(options)
     runs, warnings = validate_points(sweep, overrides, get_environment(), resolve=resolve)
     if warnings and not options.quiet and not options.table:
         print_problems(warnings)
@@ -107,6 +118,13 @@ def run(arguments: list[str]) -> int:
             code = train_sweep(sweep, runs, options)
         print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
     return code
+
+
+def select_resolver(options: Namespace) -> Resolver:
+    """Return the function that resolves a recipe for where its run trains."""
+    if options.dry_run:
+        return resolve_for_elsewhere
+    return resolve_for_launch if options.launch else resolve_here
 
 
 def start_search(
@@ -135,11 +153,11 @@ def add_sweep_options(parser: CommandParser) -> None:
     what.add_argument(
         "--launch",
         action="store_true",
-        help="submit the remaining runs, or trials of a search, as one Slurm array, `slots` tasks "
-        "at a time",
+        help="submit the remaining runs, or trials of a search, `slots` at a time: to Slurm as one "
+        "array, to Kubernetes as a Job each, which this command follows",
     )
     what.add_argument(
-        "--dry-run", action="store_true", help="only print the script that --launch would submit"
+        "--dry-run", action="store_true", help="only print what --launch would submit"
     )
     what.add_argument("--table", action="store_true", help="only show the results so far")
     what.add_argument(
@@ -185,11 +203,18 @@ def print_sweep_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
 
 
 def train_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) -> int:
-    """Train the remaining runs of the sweep and return the exit code."""
+    """Train the remaining runs of the sweep on this machine and return the exit code."""
     for run in select_distinct_builds(
         [run for run in runs if get_sweep_run_state(run.folder) == "waiting"]
     ):
         check_run_builds(run)
+    return start_runs(sweep, runs, options, LocalStarter(sweep.recipe, sweep.config.slots))
+
+
+def start_runs(
+    sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace, starter: RunStarter
+) -> int:
+    """Start the remaining runs, `slots` at a time, and return the exit code."""
     print_note(
         options, f"{pluralize(len(runs), 'run')} in {sweep.folder}, {sweep.config.slots} at a time"
     )
@@ -201,7 +226,7 @@ def train_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) ->
         config=sweep.config,
         folder=sweep.folder,
         source=FixedRuns(folder=sweep.folder, runs=runs, print_line=print_line),
-        starter=LocalStarter(sweep.recipe, sweep.config.slots),
+        starter=starter,
         print_line=print_line,
     )
     return runner.run()
@@ -222,10 +247,13 @@ def submit_sweep(
             "training",
         )
         return 0
+    if uses_jobs(left):
+        return train_in_jobs(sweep, runs, overrides, options)
     allows_code = any(needs_consent(run.resolved) for run in left)
     if options.dry_run:
         sys.stdout.write(build_array_script(sweep, left, allows_code=allows_code))
         return 0
+    require_torch()
     with lock_sweep_folder(sweep.folder):
         write_overrides(sweep.folder, overrides)
         now = datetime.now().astimezone()
@@ -236,6 +264,27 @@ def submit_sweep(
         "results so far",
     )
     return 0
+
+
+def train_in_jobs(
+    sweep: Sweep, runs: Sequence[PlannedRun], overrides: Sequence[str], options: Namespace
+) -> int:
+    """Train the remaining runs in a Job each, or show the Jobs.
+
+    Without a queue of the cluster, this process starts and follows them, `slots` at a time.
+    """
+    left = get_unfinished_runs(runs)
+    check_jobs(sweep, left, options)
+    if options.dry_run:
+        print_jobs(left)
+        return 0
+    with lock_sweep_folder(sweep.folder):
+        write_overrides(sweep.folder, overrides)
+        if any(has_queue(run) for run in left):
+            return submit_to_queue(sweep, left, options)
+        code = start_runs(sweep, runs, options, build_starter(sweep, left))
+        print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
+    return code
 
 
 def check_run_builds(run: PlannedRun) -> None:

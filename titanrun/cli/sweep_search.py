@@ -31,7 +31,7 @@ from titanrun.sweep.search_points import (
 )
 from titanrun.sweep.search_pruners import build_pruner
 from titanrun.sweep.search_runs import SearchRuns
-from titanrun.sweep.search_space import OVERRIDES, describe_search
+from titanrun.sweep.search_space import OVERRIDES, RECIPE_CONTENT, describe_search
 from titanrun.sweep.search_study import SearchStudy, open_study
 from titanrun.sweep.sweep_file import SQLITE, Sweep, format_sweep_override
 from titanrun.sweep.sweep_results import SweepRunResult
@@ -58,10 +58,15 @@ def run_search(
     with lock_sweep_folder(sweep.folder, is_shared=True):
         starter = LocalStarter(sweep.recipe, sweep.config.slots)
         code = train_search(planner, samples, options, starter=starter)
-        study = open_search_study(planner)
-        print_sweep_results(load_results(planner, study), sweep.config, options.format)
-        print_importance_note(study, options)
+        print_search_end(planner, options)
     return code
+
+
+def print_search_end(planner: PointPlanner, options: Namespace) -> None:
+    """Print what a search has found, also if its recipe was edited meanwhile."""
+    study = open_search_study(planner, uncompared=(RECIPE_CONTENT,))
+    print_sweep_results(load_results(planner, study), planner.sweep.config, options.format)
+    print_importance_note(study, options)
 
 
 def check_machines(sweep: Sweep) -> None:
@@ -82,13 +87,17 @@ def open_search_study(planner: PointPlanner, *, uncompared: Sequence[str] = ()) 
     `uncompared` are settings that may differ from those it was begun with.
     """
     sweep = planner.sweep
+    settings = {
+        **describe_search(planner.space, sweep.config, planner.common),
+        RECIPE_CONTENT: planner.compute_recipe_digest(),
+    }
     with wait_for_search_lock(sweep.folder):
         return open_study(
             planner.space,
             sweep.storage,
             name=sweep.folder.as_posix(),
             goal=sweep.config.goal,
-            settings=describe_search(planner.space, sweep.config, planner.common),
+            settings=settings,
             uncompared=uncompared,
         )
 
@@ -155,7 +164,8 @@ def show_search(planner: PointPlanner, options: Namespace, *, has_overrides: boo
     if not sweep.folder.is_dir() or not Path(storage).is_file():
         print_note(options, f"the search in {sweep.folder} has no trials yet")
         return
-    study = open_search_study(planner, uncompared=() if has_overrides else (OVERRIDES,))
+    uncompared = (RECIPE_CONTENT, *(() if has_overrides else (OVERRIDES,)))
+    study = open_search_study(planner, uncompared=uncompared)
     planner = replace(planner, common=study.overrides)
     if options.list:
         print_trial_runs(planner, study)

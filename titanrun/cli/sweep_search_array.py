@@ -11,6 +11,7 @@ from pathlib import Path
 from titanrun.cli.consent import needs_consent, request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
+from titanrun.cli.sweep_jobs import search_in_jobs
 from titanrun.config.pluralize import pluralize
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.slurm_queue import (
@@ -19,8 +20,10 @@ from titanrun.launch.slurm_queue import (
     submit_job,
     write_job_script,
 )
-from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere
+from titanrun.launch.torch_requirement import require_torch
+from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere, resolve_for_launch
 from titanrun.sweep.folder_lock import forget_search_processes, lock_sweep_folder
+from titanrun.sweep.job_runs import uses_jobs
 from titanrun.sweep.search_array import (
     TASK_PATTERN,
     SrunStarter,
@@ -29,19 +32,23 @@ from titanrun.sweep.search_array import (
 )
 from titanrun.sweep.search_points import PointPlanner, build_planner, validate_space
 from titanrun.sweep.sweep_file import Sweep
-from titanrun.sweep.validate_points import resolve_here
 from titanrun.sweep.validate_sweep import check_search_packages
 
 
 def submit_search(
     sweep: Sweep, overrides: Sequence[str], arguments: Sequence[str], options: Namespace
 ) -> int:
-    """Submit the remaining trials of a search as one array, or show what would be submitted."""
-    resolve = resolve_for_elsewhere if options.dry_run else resolve_here
+    """Submit the remaining trials of a search, or show what would be submitted.
+
+    To Slurm as one array; to Kubernetes as a Job each.
+    """
+    resolve = resolve_for_elsewhere if options.dry_run else resolve_for_launch
     planner = build_planner(sweep, overrides, get_environment(), resolve=resolve)
     samples, warnings = validate_space(planner)
     if not options.quiet:
         print_problems(warnings)
+    if uses_jobs(samples):
+        return search_in_jobs(planner, samples, ["sweep", *arguments], options)
     allows_code = any(needs_consent(run.resolved) for run in samples)
     array = build_search_array(sweep, samples, overrides, allows_code=allows_code)
     if options.dry_run:
@@ -51,6 +58,7 @@ def submit_search(
         else:
             print_nothing_to_do(planner, options)
         return 0
+    require_torch()
     resolved = [run.resolved for run in samples]
     request_consent(resolved, options, ["sweep", *arguments], submits=True)
     check_search_packages(planner.space)

@@ -2,6 +2,8 @@
 
 import signal
 
+# of srun, and of a Job that could not be submitted or followed
+EXIT_NOT_STARTED = 1
 EXIT_USAGE = 2
 EXIT_HANG = 6
 EXIT_NO_QUORUM = 8

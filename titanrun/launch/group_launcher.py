@@ -40,7 +40,7 @@ from titanrun.launch.worker_processes import (
     restore_signal_mask,
     spawn_worker,
 )
-from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty
+from titanrun.recipe.rundir.run_files import STATUS, read_json_or_empty, write_indented_json
 from titanrun.recipe.rundir.run_lock import (
     hold_opening,
     is_in_use,
@@ -377,6 +377,10 @@ def report_end(run_dir: Path, code: int) -> None:
     if code not in (0, EXIT_PREEMPTED):
         record_failure_status(run_dir, code)
     status = read_json_or_empty(run_dir / STATUS)
+    if code == EXIT_PREEMPTED and status.get("state") == "starting":
+        # no group had come to write it
+        status = {**status, "state": "preempted", "exit_code": code}
+        write_indented_json(run_dir / STATUS, status)
     states = {0: "finished", EXIT_PREEMPTED: "preempted"}
     warning = run_notify_command(
         get_environment(),

@@ -12,6 +12,7 @@ from titanrun.report.figures import (
     format_metric_title,
     format_ticks,
 )
+from titanrun.report.html_page import escape_name
 from titanrun.runs.metric_series import MetricSeries, downsample_series, smooth_values
 
 # about the size at which the page shows it, so that text keeps its size
@@ -215,7 +216,7 @@ def build_legend(curves: Sequence[ChartCurve], unit: str) -> str:
         dashed = " dashed" if curve.has_dashes else ""
         items.append(
             f'<li><span class="swatch b{curve.number % NUM_COLORS + 1}{dashed}"></span>'
-            f'<span class="name">{escape(curve.name)}</span> '
+            f'<span class="name">{escape_name(curve.name)}</span> '
             f'<span class="figure">{format_last(curve, unit)}</span></li>'
         )
     return f'<ul class="legend">{"".join(items)}</ul>'
@@ -234,7 +235,7 @@ def build_value_table(title: str, curves: Sequence[ChartCurve], x_label: str) ->
     shown = [x for at, x in enumerate(every) if at % stride == 0 or at == len(every) - 1]
     columns = [dict(zip(curve.series.x, curve.series.y, strict=True)) for curve in curves]
     head = "".join(
-        f'<th scope="col">{escape(name)}</th>'
+        f'<th scope="col">{escape_name(name)}</th>'
         for name in [x_label, *(curve.name for curve in curves)]
     )
     rows = [

@@ -21,6 +21,9 @@ METRIC_UNITS = {
 METRIC_TITLES = {
     "loss": "Loss",
     "validation/loss": "Validation loss",
+    "validation/accuracy": "Validation accuracy",
+    "validation/reward_mean": "Validation reward",
+    "rollout/reward_mean": "Reward",
     "grad_norm": "Gradient norm",
     "lr": "Learning rate",
     "tps": "Tokens per second",

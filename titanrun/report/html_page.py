@@ -1,10 +1,17 @@
 """Self-contained HTML pages: no scripts, and no fonts, styles or images of other files."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
 STYLES = ("tokens.css", "report.css")
+# where a long name may break before it breaks within a word; never within a number or an ending
+LINE_BREAKS = re.compile(
+    r"(?:(?<=[^\W\d][./_=])(?=\w)|(?<=\w[./_=])(?=[^\W\d]))"
+    r"(?<!\.(?=(?:ya?ml|toml|jsonl?|txt|py|md|log)\b))"
+)
+DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -12,12 +19,12 @@ def build_html_page(title: str, header: str, sections: Sequence[tuple[str, str]]
     """Build a page: the header, links to the sections, and each section's heading with its HTML."""
     anchors = [f"section-{number}" for number in range(1, len(sections) + 1)]
     links = "".join(
-        f'<a href="#{anchor}">{escape(name)}</a>\n'
+        f'<a href="#{anchor}">{escape_name(name)}</a>\n'
         for anchor, (name, _) in zip(anchors, sections, strict=True)
     )
     body = "\n".join(
         f'<section id="{anchor}" aria-labelledby="{anchor}-title">\n'
-        f'<h2 id="{anchor}-title">{escape(name)}</h2>\n{content}\n</section>'
+        f'<h2 id="{anchor}-title">{escape_name(name)}</h2>\n{content}\n</section>'
         for anchor, (name, content) in zip(anchors, sections, strict=True)
     )
     head = (
@@ -35,6 +42,12 @@ def build_html_page(title: str, header: str, sections: Sequence[tuple[str, str]]
 def read_styles() -> str:
     """Return the text of the style sheets."""
     return "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in STYLES)
+
+
+def escape_name(text: str) -> str:
+    """Escape a text with names; long ones may break after `.`, `/`, `_` and `=`, dates nowhere."""
+    text = "<wbr>".join(escape(piece) for piece in LINE_BREAKS.split(text))
+    return DATE.sub(r'<span class="date">\g<0></span>', text)
 
 
 def format_html_table(
@@ -55,12 +68,13 @@ def format_html_table(
     ]
     marks = [f' class="{kind}"' if kind else "" for kind in kinds]
     top = "".join(
-        f'<th scope="col"{mark}>{escape(word)}</th>' for mark, word in zip(marks, head, strict=True)
+        f'<th scope="col"{mark}>{escape_name(word)}</th>'
+        for mark, word in zip(marks, head, strict=True)
     )
     lines = [
         "<tr>"
         + "".join(
-            f"<td{mark}>{escape('' if cell is None else str(cell))}</td>"
+            f"<td{mark}>{escape_name('' if cell is None else str(cell))}</td>"
             for mark, cell in zip(marks, row, strict=True)
         )
         + "</tr>"
@@ -76,7 +90,7 @@ def format_html_table(
 def format_html_facts(facts: Iterable[tuple[str, str]]) -> str:
     """Format names with their values, side by side where there is room."""
     items = "\n".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts
+        f"<div><dt>{escape(name)}</dt><dd>{escape_name(value)}</dd></div>" for name, value in facts
     )
     return f'<dl class="facts">\n{items}\n</dl>'
 

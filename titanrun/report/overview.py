@@ -19,6 +19,7 @@ from titanrun.report.figures import (
     format_whole,
 )
 from titanrun.report.html_page import (
+    escape_name,
     format_html_facts,
     format_html_paragraph,
     format_html_table,
@@ -41,14 +42,18 @@ def build_header(runs: Sequence[ReportRun]) -> str:
     """Build the title with the state, and a sentence on each run."""
     if len(runs) == 1:
         (run,) = runs
-        title = f"<h1>{escape(run.name)}</h1>\n{build_state(run.state)}"
+        title = f"<h1>{escape_name(run.name)}</h1>\n{build_state(run.state)}"
         sentences = escape(write_summary(run))
-        where = f'<p class="soft">{escape(str(run.folder.absolute()))}</p>' if run.has_paths else ""
+        where = (
+            f'<p class="soft">{escape_name(str(run.folder.absolute()))}</p>'
+            if run.has_paths
+            else ""
+        )
     else:
         title = f"<h1>{len(runs)} runs</h1>"
         items = [
-            f'<li><div class="title">{escape(run.name)} {build_state(run.state)}</div>'
-            f"{escape(write_summary(run))}</li>"
+            f'<li><div class="title"><span>{escape_name(run.name)}</span> '
+            f"{build_state(run.state)}</div>{escape(write_summary(run))}</li>"
             for run in runs
         ]
         sentences, where = "".join(items), ""

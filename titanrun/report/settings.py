@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
 from titanrun.recipe.rundir.run_files import RESOLVED, RUN_JSON, SOURCES, read_json_or_empty
 from titanrun.recipe.rundir.stage_runs import list_stage_ids
 from titanrun.report.html_page import (
+    escape_name,
     format_html_details,
     format_html_paragraph,
     format_html_pre,
@@ -117,7 +117,7 @@ def build_lineage_section(run: ReportRun) -> str:
         own = run.folder.absolute().name
         order = ", ".join(stages)
         lines.append(f"It is stage {stages.index(own) + 1} of {len(stages)}: {order}.")
-    said = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    said = "".join(f"<li>{escape_name(line)}</li>" for line in lines)
     rows = [
         (
             format_time(str(start.get("time") or "")),

@@ -55,6 +55,15 @@ OFF_POLICY = ReadWhen(
 )
 
 
+WITH_REPLAY = ReadWhen(
+    rule="replay-level-needs-a-replay",
+    switch="rl.schedule.replay",
+    state="is null",
+    hint="set rl.schedule.replay, or remove it",
+    not_values=(None,),
+)
+
+
 class AsyncConfig(Config):
     """Asynchrony of generation and training."""
 
@@ -71,19 +80,32 @@ class AsyncConfig(Config):
     )
     """Steps that a completion may be older than the weights it trains.
 
-    A group with an older one is dropped and counted (`rl/dropped_old`), and its prompt is asked
-    again. Null: none is dropped; target_offpolicy and window alone limit their age."""
+    Null: as many as target_offpolicy and window allow."""
+    on_too_old: OrAuto[Literal["error", "drop"]] = numerics("auto", read_when=OFF_POLICY)
+    """What happens to a group with an older completion than allowed.
+
+    error: the run ends; drop: it is dropped and counted (`rl/dropped_old`), and its prompt is asked
+    again. `auto`: drop with max_age, else error, since no group gets older than allowed then."""
     update_in_flight: bool = numerics(True, read_when=WITH_PROCESSES)
     """Whether the processes of a fleet load new weights while they generate a completion.
 
     The rest of the completion is then of the new weights. If false, they load them between turns.
     """
     record: bool = bookkeeping(False, resume=True)
-    """Whether to write the completions of each step to schedule.jsonl, for `replay`."""
+    """Whether to write the completions of each step, and who generated them when, for `replay`.
+
+    The file is schedule.jsonl in the run directory."""
     replay: Text | None = numerics(None, examples=["runs/first"])
     """Run directory whose recorded completions are trained on instead of new ones.
 
     The weights are then those of the recorded run, bit by bit, whatever generated for it."""
+    replay_level: Literal["completions", "schedule"] = bookkeeping(
+        "completions", resume=True, read_when=WITH_REPLAY
+    )
+    """What is repeated of the recorded run.
+
+    completions: training; schedule: also generation, in one process and with the weights, batches
+    and order of the recorded one. The run ends at the first token that differs."""
 
 
 IN_FLIGHT = (

@@ -7,10 +7,6 @@ from typing import Any
 from titanrun.rl.rollout_types import RolloutGroup, rollout_group_from_dict
 
 
-class StaleRolloutError(Exception):
-    """A group is older than the window allows: a slot was freed too early."""
-
-
 @dataclass(slots=True)
 class RolloutBuffer:
     """Groups in the order of their admission.
@@ -58,13 +54,10 @@ class RolloutBuffer:
         """Number of groups that may be admitted."""
         return self.capacity - len(self.groups)
 
-    def pop_finished(self, count: int, *, policy_version: int) -> list[RolloutGroup]:
+    def pop_finished(self, count: int) -> list[RolloutGroup]:
         """Remove and return up to `count` finished groups, the oldest first.
 
         The window starts at the oldest remaining group.
-
-        Raises:
-            StaleRolloutError: a group is older than the window allows.
         """
         taken: list[RolloutGroup] = []
         while len(taken) < count:
@@ -76,12 +69,6 @@ class RolloutBuffer:
                 break
             self.groups.remove(ready)
             taken.append(ready)
-            if policy_version - ready.policy_version > self.max_version_lag:
-                lag = policy_version - ready.policy_version
-                raise StaleRolloutError(
-                    f"group {ready.number} is {lag} versions old, "
-                    f"but at most {self.max_version_lag} are allowed"
-                )
         return taken
 
     def state_dict(self) -> list[dict[str, Any]]:

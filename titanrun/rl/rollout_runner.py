@@ -91,7 +91,8 @@ class RolloutRunner:
                 rollout.status = "truncated_prompt"
             else:
                 answering.append(rollout)
-                requests.append(GenerateRequest(prompt, self._get_seed(rollout), tokens_left))
+                seed = compute_sampling_seed(self.seed, rollout, len(rollout.turns))
+                requests.append(GenerateRequest(prompt, seed, tokens_left))
         for rollout, request, completion in zip(
             answering, requests, self._generate(requests, temperature), strict=True
         ):
@@ -163,6 +164,8 @@ class RolloutRunner:
         self.reward_function.score(ended)
         return [(rollout.status, rollout.reward, rollout.parts) for rollout in ended]
 
-    def _get_seed(self, rollout: Rollout) -> int:
-        key = f"{self.seed}/{rollout.group}/{rollout.index}/{len(rollout.turns)}"
-        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "little")
+
+def compute_sampling_seed(run_seed: int, rollout: Rollout, turn: int) -> int:
+    """Return the seed of a completion, which follows from its place alone."""
+    key = f"{run_seed}/{rollout.group}/{rollout.index}/{turn}"
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "little")

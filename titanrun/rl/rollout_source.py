@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.config.pluralize import pluralize
@@ -17,7 +18,8 @@ from titanrun.rl.rollout_metrics import compute_rollout_metrics
 from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import Prompt, Rollout, RolloutGroup, build_rollout_training_samples
-from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay, TakeKey
+from titanrun.rl.schedule_record import ScheduleRecorder, TakeKey
+from titanrun.rl.schedule_replay import ScheduleReplay
 from titanrun.rl.state import RlState
 from titanrun.rl.weight_sync.weight_sync import WeightSync
 from titanrun.training.engine import Engine
@@ -95,7 +97,13 @@ class RolloutSource:
 
     def start(self, state: TrainState) -> None:
         """Send the first weights to the generator."""
-        self.weight_sync.sync_weights(self.engine)
+        self._record(
+            "open",
+            version=self.engine.policy_version,
+            threads=self.config.fleet.threads,
+            kv_on_update=self.config.sync.kv_on_update,
+        )
+        self._send_weights()
 
     def has_next(self) -> bool:
         """Return whether there are prompts for another step, started rollouts included."""
@@ -115,7 +123,7 @@ class RolloutSource:
         key = TakeKey(self.engine.policy_version, self.state.consecutive_dropped_steps)
         groups = self._collect_groups() if self.replay is None else self.replay.get_groups(key)
         if self.recorder is not None:
-            self.recorder.write(key, groups)
+            self.recorder.write_take(key, groups)
         packed = self._pack(groups)
         clock.enter("train" if packed.num_tokens else "other")
         if not packed.num_tokens:
@@ -141,7 +149,7 @@ class RolloutSource:
     def on_update(self, step: int) -> None:
         """Send the new weights to the generator."""
         self.runner.clock.enter("other")
-        self.weight_sync.sync_weights(self.engine)
+        self._send_weights()
 
     def on_rollback(self, step: int) -> None:
         """Drop all rollouts of newer weights, and send the restored weights to the generator.
@@ -149,7 +157,17 @@ class RolloutSource:
         The position in the prompts is kept, so that the prompts since the checkpoint are skipped.
         """
         self.state.rollout_buffer.groups.clear()
+        self._record("rollback", version=self.engine.policy_version)
         self.weight_sync.sync_after_rollback(self.engine)
+
+    def _send_weights(self) -> None:
+        self.weight_sync.sync_weights(self.engine)
+        if self.replay is not None:
+            self.replay.advance(self.engine)
+
+    def _record(self, event: str, **values: Any) -> None:
+        if self.recorder is not None:
+            self.recorder.write(event, **values)
 
     def collect_metrics(self, recorded: dict[str, float], inp: StepInput) -> dict[str, float]:
         """Return the metrics recorded by the loss in this step, and those of its rollouts."""
@@ -166,7 +184,7 @@ class RolloutSource:
 
     def _collect_too_old(self) -> dict[str, float]:
         """Return how many groups were dropped for their age since the last call."""
-        if self.config.schedule.max_age is None:
+        if unwrap_auto(self.config.schedule.on_too_old) == "error":
             return {}
         count, self._num_too_old = self._num_too_old, 0
         return {"rl/dropped_old": float(count)}
@@ -175,6 +193,9 @@ class RolloutSource:
         """Return the scored groups of one step.
 
         Generation runs ahead until the buffer is full.
+
+        Raises:
+            ProblemsFound: a group is too old, and such groups are not dropped.
         """
         buffer, wanted = self.state.rollout_buffer, self.config.rollout.prompts_per_step
         taken: list[RolloutGroup] = []
@@ -183,11 +204,11 @@ class RolloutSource:
                 self._start_group(self.prompt_dataset.get_prompt(self.dataloader.next_indices()[0]))
             self.runner.generate_turn([group for group in buffer.groups if not group.is_done])
             send_heartbeat()
-            for group in buffer.pop_finished(
-                wanted - len(taken), policy_version=self.engine.policy_version
-            ):
+            for group in buffer.pop_finished(wanted - len(taken)):
                 if self._is_too_old(group):
+                    self._require_drop(group)
                     self._num_too_old += 1
+                    self._record("drop", group=group.number)
                     self._start_group(group.rollouts[0].question)
                 else:
                     taken.append(group)
@@ -202,13 +223,27 @@ class RolloutSource:
         )
         self.state.rollout_buffer.groups.append(group)
         self.state.next_group += 1
+        self._record("admit", group=group.number, version=group.policy_version)
 
     def _is_too_old(self, group: RolloutGroup) -> bool:
-        """Return whether a completion of a finished group is older than the schedule allows."""
-        limit = self.config.schedule.max_age
+        """Return whether a finished group, or a completion of it, is older than allowed."""
+        version, limit = self.engine.policy_version, self.config.schedule.max_age
+        if version - group.policy_version > self.state.rollout_buffer.max_version_lag:
+            return True
         return limit is not None and any(
-            rollout.turns and self.engine.policy_version - rollout.oldest_version > limit
-            for rollout in group.rollouts
+            rollout.turns and version - rollout.oldest_version > limit for rollout in group.rollouts
+        )
+
+    def _require_drop(self, group: RolloutGroup) -> None:
+        """Raise ProblemsFound unless groups that are too old are dropped."""
+        if unwrap_auto(self.config.schedule.on_too_old) == "drop":
+            return
+        lag = self.engine.policy_version - group.policy_version
+        raise problem_error(
+            "data",
+            f"group {group.number} is too old: it was started {lag} versions of the weights before",
+            path=("rl", "schedule", "on_too_old"),
+            hint="use on_too_old: drop, or a larger max_age",
         )
 
     def _count_remaining_prompts(self) -> float:

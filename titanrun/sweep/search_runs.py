@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.launch.exit_codes import (
     EXIT_HANG,
     EXIT_KILLED,
     EXIT_NO_QUORUM,
+    EXIT_NOT_STARTED,
     EXIT_PREEMPTED,
     EXIT_USAGE,
     STOPPED_EARLY_CODES,
@@ -32,10 +34,10 @@ from titanrun.sweep.trial_runs import add_trial_tag, find_same_point, load_trial
 from titanrun.sweep.validate_points import PlannedRun
 
 MAX_REJECTED = 100
-# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill, and srun's
-# 1, which is that it could not start
+# what says nothing about the values: a stop signal, a hang, a lost lighthouse, a kill, and that it
+# could not start
 INTERRUPTED_CODES = (EXIT_PREEMPTED, *STOPPED_EARLY_CODES)
-LEFT_OPEN_CODES = (*INTERRUPTED_CODES, EXIT_HANG, EXIT_NO_QUORUM, EXIT_KILLED, 1)
+LEFT_OPEN_CODES = (*INTERRUPTED_CODES, EXIT_HANG, EXIT_NO_QUORUM, EXIT_KILLED, EXIT_NOT_STARTED)
 # note on a trial whose run was asked to stop
 INTERRUPTED = "interrupted"
 # how often the study is read for what other processes have recorded
@@ -73,6 +75,7 @@ class SearchRuns:
     _known: set[int] = field(default_factory=set)
     """Trials that this process has drawn or taken over, also those that it has left open."""
     _is_exhausted: bool = False
+    _is_recipe_edited: bool = False
     _next_read: float = 0.0
     _next_refresh: float = 0.0
 
@@ -100,10 +103,24 @@ class SearchRuns:
         """Return the run of a trial that a dead process left, or of a new one."""
         if self._is_exhausted and (self.is_single or time.monotonic() < self._next_read):
             return None
+        if self._is_recipe_edited or self._find_edit():
+            return None
         run = self._take_next_run()
         if self.is_single:
             self._is_exhausted = True
         return run
+
+    def _find_edit(self) -> bool:
+        """Return whether the recipe was edited, whose next runs could not be compared."""
+        try:
+            is_edited = self.planner.compute_recipe_digest() != self.study.recipe_digest
+        except ProblemsFound:
+            is_edited = True
+        if is_edited:
+            self.print_line("the recipe was edited since the search began: no more trials start")
+            self.exit_code = EXIT_USAGE
+            self._is_recipe_edited = self._is_exhausted = True
+        return is_edited
 
     def _take_next_run(self) -> PlannedRun | None:
         while True:

@@ -15,6 +15,7 @@ from titanrun.sweep.iter_paths import Point, check_mapping, iter_path_nodes
 
 DEFAULT_STARTUP = 10
 OVERRIDES = "overrides"
+RECIPE_CONTENT = "recipe content"
 MIN_CMAES_PATHS = 2
 
 

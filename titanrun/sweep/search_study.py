@@ -29,7 +29,13 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import to_plain_data
 from titanrun.sweep.distributions import Distribution
-from titanrun.sweep.search_space import DEFAULT_STARTUP, OVERRIDES, SearchSpace, label_choices
+from titanrun.sweep.search_space import (
+    DEFAULT_STARTUP,
+    OVERRIDES,
+    RECIPE_CONTENT,
+    SearchSpace,
+    label_choices,
+)
 from titanrun.sweep.sweep_file import SQLITE
 
 SETTINGS = "titanrun_search"
@@ -95,6 +101,11 @@ class SearchStudy:
     def overrides(self) -> tuple[str, ...]:
         """Overrides of all runs, as the search was begun with."""
         return tuple(self._study.user_attrs[SETTINGS][OVERRIDES])
+
+    @property
+    def recipe_digest(self) -> str:
+        """Digest of the recipe, as the search was begun with."""
+        return str(self._study.user_attrs[SETTINGS][RECIPE_CONTENT])
 
     def load_trials(self) -> list[TrialRecord]:
         """Return all trials by number, as all processes have recorded them so far."""

@@ -5,8 +5,8 @@ from datetime import datetime
 from pathlib import Path
 
 from titanrun.config.base import dump_config
-from titanrun.config.problems import Problem, ProblemsFound, problem_error
-from titanrun.launch.config import SlurmLaunchConfig
+from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.launch.config import LaunchConfig, SlurmLaunchConfig
 from titanrun.launch.slurm_launcher import build_sweep_script
 from titanrun.launch.slurm_queue import (
     check_not_queued,
@@ -66,28 +66,17 @@ def get_array_config(sweep: Sweep, runs: Sequence[PlannedRun]) -> SlurmLaunchCon
     Raises ProblemsFound if the runs do not fit one array.
     """
     config = runs[0].resolved.run.launch
-    if not isinstance(config, SlurmLaunchConfig):
-        names = {"local": "this machine", "kubernetes": "Kubernetes", "skypilot": "SkyPilot"}
-        where = names.get(config.name, f"'{config.name}'")
+    places = {run.resolved.run.launch.name for run in runs}
+    if not isinstance(config, SlurmLaunchConfig) and len(places) == 1:
+        raise build_unsupported_launch_problem(config)
+    if any(dump_config(run.resolved.run.launch) != dump_config(config) for run in runs):
         raise problem_error(
             "usage",
-            f"the recipe of this sweep launches on {where}, but only Slurm has arrays",
+            "this sweep varies launch, but all tasks of an array have equal resources",
             path=LAUNCH,
-            hint="set launch: slurm in its recipe, or omit --launch"
-            if config.name == "local"
-            else "set launch: slurm in its recipe, or use titanrun launch for each run of --list",
+            hint="remove it",
         )
-    if any(dump_config(run.resolved.run.launch) != dump_config(config) for run in runs):
-        raise ProblemsFound(
-            [
-                Problem(
-                    "usage",
-                    "this sweep varies launch, but all tasks of an array have equal resources",
-                    LAUNCH,
-                    hint="remove it",
-                )
-            ]
-        )
+    assert isinstance(config, SlurmLaunchConfig)
     if any(run.resolved.run.fault_tolerance.enable for run in runs):
         raise problem_error(
             "not-built",
@@ -96,6 +85,22 @@ def get_array_config(sweep: Sweep, runs: Sequence[PlannedRun]) -> SlurmLaunchCon
             hint="set it to false, or use titanrun launch for each run",
         )
     return config
+
+
+def build_unsupported_launch_problem(config: LaunchConfig) -> ProblemsFound:
+    """Build the problem of a launch section to which a sweep cannot submit."""
+    names = {"local": "this machine", "skypilot": "SkyPilot"}
+    where = names.get(config.name, f"'{config.name}'")
+    hint = "set launch: slurm or launch: kubernetes in its recipe, or " + (
+        "omit --launch" if config.name == "local" else "use titanrun launch for each run of --list"
+    )
+    return problem_error(
+        "usage",
+        f"the recipe of this sweep launches on {where}, but --launch submits to Slurm and "
+        "Kubernetes only",
+        path=LAUNCH,
+        hint=hint,
+    )
 
 
 def submit_array(

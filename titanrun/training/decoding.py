@@ -24,12 +24,14 @@ class Continuation:
     """Generated continuation of a prompt.
 
     `logprobs` are log softmax(logits)[token] in fp32, independent of the sampling parameters.
+    `top_logprobs` are the most likely tokens of each position with theirs, if they are asked for.
     `finish` is the reason for the end: `stop` (an end token, which is the last token, or a stop
     text) or `length`.
     """
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
     finish: str | None = None
 
 
@@ -42,6 +44,7 @@ def generate(
     sampling: SamplingParams,
     eos_ids: frozenset[int] = frozenset(),
     should_stop: Callable[[list[int]], bool] = lambda tokens: False,
+    num_top_logprobs: int = 0,
 ) -> list[Continuation]:
     """Generate a continuation of each prompt, in one batch.
 
@@ -55,6 +58,7 @@ def generate(
         sampling: how tokens are chosen.
         eos_ids: end tokens.
         should_stop: returns whether a continuation, given its tokens so far, ends.
+        num_top_logprobs: number of most likely tokens to return of each position.
     """
     assert all(prompts), "an empty prompt has no next token"
     device = next(model.parameters()).device
@@ -70,6 +74,8 @@ def generate(
                 # on the CPU, so that a seed gives the same tokens on every device
                 logits_BV = logits_BV.float().cpu()
                 tokens_B = sample_tokens(logits_BV, noise_BS[:, step], sampling)
+                if num_top_logprobs:
+                    append_top_logprobs(found, logits_BV, num_top_logprobs)
                 append_tokens(found, logits_BV, tokens_B, eos_ids, should_stop)
                 if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
                     break
@@ -100,6 +106,19 @@ def append_tokens(
         continuation.logprobs.append(logprob)
         if token in eos_ids or should_stop(continuation.tokens):
             continuation.finish = "stop"
+
+
+def append_top_logprobs(
+    continuations: Sequence[Continuation], logits_BV: Tensor, count: int
+) -> None:
+    """Append the most likely tokens to each continuation that has not ended."""
+    logprobs_BV = logits_BV.log_softmax(-1)
+    top = logprobs_BV.topk(min(count, logits_BV.size(-1)))
+    for continuation, tokens, values in zip(
+        continuations, top.indices.tolist(), top.values.tolist(), strict=True
+    ):
+        if continuation.finish is None:
+            continuation.top_logprobs.append(dict(zip(tokens, values, strict=True)))
 
 
 def prefill(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor) -> Tensor:

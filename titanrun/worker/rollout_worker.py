@@ -28,7 +28,7 @@ from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.rl.config import RlConfig
 from titanrun.rl.fleet.named_pipes import wait_for_end
 from titanrun.rl.fleet.rollout_messages import RolloutMessages
-from titanrun.rl.generators.generator_protocol import WeightUpdate, WeightUpdates
+from titanrun.rl.generators.generator_protocol import GenerationLog, WeightUpdate, WeightUpdates
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import RolloutGroup, rollout_group_from_dict
 from titanrun.rl.weight_sync.shared_memory_blocks import sweep_abandoned_blocks
@@ -91,11 +91,18 @@ class RolloutWorker:
 
     Weights are loaded between two turns, or between two bursts of tokens, always before groups that
     came after them.
+
+    Args:
+        runner: generates and scores.
+        weights: weights of the trainer.
+        responses: file of the messages to it.
+        log: what the generator did, which the trainer records. None: it does not.
     """
 
     runner: RolloutRunner
     weights: WorkerWeights
     responses: TextIO
+    log: GenerationLog | None = None
     max_running: int = 0
     active: list[ActiveGroup] = field(default_factory=list)
     waiting: deque[ActiveGroup] = field(default_factory=deque)
@@ -163,6 +170,7 @@ class RolloutWorker:
             "busy_seconds": busy_seconds,
             "load_seconds": self.weights.load_seconds,
             "tokens": tokens,
+            "generated": [] if self.log is None else self.log.pop(),
         }
         self.weights.load_seconds = 0.0
         self.active = [
@@ -228,12 +236,13 @@ def open_worker(
     weights = WorkerWeights(
         messages, transport or build_weight_transport(config, folder / WEIGHTS_FOLDER)
     )
+    log = GenerationLog() if config.schedule.record else None
     resources = build_generator_resources(
-        recipe, config, job, device, None, tokenizer, build_updates(config, weights)
+        recipe, config, job, device, None, tokenizer, build_updates(config, weights), log
     )
     logs = folder / "logs" / f"generator-{number}"
     runner = build_rollout_runner(recipe, config, logs, resources, tokenizer, device)
-    return RolloutWorker(runner, weights, responses)
+    return RolloutWorker(runner, weights, responses, log)
 
 
 def build_updates(config: RlConfig, weights: WorkerWeights) -> WeightUpdates | None:

@@ -20,6 +20,8 @@ python tools/bench experiments        the live display, runs ls of many runs, pl
 python tools/bench ui                 the page's server: start, 10,000 runs, long curves, idle
 python tools/bench lsp                titanrun lsp: from an edit to the diagnostics
 python tools/bench overlap            RL with generation beside training against one after the other
+(--carrier ray: in an actor of Ray)
+python tools/bench torchtitan         the debug model against torchtitan's trainer, in pairs
 python tools/bench gpu [--toy]        rows against a bare loop on one GPU, each side in a process of
 its own; --toy: the whole program at toy size on a CPU
 """
@@ -41,9 +43,10 @@ from gpu import gpu_report
 from gpu_rows import ROWS, TOY_ROWS
 from interruptions import interruptions_report
 from language_server import language_server_report
-from overlap import overlap_report
+from overlap import CARRIERS, overlap_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
 from streams import streams_report
+from torchtitan_pairs import torchtitan_report
 from two_ranks import two_ranks_report
 
 from recipes import recipes_report
@@ -77,6 +80,7 @@ def parse_options() -> argparse.Namespace:
         "ui",
         "lsp",
         "overlap",
+        "torchtitan",
         "gpu",
     )
     parser.add_argument("what", nargs="?", choices=names)
@@ -95,6 +99,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
     parser.add_argument(
         "--runs", type=int, default=7, help="startup, recipes, checkpoints: runs of each"
+    )
+    parser.add_argument(
+        "--carrier",
+        choices=tuple(CARRIERS),
+        default="local",
+        help="overlap: what runs the generator",
     )
     return parser.parse_args()
 
@@ -133,7 +143,9 @@ def run_reports_by_request(options: argparse.Namespace) -> None:
     if options.what == "lsp":
         language_server_report()
     if options.what == "overlap":
-        overlap_report(min(options.runs, 3))
+        overlap_report(min(options.runs, 3), options.carrier)
+    if options.what == "torchtitan" and not torchtitan_report(options.blocks, options.steps):
+        sys.exit(1)
     if options.what == "gpu":
         default = TOY_ROWS if options.toy else ROWS
         rows = options.rows.split(",") if options.rows else list(default)

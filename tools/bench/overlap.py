@@ -76,11 +76,20 @@ def build_slow_adamw(config, *, parameters):
     "slow-1.0.dist-info/entry_points.txt": "[titanrun.plugins]\nslow = slow_configs\n",
 }
 SETTINGS = ("device=cpu", "rl.sync.max_logprob_diff=null", "rl.recorder.keep_extremes=0")
-OVERLAPPED = ("rl.schedule.target_offpolicy=2", "rl.fleet.processes=1")
+OVERLAPPED = ("rl.schedule.target_offpolicy=2",)
+CARRIERS = {
+    "local": ("rl.fleet.processes=1", "rl.sync.transport=shared_memory"),
+    "ray": ("rl.fleet={processes: 1, carrier: ray}", "rl.sync.transport=object_store"),
+}
 
 
-def overlap_report(seeds: int) -> None:
-    """Print wall times and final rewards of both, and their ratio beside its target."""
+def overlap_report(seeds: int, carrier: str) -> None:
+    """Print wall times and final rewards of both, and their ratio beside its target.
+
+    Args:
+        seeds: number of pairs of runs.
+        carrier: what runs the generator of the overlapped run, `local` or `ray`.
+    """
     with tempfile.TemporaryDirectory(prefix="titanrun-bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         for path, text in PLUGIN.items():
@@ -91,7 +100,7 @@ def overlap_report(seeds: int) -> None:
         for seed in range(seeds):
             pair = [
                 run(folder / f"{kind}-{seed}", seconds, seed, settings)
-                for kind, settings in (("sync", ()), ("async", OVERLAPPED))
+                for kind, settings in (("sync", ()), ("async", OVERLAPPED + CARRIERS[carrier]))
             ]
             ratios.append(pair[1][0] / pair[0][0])
             rewards.append((pair[0][1], pair[1][1]))
@@ -101,15 +110,15 @@ def overlap_report(seeds: int) -> None:
             )
         gap = statistics.mean(abs(one - other) for one, other in rewards)
         print(
-            f"a generator that waits for {seconds:.2f} s a step, as long as a training step takes: "
-            f"overlapped {statistics.mean(ratios):.2f} of the wall time (target 0.65), "
+            f"a generator ({carrier}) that waits for {seconds:.2f} s a step, as long as a training "
+            f"step takes: overlapped {statistics.mean(ratios):.2f} of the wall time (target 0.65), "
             f"mean difference of rewards {gap:.3f} (target 0.03)"
         )
 
 
 def measure_train_step(folder: Path) -> float:
     """Return the median seconds of a step without the wait for its completions."""
-    run(folder / "probe", 0.0, 0, ("rl.fleet.processes=1",), steps=12)
+    run(folder / "probe", 0.0, 0, CARRIERS["local"], steps=12)
     return statistics.median(
         line["time/step_seconds"] - line["time/data_seconds"]
         for line in read_lines(folder / "probe")[4:]
@@ -130,7 +139,8 @@ def run(
         *(f"dump_folder={folder}", f"debug.seed={seed}", f"training.steps={steps}"),
         f"rl.generator={{name: slow, seconds: {seconds / (16 * 16):.6f}}}",
         *("optimizer.name=slow_adamw", f"optimizer.seconds={UPDATE_SECONDS}"),
-        *("rl.sync.transport=shared_memory", *SETTINGS, *settings),
+        *SETTINGS,
+        *settings,
     ]
     paths = os.pathsep.join((str(folder.parent), os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": paths}

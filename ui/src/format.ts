@@ -100,7 +100,8 @@ export const METRIC_UNITS: Record<string, string> = {
 const METRIC_TITLES: Record<string, string> = {
   loss: "Loss", "validation/loss": "Validation loss", grad_norm: "Gradient norm", lr: "Learning rate", tps: "Tokens per second",
   tflops: "Compute", mfu: "Model FLOPs utilization", memory_gib: "Memory", "time/step_seconds": "Time per step",
-  "time/data_seconds": "Time for data",
+  "time/data_seconds": "Time for data", "validation/accuracy": "Validation accuracy", "validation/reward_mean": "Validation reward",
+  "rollout/reward_mean": "Reward",
 };
 /** Whether a metric has no noise of single steps: a schedule, or already a mean over a dataset. */
 export const isExact = (name: string) => name === "lr" || name.startsWith("validation/");

@@ -12,7 +12,7 @@ from titanrun.components.data import token_file, token_writer
 from titanrun.components.data.config import TextDatasetConfig, TokensDatasetConfig
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.text_dataset import build_text_dataset
-from titanrun.components.data.token_blocks import hash_blocks
+from titanrun.components.data.token_blocks import VerifiedTokens, hash_blocks
 from titanrun.components.data.token_cache_maintenance import verify_token_cache
 from titanrun.components.data.token_dataset import build_token_dataset
 from titanrun.components.data.token_file_digests import prune_token_files, verify_token_files
@@ -58,6 +58,38 @@ def test_digests_while_writing_are_those_of_the_whole(sizes: list[int]) -> None:
         xxhash.xxh3_128(content[start : start + BLOCK_BYTES]).digest()
         for start in range(0, len(content), BLOCK_BYTES)
     )
+
+
+def test_every_kind_of_span_asks_for_all_of_its_blocks(tmp_path: Path) -> None:
+    block = BLOCK_BYTES // 2
+    tokens = np.arange(3 * block + 2, dtype=np.uint16) // 2
+    digests = hash_blocks(tokens)
+    changed = tokens.copy()
+    changed[block] += 1
+    changed[3 * block - 1] += 1
+
+    def open_after(*read: slice) -> VerifiedTokens:
+        """Return the ids, of which some have been read."""
+        verified = VerifiedTokens(changed, digests, path=tmp_path / "ids.npy", discard=lambda: None)
+        for span in read:
+            verified[span]
+        return verified
+
+    ends = (slice(0, 5), slice(3 * block, 3 * block + 2))
+    assert np.array_equal(open_after(*ends)[3 * block : 4 * block], tokens[3 * block :])
+    for span in (
+        slice(0, 3 * block + 2),  # both ends are checked, what is between them is not
+        slice(None),
+        slice(block - 1, None),
+        slice(block - 1, block + 1),
+        slice(3 * block - 2, 3 * block + 1),  # only its end is checked
+        slice(3 * block - 5, 3 * block),
+        slice(3 * block - 5, 9 * block),
+        slice(-9, -1),  # begins in the block before the last
+        slice(-block, None),
+    ):
+        with pytest.raises(ProblemsFound, match="holds other tokens than were written"):
+            open_after(*ends)[span]
 
 
 def test_only_the_block_that_changed_is_refused_and_only_when_it_is_read(

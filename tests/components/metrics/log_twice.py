@@ -31,6 +31,8 @@ def log_twice(tracker: Any, folder: Path, config: Any, state: str = "finished") 
         receiver = tracker(config, run_dir=folder, run_info=TOLD)
         for step in steps:
             receiver.log(step, {"loss": loss, "validation/loss": float("nan")})
+        if hasattr(receiver, "log_histogram"):
+            receiver.log_histogram(steps[-1], "experts", [4, 0, 7])
         if hasattr(receiver, "set_end_state"):
             receiver.set_end_state(state)
         receiver.close()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from titanrun.components.metrics.async_tracker import AsyncTracker
 from titanrun.components.metrics.config import (
     CsvConfig,
     MlflowConfig,
@@ -23,6 +24,7 @@ from titanrun.components.metrics.config import (
     WandbConfig,
 )
 from titanrun.components.metrics.csv_tracker import CsvTracker
+from titanrun.components.metrics.metric_logger import MetricLogger
 from titanrun.components.metrics.mlflow_tracker import MlflowTracker
 from titanrun.components.metrics.tensorboard_tracker import TensorBoardTracker
 from titanrun.components.metrics.trackio_tracker import TrackioTracker
@@ -55,6 +57,28 @@ def test_tensorboard_curves_do_not_double_after_a_resume(tmp_path: Path) -> None
         "recipe": "    name: first\n    model:\n      dim: 32\n",
         "recipe_hash": TOLD.recipe_hash,
     }
+
+
+def test_tensorboard_gets_histograms_of_counts(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracker = TensorBoardTracker(TensorBoardConfig(), run_dir=tmp_path, run_info=TOLD)
+    logger = MetricLogger(
+        trackers={
+            "board": AsyncTracker(tracker),
+            # takes none
+            "table": AsyncTracker(CsvTracker(CsvConfig(), run_dir=tmp_path, run_info=TOLD)),
+        }
+    )
+    logger.log_histogram(3, "experts", [4, 0, 7])
+    logger.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (event,) = events.Histograms("experts")
+    found = event.histogram_value
+    assert (event.step, found.num, found.sum) == (3, 11, 14)
+    by_limit = dict(zip(found.bucket_limit, found.bucket, strict=True))
+    assert (by_limit[1.0], by_limit[3.0]) == (4, 7)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +212,7 @@ def test_wandb_gets_the_recipe_and_every_step_offline(tmp_path: Path) -> None:
         (tmp_path / "boards" / "wandb").glob("offline-run-*/*.wandb"),
         key=lambda file: file.stat().st_mtime,
     )
+    histograms: list[int] = []
     points: list[tuple[int, float]] = []
     for file in files:
         found = list(records(file))
@@ -210,10 +235,16 @@ def test_wandb_gets_the_recipe_and_every_step_offline(tmp_path: Path) -> None:
         ]
         for line in lines:
             values = {
-                item.key or item.nested_key[0]: json.loads(item.value_json) for item in line.item
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in line.item
             }
-            points.append((values["step"], values["loss"]))
-    assert len(files) == 2
+            if "experts/values" in values:
+                assert values["experts/values"] == [4, 0, 7]
+                assert values["experts/bins"] == [0, 1, 2, 3]
+                histograms.append(values["step"])
+            else:
+                points.append((values["step"], values["loss"]))
+    assert len(files) == 2 and histograms == [4, 5]
     assert points == [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (5, 2)]
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.profiler import profile
 
 from titanrun.models.shared.rope import (
     apply_llama3_scaling,
@@ -10,6 +11,7 @@ from titanrun.models.shared.rope import (
     apply_yarn_scaling,
     build_complex_rope_cache,
     build_cos_sin_rope_cache,
+    multiply_as_real,
     select_rope_positions,
 )
 from titanrun.models.shared.rope_config import (
@@ -179,12 +181,35 @@ def test_real_products_are_those_of_complex_numbers_bit_for_bit(dtype):
     rows = select_rope_positions(table, 64, None)
     x = torch.randn(2, 64, 3, 32, generator=generator).to(dtype).requires_grad_()
     weight = torch.randn(2, 64, 3, 32, generator=generator).to(dtype)
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    expected = torch.view_as_real(pairs * rows).flatten(-2).type_as(x)
+    # what compiled code computes
+    pairs = x.float().unflatten(-1, (-1, 2))
+    expected = multiply_as_real(pairs, rows).flatten(-2).type_as(x)
     found = apply_rotary_emb_complex(x, rows)
     assert torch.equal(found, expected)
     slopes = [torch.autograd.grad((out * weight).sum(), x)[0] for out in (found, expected)]
     assert torch.equal(*slopes)
+
+
+def test_one_product_rotates_all_pairs_where_nothing_is_compiled():
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16
+    )
+    rows = select_rope_positions(table, 16, None)
+    with profile() as seen:
+        apply_rotary_emb_complex(torch.randn(2, 16, 3, 8), rows)
+    names = [event.key for event in seen.key_averages() for _ in range(event.count)]
+    assert [name for name in names if name in ("aten::mul", "aten::stack")] == ["aten::mul"]
+
+
+@pytest.mark.parametrize(("width", "start"), [(8, 1), (9, 0)])
+def test_slices_at_odd_places_are_rotated_too(width, start):
+    table = build_complex_rope_cache(
+        RopeConfig(theta=10000.0, scaling=None), head_dim=8, seq_len=16
+    )
+    rows = select_rope_positions(table, 16, None)
+    x = torch.randn(2 * 16 * 3 * width + start)[start:].view(2, 16, 3, width)[..., :8]
+    expected = apply_rotary_emb_complex(x.contiguous().clone(), rows)
+    torch.testing.assert_close(apply_rotary_emb_complex(x, rows), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")

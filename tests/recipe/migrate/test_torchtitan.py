@@ -105,7 +105,15 @@ def test_a_causal_model_of_transformers_needs_its_config_only(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = (Path(FILES[0].parent) / f"{name}.toml").read_text(encoding="utf-8")
-    assert migrated(text, tmp_path).exit_code == 1
+    refused = migrated(text, tmp_path)
+    assert refused.exit_code == 1
+    # the tokenizer's folder without a config.json is no problem of its own
+    (problem,) = refused.problems
+    assert problem.path == ("model", "path")
+    name = "Qwen/Qwen3-4B-Instruct-2507"
+    assert problem.hint is not None
+    assert f"titanrun download {name} --only config -o {name} fetches it" in problem.hint
+    assert f"`titanrun download {name} -o {name}`" in format_migration_report(refused, "old.toml")
     folder = tmp_path / "Qwen" / "Qwen3-4B-Instruct-2507"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(QWEN3), encoding="utf-8")

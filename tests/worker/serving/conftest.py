@@ -3,9 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -21,6 +21,7 @@ from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.worker.serving.chat_model import ChatModel
 from titanrun.worker.serving.generation_queue import GenerationQueue
 from titanrun.worker.serving.openai_app import OpenAIApp
+from titanrun.worker.serving.shared_weights import ModelCopies
 
 
 class ScriptedModel(nn.Module):
@@ -70,6 +71,16 @@ Open = Callable[..., Server]
 
 
 @contextmanager
+def say_nothing(model: ScriptedModel) -> Iterator[None]:
+    """Let the model end its turns at once within the block."""
+    script, model.script = model.script, model.script[-1:]
+    try:
+        yield
+    finally:
+        model.script = script
+
+
+@contextmanager
 def run_server(app: OpenAIApp) -> Iterator[str]:
     config = uvicorn.Config(app.build(), port=0, log_level="error")
     socket = config.bind_socket()
@@ -92,17 +103,28 @@ def open_server() -> Iterator[Open]:
     with ExitStack() as stack:
 
         def start(
-            *, template: str | None = None, key: str | None = None, queue: int = 32
+            *,
+            template: str | None = None,
+            key: str | None = None,
+            queue: GenerationQueue | None = None,
+            origins: Sequence[str] = (),
+            num_threads: int = 1,
+            says: str = "hello",
         ) -> Server:
             tokenizer = build_tiny_tokenizer(TinyTokenizerConfig(chat_template=template))
             assert tokenizer.eos_id is not None
             model = ScriptedModel(tokenizer.vocab_size)
+            # what copies of the model say too
+            model.script = tokenizer.encode(says, add_bos=False, add_eos=True)
             ends = frozenset({tokenizer.eos_id})
             chat_template = load_chat_template(tokenizer)
-            chat_model = ChatModel("mine", model, tokenizer, chat_template, ends, ends, 1000)
-            app = OpenAIApp(chat_model, GenerationQueue(queue), key)
-            server = Server(model, chat_model, stack.enter_context(run_server(app)))
-            server.say("hello")
-            return server
+            chat_model = ChatModel(
+                *("mine", model, tokenizer, chat_template, ends, ends, 1000),
+                copies=ModelCopies(model, num_threads),
+            )
+            base = replace(chat_model, name="mine-base", open_weights=say_nothing)
+            queue = GenerationQueue(32, num_threads) if queue is None else queue
+            app = OpenAIApp([chat_model, base], queue, key, origins)
+            return Server(model, chat_model, stack.enter_context(run_server(app)))
 
         yield start

@@ -100,12 +100,14 @@ def test_the_better_of_two_replies_becomes_a_pair(talk: Any, tmp_path: Path) -> 
     shown = line("one")
     assert shown.count("mine> moon") == 2 and "mine: 3 tokens" in shown
     session.histories[1][-1] = {"role": "assistant", "content": "worse"}
-    assert line("/pick 1") == "saved picks.jsonl\n"
+    assert line("/pick 1") == "1: 1, 2: 0, tie: 0 (pairs in picks.jsonl)\n"
     pair = json.loads((tmp_path / "picks.jsonl").read_text())
     assert pair["prompt"] == [{"role": "user", "content": "one"}]
     assert pair["chosen"][0]["content"] == "moon" and pair["rejected"][0]["content"] == "worse"
     assert session.histories[0] == session.histories[1]
-    assert "chooses the better" in line("/pick 3")
+    assert "judges the last two" in line("/pick 3")
+    assert line("/pick tie") == "1: 1, 2: 0, tie: 1 (pairs in picks.jsonl)\n"
+    assert len((tmp_path / "picks.jsonl").read_text().splitlines()) == 1
 
 
 def test_replies_without_an_end_are_hinted_at(talk: Any) -> None:

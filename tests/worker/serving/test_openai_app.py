@@ -1,11 +1,15 @@
 """What the server answers, to clients that are wrong too."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 
+from titanrun.worker.serving.generation_queue import GenerationQueue
 from titanrun.worker.serving.openai_app import MAX_BODY_BYTES
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -40,7 +44,8 @@ def test_a_key_is_asked_for_where_there_is_one(open_server: Any) -> None:
             "presence_penalty",
             "not supported",
         ),
-        ({"model": "mine", "messages": HI, "top_logprobs": 3}, 400, "top_logprobs", "0"),
+        ({"model": "mine", "messages": HI, "top_logprobs": 3}, 400, "top_logprobs", "needs"),
+        ({"model": "mine", "messages": HI, "top_logprobs": 21}, 400, "top_logprobs", "20"),
         (
             {"model": "mine", "messages": HI, "response_format": {"type": "json_object"}},
             400,
@@ -101,7 +106,7 @@ def test_a_stop_text_is_left_out_and_half_a_character_held_back(open_server: Any
 
 
 def test_too_many_waiting_requests_are_turned_away(open_server: Any) -> None:
-    server = open_server(queue=-1)
+    server = open_server(queue=GenerationQueue(-1))
     status, answer = server.ask(CHAT, {"model": "mine", "messages": HI})
     assert status == 503 and answer["error"]["type"] == "server_error"
 
@@ -116,3 +121,48 @@ def test_prompts_are_texts_or_tokens(open_server: Any) -> None:
     for prompt in ("", [], [[]], [99999], [-1]):
         status, answer = server.ask(COMPLETIONS, {"model": "mine", "prompt": prompt})
         assert status == 400 and answer["error"]["param"] == "prompt"
+
+
+def test_pages_of_an_allowed_origin_read_answers(open_server: Any) -> None:
+    origin = "http://localhost:3000"
+    preflight = {"Access-Control-Request-Method": "POST"}
+    preflight |= {"Access-Control-Request-Headers": "authorization,content-type"}
+
+    def get_allowed(url: str, origin: str) -> str | None:
+        with urlopen(Request(url, headers={"Origin": origin})) as answer:
+            return answer.headers["access-control-allow-origin"]
+
+    server = open_server(origins=[origin])
+    assert get_allowed(f"{server.url}/models", origin) == origin
+    assert get_allowed(f"{server.url}/models", "http://elsewhere") is None
+    asked = Request(server.url + CHAT, headers={"Origin": origin, **preflight}, method="OPTIONS")
+    with urlopen(asked) as answer:
+        assert answer.status == 200 and "POST" in answer.headers["access-control-allow-methods"]
+    assert get_allowed(f"{open_server().url}/models", origin) is None
+
+
+def test_as_many_requests_run_at_once_as_there_are_threads(open_server: Any) -> None:
+    """Each has a copy of the modules; what waits is counted."""
+    server = open_server(num_threads=2, says="a " * 20)
+    peak, running, lock = 0, 0, threading.Lock()
+    original = type(server.model).forward
+
+    def forward(self: Any, *words: Any) -> Any:
+        nonlocal peak, running
+        with lock:
+            running += 1
+            peak = max(peak, running)
+        time.sleep(0.01)
+        try:
+            return original(self, *words)
+        finally:
+            with lock:
+                running -= 1
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(type(server.model), "forward", forward)
+        answers = list(
+            pool.map(lambda _: server.ask(CHAT, {"model": "mine", "messages": HI}), range(4))
+        )
+    texts = {answer["choices"][0]["message"]["content"] for _, answer in answers}
+    assert peak == 2 and texts == {"a " * 20}

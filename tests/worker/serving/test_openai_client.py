@@ -35,8 +35,17 @@ def make_client(server: Any, key: str = "secret") -> Any:
 
 def test_models_are_listed(client: Any) -> None:
     found, _ = client
-    (model,) = found.models.list().data
-    assert model.id == "mine" and found.models.retrieve("mine") == model
+    models = found.models.list().data
+    assert [model.id for model in models] == ["mine", "mine-base"]
+    assert [found.models.retrieve(model.id) for model in models] == models
+
+
+def test_each_model_replies_under_its_name(client: Any) -> None:
+    found, server = client
+    server.say("hello there")
+    for name, said in (("mine", "hello there"), ("mine-base", "")):
+        answer = found.chat.completions.create(model=name, messages=HI)
+        assert answer.model == name and answer.choices[0].message.content == said
 
 
 def test_errors_have_the_types_of_the_client(client: Any) -> None:
@@ -65,6 +74,25 @@ def test_a_reply_is_read_with_its_usage_and_log_probabilities(client: Any) -> No
     server.say("hello there", ends=False)
     short = found.chat.completions.create(model="mine", messages=HI, max_completion_tokens=1)
     assert short.choices[0].finish_reason == "length" and short.usage.completion_tokens == 1
+
+
+def test_the_likeliest_tokens_are_read_with_their_log_probabilities(client: Any) -> None:
+    """The scripted model gives one token nearly all probability."""
+    found, server = client
+    server.say("hello there")
+    options = {"logprobs": True, "top_logprobs": 3}
+    answer = found.chat.completions.create(model="mine", messages=HI, **options)
+    for token in answer.choices[0].logprobs.content:
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[0].logprob == pytest.approx(token.logprob, abs=1e-6)
+        assert token.top_logprobs[1].logprob == pytest.approx(token.logprob - 60, abs=1e-3)
+    answer = found.completions.create(model="mine", prompt="Once", max_tokens=9, logprobs=2)
+    read = answer.choices[0].logprobs
+    texts, offsets = read.tokens, read.text_offset
+    assert "".join(texts[:-1]) == answer.choices[0].text == "hello there"
+    assert offsets == [len("".join(texts[:number])) for number in range(len(texts))]
+    assert [next(iter(top)) for top in read.top_logprobs] == texts
 
 
 def test_a_stream_is_read_piece_by_piece(client: Any) -> None:

@@ -1,14 +1,20 @@
 """`titanrun serve` and `chat` as their users start them; transformers judges the replies."""
 
+import fcntl
 import json
 import os
 import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -67,23 +73,8 @@ def replies(random_llama: Path) -> list[str]:
 
 
 def test_the_server_replies_as_transformers(random_llama: Path, replies: list[str]) -> None:
-    command = [*COMMAND, "serve", str(random_llama), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        address = re.search(r"http://127.0.0.1:\d+/v1", line)
-        assert line.startswith("random answers at ") and address is not None
-        messages = [{"role": "user", "content": QUESTIONS[0]}]
-        request = {"model": "random", "messages": messages, "temperature": 0, "max_tokens": 16}
-        body = json.dumps(request).encode()
-        with urlopen(Request(f"{address[0]}/chat/completions", body)) as answer:
-            text = json.loads(answer.read())["choices"][0]["message"]["content"]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        code = process.wait(timeout=30)
-        process.stdout.close()
-    assert code in (0, 128 + signal.SIGTERM)
+    with serve_run(random_llama) as address:
+        text = ask(address, "random")
     assert text and text == replies[0]
 
 
@@ -183,7 +174,7 @@ def test_weights_are_in_memory_once_if_only_adapters_were_trained(
     ids = torch.tensor([trained.encode_chat([{"role": "user", "content": QUESTIONS[0]}])])
     seen = []
     for found, expected in zip((trained, base), apart, strict=True):
-        with torch.no_grad(), found.open_weights():
+        with torch.no_grad(), found.open_weights(found.model):
             seen.append(found.model(ids))
             torch.testing.assert_close(seen[-1], expected.model(ids), rtol=1e-4, atol=2e-4)
     assert not torch.allclose(*seen)
@@ -243,6 +234,40 @@ def test_a_conversation_in_a_terminal(
     assert QUESTIONS[0] in (tmp_path / "titanrun" / "chat_history").read_text()
 
 
+@pytest.mark.parametrize("columns", [100, 99])
+def test_two_replies_are_side_by_side_from_100_columns_on(
+    random_llama: Path, replies: list[str], tmp_path: Path, columns: int
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(random_llama, other)
+    main, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    options = ["--temperature", "0", "--max-new-tokens", "16"]
+    variables = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [*COMMAND, "chat", str(random_llama), str(other), *options],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**variables, "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm"},
+        cwd=tmp_path,
+    )
+    os.close(terminal)
+    try:
+        shown = read_until(main, "you> ")
+        os.write(main, f"{QUESTIONS[0]}\n".encode())
+        shown += read_until(main, "other: 16 tokens", "you> ")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+    first = replies[0][:5]
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "\n").split("\n")
+    found = [line for line in lines if line.startswith(f"random> {first}")][-1]
+    assert (f"other> {first}" in found) == (columns == 100)
+    assert any(line.startswith(f"other> {first}") for line in lines) == (columns == 99)
+
+
 def read_until(terminal: int, *texts: str) -> str:
     """Return what a terminal shows until all texts were shown in this order."""
     shown, deadline = "", time.monotonic() + 120
@@ -256,3 +281,110 @@ def read_until(terminal: int, *texts: str) -> str:
         else:
             return shown
     raise AssertionError(shown)
+
+
+def test_the_server_has_a_run_and_the_model_it_started_from(
+    adapted: Path, replies: list[str]
+) -> None:
+    """Two requests at a time give what one at a time gives; both models share their weights."""
+    with serve_run(adapted, "--base", "--max-concurrent", "2") as address:
+        with urlopen(f"{address}/models") as answer:
+            names = [model["id"] for model in json.loads(answer.read())["data"]]
+        assert names == ["adapted", "adapted-base"]
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda name: ask(address, name), names * 2))
+    alone = json.loads(converse(str(adapted)).stdout.splitlines()[0])["reply"]
+    assert found == [alone, replies[0]] * 2 and alone != replies[0]
+
+
+def ask(address: str, name: str) -> str:
+    """Return the greedy reply of a served model to the first question."""
+    messages = [{"role": "user", "content": QUESTIONS[0]}]
+    request = {"model": name, "messages": messages, "temperature": 0, "max_tokens": 16}
+    with urlopen(Request(f"{address}/chat/completions", json.dumps(request).encode())) as answer:
+        return str(json.loads(answer.read())["choices"][0]["message"]["content"])
+
+
+@contextmanager
+def serve_run(folder: Path, *words: str) -> Iterator[str]:
+    """Start a server, and yield its address."""
+    command = [*COMMAND, "serve", str(folder), "--port", "0", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        found = re.search(r"http://127.0.0.1:\d+/v1", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+        process.stdout.close()
+
+
+STAND_IN = """#!{python}
+import json, os, sys
+told = {{"words": sys.argv[1:], "pid": os.getpid(), "key": os.environ.get("VLLM_API_KEY")}}
+print(json.dumps(told))
+"""
+
+
+def test_the_engine_vllm_gets_an_export_and_the_process(adapted: Path, tmp_path: Path) -> None:
+    """A program in the place of vLLM tells how it was started; transformers reads the export."""
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    variables = {"TITANRUN_CACHE": str(tmp_path / "cache"), "MY_KEY": "secret"}
+    where = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    options = ["--host", "0.0.0.0", "--port", "9000", "--api-key-env", "MY_KEY"]
+    options += ["--max-seq-len", "64", "--max-concurrent", "4", "--cors", "http://localhost:3000"]
+    command = [*COMMAND, "serve", str(adapted), "--engine", "vllm", *options]
+    told = []
+    for _ in range(2):
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables, "PATH": where},
+        )
+        shown, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        # the export is told about too
+        told.append(json.loads(shown.splitlines()[-1]))
+        assert told[-1]["pid"] == process.pid and "secret" not in errors
+    words = told[0]["words"]
+    assert words == told[1]["words"] and "exported earlier" in errors
+    assert words[2:] == [
+        *("--served-model-name", "adapted", "--host", "0.0.0.0", "--port", "9000"),
+        *("--max-model-len", "64", "--max-num-seqs", "4"),
+        *("--allowed-origins", '["http://localhost:3000"]'),
+    ]
+    assert words[0] == "serve" and told[0]["key"] == "secret"
+    folder = Path(words[1])
+    assert folder.parent == tmp_path / "cache" / "served"
+    model: Any = LlamaForCausalLM.from_pretrained(folder)
+    assert model.dtype == torch.bfloat16
+    chat = load_chat_model(get_weight_source(str(adapted)), name="run")
+    ids = torch.tensor([chat.encode_chat([{"role": "user", "content": QUESTIONS[0]}])])
+    with torch.no_grad():
+        expected, found = chat.model(ids), model.float()(ids).logits
+    # weights of the base alone differ by more than the rounding to bfloat16
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    talk = [{"role": "user", "content": QUESTIONS[0]}]
+    assert (
+        tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
+        == ids[0].tolist()
+    )
+
+
+def test_a_missing_vllm_is_a_problem(random_llama: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "serve", str(random_llama), "--engine", "vllm"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": str(tmp_path)},
+    )
+    assert done.returncode == 2 and "which is not on PATH" in done.stderr

@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from titanrun.components.metrics.metric_logger import EndState
@@ -44,9 +45,7 @@ class AsyncTracker:
     ) -> None:
         self._tracker = tracker
         self._timeout_seconds = timeout_seconds
-        self._lines: queue.Queue[tuple[int, dict[str, float]] | None] = queue.Queue(
-            max_queued_lines
-        )
+        self._lines: queue.Queue[Callable[[], None] | None] = queue.Queue(max_queued_lines)
         self._error: Exception | None = None
         # a daemon: a back end that never returns must not keep the process alive
         self._thread = threading.Thread(target=self._run, name="tracker", daemon=True)
@@ -54,11 +53,12 @@ class AsyncTracker:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Queue the metrics of one step."""
-        self._raise_error()
-        try:
-            self._lines.put_nowait((step, dict(values)))
-        except queue.Full:
-            raise TimeoutError(f"it is {self._lines.maxsize:,} lines behind") from None
+        self._queue(partial(self._tracker.log, step, dict(values)))
+
+    def log_histogram(self, step: int, name: str, counts: Sequence[int]) -> None:
+        """Queue a histogram if the tracker takes one."""
+        if hasattr(self._tracker, "log_histogram"):
+            self._queue(partial(self._tracker.log_histogram, step, name, list(counts)))
 
     def set_end_state(self, state: EndState) -> None:
         """Pass the final state of the run to the tracker if it has `set_end_state`."""
@@ -76,14 +76,21 @@ class AsyncTracker:
             raise TimeoutError(f"it did not end within {self._timeout_seconds:.0f} s")
         self._raise_error()
 
+    def _queue(self, call: Callable[[], None]) -> None:
+        self._raise_error()
+        try:
+            self._lines.put_nowait(call)
+        except queue.Full:
+            raise TimeoutError(f"it is {self._lines.maxsize:,} lines behind") from None
+
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
         try:
-            while (line := self._lines.get()) is not END:
-                self._tracker.log(*line)
+            while (call := self._lines.get()) is not END:
+                call()
             self._tracker.close()
         except Exception as error:  # third-party code; the error is raised by the next call
             self._error = error

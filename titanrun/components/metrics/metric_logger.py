@@ -1,7 +1,7 @@
 """Distribution of logged steps to the metrics file, the console and all trackers."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -20,7 +20,8 @@ class Tracker(Protocol):
     """Further receiver of metrics, built by the slot `trackers`.
 
     If it has `set_end_state(state)`, that is called before it is closed, with the final state of
-    the run: finished, preempted or failed.
+    the run: finished, preempted or failed. If it has `log_histogram(step, name, counts)`, it gets
+    the counts of bins, of which bin N is the number N.
     """
 
     def log(self, step: int, values: dict[str, float]) -> None:
@@ -81,6 +82,12 @@ class MetricLogger:
                 self._console.log(step, values)
         for name, tracker in list(self._trackers.items()):
             self._call_tracker(name, partial(tracker.log, step, dict(values)))
+
+    def log_histogram(self, step: int, name: str, counts: Sequence[int]) -> None:
+        """Pass a histogram to the trackers that take one."""
+        for key, tracker in list(self._trackers.items()):
+            if hasattr(tracker, "log_histogram"):
+                self._call_tracker(key, partial(tracker.log_histogram, step, name, counts))
 
     def close(self) -> None:
         """Close everything."""

@@ -1,5 +1,6 @@
 """TensorBoard event files as a tracker."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,22 @@ class TensorBoardTracker:
             self._writer = self._open_writer(step)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
+
+    def log_histogram(self, step: int, name: str, counts: Sequence[int]) -> None:
+        """Add the histogram of one step."""
+        if self._writer is None:
+            self._writer = self._open_writer(step)
+        self._writer.add_histogram_raw(
+            name,
+            min=0,
+            max=len(counts),
+            num=sum(counts),
+            sum=sum(number * count for number, count in enumerate(counts)),
+            sum_squares=sum(number**2 * count for number, count in enumerate(counts)),
+            bucket_limits=[number + 1.0 for number in range(len(counts))],
+            bucket_counts=list(counts),
+            global_step=step,
+        )
 
     def close(self) -> None:
         """Write queued points."""

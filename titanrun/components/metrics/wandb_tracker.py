@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ class WandbTracker:
             self._run = self._start_run()
         # as a metric: W&B's own counter refuses to go back, which a resumed run does
         self._run.log({STEP: step, **values})
+
+    def log_histogram(self, step: int, name: str, counts: Sequence[int]) -> None:
+        """Add the histogram of one step."""
+        if self._run is None:
+            self._run = self._start_run()
+        bins = (list(counts), list(range(len(counts) + 1)))
+        self._run.log({STEP: step, name: self._wandb.Histogram(np_histogram=bins)})
 
     def set_end_state(self, state: EndState) -> None:
         """Set the final state of the W&B run: finished with exit code 0, else failed."""

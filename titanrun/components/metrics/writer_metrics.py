@@ -1,7 +1,7 @@
 """Metric logger of a process that may become the one that writes, or cease to be it."""
 
 import fcntl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -57,6 +57,11 @@ class WriterMetrics(MetricLogger):
         assert self._written is not None
         if step > self._last_step:
             self._written.log(step, values)
+
+    def log_histogram(self, step: int, name: str, counts: Sequence[int]) -> None:
+        """Pass on a histogram, if this process writes. That of its first step is left out."""
+        if self._written is not None and self._is_writer() and step > self._last_step:
+            self._written.log_histogram(step, name, counts)
 
     def write_missed_line(self) -> None:
         """Write the last line if the process that should have written it did not.

@@ -91,7 +91,10 @@ class ProfilerTraceWriter:
         warmed = recorded - self.config.profiler_warmup
         if done == warmed and end <= self.last_step and self._profiler is None:
             self._profiler = _KinetoProfile(
-                activities=[ProfilerActivity.CPU, *self._device_activities()], record_shapes=True
+                activities=[ProfilerActivity.CPU, *self._device_activities()],
+                record_shapes=True,
+                # torch 2.11 warns without it, also of the only cycle
+                acc_events=True,
             )
             self._profiler.prepare_trace()
         if done == recorded and self._profiler is not None:

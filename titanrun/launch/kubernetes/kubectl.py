@@ -19,6 +19,7 @@ from titanrun.launch.kubernetes.job_objects import (
     CONTAINER,
     INDEX_ANNOTATION,
     JOB_LABEL,
+    RESOLVED,
 )
 from titanrun.recipe.rundir.run_files import write_indented_json
 
@@ -78,6 +79,11 @@ class Kubectl:
         """Return a Job, or None if there is none of this name."""
         text = self.run("get", "job", name, "--output", "json", "--ignore-not-found")
         return parse_json(text) if text.strip() else None
+
+    def read_recipe(self, name: str) -> str | None:
+        """Return the recipe in the ConfigMap of a run, or None if there is none."""
+        text = self.run("get", "configmap", name, "--output", "json", "--ignore-not-found")
+        return parse_json(text).get("data", {}).get(RESOLVED) if text.strip() else None
 
     def list_pods(self, name: str) -> list[Object]:
         """Return the pods of a Job, the oldest first."""

@@ -4,6 +4,7 @@ A key is ignored only if it is known to be harmless.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound, problem_e
 
 ASSETS_PATH_FIELD: DataPath = ("model", "hf_assets_path")
 NO_DEFAULT = object()
+# OWNER/NAME; a folder that begins with a dot is on this machine
+HUB_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 # Keys of transformers 4 and 5 that do not affect the forward pass of a decoder in training.
 # The quantization of weights is checked when they are loaded.
@@ -55,7 +58,7 @@ def load_config_json(
             "file",
             f"file not found: {path}",
             path=field_path,
-            hint="flavor auto reads the model's sizes from config.json",
+            hint=f"flavor auto reads the model's sizes from it; {suggest_download(folder)}",
         ) from None
     except OSError as error:
         raise problem_error(
@@ -74,6 +77,13 @@ def load_config_json(
     if not isinstance(written, dict):
         raise problem_error("file", f"{path} does not contain a mapping", path=field_path)
     return written
+
+
+def suggest_download(folder: str) -> str:
+    """Return the command that fetches the config.json of a folder, or of a name on the Hub."""
+    target = folder.removesuffix("config.json").rstrip("/") or "."
+    repository = target if HUB_REPOSITORY.fullmatch(target) else "OWNER/NAME"
+    return f"titanrun download {repository} --only config -o {target} fetches it"
 
 
 class HuggingFaceConfigReader:

@@ -123,23 +123,38 @@ def select_rope_positions(table_SP: Tensor, seq_len: int, positions_BT: Tensor |
 def apply_rotary_emb_complex(x_BTNH: Tensor, rows_BT1P: Tensor) -> Tensor:
     """Rotate neighboring pairs (x_2p, x_2p+1) by complex rows that can be broadcast to them.
 
-    It computes in fp32 and returns x's dtype. The products are those of real numbers: torch's
-    compiler has no code for complex ones. The rows stay complex until here, because FSDP would cast
-    real ones.
+    It computes in fp32 and returns x's dtype. Compiled code multiplies real numbers, since torch's
+    compiler has no code for complex ones. Otherwise one complex product replaces seven operations:
+    a tenth of the time on a CPU, with the same bits for head widths that are multiples of 16. The
+    rows stay complex until here, because FSDP would cast real ones.
     """
     assert rows_BT1P.dtype == torch.complex64, (
         "the RoPE cache was cast: call init_weights after changing a model's dtype"
     )
-    real_BTNP, imag_BTNP = x_BTNH.float().unflatten(-1, (-1, 2)).unbind(-1)
+    pairs_BTNP2 = x_BTNH.float().unflatten(-1, (-1, 2))
+    if torch.compiler.is_compiling() or not has_whole_pairs(pairs_BTNP2):
+        return multiply_as_real(pairs_BTNP2, rows_BT1P).flatten(-2).type_as(x_BTNH)
+    rotated_BTNP = torch.view_as_complex(pairs_BTNP2) * rows_BT1P
+    return torch.view_as_real(rotated_BTNP).flatten(-2).type_as(x_BTNH)
+
+
+def has_whole_pairs(pairs_BTNP2: Tensor) -> bool:
+    """Return whether the pairs lie in memory as complex numbers do: from even places on."""
+    *strides, last = pairs_BTNP2.stride()
+    return last == 1 and not any(place % 2 for place in (*strides, pairs_BTNP2.storage_offset()))
+
+
+def multiply_as_real(pairs_BTNP2: Tensor, rows_BT1P: Tensor) -> Tensor:
+    """Return the complex products of pairs and rows, as pairs, by products of real numbers."""
+    real_BTNP, imag_BTNP = pairs_BTNP2.unbind(-1)
     cos_BT1P, sin_BT1P = torch.view_as_real(rows_BT1P).unbind(-1)
-    rotated_BTNP2 = torch.stack(
+    return torch.stack(
         [
             real_BTNP * cos_BT1P - imag_BTNP * sin_BT1P,
             real_BTNP * sin_BT1P + imag_BTNP * cos_BT1P,
         ],
         dim=-1,
     )
-    return rotated_BTNP2.flatten(-2).type_as(x_BTNH)
 
 
 def build_cos_sin_rope_cache(

@@ -167,7 +167,11 @@ def convert_flavor(key: SourceKey, value: Any, values: SourceValues) -> Converte
 
 def convert_hf_model(key: SourceKey, value: Any, _: SourceValues) -> ConvertedValue:
     """Write it as a folder; torchtitan fetches config.json from the Hub, titanrun reads files."""
-    return convert_to_target(key, value, how=key.how) if value else ConvertedValue({})
+    if not value:
+        return ConvertedValue({})
+    return convert_to_target(
+        key, value, how=key.how.replace("REPO", str(value)).replace("FOLDER", str(value))
+    )
 
 
 def convert_local_batch_size(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:

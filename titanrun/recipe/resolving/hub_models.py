@@ -71,12 +71,16 @@ def parse_hub_name(
     return HubModel(found["repository"], found["revision"] or "main")
 
 
-def get_hub_folder(repository: str, environment: Mapping[str, str]) -> Path:
-    """Return the folder of all commits of a model in the cache."""
+def get_user_cache(environment: Mapping[str, str]) -> Path:
+    """Return the folder of what titanrun keeps for all runs of a user."""
     cache = environment.get("TITANRUN_CACHE")
     home = Path(environment.get("HOME") or "~").expanduser()
-    base = Path(cache).expanduser() if cache else home / ".cache" / "titanrun"
-    return base.absolute() / "hub" / repository.replace("/", "--")
+    return (Path(cache).expanduser() if cache else home / ".cache" / "titanrun").absolute()
+
+
+def get_hub_folder(repository: str, environment: Mapping[str, str]) -> Path:
+    """Return the folder of all commits of a model in the cache."""
+    return get_user_cache(environment) / "hub" / repository.replace("/", "--")
 
 
 def get_reference_file(model: HubModel, environment: Mapping[str, str]) -> Path:

@@ -92,6 +92,8 @@ def resolve_rl(config: RlConfig, dataset: DatasetConfig, rl: dict[str, Any]) -> 
         rl["validation"]["dataset"] = find_held_out_prompts(dataset)
     if config.rollout.drop_zero_variance == AUTO:
         rl["rollout"]["drop_zero_variance"] = not config.algorithm.learns_from_equal_rewards
+    if config.schedule.on_too_old == AUTO:
+        rl["schedule"]["on_too_old"] = "error" if config.schedule.max_age is None else "drop"
 
 
 def resolve_entropy_metric(vocab_size: Any, algorithm: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from titanrun.config.problems import DataPath, Problem
 from titanrun.config.tree import Node, find_node, remove_paths, to_plain_data
 from titanrun.config.type_introspection import find_annotation, is_slot
 from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.huggingface_config import ASSETS_PATH_FIELD
 from titanrun.models.shared.spec.flavors import NON_SIZE_FIELDS, load_flavor_names
 from titanrun.recipe.plugins import get_recipe_class
 
@@ -23,6 +24,7 @@ HOLDOUT: DataPath = ("validation", "holdout")
 SOME_HOLDOUT = 0.05
 MODEL: DataPath = ("model",)
 FLAVOR: DataPath = (*MODEL, "flavor")
+CONFIG_FOLDER: DataPath = (*MODEL, "path")
 
 
 def replace_broken_parts(tree: Node, touched: Collection[DataPath]) -> Node:
@@ -112,6 +114,8 @@ def get_affected_paths(problem: Problem) -> list[DataPath]:
         return [MODEL]
     if problem.code == "missing-key" or path[-1] == "name":
         return [path[:-1]]
+    if path == CONFIG_FOLDER:  # hf_assets_path, which often has the tokenizer only, is next
+        return [path, ASSETS_PATH_FIELD]
     return (
         [path, (*path[:-1], problem.suggestion)]
         if problem.code == "unknown-key" and problem.suggestion

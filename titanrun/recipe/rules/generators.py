@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from titanrun.components.converters.config import Float8LinearConfig, QatConfig
 from titanrun.components.converters.spec.batch_dependence import depends_on_batch
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rule
-from titanrun.rl.generators.config import GeneratorConfig, StaticConfig, VllmConfig
+from titanrun.rl.generators.config import GeneratorConfig, NativeConfig, StaticConfig, VllmConfig
 from titanrun.training.config import MIN_TEMPERATURE
 
 GENERATOR: DataPath = ("rl", "generator")
@@ -261,4 +262,39 @@ def fleet_has_generators_of_its_own(run: Recipe) -> Iterator[RuleViolation]:
             "a generator of a fleet is not split over ranks",
             ((*GENERATOR, "tensor_parallel"), FLEET),
             hint=hint,
+        )
+
+
+@rule("fleet-has-enough-generators")
+def fleet_has_enough_generators(run: Recipe) -> Iterator[RuleViolation]:
+    """Require at least as many processes as rl.fleet.min_generators.
+
+    With fewer, training would wait for processes that nobody starts. Raise processes, or lower
+    min_generators.
+    """
+    fleet = None if run.rl is None else run.rl.fleet
+    if fleet is not None and 0 < fleet.processes < fleet.min_generators:
+        yield RuleViolation(
+            f"training waits for {fleet.min_generators} generators, "
+            f"but the fleet has {pluralize(fleet.processes, 'process', 'processes')}",
+            (("rl", "fleet", "min_generators"), FLEET),
+            hint=f"use min_generators: {fleet.processes}, or more processes",
+        )
+
+
+@rule("replayed-schedules-are-native")
+def replayed_schedules_are_native(run: Recipe) -> Iterator[RuleViolation]:
+    """Require rl.generator native for rl.schedule.replay_level schedule.
+
+    Tokens are generated again in the batches of the recorded run. vLLM composes its batches itself,
+    and static completions are not generated: use replay_level: completions.
+    """
+    schedule = None if run.rl is None else run.rl.schedule
+    if run.rl is None or schedule is None or schedule.replay is None:
+        return
+    if schedule.replay_level == "schedule" and not isinstance(run.rl.generator, NativeConfig):
+        yield RuleViolation(
+            f"completions of {run.rl.generator.name} cannot be generated again",  # type: ignore[attr-defined]
+            (("rl", "schedule", "replay_level"), GENERATOR),
+            hint="use replay_level: completions, or rl.generator: native",
         )

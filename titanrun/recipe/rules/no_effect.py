@@ -66,6 +66,8 @@ DOCUMENTATION = {
     "settings-need-older-completions": "With rl.schedule.target_offpolicy 0 every step waits for "
     "all its completions, of the weights that they train: none can overtake another, or be too "
     "old. Set it, or remove the setting.",
+    "replay-level-needs-a-replay": "Without rl.schedule.replay the run generates its own "
+    "completions, and nothing is repeated. Set it, or remove the level.",
     "limits-need-bad-files": "max_bad_files bounds how many damaged files of a stream are skipped. "
     "Set bad_files: skip, or remove the limit.",
     "shared-lighthouses-have-their-own-times": "With fault_tolerance.lighthouse the groups meet at "

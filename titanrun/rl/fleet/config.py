@@ -88,6 +88,14 @@ class FleetConfig(Config):
     router: RouterConfig = section(RouterConfig)
     max_restarts: NonNegativeInt = bookkeeping(3, resume=True, read_when=WITH_PROCESSES)
     """Restarts of each process that ended. Its conversations start again."""
+    min_generators: PositiveInt = bookkeeping(
+        1, unit="processes", resume=True, read_when=WITH_PROCESSES
+    )
+    """Processes that must run for training to go on. With fewer it waits for their restarts."""
+    wait_seconds: PositiveFloat = bookkeeping(
+        600.0, unit="seconds", resume=True, read_when=WITH_PROCESSES
+    )
+    """Longest wait for min_generators, after which the run ends."""
     timeout_seconds: PositiveFloat = bookkeeping(
         600.0, unit="seconds", resume=True, read_when=WITH_PROCESSES
     )

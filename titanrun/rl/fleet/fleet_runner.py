@@ -9,7 +9,6 @@ import torch
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
 from titanrun.rl.fleet.step_clock import StepClock
-from titanrun.rl.rollout_buffer import StaleRolloutError
 from titanrun.rl.rollout_types import (
     Prompt,
     Rollout,
@@ -19,6 +18,10 @@ from titanrun.rl.rollout_types import (
 from titanrun.rl.weight_sync.transport import WeightTransport, cast_for_generator
 from titanrun.rl.weight_sync.weight_sync import VERSIONS_PER_ROLLBACK, choose_transport_key
 from titanrun.training.engine import Engine
+
+
+class StaleRolloutError(Exception):
+    """A completion is older than its group: it was started before its weights were loaded."""
 
 
 @dataclass(slots=True)

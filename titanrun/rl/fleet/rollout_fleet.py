@@ -18,6 +18,7 @@ from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.rl.fleet.config import RouterConfig
 from titanrun.rl.fleet.fleet_process import FleetProcess
 from titanrun.rl.fleet.fleet_usage import FleetUsage
+from titanrun.rl.schedule_record import ScheduleRecorder
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,10 @@ class RolloutFleet:
         timeout_seconds: longest silence of a process with groups.
         router: chooses the process of a group.
         usage: counts for the metrics.
+        min_generators: processes that must run for training to go on.
+        wait_seconds: longest wait for that many.
         carrier: what runs the processes, closed after them.
+        recorder: writes down who generates what. None: nothing is written.
     """
 
     processes: Sequence[FleetProcess]
@@ -49,13 +53,17 @@ class RolloutFleet:
     timeout_seconds: float
     router: RouterConfig = field(default_factory=RouterConfig)
     usage: FleetUsage = field(default_factory=FleetUsage)
+    min_generators: int = 1
+    wait_seconds: float = 600.0
     carrier: ExitStack = field(default_factory=ExitStack)
+    recorder: ScheduleRecorder | None = None
     _waiting: deque[dict[str, Any]] = field(default_factory=deque)
     _done: dict[int, dict[str, Any]] = field(default_factory=dict)
     _weights: dict[str, Any] | None = None
     _epoch: int = 0
     _num_choices: int = 0
     _failure: ProblemsFound | None = None
+    _too_few_since: float | None = None
     _is_closed: bool = False
     _condition: threading.Condition = field(default_factory=threading.Condition)
 
@@ -91,10 +99,10 @@ class RolloutFleet:
         """Wait until one of these groups is done. Return all of them that are, and forget them.
 
         Raises:
-            ProblemsFound: no process is left, or one reports a problem.
+            ProblemsFound: too few processes are left, or one reports a problem.
         """
         with self._condition:
-            while not any(number in self._done for number in numbers):
+            while self._has_too_few() or not any(number in self._done for number in numbers):
                 if self._failure is not None:
                     raise self._failure
                 self._condition.wait(POLL_SECONDS)
@@ -156,13 +164,15 @@ class RolloutFleet:
             chosen.setdefault(process.number, []).append(request)
         for process in self.processes:
             if process.number in chosen:
+                requests = chosen[process.number]
+                self._record("start", process, groups=list_numbers(requests))
                 process.send(
-                    {
-                        "do": "generate",
-                        "requests": chosen[process.number],
-                        "max_running": self.max_running,
-                    }
+                    {"do": "generate", "requests": requests, "max_running": self.max_running}
                 )
+
+    def _record(self, event: str, process: FleetProcess, **values: Any) -> None:
+        if self.recorder is not None:
+            self.recorder.write(event, generator=process.number, **values)
 
     def _choose_process(self) -> FleetProcess | None:
         free = {
@@ -194,6 +204,8 @@ class RolloutFleet:
                 )
             self.usage.record_turn(process.number, message)
             if message.get("epoch") == self._epoch:
+                for batch in message.get("generated", ()):
+                    self._record("generate", process, **batch)
                 self._take_groups(process, message["groups"])
             self._dispatch()
             self._condition.notify_all()
@@ -222,6 +234,7 @@ class RolloutFleet:
             lost = list(process.running.values())
             process.running.clear()
             self._waiting.extendleft(reversed(lost))
+            self._record("lost", process, groups=list_numbers(lost))
             self.usage.num_lost += len(lost)
             log.warning(
                 "%s ended with %d groups under way, %d restarts left, last line of %s: %s",
@@ -236,16 +249,38 @@ class RolloutFleet:
                 timer = threading.Timer(backoff, self._restart, args=(process,))
                 timer.daemon = True
                 timer.start()
-            elif not any(each.is_alive or each.starts_left for each in self.processes):
-                self._failure = problem_error(
-                    "data",
-                    f"all generators ended too often, the last words of {process.title}: "
-                    f"{process.read_last_stderr_line()}",
-                    path=FLEET_PATH,
-                    hint=f"see its log file {process.log_file}",
-                )
+            else:
+                count = len(self.processes)
+                left = sum(each.is_alive or each.starts_left > 0 for each in self.processes)
+                if left < self.min_generators:
+                    who = f"{count - left} of {count}" if left else "all"
+                    self._fail(f"{who} generators ended too often", process)
             self._dispatch()
             self._condition.notify_all()
+
+    def _fail(self, message: str, process: FleetProcess) -> None:
+        """End the run with a message and the last words of a process."""
+        words = process.read_last_stderr_line()
+        self._failure = problem_error(
+            "data",
+            f"{message}, the last words of {process.title}: {words}",
+            path=FLEET_PATH,
+            hint=f"see its log file {process.log_file}",
+        )
+
+    def _has_too_few(self) -> bool:
+        """Return whether fewer processes run than must. After a while, that ends the run."""
+        ended = [process for process in self.processes if not process.is_alive]
+        running = len(self.processes) - len(ended)
+        if running >= self.min_generators:
+            self._too_few_since = None
+            return False
+        now = time.monotonic()
+        self._too_few_since = self._too_few_since or now
+        if now - self._too_few_since > self.wait_seconds and self._failure is None:
+            message = f"fewer than {self.min_generators} generators ran for {self.wait_seconds:g} s"
+            self._fail(message, ended[-1])
+        return True
 
     def _restart(self, process: FleetProcess) -> None:
         with self._condition:
@@ -267,6 +302,11 @@ class RolloutFleet:
 def count_conversations(requests: Iterable[dict[str, Any]]) -> int:
     """Return the number of conversations in the groups of these requests."""
     return sum(len(request["group"]["rollouts"]) for request in requests)
+
+
+def list_numbers(requests: Iterable[dict[str, Any]]) -> list[int]:
+    """Return the numbers of the groups of these requests."""
+    return [request["group"]["number"] for request in requests]
 
 
 def is_ongoing(group: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Protocol of RL generators, and the resources they are built from."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +53,32 @@ class WeightUpdates:
     resets_cache: bool
 
 
+@dataclass(slots=True)
+class GenerationLog:
+    """What a generator did since the last look, for a replay.
+
+    Attributes:
+        batches: prompts that were continued together: the version of the weights at the start,
+            `requests`, and `loads`, which are weights that were loaded in between: after how many
+            tokens, and their version.
+    """
+
+    batches: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self, requests: Sequence[GenerateRequest], version: int, loads: Sequence[tuple[int, int]]
+    ) -> None:
+        """Add a batch that has ended."""
+        self.batches.append(
+            {"version": version, "requests": [asdict(each) for each in requests], "loads": loads}
+        )
+
+    def pop(self) -> list[dict[str, Any]]:
+        """Return the batches since the last call, and forget them."""
+        found, self.batches = self.batches, []
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class GeneratorResources:
     """Resources that a generator is built from.
@@ -68,6 +94,7 @@ class GeneratorResources:
         batch_invariant_forward: computes each next token from all tokens before it, as a trainer
             does. None: use a KV cache.
         updates: newer weights. None: weights change between completions only.
+        log: what is written down for a replay. None: nothing.
     """
 
     build_model: Callable[[bool], Any]
@@ -78,6 +105,7 @@ class GeneratorResources:
     process_config: GeneratorProcessConfig
     batch_invariant_forward: BatchInvariantForward | None = None
     updates: WeightUpdates | None = None
+    log: GenerationLog | None = None
 
 
 class Generator(Protocol):

@@ -1,6 +1,6 @@
 """titanrun's own generator: the model with a KV cache, in the training process."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -33,6 +33,7 @@ class NativeGenerator:
         self.batch_size = config.batch_size
         self.resources = resources
         self.version = -1
+        self._num_loads = 0
 
     @torch.no_grad()
     def generate(
@@ -45,13 +46,9 @@ class NativeGenerator:
             temperature: replaces the recipe's temperature.
         """
         found: list[Completion] = []
-        config = self.resources.sampling
-        sampling = SamplingParams(
-            config.temperature if temperature is None else temperature, config.top_k, config.top_p
-        )
         for start in range(0, len(requests), self.batch_size):
             found += self._generate_batch(
-                requests[start : start + self.batch_size], sampling=sampling
+                requests[start : start + self.batch_size], temperature=temperature
             )
         return found
 
@@ -65,33 +62,61 @@ class NativeGenerator:
             missing.discard(name)
         assert not missing, f"weights without {sorted(missing)[:3]}"
         self.version = version
+        self._num_loads += 1
 
     def close(self) -> None:
         """Do nothing: no resources are held."""
 
-    def _generate_batch(
-        self, requests: Sequence[GenerateRequest], *, sampling: SamplingParams
-    ) -> list[Completion]:
-        """Generate in bursts of tokens, between which new weights may be loaded."""
-        batch = DecodingBatch(
+    def start_batch(self, requests: Sequence[GenerateRequest]) -> DecodingBatch:
+        """Return a batch of these prompts without any tokens."""
+        return DecodingBatch(
             requests,
             end_ids=self.resources.end_ids,
             version=self.version,
             device=next(self.model.parameters()).device,
         )
-        updates, needs_prefill = self.resources.updates, True
+
+    @torch.no_grad()
+    def iter_bursts(
+        self, batch: DecodingBatch, *, temperature: float | None = None
+    ) -> Iterator[None]:
+        """Generate a batch in bursts of tokens, and yield between two of them.
+
+        New weights that are loaded there generate the tokens that follow.
+        """
+        config, updates = self.resources.sampling, self.resources.updates
+        sampling = SamplingParams(
+            config.temperature if temperature is None else temperature, config.top_k, config.top_p
+        )
         is_cached = self.resources.batch_invariant_forward is None
         with use_kv_cache(self.model, batch.max_length) if is_cached else nullcontext() as cache:
+            needs_prefill = True
             while True:
+                num_loads = self._num_loads
                 with self.weights.swap_in():
                     self._decode_burst(batch, cache, sampling, needs_prefill=needs_prefill)
                 if not batch.has_active:
-                    return batch.build_completions()
+                    return
+                yield
                 needs_prefill = False
-                if updates is not None and (update := updates.take()) is not None:
-                    self.load(update.weights, version=update.version)
+                if self._num_loads != num_loads:
                     batch.start_version(self.version)
-                    needs_prefill = updates.resets_cache
+                    needs_prefill = updates is None or updates.resets_cache
+
+    def _generate_batch(
+        self, requests: Sequence[GenerateRequest], *, temperature: float | None
+    ) -> list[Completion]:
+        """Generate in bursts, between which new weights may be loaded."""
+        batch, updates, version = self.start_batch(requests), self.resources.updates, self.version
+        loads: list[tuple[int, int]] = []
+        for _ in self.iter_bursts(batch, temperature=temperature):
+            if updates is not None and (update := updates.take()) is not None:
+                self.load(update.weights, version=update.version)
+                loads.append((batch.num_steps, self.version))
+        # validation, at a temperature of its own, is not replayed
+        if self.resources.log is not None and temperature is None:
+            self.resources.log.add(requests, version, loads)
+        return batch.build_completions()
 
     def _decode_burst(
         self,

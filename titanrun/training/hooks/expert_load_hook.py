@@ -92,7 +92,12 @@ class ExpertLoadHook(TrainHook):
             if self.logs_each_expert:
                 values |= list_tokens_per_expert(total_LE / num_steps)
         if last_LE is not None:
-            self._write_record(loop.state.step, self._reduce(last_LE))
+            last_LE = self._reduce(last_LE)
+            self._write_record(loop.state.step, last_LE)
+            for number, counts_E in enumerate(last_LE.tolist()):
+                if min(counts_E) >= 0:
+                    name = f"moe/layer_{number}/tokens_per_expert"
+                    loop.metrics.log_histogram(loop.state.step, name, list(map(int, counts_E)))
         if self.generator_layers:
             counts_LE = self._stack_counts(self.generator_layers, loop.engine.device)
             for layer in self.generator_layers.values():

@@ -20,6 +20,7 @@ from titanrun.rl.fleet.named_pipes import NamedPipes, lock_trainer
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
 from titanrun.rl.fleet.rollout_process import RolloutProcess
 from titanrun.rl.fleet.step_clock import StepClock
+from titanrun.rl.schedule_record import ScheduleRecorder
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreTransport
 from titanrun.rl.weight_sync.transport import WeightTransport
 from titanrun.worker.build.build_rollouts import (
@@ -40,11 +41,12 @@ PIPES_FOLDER = "fleet"
 
 
 def build_fleet(
-    recipe: Recipe, config: RlConfig, job: WorkerJob
+    recipe: Recipe, config: RlConfig, job: WorkerJob, recorder: ScheduleRecorder | None
 ) -> tuple[FleetRunner, FleetWeightSync]:
     """Build the runner and the weight synchronization of a fleet, and start its processes.
 
-    Only the first rank has the processes. Collective: all ranks must call this.
+    Only the first rank has the processes. Collective: all ranks must call this. The recorder writes
+    down who generates what.
     """
     ranks, clock = new_file_io_group(), StepClock()
     transport: WeightTransport
@@ -54,7 +56,7 @@ def build_fleet(
     else:
         transport = build_weight_transport(config, job.resolved_path.parent / WEIGHTS_FOLDER)
     runner = FleetRunner(
-        start_fleet(config, job, clock, transport) if ranks.rank == 0 else None,
+        start_fleet(config, job, clock, transport, recorder) if ranks.rank == 0 else None,
         config.rollout.samples_per_prompt,
         ranks,
         clock,
@@ -77,7 +79,11 @@ def require_ray() -> None:
 
 
 def start_fleet(
-    config: RlConfig, job: WorkerJob, clock: StepClock, transport: WeightTransport
+    config: RlConfig,
+    job: WorkerJob,
+    clock: StepClock,
+    transport: WeightTransport,
+    recorder: ScheduleRecorder | None = None,
 ) -> RolloutFleet:
     """Start the processes, each with an equal part of a step's conversations at once."""
     processes: Sequence[FleetProcess]
@@ -93,6 +99,9 @@ def start_fleet(
             timeout_seconds=config.fleet.timeout_seconds,
             router=config.fleet.router,
             usage=FleetUsage(clock),
+            min_generators=config.fleet.min_generators,
+            wait_seconds=config.fleet.wait_seconds,
+            recorder=recorder,
         )
         fleet.start()
         fleet.carrier = carrier.pop_all()

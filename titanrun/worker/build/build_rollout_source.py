@@ -12,12 +12,14 @@ from titanrun.components.data.config import DatasetConfig
 from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.distributed.heartbeat import send_heartbeat
-from titanrun.distributed.object_collectives import get_default_rank_group
+from titanrun.distributed.object_collectives import get_default_rank_group, new_file_io_group
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.process_group import main_rank_first
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
 from titanrun.rl.config import RlConfig
+from titanrun.rl.generators.generator_protocol import WeightUpdates
+from titanrun.rl.generators.native_generator import NativeGenerator
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
 from titanrun.rl.reference_model import ReferenceModel
 from titanrun.rl.rollout_recorder import RolloutRecorder
@@ -28,7 +30,8 @@ from titanrun.rl.rollout_source import (
     RolloutSource,
 )
 from titanrun.rl.rollout_validation import RolloutValidator
-from titanrun.rl.schedule_record import ScheduleRecorder, ScheduleReplay
+from titanrun.rl.schedule_record import ScheduleRecorder
+from titanrun.rl.schedule_replay import ScheduleRegeneration, ScheduleReplay
 from titanrun.rl.state import RlState
 from titanrun.training.engine import Engine
 from titanrun.training.preference_inputs import PrepareBatchesFn, disable_adapters
@@ -38,7 +41,12 @@ from titanrun.worker.build.build_checkpoints import build_checkpoint_manager, lo
 from titanrun.worker.build.build_data import build_dataset, build_document_id_fn, build_tokenizer
 from titanrun.worker.build.build_engine import build_engine, set_determinism
 from titanrun.worker.build.build_fleet import build_fleet
-from titanrun.worker.build.build_rollouts import build_rollouts_and_weight_sync
+from titanrun.worker.build.build_rollouts import (
+    build_generator_resources,
+    build_rollouts_and_weight_sync,
+    get_generator_dtype,
+    get_sent_names,
+)
 from titanrun.worker.build.epochs_to_steps import check_epochs_not_reduced, resolve_epochs
 from titanrun.worker.build.run_start_log import log_run_start
 from titanrun.worker.build.source_parts import RolloutParts, SourceParts
@@ -70,30 +78,51 @@ def build_rollout_source(
     load_initial_state(recipe, checkpoints)
     check_epochs_not_reduced(recipe, steps_done=state.step)
     log_run_start(recipe, job, device, meshes, num_samples=num_prompts, engine=engine)
-    runner, weight_sync = open_rollouts(recipe, config, job, device, meshes, tokenizer, exit_stack)
+    source = open_rollout_source(
+        recipe, config, job, device, meshes, exit_stack, prompts, engine, rl_state
+    )
     return SourceParts(
         recipe=recipe,
-        source=RolloutSource(
-            config=config,
-            layout=build_rollout_layout(recipe, config, meshes),
-            engine=engine,
-            loss=build_policy_loss(config, meshes),
-            dataloader=dataloader,
-            prompt_dataset=prompts.prompt_dataset,
-            runner=runner,
-            weight_sync=weight_sync,
-            state=rl_state,
-            max_prompts=get_max_prompts(recipe, num_prompts),
-            recorder=build_schedule_recorder(config, job),
-            replay=build_schedule_replay(config),
-        ),
+        source=source,
         engine=engine,
         state=state,
         checkpoints=checkpoints,
         dataloader=dataloader,
         tokenizer=tokenizer,
         prepare_batches=build_reference_fn(recipe, config, engine, device, meshes, tokenizer),
-        rollouts=build_rollout_parts(config, job, runner, prompts, rl_state),
+        rollouts=build_rollout_parts(config, job, source.runner, prompts, rl_state),
+    )
+
+
+def open_rollout_source(
+    recipe: Recipe,
+    config: RlConfig,
+    job: WorkerJob,
+    device: torch.device,
+    meshes: ParallelMeshes | None,
+    exit_stack: ExitStack,
+    prompts: "PromptData",
+    engine: Engine,
+    rl_state: RlState,
+) -> RolloutSource:
+    """Build the source of steps, and generation, which the exit stack closes."""
+    tokenizer, recorder = prompts.tokenizer, build_schedule_recorder(config, job)
+    runner, weight_sync = open_rollouts(
+        recipe, config, job, device, meshes, tokenizer, exit_stack, recorder
+    )
+    return RolloutSource(
+        config=config,
+        layout=build_rollout_layout(recipe, config, meshes),
+        engine=engine,
+        loss=build_policy_loss(config, meshes),
+        dataloader=prompts.dataloader,
+        prompt_dataset=prompts.prompt_dataset,
+        runner=runner,
+        weight_sync=weight_sync,
+        state=rl_state,
+        max_prompts=get_max_prompts(recipe, len(prompts.prompt_dataset)),
+        recorder=recorder,
+        replay=build_schedule_replay(recipe, config, job, device, tokenizer),
     )
 
 
@@ -105,10 +134,11 @@ def open_rollouts(
     meshes: ParallelMeshes | None,
     tokenizer: Tokenizer,
     exit_stack: ExitStack,
+    recorder: ScheduleRecorder | None,
 ) -> tuple[AnyRolloutRunner, AnyWeightSync]:
     """Build generation and weight synchronization, which the exit stack closes."""
     runner, weight_sync = (
-        build_fleet(recipe, config, job)
+        build_fleet(recipe, config, job, recorder)
         if config.fleet.processes
         else build_rollouts_and_weight_sync(recipe, config, job, device, meshes, tokenizer)
     )
@@ -124,10 +154,46 @@ def build_schedule_recorder(config: RlConfig, job: WorkerJob) -> ScheduleRecorde
     return ScheduleRecorder(job.resolved_path.parent if job.rank_info.is_main_rank else None)
 
 
-def build_schedule_replay(config: RlConfig) -> ScheduleReplay | None:
+def build_schedule_replay(
+    recipe: Recipe, config: RlConfig, job: WorkerJob, device: torch.device, tokenizer: Tokenizer
+) -> ScheduleReplay | None:
     """Build the replay of a recorded run, or return None without one."""
     path = config.schedule.replay
-    return None if path is None else ScheduleReplay(Path(path))
+    if path is None:
+        return None
+    regeneration = None
+    if config.schedule.replay_level == "schedule":
+        regeneration = build_schedule_regeneration(
+            Path(path), recipe, config, job, device, tokenizer
+        )
+    return ScheduleReplay(Path(path), regeneration)
+
+
+def build_schedule_regeneration(
+    folder: Path,
+    recipe: Recipe,
+    config: RlConfig,
+    job: WorkerJob,
+    device: torch.device,
+    tokenizer: Tokenizer,
+) -> ScheduleRegeneration:
+    """Build the second generation of a recorded run in this folder."""
+
+    def build_generator(resets_cache: bool) -> NativeGenerator:
+        updates = WeightUpdates(take=lambda: None, resets_cache=resets_cache)
+        resources = build_generator_resources(recipe, config, job, device, None, tokenizer, updates)
+        generator = config.generator.load_builder()(config.generator, resources=resources)
+        assert isinstance(generator, NativeGenerator), "a rule requires it"
+        return generator
+
+    return ScheduleRegeneration(
+        folder=folder,
+        build_generator=build_generator,
+        seed=recipe.debug.seed,
+        dtype=get_generator_dtype(recipe, config),
+        parameter_names=get_sent_names(recipe),
+        ranks=new_file_io_group(),
+    )
 
 
 def get_max_prompts(recipe: Recipe, num_prompts: int) -> int | None:

@@ -24,6 +24,7 @@ from titanrun.rl.config import RlConfig
 from titanrun.rl.environments.environment_protocol import Environment
 from titanrun.rl.generators.batch_invariant import BatchInvariantForward
 from titanrun.rl.generators.generator_protocol import (
+    GenerationLog,
     Generator,
     GeneratorProcessConfig,
     GeneratorResources,
@@ -107,6 +108,7 @@ def build_generator_resources(
     meshes: ParallelMeshes | None,
     tokenizer: Tokenizer,
     updates: WeightUpdates | None = None,
+    generation_log: GenerationLog | None = None,
 ) -> GeneratorResources:
     """Build the resources of a generator."""
     training = recipe.training
@@ -134,6 +136,7 @@ def build_generator_resources(
         if config.batch_invariant
         else None,
         updates=updates,
+        log=generation_log,
     )
 
 

@@ -10,23 +10,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.serving.chat_model import (
-    ChatModel,
     PromptTooLongError,
     ReplyOptions,
-    load_chat_model,
-    load_chat_model_and_base,
+    load_chat_models,
 )
 from titanrun.worker.serving.chat_session import Answer, ChatSession
+from titanrun.worker.serving.reply_columns import ReplyColumns, has_room_for_columns
 from titanrun.worker.worker_failures import classify_failure
 
 HELP = """/system TEXT     set the system message and start again; without TEXT, remove it
@@ -37,6 +38,7 @@ HELP = """/system TEXT     set the system message and start again; without TEXT,
 /raw             show the text that the model sees; /raw ids: its tokens with their ids
 /save FILE       append the conversation to FILE, as a record to train on
 /pick 1, /pick 2 with two models: append the better reply to picks.jsonl, and go on from it
+/pick tie        neither is better: append nothing; /pick tells how often each one was
 /quit            leave
 A line that ends with \\ goes on in the next one. Lines between two lines of \"\"\" are one message.
 Ctrl-C stops a reply.
@@ -77,24 +79,12 @@ def open_session(job: Mapping[str, Any]) -> ChatSession:
     Raises:
         ProblemsFound: one of them cannot be loaded, or has no chat template.
     """
-    models = load_models([{**source, "max_seq_len": None} for source in job["models"]])
+    models = load_chat_models([{**source, "max_seq_len": None} for source in job["models"]])
     sampling = SamplingParams(job["temperature"], None, job["top_p"], job["seed"])
     session = ChatSession(models, ReplyOptions(sampling, job["max_new_tokens"]), job["system"])
     for model in models:
         model.encode_chat([{"role": "user", "content": "Hi"}])
     return session
-
-
-def load_models(sources: Sequence[Mapping[str, Any]]) -> list[ChatModel]:
-    """Load one model or two.
-
-    Raises:
-        ProblemsFound: one of them cannot be loaded.
-    """
-    names = [source["name"] for source in sources]
-    if sources[-1].get("is_base"):
-        return load_chat_model_and_base(sources[0], names=names)
-    return [load_chat_model(source, name=name) for source, name in zip(sources, names, strict=True)]
 
 
 def answer_lines(session: ChatSession) -> None:
@@ -214,7 +204,8 @@ def follow_command(session: ChatSession, word: str, rest: str, write: Write) -> 
     elif word == "/save":
         write(f"saved {session.save(rest or 'chat.jsonl')}\n")
     elif word == "/pick":
-        write(f"saved {session.pick(rest)}\n")
+        session.pick(rest)
+        write(f"{session.describe_picks()}\n")
     else:
         write(HELP)
 
@@ -225,22 +216,37 @@ def say(session: ChatSession, text: str, write: Write) -> None:
     Raises:
         ProblemsFound: a template rejects the message.
     """
+    with interrupt_sets_flag() as interrupted, open_display(session, write) as show:
+        answers = session.ask(text, on_text=show, is_cancelled=interrupted.is_set)
+    for answer in answers:
+        write(f"  {describe_answer(answer, is_one=len(answers) == 1)}\n")
+    if session.seems_endless:
+        write(f"  {HINT_ENDLESS}\n")
+
+
+@contextlib.contextmanager
+def open_display(session: ChatSession, write: Write) -> Iterator[Callable[[int, str], None]]:
+    """Yield what shows a new piece of text of a model's reply.
+
+    Two replies are side by side where the terminal has room, else one below the other.
+    """
+    names = [model.name for model in session.models]
+    console = Console()
+    if len(names) > 1 and has_room_for_columns(console):
+        with ReplyColumns(names, console) as columns:
+            yield columns.add
+        return
     begun: set[int] = set()
 
     def write_piece(index: int, piece: str) -> None:
         if index not in begun:
             begun.add(index)
-            write(("\n" if index else "") + f"{session.models[index].name}> ")
+            write(("\n" if index else "") + f"{names[index]}> ")
         write(escape_lines(piece))
         sys.stdout.flush()
 
-    with interrupt_sets_flag() as interrupted:
-        answers = session.ask(text, on_text=write_piece, is_cancelled=interrupted.is_set)
+    yield write_piece
     write("\n")
-    for answer in answers:
-        write(f"  {describe_answer(answer, is_one=len(answers) == 1)}\n")
-    if session.seems_endless:
-        write(f"  {HINT_ENDLESS}\n")
 
 
 def describe_answer(answer: Answer, *, is_one: bool) -> str:

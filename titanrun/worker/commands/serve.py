@@ -13,7 +13,7 @@ from typing import Any
 
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.worker.serving.chat_model import load_chat_model
+from titanrun.worker.serving.chat_model import load_chat_models
 from titanrun.worker.serving.generation_queue import GenerationQueue
 from titanrun.worker.worker_failures import EXIT_INTERRUPTED, classify_failure
 
@@ -50,8 +50,10 @@ def serve(job: Mapping[str, Any]) -> int:
         openai_app = import_module("titanrun.worker.serving.openai_app")
     except ImportError:
         raise problem_error("usage", MISSING, hint='pip install "titanrun[serve]"') from None
-    model = load_chat_model(job, name=job["name"])
-    app = openai_app.OpenAIApp(model, GenerationQueue(job["queue"]), job["key"]).build()
+    sources = [{**source, "max_seq_len": job["max_seq_len"]} for source in job["models"]]
+    models = load_chat_models(sources, num_threads=job["max_concurrent"])
+    queue = GenerationQueue(job["queue"], job["max_concurrent"])
+    app = openai_app.OpenAIApp(models, queue, job["key"], job["origins"]).build()
     config = uvicorn.Config(
         app, host=job["host"], port=job["port"], log_level="warning", timeout_graceful_shutdown=5
     )
@@ -68,7 +70,8 @@ def serve(job: Mapping[str, Any]) -> int:
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/v1"
-    print(f"{model.name} answers at {address}", flush=True)
+    names = " and ".join(model.name for model in models)
+    print(f"{names} {'answers' if len(models) == 1 else 'answer'} at {address}", flush=True)
     if not job["is_quiet"]:
         key = "" if job["key"] is None else ' -H "Authorization: Bearer KEY"'
         print(f"next: curl {address}/models{key}", file=sys.stderr, flush=True)

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from titanrun.training.preference_inputs import disable_adapters
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.commands.generate import check_can_generate, load_job_recipe
 from titanrun.worker.serving.reply_stream import ReplyStream
+from titanrun.worker.serving.shared_weights import ModelCopies
 from titanrun.worker.training_template import find_stop_token_ids
 from titanrun.worker.weights.load_model import load_adapted_model, load_end_token_ids, load_model
 
@@ -36,11 +36,13 @@ class ReplyOptions:
         sampling: how tokens are chosen.
         max_new_tokens: limit of the reply. None: the default of the model, or what fits.
         stop: texts that end it and are left out of it.
+        num_top_logprobs: number of most likely tokens to return of each position.
     """
 
     sampling: SamplingParams
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    num_top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Reply:
         text: its text, without special tokens and stop texts.
         tokens: its tokens, with the end token.
         logprobs: log-probability of each token.
+        top_logprobs: most likely tokens of each position with theirs, if they are asked for.
         finish: `stop`, `length`, or `cancelled`.
         end: the end token as text, None if none ended it.
     """
@@ -60,6 +63,7 @@ class Reply:
     logprobs: list[float]
     finish: str
     end: str | None
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
 
 
 def ignore_text(_: str) -> None:
@@ -85,7 +89,9 @@ class ChatModel:
         max_length: most tokens of a prompt with its reply.
         default_new_tokens: limit of a reply where the request sets none.
         about: checkpoint and model, for people.
-        open_weights: opened while a reply is generated, such as to disable the model's adapters.
+        open_weights: opened with a model while it generates a reply, such as to disable its
+            adapters.
+        copies: copies of the model for several threads. None: one thread uses the model.
     """
 
     name: str
@@ -97,7 +103,8 @@ class ChatModel:
     max_length: int
     default_new_tokens: int = 512
     about: str = ""
-    open_weights: Callable[[], AbstractContextManager[None]] = nullcontext
+    open_weights: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    copies: ModelCopies | None = None
 
     def encode_chat(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -169,20 +176,25 @@ class ChatModel:
             return stream.add(tokens) or was_cancelled
 
         ends = self.end_ids | self.chat_end_ids if is_chat else self.end_ids
-        with self.open_weights():
+        with self.lend() as model, self.open_weights(model):
             (found,) = generate(
-                self.model,
+                model,
                 [prompt],
                 max_new_tokens=limit,
                 sampling=options.sampling,
                 eos_ids=ends,
                 should_stop=should_stop,
+                num_top_logprobs=options.num_top_logprobs,
             )
         is_ended = found.finish == "stop" and found.tokens[-1] in ends
         stream.close(found.tokens[:-1] if is_ended else found.tokens)
         end = self.find_token_text(found.tokens[-1]) if is_ended else None
         finish = "cancelled" if was_cancelled else str(found.finish)
-        return Reply(stream.text, found.tokens, found.logprobs, finish, end)
+        return Reply(stream.text, found.tokens, found.logprobs, finish, end, found.top_logprobs)
+
+    def lend(self) -> AbstractContextManager[Any]:
+        """Return a block within which no other thread uses the model that it yields."""
+        return nullcontext(self.model) if self.copies is None else self.copies.lend()
 
     def get_new_token_limit(self, prompt_length: int, wanted: int | None) -> int:
         """Return the most tokens of a reply.
@@ -233,7 +245,30 @@ def load_chat_model_and_base(job: Mapping[str, Any], *, names: Sequence[str]) ->
         return [load_chat_model(one, name=name) for one, name in zip(sources, names, strict=True)]
     trained, base = (build_chat_model(job, recipe, model, name, length) for name in names)
     about = describe_weights({**job, "is_base": True}, recipe)
-    return [trained, replace(base, open_weights=partial(disable_adapters, model), about=about)]
+    return [trained, replace(base, open_weights=disable_adapters, about=about)]
+
+
+def load_chat_models(
+    sources: Sequence[Mapping[str, Any]], *, num_threads: int = 1
+) -> list[ChatModel]:
+    """Load one model or two, for several threads at once.
+
+    Args:
+        sources: where the weights of each are, with its `name`. The second one with `is_base` is
+            the model that the run of the first one started from.
+        num_threads: how many replies are generated at a time.
+
+    Raises:
+        ProblemsFound: one of them cannot be loaded.
+    """
+    names = [source["name"] for source in sources]
+    if sources[-1].get("is_base"):
+        found = load_chat_model_and_base(sources[0], names=names)
+    else:
+        found = [load_chat_model(one, name=name) for one, name in zip(sources, names, strict=True)]
+    # two models may be one with and without adapters
+    copies = {id(one.model): ModelCopies(one.model, num_threads) for one in found}
+    return [replace(one, copies=copies[id(one.model)]) for one in found]
 
 
 def load_chat_recipe(job: Mapping[str, Any]) -> Recipe:

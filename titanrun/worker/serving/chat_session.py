@@ -14,6 +14,7 @@ from titanrun.worker.serving.chat_model import ChatModel, Reply, ReplyOptions, n
 SETTINGS = ("temperature", "top_p", "max_new_tokens", "seed")
 # so many replies in a row that reach their limit suggest that the model does not stop
 MAX_UNENDED = 3
+TIE = "tie"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class ChatSession:
     picks: Path = Path("picks.jsonl")
     histories: list[list[Message]] = field(default_factory=list)
     unended: int = 0
+    picked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("1", "2", TIE), 0))
 
     def __post_init__(self) -> None:
         self.reset()
@@ -181,24 +183,35 @@ class ChatSession:
     def pick(self, choice: str) -> Path:
         """Append the last two replies to the file of picks, as a pair to train on.
 
+        Of a tie there is nothing to train on, but it is counted.
+
         Args:
-            choice: `1` or `2`, the better reply.
+            choice: `1` or `2`, the better reply, or `tie`.
 
         Raises:
             ProblemsFound: there is nothing to choose from.
         """
-        if choice not in ("1", "2") or len(self.models) != 2 or not self.histories[0]:
+        if choice not in self.picked or len(self.models) != 2 or not self.histories[0]:
             raise problem_error(
                 "usage",
-                "/pick 1 or /pick 2 chooses the better of two replies",
+                "/pick 1, /pick 2 or /pick tie judges the last two replies",
                 hint="name two models on the command line, and ask something",
             )
-        better = int(choice) - 1
+        if choice != TIE:
+            self._save_pair(int(choice) - 1)
+        self.picked[choice] += 1
+        return self.picks
+
+    def describe_picks(self) -> str:
+        """Return how often each choice was made in this conversation."""
+        tally = ", ".join(f"{name}: {count}" for name, count in self.picked.items())
+        return f"{tally} (pairs in {self.picks})"
+
+    def _save_pair(self, better: int) -> None:
+        """Append a pair to the file of picks, and go on from the better reply."""
         chosen, rejected = (self.histories[index][-1:] for index in (better, 1 - better))
         prompt = self.get_messages(better)[:-1]
         pair = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
         with self.picks.open("a", encoding="utf-8") as out:
             out.write(json.dumps(pair, ensure_ascii=False) + "\n")
-        # both go on from the better reply
         self.histories = [list(self.histories[better]) for _ in self.models]
-        return self.picks

@@ -1,4 +1,4 @@
-"""One generation at a time, in a thread; further requests wait in a queue."""
+"""A few generations at a time, each in a thread; further requests wait in a queue."""
 
 import asyncio
 import threading
@@ -21,14 +21,28 @@ class GenerationQueue:
     """Queue of requests to a model.
 
     Args:
-        limit: most requests that wait for the one that runs.
+        limit: most requests that wait for those that run.
+        num_threads: most requests that run at a time.
+        num_open: requests that run or wait.
     """
 
     limit: int
-    waiting: int = 0
-    _thread: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="generate")
-    )
+    num_threads: int = 1
+    num_open: int = 0
+    _threads: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._threads = ThreadPoolExecutor(self.num_threads, thread_name_prefix="generate")
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait."""
+        return max(0, self.num_open - self.num_threads)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request may wait."""
+        return self.num_open >= self.limit + self.num_threads
 
     @asynccontextmanager
     async def start(self, work: Callable[[IsGone], T]) -> AsyncIterator["asyncio.Future[T]"]:
@@ -39,11 +53,11 @@ class GenerationQueue:
         Raises:
             QueueFullError: Too many requests are waiting.
         """
-        if self.waiting > self.limit:
+        if self.is_full:
             raise QueueFullError
         gone = threading.Event()
-        self.waiting += 1
-        future = asyncio.get_running_loop().run_in_executor(self._thread, work, gone.is_set)
+        self.num_open += 1
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work, gone.is_set)
         future.add_done_callback(self._count_done)
         try:
             yield future
@@ -51,10 +65,10 @@ class GenerationQueue:
             gone.set()
 
     def _count_done(self, future: "asyncio.Future[T]") -> None:
-        self.waiting -= 1
+        self.num_open -= 1
         if not future.cancelled():
             future.exception()  # retrieved, though nobody waits for it any more
 
     def close(self) -> None:
         """Forget what waits."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)

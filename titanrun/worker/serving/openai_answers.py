@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from titanrun.config.json_text import parse_json
@@ -105,13 +106,39 @@ def find_tool_calls(text: str) -> list[dict[str, Any]]:
 
 
 def describe_logprobs(model: ChatModel, reply: Reply) -> dict[str, Any]:
-    """Return the log-probability of each token of a reply."""
+    """Return the log-probability of each token of a chat's reply, and of the likeliest ones."""
     content = []
-    for token, logprob in zip(reply.tokens, reply.logprobs, strict=True):
-        text = model.tokenizer.decode([token]) or model.find_token_text(token)
-        data = list(text.encode())
-        content.append({"token": text, "logprob": logprob, "bytes": data, "top_logprobs": []})
+    tops = reply.top_logprobs or [{} for _ in reply.tokens]
+    for token, logprob, top in zip(reply.tokens, reply.logprobs, tops, strict=True):
+        likeliest = [describe_token(model, *pair) for pair in top.items()]
+        content.append({**describe_token(model, token, logprob), "top_logprobs": likeliest})
     return {"content": content, "refusal": None}
+
+
+def describe_token(model: ChatModel, token: int, logprob: float) -> dict[str, Any]:
+    """Return a token with its log-probability."""
+    text = get_visible_text(model, token)
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def get_visible_text(model: ChatModel, token: int) -> str:
+    """Return the text of a token, of a special one its name."""
+    return model.tokenizer.decode([token]) or model.find_token_text(token)
+
+
+def describe_completion_logprobs(model: ChatModel, reply: Reply) -> dict[str, Any]:
+    """Return the log-probability of each token of a continuation, as /v1/completions does."""
+    texts = [get_visible_text(model, token) for token in reply.tokens]
+    tops = [
+        {get_visible_text(model, token): logprob for token, logprob in top.items()}
+        for top in reply.top_logprobs
+    ]
+    return {
+        "tokens": texts,
+        "token_logprobs": reply.logprobs,
+        "top_logprobs": tops or None,
+        "text_offset": [0, *accumulate(map(len, texts[:-1]))] if texts else [],
+    }
 
 
 def format_event(data: Mapping[str, Any] | str) -> bytes:

@@ -1,27 +1,29 @@
-"""HTTP application with OpenAI's interface, for one model."""
+"""HTTP application with OpenAI's interface, for one model or two."""
 
 import asyncio
 import hmac
-import secrets
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.worker.serving.chat_model import ChatModel, PromptTooLongError, Reply, ReplyOptions
+from titanrun.worker.serving.chat_model import ChatModel, PromptTooLongError, Reply
 from titanrun.worker.serving.generation_queue import GenerationQueue, IsGone, QueueFullError
 from titanrun.worker.serving.openai_answers import (
     AnswerHead,
     describe_chat_choice,
+    describe_completion_logprobs,
     describe_logprobs,
     describe_message,
     describe_request_error,
@@ -30,7 +32,6 @@ from titanrun.worker.serving.openai_answers import (
     format_event,
 )
 from titanrun.worker.serving.openai_requests import (
-    MAX_SEED,
     ApiError,
     ChatRequest,
     CompletionRequest,
@@ -38,6 +39,7 @@ from titanrun.worker.serving.openai_requests import (
     parse_messages,
     parse_request,
 )
+from titanrun.worker.serving.reply_job import ReplyJob, encode_prompts, plan_replies
 
 MAX_BODY_BYTES = 8 * 1024**2
 POLL_SECONDS = 0.2
@@ -46,36 +48,24 @@ OnText = Callable[[int, str], None]
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyJob:
-    """Prompts of one request, and how each is continued.
-
-    Args:
-        prompts: tokens of each prompt, in the order of the answer's choices.
-        options: how each is continued.
-        is_chat: whether they are conversations.
-    """
-
-    prompts: list[list[int]]
-    options: list[ReplyOptions]
-    is_chat: bool
-
-
 @dataclass(slots=True)
 class OpenAIApp:
     """Handlers of the requests.
 
     Args:
-        model: the model.
+        models: the models, each with a name of its own.
         queue: what generates.
         key: what clients must send as a bearer token. None: nothing.
+        origins: origins of pages that browsers let read answers, `*` for any.
     """
 
-    model: ChatModel
+    models: Sequence[ChatModel]
     queue: GenerationQueue
     key: str | None = None
+    origins: Sequence[str] = ()
     created: float = field(default_factory=time.time)
     counts: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def build(self) -> Starlette:
         """Return the application."""
@@ -94,13 +84,36 @@ class OpenAIApp:
             self.queue.close()
 
         handlers = {404: self.report_unknown_path, 405: self.report_unknown_path}
-        return Starlette(routes=routes, exception_handlers=handlers, lifespan=close_at_end)
+        return Starlette(
+            routes=routes,
+            exception_handlers=handlers,
+            lifespan=close_at_end,
+            middleware=self._build_middleware(),
+        )
+
+    def _build_middleware(self) -> list[Middleware]:
+        """Return what lets pages of other origins read answers, nothing if none may."""
+        if not self.origins:
+            return []
+        return [
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(self.origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+            )
+        ]
+
+    def count(self, **amounts: int) -> None:
+        """Add to the counts; several threads do."""
+        with self._lock:
+            self.counts.update(amounts)
 
     def _guard(self, handler: Handler) -> Handler:
         """Return a handler that checks the key and turns errors into answers."""
 
         async def answer(request: Request) -> Response:
-            self.counts["requests"] += 1
+            self.count(requests=1)
             try:
                 self.check_key(request)
                 return await handler(request)
@@ -120,7 +133,7 @@ class OpenAIApp:
                 status = 503
                 body = describe_request_error("too many requests are waiting", status=503)
             headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
-            self.counts[f"errors_{status}"] += 1
+            self.count(**{f"errors_{status}": 1})
             return JSONResponse(body, status, headers)
 
         return answer
@@ -140,7 +153,7 @@ class OpenAIApp:
     async def show_metrics(self, _: Request) -> Response:
         """Answer with the counts in Prometheus' text format."""
         lines = [f"titanrun_{name}_total {count}" for name, count in sorted(self.counts.items())]
-        lines.append(f"titanrun_requests_waiting {self.queue.waiting}")
+        lines.append(f"titanrun_requests_waiting {self.queue.num_waiting}")
         return PlainTextResponse("\n".join(lines) + "\n")
 
     async def report_unknown_path(self, request: Request, _: Exception) -> Response:
@@ -149,33 +162,38 @@ class OpenAIApp:
         return JSONResponse(describe_request_error(message, status=404), 404)
 
     async def list_models(self, _: Request) -> Response:
-        """Answer with the one model."""
-        data = [describe_served_model(self.model.name, self.created)]
+        """Answer with the models."""
+        data = [describe_served_model(model.name, self.created) for model in self.models]
         return JSONResponse({"object": "list", "data": data})
 
     async def show_model(self, request: Request) -> Response:
         """Answer with the model of that name."""
-        self.check_model(request.path_params["name"])
-        return JSONResponse(describe_served_model(self.model.name, self.created))
+        model = self.find_model(request.path_params["name"])
+        return JSONResponse(describe_served_model(model.name, self.created))
 
-    def check_model(self, name: str) -> None:
-        """Raise ApiError for the name of another model."""
-        if name != self.model.name:
-            message = f"there is no model '{name}' here, only '{self.model.name}'"
-            raise ApiError(404, message, "model", "model_not_found")
+    def find_model(self, name: str) -> ChatModel:
+        """Return the model of that name.
+
+        Raises:
+            ApiError: There is none.
+        """
+        for model in self.models:
+            if model.name == name:
+                return model
+        names = " and ".join(f"'{model.name}'" for model in self.models)
+        message = f"there is no model '{name}' here, only {names}"
+        raise ApiError(404, message, "model", "model_not_found")
 
     async def chat(self, request: Request) -> Response:
         """Answer with the next message of a conversation."""
         asked = parse_request(ChatRequest, await read_body(request))
-        self.check_model(asked.model)
+        model = self.find_model(asked.model)
         tools = asked.shown_tools
-        if tools and not self.model.reads_tools():
+        if tools and not model.reads_tools():
             raise ApiError(400, "the model's chat template does not support tools", "tools")
-        if asked.logprobs and asked.stream:
-            raise ApiError(400, "logprobs are not supported in streams", "logprobs")
-        messages = parse_messages(asked, has_developer=self.model.reads_role("developer"))
-        job = self.plan_replies(asked, [self.model.encode_chat(messages, tools)], is_chat=True)
-        head = AnswerHead.make("chat.completion", self.model.name, time.time())
+        messages = parse_messages(asked, has_developer=model.reads_role("developer"))
+        job = plan_replies(model, asked, [model.encode_chat(messages, tools)], is_chat=True)
+        head = AnswerHead.make("chat.completion", model.name, time.time())
         if asked.stream:
             return self.stream(asked, job, head, has_tools=bool(tools))
         replies = await self.wait_for_replies(request, job)
@@ -184,7 +202,7 @@ class OpenAIApp:
                 index,
                 reply,
                 has_tools=bool(tools),
-                logprobs=describe_logprobs(self.model, reply) if asked.logprobs else None,
+                logprobs=describe_logprobs(model, reply) if asked.logprobs else None,
             )
             for index, reply in enumerate(replies)
         ]
@@ -194,62 +212,23 @@ class OpenAIApp:
     async def complete(self, request: Request) -> Response:
         """Answer with continuations of prompts."""
         asked = parse_request(CompletionRequest, await read_body(request))
-        self.check_model(asked.model)
-        prompts = self.encode_prompts(asked)
-        job = self.plan_replies(asked, prompts, is_chat=False)
-        head = AnswerHead.make("text_completion", self.model.name, time.time())
+        model = self.find_model(asked.model)
+        prompts = encode_prompts(model, asked)
+        job = plan_replies(model, asked, prompts, is_chat=False)
+        head = AnswerHead.make("text_completion", model.name, time.time())
         if asked.stream:
-            if asked.echo:
-                raise ApiError(400, "echo is not supported in streams", "echo")
             return self.stream(asked, job, head, has_tools=False)
         replies = await self.wait_for_replies(request, job)
         choices = []
         for index, (prompt, reply) in enumerate(zip(job.prompts, replies, strict=True)):
-            before = self.model.tokenizer.decode(prompt) if asked.echo else ""
+            before = model.tokenizer.decode(prompt) if asked.echo else ""
             finish = "length" if reply.finish == "length" else "stop"
-            choice = {"index": index, "text": before + reply.text}
-            choices.append({**choice, "finish_reason": finish, "logprobs": None})
+            choice = {"index": index, "text": before + reply.text, "finish_reason": finish}
+            wanted = asked.logprobs is not None
+            logprobs = describe_completion_logprobs(model, reply) if wanted else None
+            choices.append({**choice, "logprobs": logprobs})
         usage = describe_usage(sum(map(len, prompts)), replies)
         return JSONResponse(head.wrap(choices, usage=usage))
-
-    def encode_prompts(self, asked: CompletionRequest) -> list[list[int]]:
-        """Return the tokens of each prompt: of a text, ids, or lists of either.
-
-        Raises:
-            ApiError: A prompt has no tokens, or a token that the model does not have.
-        """
-        written = asked.prompt
-        parts: list[Any] = written if isinstance(written, list) else [written]
-        if parts and all(isinstance(part, int) for part in parts):
-            parts = [parts]
-        prompts = [
-            self.model.tokenizer.encode(part, add_bos=False, add_eos=False)
-            if isinstance(part, str)
-            else list(part)
-            for part in parts
-        ]
-        size = self.model.tokenizer.vocab_size
-        if not prompts or not all(prompts):
-            raise ApiError(400, "a prompt without tokens cannot be continued", "prompt")
-        if not all(0 <= token < size for prompt in prompts for token in prompt):
-            raise ApiError(400, f"token ids are 0 to {size - 1}", "prompt")
-        return prompts
-
-    def plan_replies(
-        self, asked: RequestFields, prompts: list[list[int]], *, is_chat: bool
-    ) -> ReplyJob:
-        """Return the replies to generate: `n` for each prompt.
-
-        Raises:
-            PromptTooLongError: A prompt is too long.
-        """
-        base = asked.get_options(0, lambda: secrets.randbelow(MAX_SEED))
-        repeated = [prompt for prompt in prompts for _ in range(asked.n or 1)]
-        for prompt in repeated:
-            self.model.get_new_token_limit(len(prompt), base.max_new_tokens)
-        seed = base.sampling.seed
-        options = [asked.get_options(index, lambda: seed) for index in range(asked.n or 1)]
-        return ReplyJob(repeated, options * len(prompts), is_chat)
 
     def run_job(self, job: ReplyJob, on_text: OnText, is_gone: IsGone) -> list[Reply]:
         """Generate all replies of a request, in the queue's thread."""
@@ -257,15 +236,14 @@ class OpenAIApp:
         for index, (prompt, options) in enumerate(zip(job.prompts, job.options, strict=True)):
             if is_gone():
                 break
-            reply = self.model.reply(
+            reply = job.model.reply(
                 prompt,
                 options,
                 is_chat=job.is_chat,
                 on_text=partial(on_text, index),
                 is_cancelled=is_gone,
             )
-            self.counts["prompt_tokens"] += len(prompt)
-            self.counts["completion_tokens"] += len(reply.tokens)
+            self.count(prompt_tokens=len(prompt), completion_tokens=len(reply.tokens))
             replies.append(reply)
         return replies
 
@@ -283,7 +261,7 @@ class OpenAIApp:
         self, asked: RequestFields, job: ReplyJob, head: AnswerHead, *, has_tools: bool
     ) -> Response:
         """Return an answer that is sent while it is generated."""
-        if self.queue.waiting > self.queue.limit:
+        if self.queue.is_full:
             raise QueueFullError
         wants_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
         events = self.iter_events(job, head, has_tools=has_tools, wants_usage=wants_usage)

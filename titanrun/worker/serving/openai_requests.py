@@ -6,9 +6,9 @@ absent.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from titanrun.components.data.spec.chat_content import Message
 from titanrun.config.json_text import parse_json
@@ -85,6 +85,11 @@ class RequestFields(BaseModel):
         """Most tokens of a reply."""
         return self.max_tokens
 
+    @property
+    def num_top_logprobs(self) -> int:
+        """Number of most likely tokens to return of each position."""
+        return 0
+
     def get_options(self, index: int, draw_seed: Callable[[], int]) -> ReplyOptions:
         """Return how reply number `index` is generated; `draw_seed` is for requests without one."""
         seed = draw_seed() if self.seed is None else self.seed % MAX_SEED
@@ -94,7 +99,7 @@ class RequestFields(BaseModel):
             seed=seed + index,
         )
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        return ReplyOptions(sampling, self.new_token_limit, stop)
+        return ReplyOptions(sampling, self.new_token_limit, stop, self.num_top_logprobs)
 
 
 class ChatRequest(RequestFields):
@@ -103,7 +108,7 @@ class ChatRequest(RequestFields):
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     response_format: ResponseFormat | None = None
@@ -112,6 +117,19 @@ class ChatRequest(RequestFields):
     def new_token_limit(self) -> int | None:
         """Most tokens of a reply."""
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def num_top_logprobs(self) -> int:
+        """Number of most likely tokens to return of each position."""
+        return self.top_logprobs or 0
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "'top_logprobs' needs 'logprobs': true", "top_logprobs")
+        if self.logprobs and self.stream:
+            raise ApiError(400, "logprobs are not supported in streams", "logprobs")
+        return self
 
     @property
     def shown_tools(self) -> list[dict[str, Any]] | None:
@@ -124,9 +142,22 @@ class CompletionRequest(RequestFields):
 
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool | None = None
-    logprobs: None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     best_of: Literal[1] | None = None
     suffix: None = None
+
+    @property
+    def num_top_logprobs(self) -> int:
+        """Number of most likely tokens to return of each position."""
+        return self.logprobs or 0
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if self.echo and self.stream:
+            raise ApiError(400, "echo is not supported in streams", "echo")
+        if self.logprobs is not None and (self.echo or self.stream):
+            raise ApiError(400, "logprobs are not supported with echo or in streams", "logprobs")
+        return self
 
 
 def parse_request(kind: type[R], body: bytes) -> R:

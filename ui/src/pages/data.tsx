@@ -104,15 +104,16 @@ function Bars({ title, unit, histogram }: { title: string; unit: string; histogr
   if (!counts.length) return null;
   const most = Math.max(...counts);
   const step = WIDTH / counts.length;
+  const thickness = Math.max(1, Math.min(step - 1, 60));
   const end = start + width * counts.length - 1;
   const range = (at: number) => (width === 1 ? formatWhole(start + at) : `${formatWhole(start + at * width)} to ${formatWhole(start + (at + 1) * width - 1)}`);
   return (
     <figure class="chart bars">
       <figcaption><span class="chart-title">{title}</span><span class="muted">{unit}</span></figcaption>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${range(0)} up to ${formatWhole(end)} ${unit}; most are ${range(counts.indexOf(most))}`}>
-        {counts.map((value, at) => <rect key={at} x={at * step + 0.5} width={Math.max(1, Math.min(step - 1, 60))} y={HEIGHT - (HEIGHT * value) / most} height={(HEIGHT * value) / most} />)}
+        {counts.map((value, at) => <rect key={at} x={at * step + (step - thickness) / 2} width={thickness} y={HEIGHT - (HEIGHT * value) / most} height={(HEIGHT * value) / most} />)}
       </svg>
-      <div class="axis muted"><span>{formatWhole(start)}</span><span>{formatWhole(end)}</span></div>
+      <div class="axis muted">{counts.length === 1 ? <span class="alone">{range(0)}</span> : <><span>{formatWhole(start)}</span><span>{formatWhole(end)}</span></>}</div>
       <details><summary>Table</summary><div class="scroll chart-table" tabIndex={0} role="region" aria-label={`table of ${title}`}><table><thead><tr><th>{unit}</th><th class="number">Number</th></tr></thead>
         <tbody>{counts.map((value, at) => value > 0 && <tr key={at}><td>{range(at)}</td><td class="number">{formatWhole(value)}</td></tr>)}</tbody></table></div></details>
     </figure>

@@ -24,7 +24,7 @@ export function Size({ runs }: { runs: RunFacts[] }) {
 export function ProblemList({ examined, editor, isWritable }: { examined: Examined | null; editor: RecipeEditor | null; isWritable: boolean }) {
   const [word, setWord] = useState<string | null>(null);
   if (!examined) return <Loading what="problems" />;
-  if (!examined.problems.length) return <Empty title="No problems"><p class="muted">{examined.is_resolved ? "A resolved recipe: the record of a run." : "Checked while you type, as titanrun validate does."}</p></Empty>;
+  if (!examined.problems.length) return <Empty title="No problems"><p class="muted">{examined.is_resolved ? "A resolved recipe: the record of a run." : <>Checked while you type, as <code>titanrun validate</code> does.</>}</p></Empty>;
   return <>
     {word !== null && <Explanation word={word} onClose={() => setWord(null)} />}
     <ul class="problems">

@@ -1,4 +1,5 @@
 // All runs: filter, sort, tag, choose some to compare.
+import { Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Empty, Failure, Heading, Loading, Menu, Progress, Spark, State, useAnswer } from "../components/basics";
@@ -143,7 +144,7 @@ function Row({ run, isChosen, hidden, toggle }: { run: RunEntry; isChosen: boole
       {has("seconds") && <td class="number col-seconds">{formatDuration(run.seconds)}</td>}
       {has("started") && <td class="col-started" title={run.started ?? ""}>{formatDate(run.started)}</td>}
       {has("spark") && <td class="col-spark"><Spark values={run.spark} /></td>}
-      <td class="col-rest">{rest.filter(([key, value]) => has(key) && value !== NONE).map(([, value]) => value).join(" · ")}</td>
+      <td class="col-rest">{rest.filter(([key, value]) => has(key) && value !== NONE).map(([, value], at, all) => <Fragment key={at}><span class="nowrap">{value}{at < all.length - 1 && " ·"}</span> </Fragment>)}</td>
     </tr>
   );
 }
