@@ -1,16 +1,23 @@
 """Head and cross entropy in one: loss and gradients against float64, and what it computes."""
 
+import re
+import weakref
 from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from titanrun.components.optimizers.adamw import build_adamw
+from titanrun.components.optimizers.config import AdamWConfig
 from titanrun.distributed.chunked_loss import ChunkedLMHead, LossCapture
 from titanrun.distributed.head_loss import HeadLoss, HeadLossOptions, compute_logit_gradients
+from titanrun.distributed.split_logits import compute_part_gradients, summarize_logit_part
 
 TOKENS, WIDTH, VOCABULARY = 1024, 64, 4096
 
@@ -161,3 +168,79 @@ def test_a_tied_matrix_gets_both_gradients() -> None:
     assert capture.has_divided_gradients
     loss.backward()
     torch.testing.assert_close(head.weight.grad, expected, rtol=1e-4, atol=1e-6)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Most bytes of tensors that existed at the same time, of those made within the mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = {
+            id(leaf.untyped_storage())
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
+        for leaf in tree_leaves(found):
+            storage = leaf.untyped_storage() if isinstance(leaf, Tensor) else None
+            if storage is not None and id(storage) not in given:
+                self.sizes[id(storage)] = storage.nbytes()
+                weakref.finalize(storage, self.sizes.pop, id(storage), None)
+        self.peak = max(self.peak, sum(self.sizes.values()))
+        return found
+
+
+@pytest.mark.parametrize(("dtype", "each"), [(torch.bfloat16, 8), (torch.float32, 4)])
+def test_the_plan_counts_what_a_head_with_the_loss_holds(dtype: torch.dtype, each: int) -> None:
+    stream, weight, labels = drawn(dtype)
+    given = [stream.requires_grad_(), weight.requires_grad_()]
+    with LiveBytes() as seen:
+        HeadLoss.apply(*given, labels, torch.ones(TOKENS), torch.tensor(0.5), options())
+    # the gradient of the weight in fp32, the logits of a chunk, and the gradient of the stream
+    counted = VOCABULARY * WIDTH * 4 + TOKENS // 8 * VOCABULARY * each
+    counted += TOKENS * WIDTH * dtype.itemsize
+    assert seen.peak == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "for-loop"])
+def test_the_plan_counts_what_an_update_holds(implementation: Any) -> None:
+    config = AdamWConfig(implementation=implementation)
+    weights = [(str(place), nn.Parameter(torch.randn(256, 64))) for place in range(64)]
+    for _, weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer = build_adamw(config, parameters=weights)
+    optimizer.step()
+    with LiveBytes() as seen:
+        optimizer.step()
+    elements = 64 * 256 * 64
+    # beside a few tensors as large as a weight
+    assert seen.peak == pytest.approx(
+        elements * config.compute_temporary_bytes(4), abs=4 * 256 * 64 * 4
+    )
+
+
+@pytest.mark.slow  # inductor starts a C++ compiler
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+def test_compiled_gradients_of_logits_are_never_in_memory_in_fp32(is_split: bool) -> None:
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, VOCABULARY, generator=generator).bfloat16()
+    labels = torch.randint(VOCABULARY, (64,), generator=generator)
+    weights, scale = torch.rand(64, generator=generator), torch.tensor(0.5)
+    how = {"label_smoothing": 0.1, "z_loss": 0.01}
+    given: list[Any] = [logits, labels, weights, scale]
+    function: Any = compute_logit_gradients
+    if is_split:
+        # some labels are those of other ranks
+        given[1] = labels - 1000
+        given += [summarize_logit_part(logits, given[1]), 2 * VOCABULARY]
+        function = compute_part_gradients
+    found, (code, *_) = run_and_get_code(torch.compile(function), *given, **how)
+    torch.testing.assert_close(found, function(*given, **how), rtol=2e-2, atol=1e-5)
+    made = re.findall(rf"empty_strided_cpu\(\(64, {VOCABULARY}\).*(torch\.\w+)\)", code)
+    assert made == ["torch.bfloat16"]

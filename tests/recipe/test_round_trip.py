@@ -22,7 +22,7 @@ from titanrun.recipe.reference.schema_topics import get_topics
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 
 Data = dict[str, Any]
-FEW, SOME, MANY = 160, 260, 600
+FEW, SOME, MANY = 180, 260, 600
 
 
 def write(folder: Path, text: str, *, suffix: str = ".yaml") -> str:

@@ -2,6 +2,7 @@
 say."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,22 @@ def test_a_shipped_recipe_resolves_to_the_committed_form(form: str, recipe: str)
         committed.parent.mkdir(exist_ok=True)
         committed.write_text(text, encoding="utf-8")
     assert committed.read_text(encoding="utf-8") == text
+
+
+DEVICES = re.compile(r"^# devices: (?!.*CPU).*GPU", re.MULTILINE)
+FOR_GPUS = {
+    form: recipe
+    for form, recipe in FORMS.items()
+    if DEVICES.search(Path(recipe.partition("#")[0]).read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize("recipe", FOR_GPUS.values(), ids=list(FOR_GPUS))
+def test_a_recipe_for_gpus_alone_compiles_its_layers(recipe: str) -> None:
+    run = resolve_recipe(recipe, environment={}).run
+    # a rule: quantized matrices are not compiled
+    is_quantized = any(converter.name == "qlora" for converter in run.converters)
+    assert run.compile.enable is not is_quantized or run.device == "cpu"
 
 
 def test_no_resolved_form_outlives_its_recipe() -> None:

@@ -45,6 +45,7 @@ IN_GROUPS = EXPERTS.replace(
     "num_expert_groups: 4, num_limited_groups: 1",
 )
 # each leaf with another value than the tiny recipe has, and what must be so for it to be read
+PLAIN = "loss=cross_entropy"
 CHUNKED = "loss=chunked_cross_entropy"
 NUMERICS: dict[str, tuple[str, ...]] = {
     "debug.seed": ("debug.seed=1",),
@@ -116,8 +117,10 @@ NUMERICS: dict[str, tuple[str, ...]] = {
     "optimizer:adamw.beta2": ("optimizer.beta2=0.5",),
     "optimizer:adamw.eps": ("optimizer.eps=0.01",),
     "optimizer:adamw.weight_decay": ("optimizer.weight_decay=0.9",),
-    "loss:cross_entropy.label_smoothing": ("loss.label_smoothing=0.1",),
-    "loss:cross_entropy.z_loss": ("loss.z_loss=0.01",),
+    "loss:auto.label_smoothing": ("loss.label_smoothing=0.1",),
+    "loss:auto.z_loss": ("loss.z_loss=0.01",),
+    "loss:cross_entropy.label_smoothing": ("loss.label_smoothing=0.1", PLAIN),
+    "loss:cross_entropy.z_loss": ("loss.z_loss=0.01", PLAIN),
     "loss:chunked_cross_entropy.label_smoothing": ("loss.label_smoothing=0.1", CHUNKED),
     "loss:chunked_cross_entropy.z_loss": ("loss.z_loss=0.01", CHUNKED),
     "lr_scheduler:warmup_stable_decay.warmup_steps": ("lr_scheduler.warmup_steps=1",),

@@ -54,7 +54,7 @@ def propose_layouts(
             device,
             has_fixed_batch=resolved.recipe.training.global_batch_size != "auto",
             is_allowed=is_allowed,
-            has_auto_chunks=getattr(resolved.recipe.loss, "num_chunks", None) == "auto",
+            loss=resolved.recipe.loss,
             teacher=find_teacher_model(resolved.run),
         )
     )

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from titanrun.distributed.head_products import PLAIN_PRODUCTS, HeadProducts
 from titanrun.distributed.split_logits import (
     VocabPart,
+    add_at_labels,
     compute_part_gradients,
     reduce_part_summaries,
     summarize_logit_part,
@@ -150,6 +151,8 @@ class HeadLoss(torch.autograd.Function):
                 products.compute_stream_gradient_(stream_grad_XD[rows], slope_CV, operand_VD)
             if weight_grad_VD is not None and slope_CV is not None:
                 products.add_weight_gradient_(weight_grad_VD, slope_CV, chunk_CD)
+            # not beside those of the next chunk
+            del logits_CV, slope_CV
         # as FSDP reduces it, and as a working copy's gradient is: rounded once
         rounded_VD = None if weight_grad_VD is None else weight_grad_VD.to(weight_VD.dtype)
         ctx.gradients = (stream_grad_XD, rounded_VD)
@@ -194,6 +197,5 @@ def compute_logit_gradients(
         slope_CV.mul_((1 + 2 * z_loss * log_sum_C).unsqueeze(-1))
     if label_smoothing:
         slope_CV.sub_(label_smoothing / logits_CV.size(-1))
-    at_label_C1 = torch.full_like(labels_C1, label_smoothing - 1, dtype=torch.float32)
-    slope_CV.scatter_add_(-1, labels_C1, at_label_C1)
+    slope_CV = add_at_labels(slope_CV, labels_C, label_smoothing - 1)
     return loss, slope_CV.mul_((weights_C * scale).unsqueeze(-1)).to(logits_CV.dtype)

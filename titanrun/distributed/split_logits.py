@@ -80,7 +80,20 @@ def compute_part_gradients(
         slope_CW.mul_((1 + 2 * z_loss * log_sum_C).unsqueeze(-1))
     if label_smoothing:
         slope_CW.sub_(label_smoothing / vocab_size)
-    is_here_C = (own_labels_C >= 0) & (own_labels_C < logits_CW.size(-1))
-    at_label_C1 = own_labels_C.where(is_here_C, 0).unsqueeze(-1)
-    slope_CW.scatter_add_(-1, at_label_C1, (is_here_C * (label_smoothing - 1)).unsqueeze(-1))
+    slope_CW = add_at_labels(slope_CW, own_labels_C, label_smoothing - 1)
     return loss, slope_CW.mul_((weights_C * scale).unsqueeze(-1)).to(logits_CW.dtype)
+
+
+def add_at_labels(slope_CW: Tensor, own_labels_C: Tensor, amount: float) -> Tensor:
+    """Return the slopes with an amount added at each label, in their memory if possible.
+
+    Labels outside of this rank's part, counted from its start, are left out.
+    """
+    width = slope_CW.size(-1)
+    if torch.compiler.is_compiling():
+        # part of the kernel that computes the slopes; a scatter would need them in memory, in fp32
+        ids_W = torch.arange(width, device=slope_CW.device)
+        return slope_CW + torch.where(ids_W == own_labels_C.unsqueeze(-1), amount, 0.0)
+    is_here_C = (own_labels_C >= 0) & (own_labels_C < width)
+    at_label_C1 = own_labels_C.where(is_here_C, 0).unsqueeze(-1)
+    return slope_CW.scatter_add_(-1, at_label_C1, (is_here_C * amount).unsqueeze(-1))

@@ -154,6 +154,35 @@ def test_a_rank_with_whole_weights_has_copies_in_the_compute_dtype(laid_out):
     assert kept["working copies"] == (200 + 4 * 250 + 250) * 2
 
 
+CHUNKED = "loss={name: chunked_cross_entropy, num_chunks: 2}"
+
+
+def test_a_head_with_the_loss_has_a_chunk_of_logits_and_the_gradient_in_fp32(laid_out):
+    found = bytes_of(laid_out(CHUNKED, ranks=4, dp_shard=4))
+    # logits in bf16, in fp32, and their gradient in bf16
+    assert found["logits"] == 64 * VOCABULARY * 8
+    assert found["head gradient"] == VOCABULARY * DIM * 4
+    split = bytes_of(laid_out(CHUNKED, "parallelism.tensor_parallel_degree=2", ranks=2, tp=2))
+    assert split["head gradient"] == VOCABULARY * DIM * 4 // 2
+    exact = bytes_of(laid_out(CHUNKED, "training.mixed_precision_param=float32", ranks=1))
+    assert exact["logits"] == 64 * VOCABULARY * 4
+    # its logits are computed again in the backward pass
+    converted = "converters=[{name: float8_linear, emulate: true}]"
+    assert "head gradient" not in bytes_of(laid_out(CHUNKED, converted, ranks=1))
+    assert "head gradient" not in bytes_of(laid_out(ranks=1))
+
+
+def test_an_update_uses_the_memory_that_a_pass_frees(laid_out):
+    foreach = ["optimizer.implementation=foreach", "activation_checkpoint=full"]
+    less = ["training.local_batch_size=1", "training.seq_len=1"]
+    found = bytes_of(laid_out(*foreach, *less, ranks=1))
+    freed = found["activations"] + found["logits"]
+    # the roots of all second moments
+    assert found["optimizer temporaries"] == (200 + 4 * 250 + 225) * 4 - freed > 0
+    assert "optimizer temporaries" not in bytes_of(laid_out(*foreach, ranks=1))
+    assert "optimizer temporaries" not in bytes_of(laid_out(*less, ranks=1))
+
+
 @pytest.mark.parametrize(
     ("overrides", "each"),
     [

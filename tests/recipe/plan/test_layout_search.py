@@ -52,7 +52,7 @@ def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[Layou
         DEVICES["h100"],
         has_fixed_batch=resolved.recipe.training.global_batch_size != "auto",
         is_allowed=is_allowed,
-        has_auto_chunks=getattr(resolved.recipe.loss, "num_chunks", None) == "auto",
+        loss=resolved.recipe.loss,
     )
     return resolved, search_layouts(asked)
 
@@ -62,6 +62,8 @@ def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[Layou
     [
         ("llama3_8b.yaml", 8, []),
         ("llama3_70b.yaml", 64, ["training.global_batch_size=64"]),
+        # whose loss depends on the degree of the pipeline
+        ("llama3_70b.yaml", 64, ["training.global_batch_size=64", "loss=auto"]),
         ("deepseek_v3_16b.yaml", 16, ["training.global_batch_size=64"]),
     ],
 )
@@ -128,3 +130,31 @@ def test_each_setting_saves_what_the_plan_with_it_needs_less() -> None:
     data = plan_to_dict(base, device)
     assert [each["setting"] for each in data["savings"]] == list(found)
     assert data["savings"][0]["setting"] in data["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "counted", "fits"),
+    [
+        (["optimizer.state_dtype=weights"], 144.5e9, False),
+        ([], 112.4e9, True),
+        (["optimizer={name: adamw_8bit}"], 96.4e9, True),
+        (["training.dtype=bfloat16"], 64.2e9, True),
+    ],
+    ids=["18_bytes", "14_bytes", "12_bytes", "8_bytes"],
+)
+def test_of_8b_on_one_h200_what_parameters_take_and_whether_it_fits(
+    overrides: list[str], counted: float, fits: bool
+) -> None:
+    """The figures are those of 8.03e9 parameters at so many bytes each, worked out by hand."""
+    file = str(RECIPES / "hopper/llama3_8b.yaml")
+    run = resolve_recipe(file, overrides, environment={}, ranks=1).run
+    sizes = count_sizes(run).sizes
+    layout = PlanLayout(run, ParallelDims(), sizes[0], sizes[1:-1], sizes[-1])
+    said = plan_to_dict(layout, DEVICES["h200"])
+    names = ("weights", "working copies", "gradients", "optimizer states")
+    found = sum(item["bytes"] for item in said["memory"] if item["name"] in names)
+    if "training.dtype=bfloat16" not in overrides:
+        # gradients of the largest part in bf16, until they are added up
+        found -= max(size.local_trainable for size in sizes) * 2
+    assert found == pytest.approx(counted, rel=0.005)
+    assert said["fits"] is fits

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolving.provenance import collect_value_sources
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 YAML = """\
@@ -271,3 +273,56 @@ def test_an_fp32_head_multiplies_in_tf32_where_the_device_may_be_an_accelerator(
     )
     run = resolve_recipe(file, environment={}).run
     assert [getattr(converter, "products", None) for converter in run.converters] == [products]
+
+
+LARGE = "{name: llama3, flavor: debugmodel, vocab_size: 32768}"
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "further", "name"),
+    [
+        ("gpu", LARGE, [], "chunked_cross_entropy"),
+        ("auto", LARGE, [], "chunked_cross_entropy"),
+        ("gpu", LARGE, ["loss=auto"], "chunked_cross_entropy"),
+        ("cpu", LARGE, [], "cross_entropy"),
+        ("gpu", LARGE.replace("32768", "32767"), [], "cross_entropy"),
+        ("gpu", LARGE, ["parallelism.pipeline_parallel_degree=2"], "cross_entropy"),
+        ("gpu", LARGE.replace("llama3", "decoder"), [], "chunked_cross_entropy"),
+        (
+            "gpu",
+            LARGE.replace("llama3", "decoder").replace("}", ", logit_soft_cap: 30.0}"),
+            [],
+            "cross_entropy",
+        ),
+        ("gpu", LARGE, ["loss=cross_entropy"], "cross_entropy"),
+    ],
+)
+def test_the_loss_is_computed_in_chunks_where_the_vocabulary_is_large(
+    device: str, model: str, further: list[str], name: str, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path,
+        f"version: 1\ndevice: {device}\nmodel: {model}\n"
+        "training: {dataset: {name: tokens, path: rows.npy}, seq_len: 1024, steps: 1}\n",
+    )
+    resolved = resolve_recipe(file, [*further, "training.local_batch_size=16"], environment={})
+    assert resolved.run.loss.name == name
+    # 16,384 tokens, 256 wide: 128 tokens have logits as large as that, and 512 are the fewest
+    assert getattr(resolved.run.loss, "num_chunks", 32) == 32
+    source = collect_value_sources(resolved)[("loss", "name")]
+    assert (source.kind == "decided") == ("loss=cross_entropy" not in further)
+    again = written(tmp_path, resolved.text)
+    assert resolve_recipe(again, environment={}).text == resolved.text
+
+
+def test_settings_of_a_cross_entropy_stay_whichever_it_becomes(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        f"version: 1\nmodel: {LARGE}\nloss: {{label_smoothing: 0.1, z_loss: 0.01}}\n"
+        "training: {dataset: {name: tokens, path: rows.npy}, seq_len: 1024, steps: 1}\n",
+    )
+    for device in ("gpu", "cpu"):
+        loss = resolve_recipe(file, [f"device={device}"], environment={}).run.loss
+        assert isinstance(loss, CrossEntropyConfig)
+        assert (loss.name == "cross_entropy") == (device == "cpu")
+        assert (loss.label_smoothing, loss.z_loss) == (0.1, 0.01)

@@ -9,6 +9,8 @@ from titanrun.config.types import Fraction, NonNegativeFloat, OrAuto, PositiveFl
 
 # of a loss that is built without a recipe, which would say how many tokens there are
 DEFAULT_CHUNKS = 8
+# entries of a vocabulary from which on `auto` computes the loss in chunks
+CHUNKED_VOCABULARY = 32_768
 # fewer rows do not fill a device, and more save no time
 MIN_CHUNK_TOKENS, MAX_CHUNK_TOKENS = 512, 8192
 
@@ -31,7 +33,7 @@ class LossConfig(ComponentConfig):
 
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
-    default_name: ClassVar = "cross_entropy"
+    default_name: ClassVar = "auto"
     name: str = numerics()
     modality: ClassVar[str] = "tokens"
     """Modality of the loss, tokens or images, which must match the model."""
@@ -90,6 +92,17 @@ class CrossEntropyConfig(LossConfig):
     z_loss: NonNegativeFloat = numerics(0.0, examples=[1e-4])
     """Weight of log(sum(exp(logits)))^2, which keeps logits from drifting
     (https://arxiv.org/abs/2204.02311)."""
+
+
+class AutoCrossEntropyConfig(CrossEntropyConfig):
+    """Cross entropy of the next token, in chunks if the vocabulary is large.
+
+    It becomes chunked_cross_entropy if device is not cpu, the vocabulary has at least 32,768
+    entries, and model and parallelism allow it. Otherwise it becomes cross_entropy.
+    """
+
+    name: Literal["auto"] = numerics("auto")  # type: ignore[assignment]
+    builds: ClassVar = "titanrun.components.losses.cross_entropy:CrossEntropyLoss"
 
 
 class ChunkedCrossEntropyConfig(CrossEntropyConfig):

@@ -33,6 +33,13 @@ class OptimizerConfig(ComponentConfig):
         """
         return 0.0
 
+    def compute_temporary_bytes(self, storage_bytes: int) -> float:
+        """Return the bytes per weight, stored in `storage_bytes`, that only an update needs.
+
+        Optimizers that update one weight after the other need next to nothing.
+        """
+        return 0.0
+
     def find_param_group_problems(self, names: Sequence[str]) -> list[Problem]:
         """Return problems of name patterns in this config, given the names of all parameters."""
         return []
@@ -95,6 +102,10 @@ class AdamConfig(StandardOptimizerConfig):
         """Return the bytes of two means in the dtype of the weight."""
         return 2 * storage_bytes
 
+    def compute_temporary_bytes(self, storage_bytes: int) -> float:
+        """Return the bytes of the roots of all second moments, which foreach takes together."""
+        return storage_bytes if self.implementation == "foreach" else 0.0
+
 
 class AdamWConfig(StandardOptimizerConfig):
     """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
@@ -119,6 +130,14 @@ class AdamWConfig(StandardOptimizerConfig):
     def compute_state_bytes(self, storage_bytes: int, *, is_in_layer: bool) -> float:
         """Return the bytes of two means."""
         return 2 * (storage_bytes if self.state_dtype == "weights" else BFLOAT16_BYTES)
+
+    def compute_temporary_bytes(self, storage_bytes: int) -> float:
+        """Return the bytes of the roots of all second moments, which foreach takes together."""
+        return (
+            storage_bytes
+            if self.implementation == "foreach" and self.state_dtype == "weights"
+            else 0.0
+        )
 
 
 class LowBitConfig(StandardOptimizerConfig):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
+from titanrun.components.losses.config import LossConfig
 from titanrun.config.base import change_fields
 from titanrun.distributed.config import (
     ActivationCheckpointConfig,
@@ -25,7 +26,7 @@ from titanrun.recipe.plan.memory_estimate import estimate_memory, sum_bytes
 from titanrun.recipe.plan.plan_layout import LayerActivations, PlanLayout
 from titanrun.recipe.plan.split_sizes import MeasuredModel, split_sizes
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.resolve_auto import choose_loss_chunks
+from titanrun.recipe.resolving.resolve_loss import choose_loss
 
 # share of the memory that stays free in a proposed layout
 SPARE_SHARE = 0.1
@@ -65,7 +66,7 @@ class LayoutSearch:
             run on these ranks is kept.
         is_allowed: Returns whether the recipe with these overrides satisfies all rules on a number
             of ranks.
-        has_auto_chunks: Whether the chunks of the loss follow from the tokens of a pass.
+        loss: Loss as it is written, whose chunks may follow from the tokens of a pass.
         teacher: Model of the loss's teacher.
     """
 
@@ -75,7 +76,7 @@ class LayoutSearch:
     device: Device
     has_fixed_batch: bool
     is_allowed: IsAllowedFn
-    has_auto_chunks: bool = False
+    loss: LossConfig
     teacher: ModelConfig | None = None
     activations: dict[tuple[int, bool, str], LayerActivations] = field(default_factory=dict)
     """Activations of a layer that were computed before: those of a large model take long."""
@@ -216,9 +217,7 @@ def build_layout(
         if is_same
         else RECOMPUTATIONS[recomputation](),
     )
-    if search.has_auto_chunks:
-        chunks = choose_loss_chunks(changed, run.model)
-        changed = change_fields(changed, loss=change_fields(run.loss, num_chunks=chunks))
+    changed = change_fields(changed, loss=choose_loss(search.loss, changed))
     embedding, *layers, head = split_sizes(search.measured, dims)
     if not search.modules:
         search.modules.extend(run.model.module_names())

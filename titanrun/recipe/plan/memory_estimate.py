@@ -11,16 +11,26 @@ hidden width.
 
 from dataclasses import replace
 
+from titanrun.components.converters.quantization_config import LM_HEAD
+from titanrun.components.losses.config import ChunkedCrossEntropyConfig
 from titanrun.recipe.plan.activations import compute_layer_activations, count_live_microbatches
 from titanrun.recipe.plan.devices import Device
-from titanrun.recipe.plan.model_copies import count_copied_elements, estimate_model_copies
+from titanrun.recipe.plan.model_copies import (
+    count_copied_elements,
+    estimate_model_copies,
+    keeps_head_in_fp32,
+)
 from titanrun.recipe.plan.plan_layout import ZERO_SIZE, MemoryItem, ModuleSize, PlanLayout
+from titanrun.recipe.rules.converters import selects_module
 
 # relative error of the estimated activations, compared with autograd in tests/recipe/plan
 ERROR_BAND = 0.25
 # layers whose weights are gathered at once: the one being computed, and the one prefetched
 GATHERED_LAYERS = 2
 LOGIT_COPIES_FP32 = 2
+FP32_BYTES = 4
+# the update of the optimizer comes after a pass, whose memory it uses again
+FREED_BY_A_PASS = ("activations", "logits", "head gradient")
 
 
 def estimate_memory(layout: PlanLayout, device: Device) -> list[MemoryItem]:
@@ -59,6 +69,9 @@ def estimate_stage_memory(
     items.append(estimate_activations(layout, rank, parts))
     if parts[-1] is layout.head:
         items.append(estimate_logits(layout))
+        if computes_head_gradient(layout):
+            items.append(estimate_head_gradient(layout))
+    items += estimate_step_temporaries(layout, parts, items)
     return items + estimate_model_copies(layout, parts, device)
 
 
@@ -152,7 +165,8 @@ def estimate_activations(layout: PlanLayout, rank: int, parts: list[ModuleSize])
 def estimate_logits(layout: PlanLayout) -> MemoryItem:
     """Return the bytes of logits.
 
-    There is one copy in the compute dtype, and two in fp32: for the loss, and for their gradient.
+    There is one copy in the compute dtype, and two in fp32: for the loss, and for their gradient. A
+    head that computes the gradient turns one fp32 copy into it, and rounds it to a third one.
     """
     width = layout.run.model.output_dim()
     if not layout.run.parallelism.disable_loss_parallel:
@@ -164,10 +178,58 @@ def estimate_logits(layout: PlanLayout) -> MemoryItem:
         // (layout.run.loss.num_loss_chunks or 1)
     )
     tokens *= 1 + layout.run.model.mtp_depth()
-    each = layout.compute_bytes + LOGIT_COPIES_FP32 * 4
+    each = layout.compute_bytes + LOGIT_COPIES_FP32 * FP32_BYTES
+    if computes_head_gradient(layout):
+        rounds = not keeps_head_in_fp32(layout.run) and layout.compute_bytes < FP32_BYTES
+        each = FP32_BYTES + (2 * layout.compute_bytes if rounds else 0)
     return MemoryItem(
         "logits", tokens * width * each, f"{tokens:,} tokens x {width:,} x {each} bytes"
     )
+
+
+def computes_head_gradient(layout: PlanLayout) -> bool:
+    """Return whether the head computes the gradients of its loss in the forward pass.
+
+    One that is converted to low-precision products does not, and a frozen one has none.
+    """
+    run = layout.run
+    return (
+        isinstance(run.loss, ChunkedCrossEntropyConfig)
+        and (layout.head + layout.embedding).local_trainable >= run.model.output_dim()
+        and not any(selects_module(converter, LM_HEAD) for converter in run.converters)
+    )
+
+
+def estimate_head_gradient(layout: PlanLayout) -> MemoryItem:
+    """Return the bytes of the fp32 gradient of the head's whole weight on this rank.
+
+    It exists before the backward pass, beside all activations.
+    """
+    height, width = layout.run.model.output_dim() // layout.parallel_dims.tp, FP32_BYTES
+    dim = layout.run.model.model_dim()
+    return MemoryItem(
+        "head gradient", height * dim * width, f"{height:,} x {dim:,} x {width} bytes"
+    )
+
+
+def estimate_step_temporaries(
+    layout: PlanLayout, parts: list[ModuleSize], items: list[MemoryItem]
+) -> list[MemoryItem]:
+    """Return the temporaries of an update, as far as memory that a pass frees does not hold them.
+
+    Args:
+        layout: the run.
+        parts: parts of this rank.
+        items: all other memory items.
+    """
+    each = layout.run.optimizer.compute_temporary_bytes(layout.storage_bytes)
+    elements = sum(part.local_trainable for part in parts)
+    freed = sum(item.bytes for item in items if item.name in FREED_BY_A_PASS)
+    further = round(elements * each) - freed
+    if further <= 0:
+        return []
+    text = f"{elements:,} x {each:g} bytes, less what a pass frees"
+    return [MemoryItem("optimizer temporaries", further, text)]
 
 
 def compute_checkpoint_bytes(layout: PlanLayout) -> int:

@@ -14,7 +14,7 @@ from titanrun.recipe.plan.devices import Device
 from titanrun.recipe.plan.memory_estimate import estimate_memory, sum_bytes
 from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
 from titanrun.recipe.recipe import Recipe, find_lora_converter
-from titanrun.recipe.resolving.resolve_auto import choose_loss_chunks
+from titanrun.recipe.resolving.resolve_loss import choose_loss_chunks
 
 # nf4: 4 bits a weight, and an fp32 scale of each block of 64
 NF4_BYTES = 4 / 8 + 4 / 64
@@ -74,7 +74,7 @@ def iter_levers(layout: PlanLayout) -> Iterator[Lever]:
         changed = change_fields(run, training=training)
         yield Lever(f"local_batch_size: {least}", 1.2, replace(layout, run=changed))
     if type(run.loss) is CrossEntropyConfig:
-        loss = ChunkedCrossEntropyConfig(num_chunks=choose_loss_chunks(run, run.model))
+        loss = ChunkedCrossEntropyConfig(num_chunks=choose_loss_chunks(run))
         changed = change_fields(run, loss=loss)
         yield Lever(f"loss: {loss.name}", 1.05, replace(layout, run=changed))
     if type(run.optimizer) is AdamWConfig:

@@ -4,7 +4,7 @@ from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.plan.devices import GIB, Device
 from titanrun.recipe.plan.plan_layout import MemoryItem, ModuleSize, PlanLayout
-from titanrun.recipe.recipe import find_lora_converter
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.rl.config import RlConfig
 from titanrun.rl.generators.config import NativeConfig, VllmConfig
 
@@ -71,8 +71,13 @@ def count_copied_elements(layout: PlanLayout, parts: list[ModuleSize]) -> int:
 
     An output head in fp32 has no copy.
     """
-    keeps_head = any(converter.name == "fp32_lm_head" for converter in layout.run.converters)
+    keeps_head = keeps_head_in_fp32(layout.run)
     return sum(part.copied for part in parts if not (keeps_head and part is layout.head))
+
+
+def keeps_head_in_fp32(run: Recipe) -> bool:
+    """Return whether the output head computes with its fp32 weight."""
+    return any(converter.name == "fp32_lm_head" for converter in run.converters)
 
 
 def stays_gathered(layout: PlanLayout, part: ModuleSize) -> bool:

@@ -14,6 +14,7 @@ from titanrun.config.base import dump_config
 from titanrun.config.checksum import get_checksum_state
 from titanrun.config.problems import DataPath, Origin, SourceText
 from titanrun.config.tree import Node, find_node, format_path, iter_nodes
+from titanrun.config.types import AUTO
 from titanrun.config.version import VERSION
 from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.rundir.run_files import RESOLVED, SOURCES, read_json_or_empty
@@ -60,7 +61,8 @@ def get_value_source(tree: Node, path: DataPath, is_unchanged: bool) -> ValueSou
     `is_unchanged` states whether resolving left the value as it was.
     """
     node = find_written_node(tree, path)
-    if node is not None and (is_unchanged or (isinstance(node.value, str) and path[-1] == "name")):
+    is_name = node is not None and isinstance(node.value, str) and path[-1] == "name"
+    if node is not None and (is_unchanged or (is_name and node.value != AUTO)):
         return ValueSource(node.via, node.origin, node.shadowed_origins)
     return ValueSource("default" if is_unchanged else "decided")
 

@@ -12,19 +12,18 @@ from titanrun.components.data.chat_config import TinyChatDatasetConfig
 from titanrun.components.data.config import DatasetConfig, TinyDatasetConfig, TinyImagesConfig
 from titanrun.components.data.replies_config import TinyPairsConfig
 from titanrun.components.data.stream_config import StreamFields
-from titanrun.components.losses.config import compute_num_chunks
 from titanrun.components.lr_schedulers.config import LRSchedulerConfig, WarmupScheduleConfig
 from titanrun.config.base import dump_config, iter_nested_configs
 from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation
 from titanrun.config.types import AUTO
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
-from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.flavors import resolve_model_sizes
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.logprob_limits import (
     resolve_logprob_limits,
     resolve_rl_converters,
 )
+from titanrun.recipe.resolving.resolve_loss import resolve_loss
 from titanrun.recipe.resolving.run_length import compute_warmup_steps, resolve_run_length
 from titanrun.recipe.rundir.run_files import RUNS
 from titanrun.rl.config import RlConfig
@@ -64,7 +63,7 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
         )
     resolve_streams(recipe, data)
     resolve_loaders(recipe, data)
-    resolve_loss_chunks(recipe, data)
+    resolve_loss(recipe, data)
     resolve_head_products(recipe, data)
     data["training"] |= resolve_run_length(
         recipe, global_batch_size=data["training"]["global_batch_size"]
@@ -207,24 +206,6 @@ def resolve_loaders(recipe: Recipe, data: dict[str, Any]) -> None:
             loader["num_workers"] = count
         if loader["pin_memory"] == AUTO:
             loader["pin_memory"] = copies_tokens and recipe.rl is None
-
-
-def resolve_loss_chunks(recipe: Recipe, data: dict[str, Any]) -> None:
-    """Set the number of chunks of the loss in the recipe's plain data, if the loss has any."""
-    if data["loss"].get("num_chunks") != AUTO:
-        return
-    model = type(recipe.model).model_validate(data["model"])
-    data["loss"]["num_chunks"] = choose_loss_chunks(recipe, model)
-
-
-def choose_loss_chunks(recipe: Recipe, model: ModelConfig) -> int:
-    """Return the number of chunks of the loss for the tokens of a rank's forward pass."""
-    tokens = recipe.training.local_batch_size * recipe.training.seq_len
-    return compute_num_chunks(
-        tokens // recipe.parallelism.context_parallel_degree,
-        dim=model.model_dim(),
-        vocab_size=model.output_dim(),
-    )
 
 
 def resolve_head_products(recipe: Recipe, data: dict[str, Any]) -> None:
