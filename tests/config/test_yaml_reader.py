@@ -304,6 +304,7 @@ def test_aliases_cannot_nest_deeper_than_brackets() -> None:
         ("a: 1\n\u00a0c\nb: 2\n", 2, 1, "U+00A0 in the indentation"),
         ("a: {b: ${env:X}}\n", 1, 8, "${...} needs quotes"),
         ("a: [x/${env:X,y}]\n", 1, 5, "${...} needs quotes"),
+        ('a: ["b", ${env:X}]\n', 1, 10, "${...} needs quotes"),
         ("a: 1\nsteps:100\nb: 1\n", 2, 1, "no space after 'steps:'"),
         ("a:\n  steps:100\n  b: 1\n", 2, 3, "no space after 'steps:'"),
         ("a: b: c\n", 1, 5, "a second ': '"),

@@ -209,7 +209,8 @@ def find_unquoted_reference_problem(positions: TextPositions, index: int) -> Pro
     if text[max(index - 1, 0) : index + 1] != "${":
         return None
     word = WORD_START.search(text[max(0, index - 200) : index])
-    begin = index - len(word[0]) if word else index - 1
+    assert word is not None, "it also matches no character"
+    begin = index - len(word[0])
     close = text.find("}", index, positions.get_line_end(index))
     end = close + 1 if close >= 0 else index + 1
     hint = (

@@ -1,5 +1,8 @@
 """Saves beside training: the copy is made first, is exact, and errors come back."""
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -158,3 +161,23 @@ def test_the_writer_waits_for_the_copies() -> None:
     saves.start_save(snapshot(1, {"w": torch.ones(3)}), lambda: events.append("committed"))
     saves.close()
     assert events == ["copied", "written", "committed"]
+
+
+def test_linux_kills_the_writer_with_its_parent(tmp_path: Path) -> None:
+    """What the kernel was told is read back: `PR_GET_PDEATHSIG` of prctl(2)."""
+    script = """if True:
+        import ctypes, multiprocessing, sys
+        from pathlib import Path
+        from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+        from titanrun.components.checkpoints.writer_process import run_checkpoint_writer
+
+        def tell():
+            signal = ctypes.c_int()
+            ctypes.CDLL(None).prctl(2, ctypes.byref(signal))
+            raise SystemExit(signal.value)
+
+        connection, _ = multiprocessing.Pipe()
+        run_checkpoint_writer(connection, Path(sys.argv[1]), RetentionPolicy(), tell)
+    """
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode == signal.SIGKILL

@@ -17,7 +17,10 @@ from torch import Tensor
 from torch.distributed.checkpoint import metadata as dcp_metadata
 
 from titanrun.components.checkpoints.checkpoint_reader import LoadTolerance, Snapshot
-from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
+from titanrun.components.checkpoints.checkpoint_store import (
+    CheckpointStore,
+    no_usable_checkpoint_error,
+)
 from titanrun.components.checkpoints.dcp_io import IndexUnpickler
 from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE, read_manifest
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
@@ -521,3 +524,11 @@ def test_what_has_the_name_of_a_checkpoint_is_set_aside_once(
     with pytest.raises(ProblemsFound, match="already exists and is never overwritten"):
         save(store, 6)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_to_do_is_told_once_after_all_reasons() -> None:
+    found = no_usable_checkpoint_error(Path("run"), {3: ["a is gone"], 9: ["b", "c"]})
+    assert [(problem.message, problem.hint is None) for problem in found.problems] == [
+        ("run/step-9 cannot be used: b; c", True),
+        ("run/step-3 cannot be used: a is gone", False),
+    ]

@@ -291,6 +291,11 @@ def test_what_is_too_long_can_be_refused(opened: Open) -> None:
         ({"messages": [{"role": "user", "content": "half \ud83d"}]}, {}, "at position 6"),
         ({"messages": "hello"}, {}, "no list of messages"),
         (
+            {"conversations": [{"from": "human", "value": "one"}, {"from": "gpt"}]},
+            {"layout": "sharegpt"},
+            "message 2, has no 'value'; it has: from",
+        ),
+        (
             {"prompt": "one", "answer": "two"},
             {"layout": "prompt_completion"},
             "has no 'completion'; it has: prompt, answer",

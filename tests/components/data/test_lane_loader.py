@@ -349,3 +349,15 @@ def test_conversations_and_pairs_of_a_stream_are_held_out_by_their_prompts(tmp_p
             batches = Ranks(once, used, length=129, holdout=holdout).rest()
             counts.append(sum(bool(row[1].any()) for batch in batches for row in batch))
         assert counts[0] == keeps and 0.6 * keeps < counts[1] < 0.8 * keeps
+
+
+@pytest.mark.parametrize(
+    ("packing", "shape"),
+    [("windows", (8, 65)), ("documents", (8, 3, 65)), ("best_fit", (8, 3, 65))],
+)
+def test_windows_of_a_stream_are_ids_alone(
+    packing: str, shape: tuple[int, ...], tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    ranks = Ranks(configure(packing, tmp_path), tokenizer, folder=tmp_path)
+    assert ranks.next().shape == shape
+    ranks.close()

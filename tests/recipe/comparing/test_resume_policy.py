@@ -80,3 +80,14 @@ def test_diff_config_explain_and_reference_say_what_a_resume_does_with_each_fiel
             wrong.append(f"{format_path(spot.path)}: {allowed}, but {answers}")
     assert wrong == []
     assert pages > 500
+
+
+def test_a_resume_allows_every_change_of_how_batches_are_loaded() -> None:
+    """Batches are the same for every number of processes, and each start has its own machine."""
+    seen = set()
+    for spot in list_fields():
+        if spot.path[:2] == ("training", "dataloader") and len(spot.path) == 3:
+            run = recipe_with(spot)
+            assert classify_change(DataChange(spot.path, "changed", 1, 2), run, run) != "refused"
+            seen.add(spot.path[2])
+    assert {"num_workers", "prefetch_factor", "pin_memory", "retry_timeout"} <= seen

@@ -6,6 +6,10 @@ import pytest
 
 from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolving.hub_datasets import (
+    iter_datasets_without_revision,
+    record_dataset_commit,
+)
 from titanrun.recipe.resolving.provenance import collect_value_sources
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
@@ -326,3 +330,81 @@ def test_settings_of_a_cross_entropy_stay_whichever_it_becomes(tmp_path: Path) -
         assert isinstance(loss, CrossEntropyConfig)
         assert (loss.name == "cross_entropy") == (device == "cpu")
         assert (loss.label_smoothing, loss.z_loss) == (0.1, 0.01)
+
+
+def test_only_a_section_that_may_be_left_out_is_said_to_be(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining:\noptimizer:\n",
+    )
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(file, environment={})
+    hints = {problem.path: problem.hint for problem in found.value.problems}
+    assert hints == {
+        ("training",): "write its keys below it, indented",
+        ("optimizer",): "write its keys below it, indented, or leave it out",
+    }
+
+
+def test_a_wrong_value_in_the_dataset_does_not_hide_what_is_wrong_elsewhere(
+    tmp_path: Path,
+) -> None:
+    file = written(
+        tmp_path,
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "training: {dataset: {name: hub, repo: a/b, revision: 3}, seq_len: 64, steps: 2}\n"
+        "parallelism: {tensor_parallel_degree: 7}\n",
+    )
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(file, environment={})
+    paths = {problem.path for problem in found.value.problems}
+    assert paths == {
+        ("training", "dataset", "revision"),
+        ("training", "seq_len"),
+        ("parallelism", "tensor_parallel_degree"),
+    }
+
+
+def test_the_commit_of_main_is_put_into_datasets_of_the_hub_alone(tmp_path: Path) -> None:
+    commit = "c" * 40
+    environment = {"HOME": str(tmp_path), "TITANRUN_CACHE": str(tmp_path / "cache")}
+    record_dataset_commit("owner/words", commit, environment)
+    base = (
+        "version: 1\nkind: sft\ntokenizer: tiny\n"
+        "model: {{name: llama3, flavor: debugmodel, attention: {{mask: block_causal}}}}\n"
+        "training: {{dataset: {{name: chat, {}}}, seq_len: 64, steps: 2}}\n"
+    )
+    for source, revision in (
+        ("repo: owner/words", commit),
+        ("repo: owner/other", None),
+        (f"repo: owner/words, revision: {'a' * 40}", "a" * 40),
+        ("path: chats.jsonl", None),
+    ):
+        file = written(tmp_path, base.format(source))
+        dataset = resolve_recipe(file, environment=environment).run.training.dataset
+        assert getattr(dataset, "revision", None) == revision
+    tree = resolve_recipe(file, environment=environment).tree
+    assert not list(iter_datasets_without_revision(tree))
+
+
+def test_the_source_of_each_value_is_the_place_where_it_was_written(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "training: {dataset: tiny, seq_len: 64, steps: 2}\n"
+        "optimizer: {name: sgd}\nlr_scheduler: constant\n",
+    )
+    resolved = resolve_recipe(file, ["training.steps=3"], environment={})
+    found = collect_value_sources(resolved)
+    origins = {path: str(source.origin) for path, source in found.items() if source.origin}
+    assert origins == {
+        ("version",): f"{file}:1:10",
+        ("model", "name"): f"{file}:2:15",
+        ("model", "flavor"): f"{file}:2:31",
+        ("training", "dataset", "name"): f"{file}:3:21",
+        ("training", "seq_len"): f"{file}:3:36",
+        ("training", "steps"): "<override 1>",
+        ("optimizer", "name"): f"{file}:4:19",
+        ("lr_scheduler", "name"): f"{file}:5:15",
+    }
+    assert found[("optimizer", "lr")].kind == "default"

@@ -11,6 +11,7 @@ from titanrun.recipe.resolving.validation_levels import (
     ValidationLevel,
     ValidationResult,
     add_build_problems,
+    check_tensor_parallel_split,
     validate_file,
 )
 
@@ -132,3 +133,15 @@ def test_a_missing_model_names_both_ways_to_get_it(
         f"titanrun download {repository} -o {folder} fetches it; or write hub:{repository} instead "
         "of the folder, and titanrun train fetches it"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("llama3_debug", None), ("flux_debug", "model 'flux' cannot be split")]
+)
+def test_only_a_model_that_can_be_split_goes_over_processes(name: str, told: str | None) -> None:
+    recipe = resolve_recipe(str(RECIPES / f"{name}.yaml"), environment={}).run
+    if told is None:
+        check_tensor_parallel_split(recipe, 2)
+        told = "--nproc 7: "
+    with pytest.raises(ProblemsFound, match=told):
+        check_tensor_parallel_split(recipe, 7)

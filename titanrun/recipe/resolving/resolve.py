@@ -237,10 +237,15 @@ def find_problems_in_sound_part(
         try:
             _, _, found = resolve_tree(replace_broken_parts(tree, touched), tree, case, touched)
         except ProblemsFound as error:
-            fresh = [
+            further += [
                 problem for problem in error.problems if not is_follow_up_problem(problem, touched)
             ]
-            further += fresh
+            # one that only follows is not shown, but without its part the rest can be checked
+            fresh = [
+                problem
+                for problem in error.problems
+                if not problem.path or not touched.issuperset(get_affected_paths(problem))
+            ]
         else:
             return further + [
                 problem for problem in found if not is_follow_up_problem(problem, touched)
