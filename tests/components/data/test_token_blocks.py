@@ -110,7 +110,7 @@ def test_only_the_block_that_changed_is_refused_and_only_when_it_is_read(
         (problem,) = error.value.problems
         assert (problem.code, problem.exit_code) == ("data", 3)
         assert f"'{tokens_of(folder)}' holds other tokens than were written" in problem.message
-        assert f"from token {2 * block} on" in problem.message
+        assert f": block 2, tokens {2 * block} to {3 * block - 1}" in problem.message
 
 
 def test_the_next_start_builds_a_damaged_index_again(folder: Path, tokenizer: Tokenizer) -> None:
@@ -260,7 +260,8 @@ def test_a_file_of_the_user_is_checked_by_what_it_was_at_its_first_use(
         again[changed]
     (problem,) = error.value.problems
     assert (problem.code, problem.path, problem.exit_code) == ("data", ("path",), 3)
-    assert f"holds other tokens than were written, from token {3 * block} on" in problem.message
+    told = f"holds other tokens than were written: block 3, tokens {3 * block} to "
+    assert told in problem.message
     assert problem.hint is not None and problem.hint.startswith("copy the file again")
     (found,) = verify_token_files(cache)
     assert found["source"] == str(path) and f"from token {3 * block:,} on" in found["damage"]

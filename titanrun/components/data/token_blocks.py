@@ -88,10 +88,11 @@ class VerifiedTokens:
             if compute_digest(block) != self._digests[place : place + DIGEST_BYTES]:
                 with suppress(OSError):
                     self._discard()
+                begin = number * self._block_tokens
                 raise problem_error(
                     "data",
-                    f"'{self._path}' holds other tokens than were written, from token "
-                    f"{number * self._block_tokens} on",
+                    f"'{self._path}' holds other tokens than were written: block {number}, "
+                    f"tokens {begin} to {begin + len(block) - 1}",
                     path=("path",),
                     hint=self._damage_hint,
                 )
