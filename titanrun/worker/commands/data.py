@@ -18,12 +18,12 @@ from titanrun.components.data.chat_config import (
 from titanrun.components.data.config import DocumentsConfig
 from titanrun.components.data.data_inspection import (
     DataSummary,
-    ReplyEnds,
     label_text_segments,
     summarize_dataset,
 )
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.replies_config import RepliesConfig
+from titanrun.components.data.reply_ends import ReplyEnds
 from titanrun.components.data.sample_order import compute_epoch_order, get_epoch_size
 from titanrun.components.data.stream_preview import PREVIEW_SEQUENCES, StreamPreview
 from titanrun.components.data.token_cache_maintenance import (
