@@ -216,6 +216,20 @@ def test_a_reply_that_is_not_trained_may_lack_its_end(folder: Path) -> None:
     assert warning.message.startswith("a reply in record 1 of ")
 
 
+def test_an_earlier_reply_that_ends_with_another_token_is_warned_of(folder: Path) -> None:
+    """As gpt_oss does: only its last reply ends with the token that stops generation."""
+    template = INSIDE.replace(
+        "{{ message.content }}" + END,
+        "{{ message.content }}{{ '" + END + "' if loop.last else '<|im_start|>' }}",
+    )
+    assert template != INSIDE
+    recipe = write_recipe(folder, template)
+    (warning,) = find_warnings(recipe)
+    assert "<|im_start|>', at which generation does not stop" in warning.message
+    assert str(warning.hint).startswith("set train_on: last_reply")
+    assert not find_warnings(recipe, "training.dataset.train_on=last_reply")
+
+
 @pytest.mark.parametrize("after", ["", "<|end_of_turn|>"])
 def test_a_turn_that_no_token_ends_is_warned_of(folder: Path, after: str) -> None:
     (warning,) = find_warnings(write_recipe(folder, OUTSIDE.replace(END, after)))

@@ -167,7 +167,7 @@ class ChatModel:
             PromptTooLongError: the prompt, with the reply that is asked for, is too long.
         """
         limit = self.get_new_token_limit(len(prompt), options.max_new_tokens)
-        stream = ReplyStream(self.tokenizer, options.stop, on_text)
+        stream = ReplyStream(self.tokenizer, options.stop, on_text, is_reply=is_chat)
         was_cancelled = False
 
         def should_stop(tokens: list[int]) -> bool:
