@@ -40,10 +40,9 @@ class ReplyChannels:
 
 def find_reply_channels(tokenizer: Tokenizer) -> ReplyChannels | None:
     """Return the tokens of channels, None if the tokenizer has none."""
-    found = []
-    for text in (CHANNEL, MESSAGE):
-        ids = tokenizer.encode(text, add_bos=False, add_eos=False)
-        if len(ids) != 1 or tokenizer.decode(ids):
-            return None
-        found += ids
-    return ReplyChannels(*found, tokenizer)
+    channel, message = (
+        tokenizer.encode(text, add_bos=False, add_eos=False) for text in (CHANNEL, MESSAGE)
+    )
+    if len(channel) != 1 or len(message) != 1 or tokenizer.decode([*channel, *message]):
+        return None
+    return ReplyChannels(channel[0], message[0], tokenizer)

@@ -87,7 +87,7 @@ class ReplyEnds:
             is_space = np.array([self._is_white_space(int(one)) for one in ids], dtype=bool)[which]
             is_space &= is_counted[places - 1]
             if not is_space.any():
-                return (codes[places] // ID_FACTOR).tolist()
+                return [int(one) for one in ids[which]]
             places = places - is_space
 
     def _is_white_space(self, token_id: int) -> bool:
