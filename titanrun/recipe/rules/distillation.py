@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from titanrun.components.data.chat_config import ConversationsConfig
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.hub_models import TEACHER
-from titanrun.recipe.resolving.teacher import find_teacher_problems, open_teacher
+from titanrun.recipe.resolving.hub_models import RL_TEACHER
+from titanrun.recipe.resolving.teacher import (
+    find_teacher_place,
+    find_teacher_problems,
+    open_teacher,
+)
 from titanrun.recipe.rules.data import get_datasets_with_paths
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
@@ -30,15 +34,18 @@ def distillation_has_a_teacher(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("teacher-needs-whole-models")
 def teacher_needs_whole_models(run: Recipe) -> Iterator[RuleViolation]:
-    """Require losses with a teacher to be used where both models run one after the other.
+    """Require losses and references with a teacher where both models run one after the other.
 
     The teacher predicts the tokens of a pass on the ranks that then train on them, which pipeline
     stages do not. RL distills from a reference with rl.algorithm: ref_kl. Split large models with
     tensor parallelism or FSDP.
     """
-    if run.loss.teacher_path is None and run.loss.taught_logprobs is None:
+    named, place = find_teacher_place(run)
+    if named is None and run.loss.taught_logprobs is None:
         return
     degree = run.parallelism.pipeline_parallel_degree
+    is_reference = place == RL_TEACHER
+    reader = "rl.reference 'teacher'" if is_reference else f"loss '{run.loss.name}'"
     obstacles: list[tuple[bool, DataPath, str, str]] = [
         (
             degree > 1,
@@ -47,17 +54,16 @@ def teacher_needs_whole_models(run: Recipe) -> Iterator[RuleViolation]:
             "set pipeline_parallel_degree: 1, and tensor_parallel_degree for large models",
         ),
         (
-            run.kind == "rl",
+            run.kind == "rl" and not is_reference,
             ("kind",),
             "kind rl",
-            "set rl.algorithm: ref_kl, which distills from a reference",
+            "set rl.algorithm: ref_kl and rl.reference: teacher, which distill from rl.teacher",
         ),
     ]
     for is_present, path, noun, hint in obstacles:
         if is_present:
-            yield RuleViolation(
-                f"loss '{run.loss.name}' does not support {noun}", (path, LOSS), hint=hint
-            )
+            places = (path, ("rl", "reference") if is_reference else LOSS)
+            yield RuleViolation(f"{reader} does not support {noun}", places, hint=hint)
 
 
 @rule("teacher-fits", level="environment")
@@ -75,7 +81,7 @@ def teacher_fits(run: Recipe) -> Iterator[RuleViolation]:
     for problem in problems:
         yield RuleViolation(
             problem.message,
-            (TEACHER,),
+            (problem.path,),
             hint=problem.hint,
             code="file" if problem.code == "file" else "conflict",
         )
