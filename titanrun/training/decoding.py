@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from titanrun.models.shared.kv_cache import KVCache, use_kv_cache
+from titanrun.models.shared.kv_cache import KeptText, KVCache, use_kv_cache
 from titanrun.training.token_sampling import (
     SamplingParams,
     gather_token_logprobs,
@@ -45,6 +45,7 @@ def generate(
     eos_ids: frozenset[int] = frozenset(),
     should_stop: Callable[[list[int]], bool] = lambda tokens: False,
     num_top_logprobs: int = 0,
+    kept: KeptText | None = None,
 ) -> list[Continuation]:
     """Generate a continuation of each prompt, in one batch.
 
@@ -59,6 +60,8 @@ def generate(
         eos_ids: end tokens.
         should_stop: returns whether a continuation, given its tokens so far, ends.
         num_top_logprobs: number of most likely tokens to return of each position.
+        kept: keys and values of an earlier text of this model, for a single prompt: what both have
+            in common is not computed again. Afterwards it is of this prompt and its continuation.
     """
     assert all(prompts), "an empty prompt has no next token"
     device = next(model.parameters()).device
@@ -69,7 +72,11 @@ def generate(
     model.eval()
     try:
         with use_kv_cache(model, int(lengths_B.max()) + max_new_tokens) as cache:
-            logits_BV = prefill(model, prompts, lengths_B)
+            common = 0 if kept is None else kept.count_common(prompts[0])
+            if kept is not None and common:
+                logits_BV = prefill_rest(model, cache, kept, prompts[0], common)
+            else:
+                logits_BV = prefill(model, prompts, lengths_B)
             for step in range(max_new_tokens):
                 # on the CPU, so that a seed gives the same tokens on every device
                 logits_BV = logits_BV.float().cpu()
@@ -81,6 +88,9 @@ def generate(
                     break
                 last_tokens = [continuation.tokens[-1] for continuation in found]
                 logits_BV = decode_step(model, cache, last_tokens, lengths_B + step)
+            if kept is not None:
+                # nothing follows the last token, so its keys are not known
+                kept.keep(cache, [*prompts[0], *found[0].tokens[:-1]])
     finally:
         model.train(was_training)
     for continuation in found:
@@ -132,6 +142,19 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor) -> 
         tokens_BT[index, : len(prompt)] = torch.tensor(prompt)
     logits_BTV: Tensor = model(tokens_BT)
     return logits_BTV[torch.arange(len(prompts), device=lengths_B.device), lengths_B - 1]
+
+
+def prefill_rest(
+    model: Any, cache: KVCache, kept: KeptText, prompt: Sequence[int], common: int
+) -> Tensor:
+    """Compute logits [1, V] after a prompt whose first `common` tokens are kept."""
+    kept.restore(cache, common)
+    device = next(model.parameters()).device
+    cache.first_B = torch.tensor([common], device=device)
+    rest_BT = torch.tensor([prompt[common:]], device=device)
+    positions_BT = torch.arange(common, len(prompt), device=device).unsqueeze(0)
+    logits_BTV: Tensor = model(rest_BT, positions_BT)
+    return logits_BTV[:, -1]
 
 
 def decode_step(model: Any, cache: KVCache, tokens: list[int], positions_B: Tensor) -> Tensor:
