@@ -72,11 +72,7 @@ def generate(
     model.eval()
     try:
         with use_kv_cache(model, int(lengths_B.max()) + max_new_tokens) as cache:
-            common = 0 if kept is None else kept.count_common(prompts[0])
-            if kept is not None and common:
-                logits_BV = prefill_rest(model, cache, kept, prompts[0], common)
-            else:
-                logits_BV = prefill(model, prompts, lengths_B)
+            logits_BV = prefill_unkept(model, cache, kept, prompts, lengths_B)
             for step in range(max_new_tokens):
                 # on the CPU, so that a seed gives the same tokens on every device
                 logits_BV = logits_BV.float().cpu()
@@ -144,12 +140,19 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor) -> 
     return logits_BTV[torch.arange(len(prompts), device=lengths_B.device), lengths_B - 1]
 
 
-def prefill_rest(
-    model: Any, cache: KVCache, kept: KeptText, prompt: Sequence[int], common: int
+def prefill_unkept(
+    model: Any,
+    cache: KVCache,
+    kept: KeptText | None,
+    prompts: Sequence[Sequence[int]],
+    lengths_B: Tensor,
 ) -> Tensor:
-    """Compute logits [1, V] after a prompt whose first `common` tokens are kept."""
+    """Compute logits [B, V] after each prompt, without what is kept of a single one."""
+    common = 0 if kept is None else kept.count_common(prompts[0])
+    if kept is None or not common:
+        return prefill(model, prompts, lengths_B)
     kept.restore(cache, common)
-    device = next(model.parameters()).device
+    prompt, device = prompts[0], lengths_B.device
     cache.first_B = torch.tensor([common], device=device)
     rest_BT = torch.tensor([prompt[common:]], device=device)
     positions_BT = torch.arange(common, len(prompt), device=device).unsqueeze(0)
