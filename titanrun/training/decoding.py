@@ -3,8 +3,9 @@
 Shapes: B prompts, T tokens of the longest prompt, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -55,43 +56,47 @@ def generate(
     Args:
         model: a decoder whose RoPE cache covers the longest prompt with its continuation.
         prompts: token ids. Prompts must not be empty.
-        max_new_tokens: limit of each continuation.
+        max_new_tokens: their limit.
         sampling: how tokens are chosen.
         eos_ids: end tokens.
         should_stop: returns whether a continuation, given its tokens so far, ends.
         num_top_logprobs: number of most likely tokens to return of each position.
-        kept: keys and values of an earlier text of this model, for a single prompt: what both have
-            in common is not computed again. Afterwards it is of this prompt and its continuation.
+        kept: what an earlier text of this model has kept, for a single prompt. Afterwards it is of
+            this prompt and its continuation, without the last token, which was not computed.
     """
     assert all(prompts), "an empty prompt has no next token"
     device = next(model.parameters()).device
     lengths_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
     found = [Continuation() for _ in prompts]
     noise_BS = uniform_noise(sampling.get_sequence_seeds(len(prompts)), max_new_tokens)
+    capacity = int(lengths_B.max()) + max_new_tokens
+    with evaluation_mode(model), use_kv_cache(model, capacity) as cache:
+        logits_BV = prefill_unkept(model, cache, kept, prompts, lengths_B)
+        for step in range(max_new_tokens):
+            # on the CPU, so that a seed gives the same tokens on every device
+            logits_BV = logits_BV.float().cpu()
+            tokens_B = sample_tokens(logits_BV, noise_BS[:, step], sampling)
+            if num_top_logprobs:
+                append_top_logprobs(found, logits_BV, num_top_logprobs)
+            append_tokens(found, logits_BV, tokens_B, eos_ids, should_stop)
+            if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
+                break
+            last = [continuation.tokens[-1] for continuation in found]
+            logits_BV = decode_step(model, cache, last, lengths_B + step)
+        if kept is not None:
+            kept.keep(cache, [*prompts[0], *found[0].tokens[:-1]])
+    return [replace(one, finish=one.finish or "length") for one in found]
+
+
+@contextmanager
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Put a model into evaluation mode within the block."""
     was_training = model.training
     model.eval()
     try:
-        with use_kv_cache(model, int(lengths_B.max()) + max_new_tokens) as cache:
-            logits_BV = prefill_unkept(model, cache, kept, prompts, lengths_B)
-            for step in range(max_new_tokens):
-                # on the CPU, so that a seed gives the same tokens on every device
-                logits_BV = logits_BV.float().cpu()
-                tokens_B = sample_tokens(logits_BV, noise_BS[:, step], sampling)
-                if num_top_logprobs:
-                    append_top_logprobs(found, logits_BV, num_top_logprobs)
-                append_tokens(found, logits_BV, tokens_B, eos_ids, should_stop)
-                if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
-                    break
-                last_tokens = [continuation.tokens[-1] for continuation in found]
-                logits_BV = decode_step(model, cache, last_tokens, lengths_B + step)
-            if kept is not None:
-                # nothing follows the last token, so its keys are not known
-                kept.keep(cache, [*prompts[0], *found[0].tokens[:-1]])
+        yield
     finally:
         model.train(was_training)
-    for continuation in found:
-        continuation.finish = continuation.finish or "length"
-    return found
 
 
 def append_tokens(
