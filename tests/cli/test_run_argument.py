@@ -1,12 +1,17 @@
 """Runs are named without their folder."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from titanrun.cli.run_argument import find_run, format_age
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.reference import shipped_recipes
+from titanrun.runs.known_runs import remember_run
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_a_word_that_is_neither_says_how_runs_elsewhere_are_named(
     assert problem.message == (
         "no run in runs/ has the name 'nobody', and there is no such file or folder"
     )
-    assert "a run elsewhere is named by its folder, such as out/first" in (problem.hint or "")
+    assert "is named by its folder, such as out/first" in (problem.hint or "")
     if not has_runs:
         assert find_run("elsewhere/mine-1") == "elsewhere/mine-1"
 
@@ -77,3 +82,37 @@ def test_what_goes_on_is_the_one_that_is_not_finished(runs: Path) -> None:
 
 def test_an_age_has_one_unit() -> None:
     assert [format_age(seconds) for seconds in (90, 7200, 260000)] == ["2 min", "2 h", "3 days"]
+
+
+def test_a_run_elsewhere_is_found_in_the_index(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(runs / "state"))
+    recipe = shipped_recipes.get_shipped_recipe("llama3_debug").path
+    short = ("training.steps=1", "lr_scheduler.warmup_steps=0", "validation.enable=false")
+    for folder, name in (("far/away", "distant"), ("far/other", "other")):
+        command = ["train", str(recipe), f"dump_folder={folder}", f"name={name}", *short]
+        subprocess.run([sys.executable, "-m", "titanrun", *command, "-q"], check=True)
+    (runs / "elsewhere").mkdir()
+    monkeypatch.chdir(runs / "elsewhere")
+    away = str(runs / "far" / "away")
+    assert find_run("distant") == away == find_run("away")
+    assert f"run: {away}" in capsys.readouterr().err
+    monkeypatch.chdir(runs)
+    assert find_run("other") == "runs/other-1"
+    (runs / "far").rename(runs / "moved")
+    with pytest.raises(ProblemsFound, match="has the name 'distant'"):
+        find_run("distant")
+    remembered = [file.read_text() for file in (runs / "state").rglob("*.json")]
+    assert len(remembered) == 1 and "other" in remembered[0]
+
+
+def test_several_runs_elsewhere_are_listed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(runs / "state"))
+    for folder in ("mine-1", "mine-2"):
+        remember_run(runs / "runs" / folder, "mine", os.environ)
+    (runs / "elsewhere").mkdir()
+    monkeypatch.chdir(runs / "elsewhere")
+    with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
+        find_run("mine")
+    assert find_run("mine", wants_unfinished=True) == str(runs / "runs" / "mine-2")

@@ -213,6 +213,7 @@ def test_recipes_with_adapters_are_found_by_their_method() -> None:
     [
         ("chat_qwen3_0.6b.yaml", "fine-tuning"),
         ("continue_pretraining_lora.yaml", "fine-tuning"),
+        ("distill_qwen3_8b_to_0.6b.yaml", "fine-tuning"),
         ("first_preferences.yaml", "preferences and rewards"),
         ("llama3_reward_debug.yaml", "preferences and rewards"),
         ("rl/reverse3.yaml", "reinforcement learning"),

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from titanrun.models.shared.kv_cache import use_kv_cache
+from titanrun.models.shared.kv_cache import KeptText, use_kv_cache
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.training.decoding import Continuation, decode_step, generate, prefill
 from titanrun.training.token_sampling import SamplingParams
@@ -159,3 +159,31 @@ def test_it_ends_at_an_end_token_or_where_a_stop_says_so(small: Any) -> None:
         should_stop=lambda tokens: len(tokens) == 3,
     )
     assert (stopped.tokens, stopped.finish) == (whole.tokens[:3], "stop")
+
+
+def test_a_kept_beginning_gives_the_reply_of_a_whole_prompt(model: Any) -> None:
+    """Turns of a conversation: longer prompts, another one in between, and a shorter one."""
+    first = [5, 9, 33, 2, 60]
+    kept, passes = KeptText(), []
+    model.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].size(1)))
+
+    def ask(prompt: list[int], *, kept: KeptText | None = None) -> Continuation:
+        (found,) = generate(model, [prompt], max_new_tokens=6, sampling=GREEDY, kept=kept)
+        return found
+
+    said = ask(first, kept=kept).tokens
+    second = [*first, *said, 11, 12, 13, 14, 15]
+    for prompt, computed in (
+        # the last token of a reply has no keys yet
+        (second, 6),
+        (second, 1),
+        ([*first[:3], 50, 51, 52], 3),
+        (first[:2], 1),
+        ([7, 8, 9], 3),
+    ):
+        passes.clear()
+        found = ask(prompt, kept=kept)
+        assert passes[0] == computed
+        expected = ask(prompt)
+        assert found.tokens == expected.tokens
+        assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-5)

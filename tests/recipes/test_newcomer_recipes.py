@@ -38,6 +38,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "texts": {"text": "The moon is above the hill. " * 20},
     "documents": {"text": "The moon is above the hill. " * 200},
 }
+TRAINED = ("chat_llama3_8b_qlora", "chat_qwen3_8b_lora")
 NAMES = (
     "chat_base_to_chat",
     "chat_qwen3_0.6b",
@@ -82,6 +83,7 @@ def place(tmp_path: Path) -> Path:
         # in the texts, too: a hash decides which of them are held out
         lines = [json.dumps(record).replace("above", f"{number} above") for number in range(400)]
         (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
+    shutil.copy(tmp_path / "data" / "chats" / "a.jsonl", tmp_path / "data" / "conversations.jsonl")
     assets = tmp_path / "assets"
     assets.mkdir()
     tokenizer = json.loads((TINY / "tokenizer.json").read_text())
@@ -97,7 +99,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *TRAINED])
 def test_it_trains_at_debug_size(name: str, place: Path) -> None:
     entry = shipped_recipes.get_shipped_recipe(name)
     run = resolve_recipe(str(entry.path), environment={}).run

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.rl.parts import TEXT
+from tests.rl.parts import TEXT, tokenizer
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.trust import TRUST_ALL, TRUST_VARIABLE
 from titanrun.distributed.quantized_weights import QuantizedWeight
@@ -482,3 +483,54 @@ def test_a_program_as_environment_that_fails_drops_conversations_or_gives_them_a
         )
     )
     assert given[0]["rollout/reward_mean"] == -0.5
+
+
+def save_teacher(folder: Path) -> LlamaForCausalLM:
+    """A larger model than the policy, with its vocabulary, saved by transformers."""
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=56,
+        hidden_size=24,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.5,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    return model.double()
+
+
+def test_a_teacher_judges_what_the_policy_wrote(
+    runs: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """On-policy distillation: the mean gap of a step is that of transformers in float64."""
+    folder = tmp_path_factory.mktemp("teacher")
+    model = save_teacher(folder)
+    run = runs(
+        "rl.algorithm={name: ref_kl, length_norm: token_mean}",
+        "rl.reference=teacher",
+        f"rl.teacher={folder}",
+        "rl.validation.dataset=null",
+        "rl.recorder={keep_extremes: 4, tokens: true, logprobs: true}",
+        "rl.sampling.temperature=0.8",
+        "rl.rollout.prompts_per_step=16",
+        "optimizer.lr=5.0e-2",
+        "training.steps=80",
+    )
+    gaps = [line["rl/reference_gap"] for line in numbers(run) if "rl/reference_gap" in line]
+    expected = []
+    for rollout in (one for one in kept(run) if one["step"] == 1):
+        asked = tokenizer().encode(rollout["prompt"], add_bos=True, add_eos=False)
+        (said,), (own,) = rollout["tokens"], rollout["logprobs"]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*asked, *said]])).logits[0, len(asked) - 1 : -1] / 0.8
+        theirs = logits.log_softmax(-1).gather(1, torch.tensor(said)[:, None])[:, 0]
+        expected += (torch.tensor(own, dtype=torch.float64) - theirs).tolist()
+    assert len(expected) > 200
+    assert gaps[0] == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+    # the policy is far smaller than the teacher, and samples are few
+    assert sum(gaps[-5:]) < 0.8 * sum(gaps[:5])

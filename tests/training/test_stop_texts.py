@@ -1,9 +1,18 @@
 """Generation stops at texts, and at special tokens."""
 
-import pytest
+import shutil
+from pathlib import Path
 
-from titanrun.components.tokenizers.config import TinyTokenizerConfig
-from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer, build_tiny_tokenizer
+import pytest
+from tokenizers import Tokenizer
+
+from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig, TinyTokenizerConfig
+from titanrun.components.tokenizers.huggingface import (
+    HuggingFaceTokenizer,
+    build_tiny_tokenizer,
+    open_tokenizer,
+)
+from titanrun.components.tokenizers.spec.named_templates import TEMPLATE_TOKENS
 from titanrun.training.stop_texts import StopTexts
 
 
@@ -16,14 +25,14 @@ def test_a_special_token_stops_by_its_id(tokenizer: HuggingFaceTokenizer) -> Non
     """Row A10 of the defect list: decoded text lacks special tokens, so none ever matched."""
     special = tokenizer._library.id_to_token(tokenizer.eos_id)
     said = tokenizer.encode("one two", add_bos=False, add_eos=False)
-    stops = StopTexts(tokenizer, [special])
+    stops = StopTexts(tokenizer, [special], is_reply=False)
     assert not stops.is_reached(said) and stops.is_reached([*said, tokenizer.eos_id])
     assert stops.decode_before_stop([*said, tokenizer.eos_id]) == "one two"
 
 
 def test_text_before_a_special_token_belongs_to_the_stop(tokenizer: HuggingFaceTokenizer) -> None:
     special = tokenizer._library.id_to_token(tokenizer.eos_id)
-    stops = StopTexts(tokenizer, [f" two{special}", "never"])
+    stops = StopTexts(tokenizer, [f" two{special}", "never"], is_reply=False)
     said = [*tokenizer.encode("one two", add_bos=False, add_eos=False), tokenizer.eos_id]
     other = [*tokenizer.encode("one three", add_bos=False, add_eos=False), tokenizer.eos_id]
     assert stops.is_reached(said) and stops.decode_before_stop(said) == "one"
@@ -31,6 +40,26 @@ def test_text_before_a_special_token_belongs_to_the_stop(tokenizer: HuggingFaceT
 
 
 def test_a_text_stops_in_the_middle_of_a_token(tokenizer: HuggingFaceTokenizer) -> None:
-    stops = StopTexts(tokenizer, ["wo"])
+    stops = StopTexts(tokenizer, ["wo"], is_reply=False)
     said = tokenizer.encode("one two", add_bos=False, add_eos=False)
     assert stops.is_reached(said) and stops.decode_before_stop(said) == "one t"
+
+
+def test_only_the_final_channel_of_a_reply_is_its_text(tmp_path: Path) -> None:
+    folder = tmp_path / "assets"
+    shutil.copytree(TinyTokenizerConfig().folder, folder)
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    library.add_special_tokens(list(TEMPLATE_TOKENS["gpt_oss"]))
+    library.save(str(folder / "tokenizer.json"))
+    tokenizer = open_tokenizer(HuggingFaceTokenizerConfig(path=str(folder)))
+
+    def read(text: str, *, is_reply: bool = True) -> str:
+        ids = tokenizer.encode(text, add_bos=False, add_eos=False)
+        return StopTexts(tokenizer, ["stop"], is_reply=is_reply).decode_before_stop(ids)
+
+    thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+    final = "<|channel|>final<|message|>one two"
+    assert read(thought) == read(f"{thought}<|channel|>fi") == ""
+    assert read(thought + final) == read(final) == read("one two") == "one two"
+    assert read(f"{final} stop three") == "one two "
+    assert read(final, is_reply=False) == "finalone two"

@@ -330,7 +330,9 @@ def iter_candidates(kind: WordKind, current: str) -> Iterator[str]:
             ("ls", "show", "verify", "diff", "prune", "save", "export", "import")
         ),
         "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
-        "data_commands": lambda _: iter(("build", "show", "stats", "pin", "verify", "prune")),
+        "data_commands": lambda _: iter(
+            ("build", "show", "stats", "pin", "teach", "verify", "prune")
+        ),
         "shells": lambda _: iter(("bash", "zsh", "fish")),
     }
     return finders[kind](current)

@@ -31,6 +31,7 @@ from titanrun.cli.data_slurm import (
 )
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
+from titanrun.cli.next_command import print_next
 from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.launch.launch_env import get_environment, should_use_color
@@ -52,6 +53,7 @@ EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
   titanrun data stats recipe.yaml      lengths, fill and duplicates
   titanrun data stats recipe.yaml --out lengths.svg
   titanrun data pin recipe.yaml --write  the commits of Hub datasets
+  titanrun data teach recipe.yaml      what the teacher of its loss predicts
   titanrun data verify                 verify every index in runs/.data
   titanrun data prune cache/tokens --yes"""
 SUMMARY = "Tokenize the data of a recipe, inspect it before a run, and manage the tokenized data."
@@ -65,6 +67,7 @@ def run(arguments: list[str]) -> int:
         "show": show_data,
         "stats": show_data_stats,
         "pin": pin_data,
+        "teach": teach_data,
         "verify": verify_data_cache,
         "prune": prune_data_cache,
     }
@@ -292,6 +295,22 @@ def prune_data_cache(arguments: list[str]) -> int:
         if options.yes
         else f"{len(found)} would be removed, {freed:.1f} MiB; --yes removes them",
     )
+    return 0
+
+
+def teach_data(arguments: list[str]) -> int:
+    """Write what the teacher of a recipe's loss predicts, into loss.teacher_logprobs.path."""
+    parser = CommandParser(
+        "data teach",
+        "Write the predictions of the teacher of a recipe's loss for its data into "
+        "loss.teacher_logprobs.path, unless they are there.",
+        EXAMPLES,
+    )
+    options, resolved = parse_recipe_options(parser, arguments)
+    for entry in query_recipe_data("teach", options, resolved):
+        state = "written to" if entry["is_new"] else "already in"
+        sys.stdout.write(f"{entry['section']}: predictions {state} {entry['folder']}\n")
+    print_next(options, "train", options.recipe)
     return 0
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest
+from titanrun.launch.launch_env import get_environment
 from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.rundir.run_files import RUNS
+from titanrun.runs.known_runs import find_known_runs
 from titanrun.runs.run_index import load_run_summaries
 from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
-from titanrun.runs.run_summary import RunSummary
+from titanrun.runs.run_summary import RunSummary, load_run_summary
 
 HOUR, DAY = 3600, 86400
 # a run in one of these states has no more steps to train
@@ -19,9 +21,9 @@ ENDED = "finished"
 
 
 def find_run(named: str, *, wants_unfinished: bool = False) -> str:
-    """Return the folder of the run in runs/ that has a name; a path is returned unchanged.
+    """Return the folder of the run that has a name; a path is returned unchanged.
 
-    The folder is told on stderr.
+    The run is in runs/, or else in the index of the user's runs. The folder is told on stderr.
 
     Args:
         named: what the command line says.
@@ -34,6 +36,9 @@ def find_run(named: str, *, wants_unfinished: bool = False) -> str:
         return named
     summaries = load_run_summaries(Path(RUNS)) if Path(RUNS).is_dir() else []
     found = [summary for summary in summaries if named in (summary.name, Path(summary.run).name)]
+    if not found:
+        known = find_known_runs(named, get_environment())
+        found = [load_run_summary(run) for run in known]
     unfinished = [summary for summary in found if summary.state != ENDED]
     if wants_unfinished and len(unfinished) == 1:
         found = unfinished
@@ -66,8 +71,8 @@ def unknown_run_error(named: str, names: list[str]) -> ProblemsFound:
     return problem_error(
         "usage",
         f"no run in {RUNS}/ has the name '{named}', and there is no such file or folder",
-        hint=f"titanrun runs ls lists the runs in {RUNS}/; a run elsewhere is named by its folder, "
-        "such as out/first, and titanrun runs ls out lists those in out/",
+        hint=f"titanrun runs ls lists the runs in {RUNS}/, and titanrun runs ls out those in out/; "
+        "a run of another user or machine is named by its folder, such as out/first",
     )
 
 

@@ -45,6 +45,7 @@ from titanrun.recipe.rundir.run_directory import (
 )
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.run_lock import hold_opening, is_in_use, join_run
+from titanrun.runs.known_runs import remember_run
 
 EXAMPLES = """  titanrun train llama3_debug                                      a shipped recipe
   titanrun train recipes/llama3_debug.yaml
@@ -260,6 +261,7 @@ def open_run_directory(
         environment=get_environment(),
         trusts_remote_code=uses_model_code(resolved),
     )
+    remember_run(directory.path, resolved.run.name, get_environment())
     print_note(options, format_start_note(directory))
     for change in directory.resume_changes.reported_changes:
         print_note(options, f"  changed: {format_resume_change(change)}")

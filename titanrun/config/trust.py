@@ -93,12 +93,17 @@ def hash_file(file: Path) -> str | None:
         return None
 
 
-def get_trust_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of remembered consent, which only the user writes."""
+def get_state_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of what titanrun remembers for the user."""
     state = environment.get("XDG_STATE_HOME") or ""
     home = environment.get("HOME") or "~"
     base = Path(state) if Path(state).is_absolute() else Path(home).expanduser() / ".local/state"
-    return base / "titanrun" / "trust"
+    return base / "titanrun"
+
+
+def get_trust_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of remembered consent, which only the user writes."""
+    return get_state_folder(environment) / "trust"
 
 
 def is_trusted(code: NamedCode, environment: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ Shapes: B batch, T tokens of a sequence, V vocabulary, W this rank's part of it.
 """
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,17 +26,43 @@ def compute_label_logprobs(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
     These are log softmax(logits)[label]. Labels are ids of the vocabulary. Collective over tp if
     the vocabulary is sharded: every rank gets the result.
     """
+    part = get_vocab_part(logits_BTV)
+    return gather_logprobs(to_local(logits_BTV), labels_BT.unsqueeze(-1), part).squeeze(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabPart:
+    """A rank's part of a sharded vocabulary: its first id, and the ranks that share it."""
+
+    start: int
+    group: ProcessGroup
+
+
+def get_vocab_part(logits_BTV: Tensor) -> VocabPart | None:
+    """Return this rank's part of the vocabulary, or None if it holds all of it."""
     group = get_vocab_group(logits_BTV)
     if group is None:
-        whole_BTV = to_local(logits_BTV)
-        return whole_BTV.gather(-1, labels_BT.unsqueeze(-1)).squeeze(-1) - whole_BTV.logsumexp(-1)
-    part_BTW = to_local(logits_BTV)
-    each = -(-logits_BTV.size(-1) // group.size())
-    inside_BT = labels_BT - group.rank() * each
-    is_here_BT = (inside_BT >= 0) & (inside_BT < part_BTW.size(-1))
-    found_BT = part_BTW.gather(-1, inside_BT.where(is_here_BT, 0).unsqueeze(-1)).squeeze(-1)
-    logit_BT = AllReduceSum.apply(found_BT.where(is_here_BT, 0.0), group)
-    return logit_BT - compute_vocab_parallel_logsumexp(part_BTW, group)
+        return None
+    return VocabPart(group.rank() * -(-logits_BTV.size(-1) // group.size()), group)
+
+
+def gather_logprobs(part_BTW: Tensor, ids_BTK: Tensor, part: VocabPart | None) -> Tensor:
+    """Compute the log-probabilities of K tokens of the vocabulary at each place, [B, T, K].
+
+    Collective over the ranks that share the vocabulary: every rank gets the result.
+
+    Args:
+        part_BTW: this rank's logits.
+        ids_BTK: ids of the vocabulary.
+        part: where the logits are in the vocabulary, None for all of it.
+    """
+    if part is None:
+        return part_BTW.gather(-1, ids_BTK) - part_BTW.logsumexp(-1, keepdim=True)
+    group, inside_BTK = part.group, ids_BTK - part.start
+    is_here_BTK = (inside_BTK >= 0) & (inside_BTK < part_BTW.size(-1))
+    found_BTK = part_BTW.gather(-1, inside_BTK.where(is_here_BTK, 0))
+    logit_BTK = AllReduceSum.apply(found_BTK.where(is_here_BTK, 0.0), group)
+    return logit_BTK - compute_vocab_parallel_logsumexp(part_BTW, group).unsqueeze(-1)
 
 
 def compute_token_entropy(
@@ -117,11 +144,10 @@ def find_top_tokens(logits_BTV: Tensor) -> Tensor:
 
     Collective over tp if the vocabulary is sharded.
     """
-    group, part_BTW = get_vocab_group(logits_BTV), to_local(logits_BTV)
-    if group is None:
+    part, part_BTW = get_vocab_part(logits_BTV), to_local(logits_BTV)
+    if part is None:
         return part_BTW.argmax(-1)
-    each = -(-logits_BTV.size(-1) // group.size())
-    return reduce_top_tokens(part_BTW, start=group.rank() * each, group=group)
+    return reduce_top_tokens(part_BTW, start=part.start, group=part.group)
 
 
 def reduce_top_tokens(part_BTW: Tensor, *, start: int, group: ProcessGroup) -> Tensor:

@@ -21,6 +21,14 @@ from titanrun.rl.fleet.config import WITH_PROCESSES, FleetConfig
 from titanrun.rl.generators.config import GeneratorConfig, SamplingConfig
 from titanrun.rl.rewards.config import RewardConfig
 
+IS_TEACHER = ReadWhen(
+    "teacher-is-the-reference",
+    ".reference",
+    "is not teacher",
+    "set reference: teacher, or remove teacher",
+    values=("teacher",),
+)
+
 
 class RolloutConfig(Config):
     """Collection of completions."""
@@ -192,11 +200,14 @@ class RlConfig(Config):
     sync: SyncConfig = section(SyncConfig)
     recorder: RecorderConfig = section(RecorderConfig)
     validation: RlValidationConfig = section(RlValidationConfig)
-    reference: Literal["frozen_copy", "adapter_off"] | None = numerics(None)
+    reference: Literal["frozen_copy", "adapter_off", "teacher"] | None = numerics(None)
     """Reference model that the policy is compared with.
 
     frozen_copy: a second model with the initial weights of the run; adapter_off: the policy without
-    its adapters, which takes no memory; null: no reference."""
+    its adapters, which takes no memory; teacher: another model; null: no reference."""
+    teacher: Text | None = numerics(None, examples=["runs/teacher"], read_when=IS_TEACHER)
+    """Run directory, checkpoint or Hugging Face folder of the reference teacher, with the policy's
+    vocabulary and tokenizer. Of a run it is the latest checkpoint."""
     batch_invariant: bool = numerics(False)
     """Whether log-probabilities of generator and trainer must be bitwise equal.
 

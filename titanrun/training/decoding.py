@@ -3,14 +3,15 @@
 Shapes: B prompts, T tokens of the longest prompt, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from titanrun.models.shared.kv_cache import KVCache, use_kv_cache
+from titanrun.models.shared.kv_cache import KeptText, KVCache, use_kv_cache
 from titanrun.training.token_sampling import (
     SamplingParams,
     gather_token_logprobs,
@@ -45,6 +46,7 @@ def generate(
     eos_ids: frozenset[int] = frozenset(),
     should_stop: Callable[[list[int]], bool] = lambda tokens: False,
     num_top_logprobs: int = 0,
+    kept: KeptText | None = None,
 ) -> list[Continuation]:
     """Generate a continuation of each prompt, in one batch.
 
@@ -54,38 +56,47 @@ def generate(
     Args:
         model: a decoder whose RoPE cache covers the longest prompt with its continuation.
         prompts: token ids. Prompts must not be empty.
-        max_new_tokens: limit of each continuation.
+        max_new_tokens: their limit.
         sampling: how tokens are chosen.
         eos_ids: end tokens.
         should_stop: returns whether a continuation, given its tokens so far, ends.
         num_top_logprobs: number of most likely tokens to return of each position.
+        kept: what an earlier text of this model has kept, for a single prompt. Afterwards it is of
+            this prompt and its continuation, without the last token, which was not computed.
     """
     assert all(prompts), "an empty prompt has no next token"
     device = next(model.parameters()).device
     lengths_B = torch.tensor([len(prompt) for prompt in prompts], device=device)
     found = [Continuation() for _ in prompts]
     noise_BS = uniform_noise(sampling.get_sequence_seeds(len(prompts)), max_new_tokens)
+    capacity = int(lengths_B.max()) + max_new_tokens
+    with evaluation_mode(model), use_kv_cache(model, capacity) as cache:
+        logits_BV = prefill_unkept(model, cache, kept, prompts, lengths_B)
+        for step in range(max_new_tokens):
+            # on the CPU, so that a seed gives the same tokens on every device
+            logits_BV = logits_BV.float().cpu()
+            tokens_B = sample_tokens(logits_BV, noise_BS[:, step], sampling)
+            if num_top_logprobs:
+                append_top_logprobs(found, logits_BV, num_top_logprobs)
+            append_tokens(found, logits_BV, tokens_B, eos_ids, should_stop)
+            if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
+                break
+            last = [continuation.tokens[-1] for continuation in found]
+            logits_BV = decode_step(model, cache, last, lengths_B + step)
+        if kept is not None:
+            kept.keep(cache, [*prompts[0], *found[0].tokens[:-1]])
+    return [replace(one, finish=one.finish or "length") for one in found]
+
+
+@contextmanager
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Put a model into evaluation mode within the block."""
     was_training = model.training
     model.eval()
     try:
-        with use_kv_cache(model, int(lengths_B.max()) + max_new_tokens) as cache:
-            logits_BV = prefill(model, prompts, lengths_B)
-            for step in range(max_new_tokens):
-                # on the CPU, so that a seed gives the same tokens on every device
-                logits_BV = logits_BV.float().cpu()
-                tokens_B = sample_tokens(logits_BV, noise_BS[:, step], sampling)
-                if num_top_logprobs:
-                    append_top_logprobs(found, logits_BV, num_top_logprobs)
-                append_tokens(found, logits_BV, tokens_B, eos_ids, should_stop)
-                if step + 1 == max_new_tokens or all(continuation.finish for continuation in found):
-                    break
-                last_tokens = [continuation.tokens[-1] for continuation in found]
-                logits_BV = decode_step(model, cache, last_tokens, lengths_B + step)
+        yield
     finally:
         model.train(was_training)
-    for continuation in found:
-        continuation.finish = continuation.finish or "length"
-    return found
 
 
 def append_tokens(
@@ -132,6 +143,26 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], lengths_B: Tensor) -> 
         tokens_BT[index, : len(prompt)] = torch.tensor(prompt)
     logits_BTV: Tensor = model(tokens_BT)
     return logits_BTV[torch.arange(len(prompts), device=lengths_B.device), lengths_B - 1]
+
+
+def prefill_unkept(
+    model: Any,
+    cache: KVCache,
+    kept: KeptText | None,
+    prompts: Sequence[Sequence[int]],
+    lengths_B: Tensor,
+) -> Tensor:
+    """Compute logits [B, V] after each prompt, without what is kept of a single one."""
+    common = 0 if kept is None else kept.count_common(prompts[0])
+    if kept is None or not common:
+        return prefill(model, prompts, lengths_B)
+    kept.restore(cache, common)
+    prompt, device = prompts[0], lengths_B.device
+    cache.first_B = torch.tensor([common], device=device)
+    rest_BT = torch.tensor([prompt[common:]], device=device)
+    positions_BT = torch.arange(common, len(prompt), device=device).unsqueeze(0)
+    logits_BTV: Tensor = model(rest_BT, positions_BT)
+    return logits_BTV[:, -1]
 
 
 def decode_step(model: Any, cache: KVCache, tokens: list[int], positions_B: Tensor) -> Tensor:

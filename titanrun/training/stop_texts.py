@@ -3,16 +3,24 @@
 from collections.abc import Sequence
 
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.training.reply_channels import find_reply_channels
 
 
 class StopTexts:
     """Texts that end a continuation and are left out of it.
 
-    A text with special tokens, which decoded text lacks, is found by its ids.
+    A text with special tokens, which decoded text lacks, is found by its ids. Of a reply in several
+    channels, only the final one has text.
+
+    Args:
+        tokenizer: the tokenizer of the model.
+        texts: the texts.
+        is_reply: whether the continuation is a reply in a chat.
     """
 
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], *, is_reply: bool) -> None:
         self._tokenizer = tokenizer
+        self._channels = find_reply_channels(tokenizer) if is_reply else None
         self._texts: list[str] = []
         self._ids: list[list[int]] = []
         for text in texts:
@@ -26,13 +34,17 @@ class StopTexts:
         """Return whether one of the texts is in a continuation or, by its ids, at its end."""
         if any(tokens[-len(ids) :] == ids for ids in self._ids):
             return True
-        decoded = self._tokenizer.decode(tokens) if self._texts else ""
+        decoded = self._decode(tokens) if self._texts else ""
         return any(text in decoded for text in self._texts)
 
     def decode_before_stop(self, tokens: Sequence[int]) -> str:
         """Return the text of a continuation before the first of the texts."""
         ends = [len(tokens) - len(ids) for ids in self._ids if tokens[-len(ids) :] == ids]
-        decoded = self._tokenizer.decode(tokens[: min(ends, default=len(tokens))])
+        decoded = self._decode(tokens[: min(ends, default=len(tokens))])
         for text in self._texts:
             decoded = decoded.partition(text)[0]
         return decoded
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        channels = self._channels
+        return self._tokenizer.decode(tokens if channels is None else channels.select_final(tokens))

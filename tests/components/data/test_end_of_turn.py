@@ -216,6 +216,20 @@ def test_a_reply_that_is_not_trained_may_lack_its_end(folder: Path) -> None:
     assert warning.message.startswith("a reply in record 1 of ")
 
 
+def test_an_earlier_reply_that_ends_with_another_token_is_warned_of(folder: Path) -> None:
+    """As gpt_oss does: only its last reply ends with the token that stops generation."""
+    template = INSIDE.replace(
+        "{{ message.content }}" + END,
+        "{{ message.content }}{{ '" + END + "' if loop.last else '<|im_start|>' }}",
+    )
+    assert template != INSIDE
+    recipe = write_recipe(folder, template)
+    (warning,) = find_warnings(recipe)
+    assert "<|im_start|>', at which generation does not stop" in warning.message
+    assert str(warning.hint).startswith("set train_on: last_reply")
+    assert not find_warnings(recipe, "training.dataset.train_on=last_reply")
+
+
 @pytest.mark.parametrize("after", ["", "<|end_of_turn|>"])
 def test_a_turn_that_no_token_ends_is_warned_of(folder: Path, after: str) -> None:
     (warning,) = find_warnings(write_recipe(folder, OUTSIDE.replace(END, after)))
@@ -245,3 +259,57 @@ def test_the_shipped_template_trains_its_end(tmp_path: Path) -> None:
     shutil.copytree(TinyTokenizerConfig().folder, folder)
     template = (folder / "chat_template.jinja").read_text()
     assert not find_warnings(write_recipe(folder, template))
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (INSIDE, f"4 of 4 replies end with {END}, learned"),
+        (INSIDE_WITH_SPACE.replace(f"{{{{ ' {END}' }}}}", f"{END}{{{{ '\\n' }}}}"), None),
+        (OUTSIDE, None),
+    ],
+)
+def test_the_start_counts_replies_whose_end_is_learned(
+    folder: Path, template: str, expected: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Expected numbers are those of transformers' assistant mask."""
+    (folder / "chat_template.jinja").write_text(template)
+    file = folder.parent / "chats.jsonl"
+    file.write_text((json.dumps({"messages": MESSAGES}) + "\n") * 2)
+    caplog.set_level("INFO")
+    build_chat_dataset(
+        ChatDatasetConfig(path=str(file), packing="best_fit"),
+        tokenizer=HuggingFaceTokenizer(open_tokenizer_folder(folder)),
+        sample_length=65,
+        cache_folder=folder.parent / "cache",
+    )
+    (record,) = [one for one in caplog.records if "replies end with" in one.message]
+    if expected is None:
+        learned = 2 * count_learned_ends(folder, template)
+        assert record.message.startswith(f"{learned} of 4 replies end with ")
+        assert record.levelname == ("INFO" if learned == 4 else "WARNING")
+    else:
+        assert record.message == expected
+
+
+def count_learned_ends(folder: Path, template: str) -> int:
+    """Return the number of end tokens in the loss, by transformers."""
+    ids, masks = ask_transformers(folder, template)
+    end_id = AutoTokenizer.from_pretrained(str(folder)).convert_tokens_to_ids(END)
+    return sum(one == end_id and mask == 1 for one, mask in zip(ids, masks, strict=True))
+
+
+def test_a_reply_that_is_cut_does_not_end(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The second reply is cut: its end is beyond the sequence."""
+    (folder / "chat_template.jinja").write_text(INSIDE)
+    file = folder.parent / "chats.jsonl"
+    file.write_text(json.dumps({"messages": MESSAGES}) + "\n")
+    _, masks = ask_transformers(folder, INSIDE)
+    length = len(masks) - masks[::-1].index(1) - 1
+    build_chat_dataset(
+        ChatDatasetConfig(path=str(file), too_long="cut"),
+        tokenizer=HuggingFaceTokenizer(open_tokenizer_folder(folder)),
+        sample_length=length,
+        cache_folder=folder.parent / "cache",
+    )
+    assert f"1 of 2 replies end with {END}, learned; of the others" in caplog.text

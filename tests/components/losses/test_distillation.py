@@ -11,6 +11,7 @@ from titanrun.components.losses import distillation
 from titanrun.components.losses.distillation import (
     TEACHER_LOGITS,
     compute_divergence,
+    compute_taught_divergence,
 )
 from titanrun.components.losses.distillation_config import DistillationConfig
 
@@ -75,6 +76,42 @@ def test_values_and_gradients_are_those_of_the_formula(
     (found * weights).sum().backward()
     (expected * weights).sum().backward()
     torch.testing.assert_close(student.grad, again.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("beta", "expected"), WORKED.items())
+def test_all_tokens_of_a_teacher_have_the_values_worked_by_hand(
+    beta: float, expected: float
+) -> None:
+    student, teacher = torch.tensor([[[1.0, 0, -1]]]), torch.tensor([[[0.0, 1, 0]]])
+    logprobs, ids = teacher.log_softmax(-1).sort(descending=True)
+    found = compute_taught_divergence(student, ids, logprobs, beta=beta, temperature=1.0)
+    assert found.item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("beta", BETAS)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize(("chunk", "top_k"), [(512, 5), (3, 20)])
+def test_the_likeliest_tokens_and_the_rest_have_the_divergence_of_the_formula(
+    beta: float, temperature: float, chunk: int, top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's categorical distributions of K + 1 classes, in float64."""
+    monkeypatch.setattr(distillation, "CHUNK_TOKENS", chunk)
+    student, again = (draw_logits(0).requires_grad_() for _ in range(2))
+    taught, ids = (draw_logits(1) / temperature).log_softmax(-1).topk(top_k)
+    found = compute_taught_divergence(student, ids, taught, beta=beta, temperature=temperature)
+
+    def merge_rest(logits: Tensor) -> Tensor:
+        probabilities = Categorical(logits=logits / temperature).probs
+        chosen = probabilities.gather(-1, ids)
+        rest = probabilities.sum(-1) - chosen.sum(-1)
+        return torch.cat((chosen, rest[..., None]), -1).log()
+
+    expected = compute_expected(merge_rest(again), merge_rest(draw_logits(1)), beta, 1.0)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+    weights = draw_logits(3)[..., 0]
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(student.grad, again.grad, rtol=1e-8, atol=1e-11)
 
 
 def test_logits_in_bf16_are_compared_in_fp32() -> None:

@@ -26,9 +26,11 @@ from titanrun.components.tokenizers.spec.named_templates import (
     get_template_path,
     suggest_template_names,
 )
+from titanrun.config.problems import ProblemsFound
 
 TRL = {
     **{name: name for name in ("llama3", "llama3_1", "qwen2_5", "gemma3", "phi3")},
+    "gpt_oss": "gptoss",
     "qwen3": "qwen3_training",
     "qwen3_instruct": "qwen3_instruct_2507",
 }
@@ -61,6 +63,10 @@ def list_talks(name: str) -> list[tuple[list[dict[str, Any]], Any]]:
         for turns in range(1, 6):
             whole = talk(turns, has_system=has_system)
             talks += [(whole, None), (whole[:-1], None)]
+        if name == "gpt_oss":
+            thoughtful = talk(2, has_system=has_system)
+            thoughtful[-1]["thinking"] = thoughtful[-3]["thinking"] = "Let me see"
+            talks.append((thoughtful, None))
         if name.startswith("qwen"):
             asked = talk(1, has_system=has_system)[:-1]
             for content in ("", "Let me see"):
@@ -91,12 +97,15 @@ def test_a_template_writes_what_the_reference_writes(name: str) -> None:
     )
     ours = get_template_path(name).read_text(encoding="utf-8")
     for messages, tools in list_talks(name):
+        options: dict[str, Any]
         for options in (
             {"add_generation_prompt": True},
             {"add_generation_prompt": False},
             {"add_generation_prompt": True, "enable_thinking": False},
         ):
             expected = render(reference, messages, tools, **options)
+            # only the reference knows the date of today
+            options["date_string"] = render("{{ strftime_now('%Y-%m-%d') }}", [], None)
             assert render(ours, messages, tools, **options) == expected
 
 
@@ -113,11 +122,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_gpt_oss_ends_only_the_last_reply_with_the_token_that_stops(folder: Path) -> None:
+    config = HuggingFaceTokenizerConfig(path=str(folder), chat_template="gpt_oss")
+    messages = talk(2, has_system=True)
+    messages[-1]["thinking"] = "hm"
+    text, spans = render_with_replies(load_chat_template(config), messages, "a talk")
+    assert [text[slice(*span)] for span in spans] == [
+        "<|channel|>final<|message|> reply 0 \n<|end|>",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+        "<|channel|>final<|message|> reply 1 \n<|return|>",
+    ]
+    with pytest.raises(ProblemsFound, match=r"without <.channel.>"):
+        load_chat_template(config).render([{"role": "assistant", "content": "<|channel|>"}])
+    with pytest.raises(ProblemsFound, match="no tools"):
+        load_chat_template(config).with_tools(TOOLS).render(messages)
+
+
 @pytest.mark.parametrize("name", TEMPLATE_TOKENS)
 def test_a_template_trains_the_end_of_each_turn(folder: Path, name: str) -> None:
     """transformers judges which tokens are learned; each reply ends with a special token."""
     config = HuggingFaceTokenizerConfig(path=str(folder), chat_template=name)
-    template, messages = load_chat_template(config), talk(2, has_system=True)
+    turns = 1 if name == "gpt_oss" else 2
+    template, messages = load_chat_template(config), talk(turns, has_system=True)
     oracle: Any = AutoTokenizer.from_pretrained(str(folder))
     found = oracle.apply_chat_template(
         messages,
@@ -132,7 +158,7 @@ def test_a_template_trains_the_end_of_each_turn(folder: Path, name: str) -> None
     ]
     text, spans = render_with_replies(template, messages, "a talk")
     ours = [oracle.encode(text[slice(*span)], add_special_tokens=False) for span in spans]
-    assert [token for part in ours for token in part] == learned and len(spans) == 2
+    assert [token for part in ours for token in part] == learned and len(spans) == turns
     ends = {part[-1] for part in ours}
     assert len(ends) == 1 and ends <= set(oracle.added_tokens_decoder)
     end = find_turn_end(template, [oracle.decode(list(ends))])
@@ -146,6 +172,7 @@ def test_the_tokens_of_a_tokenizer_suggest_templates(folder: Path) -> None:
         *("chatml", "alpaca", "qwen2_5", "qwen3_instruct")
     ]
     assert suggest_template_names(("<|eot_id|>", "<|start_header_id|>"))[0] == "llama3"
+    assert suggest_template_names(TEMPLATE_TOKENS["gpt_oss"])[0] == "gpt_oss"
     assert suggest_template_names(()) == ["alpaca"]
 
 

@@ -32,11 +32,15 @@ class ScriptedModel(nn.Module):
         self.layers = nn.ModuleDict()
         self.unused = nn.Parameter(torch.zeros(1))
         self.vocab_size, self.script, self.delay = vocab_size, list[int](), 0.0
-        self.position, self.steps = 0, 0
+        self.position, self.prompt_end, self.steps = 0, 0, 0
 
     def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         time.sleep(self.delay)
-        self.position = 0 if positions is None else self.position + 1
+        last = tokens.size(1) - 1 if positions is None else int(positions[0, -1])
+        # a prompt, or the rest of one whose beginning is kept
+        if positions is None or tokens.size(1) > 1 or last < self.prompt_end:
+            self.prompt_end = last
+        self.position = last - self.prompt_end
         self.steps += 1
         logits = torch.full((*tokens.shape, self.vocab_size), -30.0)
         logits[..., self.script[min(self.position, len(self.script) - 1)]] = 30.0

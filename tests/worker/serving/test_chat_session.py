@@ -121,3 +121,23 @@ def test_a_wrong_message_leaves_the_conversation_as_it_was(talk: Any) -> None:
     server.chat_model.model.script = [5]
     assert "tokens that the model supports" in line("word " * 2000)
     assert session.get_messages(0) == []
+
+
+def test_turns_compute_what_is_new_only(talk: Any) -> None:
+    """The scripted model has no layers, so only the tokens that it gets count."""
+    server, session, line = talk()
+    server.say("moon")
+    read: list[int] = []
+    server.model.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].size(1)))
+    line("one")
+    whole = len(session.models[0].encode_chat(session.get_messages(0)))
+    assert read[0] > 1
+    asked = read[0]
+    read.clear()
+    line("two")
+    longest = len(session.models[0].encode_chat(session.get_messages(0)))
+    assert whole < longest and max(read) < longest - asked
+    session.reset()
+    read.clear()
+    line("one")
+    assert read[0] == 1

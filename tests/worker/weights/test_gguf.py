@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     GptOssConfig,
     LlamaConfig,
     PreTrainedModel,
@@ -24,6 +25,7 @@ from titanrun.cli import checkpoint as command
 from titanrun.components.tokenizers.spec.named_templates import get_template_path
 from titanrun.worker.rank_main import main
 from titanrun.worker.weights.gguf_export import write_gguf
+from titanrun.worker.weights.gguf_tokenizer import DEEPSEEK as DEEPSEEK_PATTERNS
 from titanrun.worker.weights.gguf_tokenizer import PRE_TOKENIZERS
 
 pytestmark = pytest.mark.gguf
@@ -74,6 +76,35 @@ YARN = {
     "original_max_position_embeddings": 4096,
     "truncate": False,
 }
+DEEPSEEK = {
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 48,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    # with 8 the reply has a part of a character, which llama.cpp does not list
+    "qk_rope_head_dim": 32,
+    "head_dim": 32,
+    "v_head_dim": 20,
+    "num_hidden_layers": 3,
+}
+DEEPSEEK_YARN = {
+    "rope_type": "yarn",
+    "factor": 40.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
 MODELS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "llama": (LlamaConfig, "llama", {}),
     "llama3.1": (LlamaConfig, "llama", {"rope_scaling": LLAMA3_ROPE}),
@@ -83,6 +114,12 @@ MODELS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "gpt_oss": (GptOssConfig, "gpt_oss", GPT_OSS),
     "gpt_oss_yarn": (GptOssConfig, "gpt_oss", {**GPT_OSS, "rope_scaling": YARN, "head_dim": 64}),
     "qwen3_moe": (Qwen3MoeConfig, "qwen3_moe", EXPERTS),
+    "deepseek_v3": (DeepseekV3Config, "deepseek_v3", DEEPSEEK),
+    "deepseek_v3_yarn": (
+        DeepseekV3Config,
+        "deepseek_v3",
+        {**DEEPSEEK, "rope_scaling": DEEPSEEK_YARN, "qk_rope_head_dim": 64, "head_dim": 64},
+    ),
 }
 
 
@@ -91,6 +128,9 @@ def build(kind: str, folder: Path, **options: Any) -> tuple[PreTrainedModel, Pat
     config_class, model_type, more = MODELS[kind]
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config_class(**(SIZES | more))).float().eval()
+    for name, values in model.state_dict().items():
+        if name.endswith("e_score_correction_bias"):
+            values.normal_()
     # experts are separate on disk
     model.save_pretrained(folder / "hf")
     from safetensors.torch import load_file
@@ -195,16 +235,16 @@ def test_transformers_reads_the_same_logits_from_the_file(tmp_path: Path) -> Non
         assert torch.equal(read(torch.tensor([IDS])).logits, model(torch.tensor([IDS])).logits)
 
 
-def train_tokenizer(pattern: str | None, folder: Path) -> Path:
-    """Train a byte-level tokenizer that splits texts by a pattern; None: as GPT-2."""
-    tokenizer = Tokenizer(models.BPE(ignore_merges=PRE_TOKENIZERS.get(pattern) == "llama-bpe"))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
+def train_tokenizer(patterns: tuple[str, ...], folder: Path) -> Path:
+    """Train a byte-level tokenizer that splits texts by patterns; without any: as GPT-2."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=PRE_TOKENIZERS.get(patterns) == "llama-bpe"))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not patterns)
     tokenizer.pre_tokenizer = byte_level
-    if pattern is not None:
+    if patterns:
         from tokenizers import Regex
 
-        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+        splits = [pre_tokenizers.Split(Regex(one), behavior="isolated") for one in patterns]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=2000,
@@ -221,18 +261,27 @@ def train_tokenizer(pattern: str | None, folder: Path) -> Path:
 
 
 PAGES = sorted((Path(__file__).parents[3] / "docs").glob("*.md"))
-TEXTS = [
-    text
-    for page in PAGES[:12]
-    for text in re.split(r"\n\n+", page.read_text(encoding="utf-8"))[:16]
-] + ["Grüße, 東京! don't WE'LL 12345 6  \n\n\t x", "a\r\nb   c", "  ", "éa I'm 1,234.5", "\n\n\n"]
+TEXTS = (
+    [
+        text
+        for page in PAGES[:12]
+        for text in re.split(r"\n\n+", page.read_text(encoding="utf-8"))[:16]
+    ]
+    + ["漢字かなカナ abc 한글 ١٢٣", "a+b=-c _x (y)", "東京123都abc\uff01\uff1f\nx"]
+    + ["Grüße, 東京! don't WE'LL 12345 6  \n\n\t x", "a\r\nb   c", "  ", "éa I'm 1,234.5", "\n\n\n"]
+)
+
+
+LINE_ENDS = tuple(one.replace(r"\r", "\r").replace(r"\n", "\n") for one in DEEPSEEK_PATTERNS)
 
 
 @pytest.mark.parametrize(
-    "pattern", [None, *PRE_TOKENIZERS], ids=["gpt-2", *PRE_TOKENIZERS.values()]
+    "patterns",
+    [(), *PRE_TOKENIZERS, LINE_ENDS],
+    ids=["gpt-2", *PRE_TOKENIZERS.values(), "line-ends"],
 )
-def test_texts_encode_to_the_same_ids(pattern: str | None, tmp_path: Path) -> None:
-    folder = train_tokenizer(pattern, tmp_path / "tokenizer")
+def test_texts_encode_to_the_same_ids(patterns: tuple[str, ...], tmp_path: Path) -> None:
+    folder = train_tokenizer(patterns, tmp_path / "tokenizer")
     _, file = build("llama", tmp_path, tokenizer=folder)
     library = Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert len(TEXTS) >= 150

@@ -63,6 +63,17 @@ def test_a_token_without_a_row_is_refused() -> None:
         ({"model_type": "llama4_text"}, "model type llama4_text is not written as GGUF"),
         ({"model_type": "llama", "rope_scaling": {"rope_type": "yarn"}}, "RoPE scaling yarn"),
         (
+            {
+                "model_type": "deepseek_v3",
+                "num_hidden_layers": 2,
+                "first_k_dense_replace": 1,
+                "n_shared_experts": 1,
+                "q_lora_rank": None,
+                "rms_norm_eps": 1e-5,
+            },
+            "other values of: rms_norm_eps, q_lora_rank: null",
+        ),
+        (
             {"model_type": "gpt_oss", "num_hidden_layers": 2, "swiglu_limit": 5.0},
             "other values of: swiglu_limit",
         ),

@@ -97,6 +97,11 @@ class ChatDatasetConfig(StreamFields, RecordSourceFields, ConversationsConfig):
         """Whether roles or single messages have weights."""
         return self.train_on == "roles" or self.turn_weights is not None
 
+    @property
+    def trains_replies_only(self) -> bool:
+        """Whether the tokens in the loss are those of replies, and no others."""
+        return self.train_on in ("replies", "last_reply")
+
 
 class TinyChatDatasetConfig(ConversationsConfig):
     """Short conversations that ship with titanrun: a few words to repeat."""

@@ -19,6 +19,7 @@ from titanrun.components.data.record_source import (
     open_source_index,
 )
 from titanrun.components.data.replies_config import RepliesConfig
+from titanrun.components.data.reply_ends import log_reply_ends
 from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Conversation
 from titanrun.components.data.token_index import (
     DocumentCounts,
@@ -60,12 +61,13 @@ def build_chat_dataset(
     index = open_conversation_index(
         config, tokenizer=tokenizer, cache_folder=cache_folder, holdout=holdout
     )
-    return build_packed_dataset(
-        index,
-        PackingOptions(
-            config.packing, config.too_long, sample_length, document_noun="conversation"
-        ),
+    options = PackingOptions(
+        config.packing, config.too_long, sample_length, document_noun="conversation"
     )
+    packed = build_packed_dataset(index, options)
+    if config.trains_replies_only:
+        log_reply_ends(packed, check_chat_tokenizer(tokenizer), holdout)
+    return packed
 
 
 def build_tiny_chat_dataset(

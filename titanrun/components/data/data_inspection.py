@@ -1,7 +1,7 @@
 """Summaries of datasets for people: documents, padding, loss tokens and samples."""
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.indexed_dataset import IndexedDataset
+from titanrun.components.data.reply_ends import ReplyEnds
 from titanrun.components.data.sample_order import view_first_epoch
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 
@@ -33,42 +34,6 @@ class DataSummary:
     num_replies: int = 0
     num_replies_without_end: int = 0
     loss_tokens_per_sample: list[int] = field(default_factory=list)
-
-
-class ReplyEnds:
-    """Check of replies for the token that ends a turn.
-
-    Args:
-        end_ids: ids of the tokens that end a turn.
-        tokenizer: the tokenizer of the ids.
-    """
-
-    def __init__(self, end_ids: Collection[int], tokenizer: Tokenizer) -> None:
-        self._end_ids, self._tokenizer = end_ids, tokenizer
-        self._white_space: dict[int, bool] = {}
-
-    def iter_ends(
-        self, ids: NDArray[np.int64], counts: NDArray[np.int64]
-    ) -> Iterator[tuple[int, bool]]:
-        """Yield where each reply of a document ends, and whether an end token is its last.
-
-        White space after the token is ignored. A reply is the tokens in the loss between others: a
-        document that counts as a whole has none.
-        """
-        if len(ids) and counts[1:].all():
-            return
-        for end in (np.flatnonzero((counts[:-1] != 0) & (counts[1:] == 0)) + 1).tolist() + (
-            [len(ids)] if len(ids) and counts[-1] else []
-        ):
-            last = end - 1
-            while last > 0 and counts[last - 1] and self._is_white_space(int(ids[last])):
-                last -= 1
-            yield end, int(ids[last]) in self._end_ids
-
-    def _is_white_space(self, token_id: int) -> bool:
-        if token_id not in self._white_space:
-            self._white_space[token_id] = self._tokenizer.decode([token_id]).isspace()
-        return self._white_space[token_id]
 
 
 def summarize_dataset(

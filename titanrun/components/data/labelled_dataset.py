@@ -19,6 +19,7 @@ from titanrun.components.data.replies_config import (
     LabelledDatasetConfig,
     TinyLabelledDatasetConfig,
 )
+from titanrun.components.data.reply_ends import log_reply_ends
 from titanrun.components.data.token_index import (
     DocumentCounts,
     IndexSpec,
@@ -52,15 +53,15 @@ def build_labelled_dataset(
     Raises:
         ProblemsFound: A data problem with a path relative to the dataset's config.
     """
+    checked = check_chat_tokenizer(tokenizer)
     index = open_labelled_index(
-        config,
-        tokenizer=check_chat_tokenizer(tokenizer),
-        cache_folder=cache_folder,
-        holdout=holdout,
+        config, tokenizer=checked, cache_folder=cache_folder, holdout=holdout
     )
     log_labels(index)
     options = PackingOptions(None, config.too_long, sample_length, document_noun="conversation")
-    return build_packed_dataset(index, options)
+    packed = build_packed_dataset(index, options)
+    log_reply_ends(packed, checked, holdout)
+    return packed
 
 
 def build_tiny_labelled_dataset(

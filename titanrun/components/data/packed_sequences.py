@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -67,7 +68,7 @@ class PackedDataset:
         sample_length: int,
         packing_key: str,
     ) -> None:
-        self._tokens, self._file = index.tokens, index.get_unchanged_file()
+        self.tokens, self._file = index.tokens, index.get_unchanged_file()
         self._starts, self._lengths, self._bins = starts, lengths, bins
         self._sample_length = sample_length
         # other sequences of the same tokens are other data for a resumed run
@@ -85,11 +86,16 @@ class PackedDataset:
         Shape [3 or 4, seq_len + 1], as in `IndexedDataset`.
         """
         return build_packed_sequence(
-            self._tokens,
+            self.tokens,
             [(int(self._starts[number]), self._lengths[number]) for number in self._bins[index]],
             sample_length=self._sample_length,
             has_weights=self._has_weights,
         )
+
+    def list_pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return start and length of the documents, or pieces, of all sequences, by their start."""
+        numbers = np.sort(np.fromiter(chain.from_iterable(self._bins), dtype=np.int64))
+        return self._starts[numbers], np.asarray(self._lengths, dtype=np.int64)[numbers]
 
     def check(self) -> None:
         """Raise a data problem if the index has changed since it was opened."""

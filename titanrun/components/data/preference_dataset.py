@@ -21,6 +21,7 @@ from titanrun.components.data.replies_config import (
     PreferenceDatasetConfig,
     TinyPairsDatasetConfig,
 )
+from titanrun.components.data.reply_ends import log_reply_ends
 from titanrun.components.data.token_index import (
     DocumentCounts,
     IndexSpec,
@@ -56,13 +57,13 @@ def build_preference_dataset(
     Raises:
         ProblemsFound: A data problem with a path relative to the dataset's config.
     """
+    checked = check_chat_tokenizer(tokenizer)
     index = open_preference_index(
-        config,
-        tokenizer=check_chat_tokenizer(tokenizer),
-        cache_folder=cache_folder,
-        holdout=holdout,
+        config, tokenizer=checked, cache_folder=cache_folder, holdout=holdout
     )
-    return pack_pairs(config, index, sample_length)
+    packed = pack_pairs(config, index, sample_length)
+    log_reply_ends(packed, checked, holdout)
+    return packed
 
 
 def pack_pairs(

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from titanrun.components.data.prediction_channels import NUM_CHANNELS, decode_predictions
+
 IGNORE_INDEX = -100
 """Label of a position that does not count in the loss, as in the cross entropy of torch and Hugging
 Face."""
@@ -97,7 +99,8 @@ class TokenBatch:
 
         The first T ids of a sample are its inputs, the last T its labels. Samples [N, 3, T+1] also
         hold which ids count as labels, 0 or 1, and their positions. Samples [N, 4, T+1] also hold
-        the bits of each label's weight, an fp32 number.
+        the bits of each label's weight, an fp32 number. Further channels are predictions of a
+        teacher (taught_rows.py).
         """
         sequences = torch.as_tensor(sequences)
         rows_NS = sequences if sequences.ndim == 2 else sequences[:, 0]
@@ -106,7 +109,7 @@ class TokenBatch:
             return cls(inputs_NT, labels_NT, None, torch.ones_like(labels_NT, dtype=torch.bool))
         weights = (
             sequences[:, 3, 1:].to(torch.int32).view(torch.float32)
-            if sequences.size(1) == 4
+            if sequences.size(1) >= NUM_CHANNELS
             else None
         )
         return cls(
@@ -114,6 +117,7 @@ class TokenBatch:
             labels_NT,
             sequences[:, 2, :-1].contiguous(),
             sequences[:, 1, 1:] == 1,
+            extra=decode_predictions(sequences[:, NUM_CHANNELS:, 1:]),
             weights=weights,
         )
 

@@ -1,7 +1,7 @@
 """The loss slot and its choices."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import numerics, performance
@@ -40,6 +40,8 @@ class LossConfig(ComponentConfig):
     supports_loss_parallel: ClassVar = False
     """Whether the loss accepts vocabulary shards as a DTensor. Others get full logits."""
 
+    needs_teacher: ClassVar = False
+    """Whether the loss compares the model with another one, a teacher."""
     supports_token_weights: ClassVar = False
     """Whether the loss multiplies each token by its weight in the batch."""
     needs_reference: ClassVar = False
@@ -60,6 +62,14 @@ class LossConfig(ComponentConfig):
     @property
     def teacher_path(self) -> str | None:
         """Place of the model with whose predictions the loss compares; None if there is none."""
+        return None
+
+    @property
+    def taught_logprobs(self) -> Any:
+        """Files with predictions with which the loss compares, None if it reads none.
+
+        See `TeacherLogprobsConfig`.
+        """
         return None
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.utils.checkpoint import checkpoint
 
+from titanrun.components.data.prediction_channels import TAUGHT_IDS, TAUGHT_LOGPROBS
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.distillation_config import DistillationConfig
 from titanrun.components.losses.pair_logprobs import compute_logprobs
@@ -20,8 +21,11 @@ from titanrun.components.metrics.step_metrics import record_metric
 from titanrun.distributed.dtensor import to_local
 from titanrun.distributed.vocab_parallel import (
     AllReduceSum,
+    VocabPart,
     compute_part_logprobs,
+    gather_logprobs,
     get_vocab_group,
+    get_vocab_part,
 )
 
 TEACHER_LOGITS = "teacher_logits"
@@ -45,12 +49,19 @@ class DistillationLoss:
         Collective over tp if the vocabulary is sharded, as it then is for both models.
         """
         config = self.config
-        divergence_BT = compute_divergence(
-            logits_BTV,
-            batch.extra[TEACHER_LOGITS],
-            beta=config.beta,
-            temperature=config.temperature,
-        )
+        beta, temperature = config.beta, config.temperature
+        if config.teacher_logprobs is None:
+            divergence_BT = compute_divergence(
+                logits_BTV, batch.extra[TEACHER_LOGITS], beta=beta, temperature=temperature
+            )
+        else:
+            divergence_BT = compute_taught_divergence(
+                logits_BTV,
+                batch.extra[TAUGHT_IDS],
+                batch.extra[TAUGHT_LOGPROBS],
+                beta=beta,
+                temperature=temperature,
+            )
         nll_BT = -compute_logprobs(logits_BTV if config.hard_weight else logits_BTV.detach(), batch)
         self._record(divergence_BT, nll_BT, batch)
         loss = batch.sum_valid(divergence_BT)
@@ -104,16 +115,79 @@ def compute_chunk_divergence(
     student_BTW, teacher_BTW = (
         normalize(logits_BTW, group, temperature) for logits_BTW in (student_BTW, teacher_BTW)
     )
-    if beta == 0.0:
-        terms_BTW = weigh_log_ratio(teacher_BTW, student_BTW)
-    elif beta == 1.0:
-        terms_BTW = weigh_log_ratio(student_BTW, teacher_BTW)
-    else:
-        mixture_BTW = torch.logaddexp(student_BTW + math.log1p(-beta), teacher_BTW + math.log(beta))
-        terms_BTW = beta * weigh_log_ratio(teacher_BTW, mixture_BTW)
-        terms_BTW = terms_BTW + (1 - beta) * weigh_log_ratio(student_BTW, mixture_BTW)
-    total_BT = terms_BTW.sum(-1)
+    total_BT = compute_terms(student_BTW, teacher_BTW, beta).sum(-1)
     return total_BT if group is None else AllReduceSum.apply(total_BT, group)
+
+
+def compute_taught_divergence(
+    student_BTV: Tensor, ids_BTK: Tensor, logprobs_BTK: Tensor, *, beta: float, temperature: float
+) -> Tensor:
+    """Compute the divergence of each token over the teacher's K likeliest tokens, [B, T].
+
+    All other tokens count as one token more. It is the divergence over the vocabulary if there are
+    none. Collective over tp if the vocabulary is sharded.
+
+    Args:
+        student_BTV: the student's logits.
+        ids_BTK: ids of the teacher's likeliest tokens.
+        logprobs_BTK: their log-probabilities, at the same temperature.
+        beta: kind of divergence, see `compute_divergence`.
+        temperature: divisor of the student's logits.
+    """
+    part = get_vocab_part(student_BTV)
+    compute = partial(compute_taught_chunk, part=part, beta=beta, temperature=temperature)
+    chunks = zip(
+        *(
+            tensor.split(CHUNK_TOKENS, dim=1)
+            for tensor in (to_local(student_BTV), ids_BTK, logprobs_BTK)
+        ),
+        strict=True,
+    )
+    return torch.cat(
+        [
+            checkpoint(compute, *chunk, use_reentrant=False)
+            if chunk[0].requires_grad
+            else compute(*chunk)
+            for chunk in chunks
+        ],
+        dim=1,
+    )
+
+
+def compute_taught_chunk(
+    student_BTW: Tensor,
+    ids_BTK: Tensor,
+    logprobs_BTK: Tensor,
+    *,
+    part: VocabPart | None,
+    beta: float,
+    temperature: float,
+) -> Tensor:
+    """Compute the divergence of some tokens, as `compute_taught_divergence` does, [B, T]."""
+    dtype = torch.promote_types(student_BTW.dtype, torch.float32)
+    student_BTK = gather_logprobs(student_BTW.to(dtype) / temperature, ids_BTK, part)
+    return compute_terms(add_rest(student_BTK), add_rest(logprobs_BTK.to(dtype)), beta).sum(-1)
+
+
+def add_rest(logprobs_BTK: Tensor) -> Tensor:
+    """Add the log-probability of all other tokens together, [B, T, K + 1].
+
+    It is that of the rounding error at least, which a difference from 1 has.
+    """
+    rest_BT1 = 1 - logprobs_BTK.exp().sum(-1, keepdim=True)
+    least = torch.finfo(logprobs_BTK.dtype).eps
+    return torch.cat((logprobs_BTK, rest_BT1.clamp(min=least).log()), dim=-1)
+
+
+def compute_terms(student_BTW: Tensor, teacher_BTW: Tensor, beta: float) -> Tensor:
+    """Return the terms of the divergence, whose sum it is, of two log-probabilities."""
+    if beta == 0.0:
+        return weigh_log_ratio(teacher_BTW, student_BTW)
+    if beta == 1.0:
+        return weigh_log_ratio(student_BTW, teacher_BTW)
+    mixture_BTW = torch.logaddexp(student_BTW + math.log1p(-beta), teacher_BTW + math.log(beta))
+    terms_BTW = beta * weigh_log_ratio(teacher_BTW, mixture_BTW)
+    return terms_BTW + (1 - beta) * weigh_log_ratio(student_BTW, mixture_BTW)
 
 
 def normalize(logits_BTW: Tensor, group: ProcessGroup | None, temperature: float) -> Tensor:

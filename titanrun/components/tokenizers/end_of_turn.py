@@ -71,17 +71,27 @@ def find_end_tokens(template: ChatTemplate, source: TemplateSource) -> frozenset
     return frozenset((*load_stop_tokens(source.folder), *source.stop_tokens, *named))
 
 
-def find_end_ids(template: ChatTemplate, tokenizer: ChatTokenizer) -> frozenset[int]:
-    """Return the ids of the tokens that end a reply, as `find_end_tokens` finds them.
+def find_end_texts(template: ChatTemplate, tokenizer: ChatTokenizer) -> dict[int, str]:
+    """Return the tokens that end a reply, as `find_end_tokens` finds them, by their ids.
 
     Raises:
         ProblemsFound: A data problem if a file of the tokenizer cannot be read.
     """
-    found = set() if tokenizer.eos_id is None else {tokenizer.eos_id}
-    for text in find_end_tokens(template, tokenizer):
+    found = {} if tokenizer.eos_id is None else {tokenizer.eos_id: "the end of text"}
+    for text in sorted(find_end_tokens(template, tokenizer)):
         ids = tokenizer.encode(text, add_bos=False, add_eos=False)
-        found.update(ids if len(ids) == 1 else ())
-    return frozenset(found)
+        if len(ids) == 1:
+            found[ids[0]] = text
+    return found
+
+
+def find_end_ids(template: ChatTemplate, tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Return the ids of the tokens that end a reply.
+
+    Raises:
+        ProblemsFound: A data problem if a file of the tokenizer cannot be read.
+    """
+    return frozenset(find_end_texts(template, tokenizer))
 
 
 def load_trained_end_tokens(template: ChatTemplate, source: TemplateSource) -> frozenset[str]:

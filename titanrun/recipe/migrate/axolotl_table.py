@@ -177,11 +177,11 @@ DATA = (
     ),
     reject_key_if_set(
         "datasets.logprobs_field",
-        "titanrun reads no recorded predictions: set loss: {name: distillation, teacher: FOLDER}",
+        "titanrun data teach writes predictions: set loss: {name: distillation, teacher: FOLDER}",
     ),
     reject_key_if_set(
         "datasets.temperature",
-        "titanrun reads no recorded predictions: set loss: {name: distillation, teacher: FOLDER}",
+        "titanrun data teach writes predictions: set loss: {name: distillation, teacher: FOLDER}",
     ),
     reject_key_if_set(
         "datasets.roles",

@@ -24,6 +24,7 @@ from titanrun.recipe.plan.memory_estimate import (
 from titanrun.recipe.plan.memory_levers import MemorySaving, find_memory_savings
 from titanrun.recipe.plan.plan_layout import PlanLayout
 from titanrun.recipe.plan.stream_reading import estimate_stream_reading, format_stream_reading
+from titanrun.recipe.resolving.teacher import find_teacher_place
 from titanrun.recipe.rules.compile import compiles_model
 
 # share of the device's peak: what most runs start with, and what well-tuned dense runs reach
@@ -124,8 +125,9 @@ def find_plan_warnings(
         )
     elif share > 1 - ERROR_BAND / 2:
         found.append(f"barely fits: {share:.0%} of the memory; {format_best_saving(savings)}")
-    if layout.teacher is None and layout.run.loss.teacher_path is not None:
-        found.append(f"the teacher is not counted: no model in {layout.run.loss.teacher_path}")
+    named, _ = find_teacher_place(layout.run)
+    if layout.teacher is None and named is not None:
+        found.append(f"the teacher is not counted: no model in {named}")
     if estimate_pipeline_bubble(layout) > LARGE_BUBBLE:
         found.append(
             f"pipeline ranks are idle {estimate_pipeline_bubble(layout):.0%} of a "

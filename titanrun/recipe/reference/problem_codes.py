@@ -234,6 +234,13 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         ),
         "the message comes from that component; change the section shown",
     ),
+    "end-of-turn-embedding": CodeDocumentation(
+        (
+            "the token that ends replies has an embedding that the base model never trained, and "
+            "adapters leave embeddings as they are: the model could hardly recognize the token"
+        ),
+        "train all weights, or take a chat template whose tokens the model knows",
+    ),
     "non-finite": CodeDocumentation(
         "the loss or the gradient norm became NaN or infinite: every later step would be lost",
         "lower optimizer.lr, warm up longer, or resume from an earlier checkpoint with other data",

@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parents[2]
 HEADER_KEYS = ("purpose", "model", "method", "devices", "memory")
 # tasks by a word of the method, the first that fits, in the order in which they are listed
 TASKS = {
-    "fine-tuning": ("SFT", "continued"),
+    "fine-tuning": ("SFT", "continued", "distillation"),
     "preferences and rewards": ("DPO", "KTO", "ORPO", "reward"),
     "reinforcement learning": ("RL",),
     "pretraining": ("pretraining",),

@@ -33,7 +33,13 @@ RECORD_FILE = "download.json"
 """Written after the last file of a download, with the parts that were asked for."""
 CONFIG, TOKENIZER, WEIGHTS = "config", "tokenizer", "weights"
 TEACHER: DataPath = ("loss", "teacher")
-MODEL_FIELDS: tuple[DataPath, ...] = (("model", "hf_assets_path"), ("tokenizer", "path"), TEACHER)
+RL_TEACHER: DataPath = ("rl", "teacher")
+MODEL_FIELDS: tuple[DataPath, ...] = (
+    ("model", "hf_assets_path"),
+    ("tokenizer", "path"),
+    TEACHER,
+    RL_TEACHER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +183,7 @@ def replace_hub_names(
         folder = model and find_model_folder(model, environment, part=part)
         if folder is not None:
             tree = replace_text(tree, path, str(folder))
-        elif path != TEACHER:
+        elif path not in (TEACHER, RL_TEACHER):
             problems.append(build_missing_problem(node, path, model))
     return tree, problems
 

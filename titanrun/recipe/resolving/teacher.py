@@ -1,4 +1,4 @@
-"""The teacher of a loss of distillation: its recipe, and whether it fits the run."""
+"""The teacher of a distillation: its recipe, and whether it fits the run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,13 +12,18 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     VOCABULARY_AND_MERGES,
     load_vocab,
 )
-from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.models.shared.config import AttentionConfig, ModelConfig
 from titanrun.recipe.plugins import activate_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.hub_models import HUB_PREFIX, TEACHER, suggest_fetching
+from titanrun.recipe.resolving.hub_models import (
+    HUB_PREFIX,
+    RL_TEACHER,
+    TEACHER,
+    suggest_fetching,
+)
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.registry import get_active_rules
@@ -46,22 +51,32 @@ class Teacher:
     folder: str
 
 
+def find_teacher_place(run: Recipe) -> tuple[str | None, DataPath]:
+    """Return the teacher that a recipe names, None if it names none, and its path in the recipe.
+
+    A loss has a teacher, or a policy whose reference is one.
+    """
+    if run.rl is not None and run.rl.reference == "teacher":
+        return run.rl.teacher, RL_TEACHER
+    return run.loss.teacher_path, TEACHER
+
+
 def open_teacher(run: Recipe) -> Teacher | None:
-    """Return the teacher that the recipe's loss names, None if it names none.
+    """Return the teacher that the recipe names, None if it names none.
 
     Raises:
         ProblemsFound: There is no such model, or none that titanrun reads.
     """
-    named = run.loss.teacher_path
+    named, path = find_teacher_place(run)
     if named is None:
         return None
-    check_teacher_place(named)
+    check_teacher_place(named, path)
     places = get_plugin_places()
     try:
         weights, own = find_teacher(named)
     except ProblemsFound as error:
         raise ProblemsFound(
-            Problem(problem.code, f"teacher: {problem.message}", TEACHER, hint=problem.hint)
+            Problem(problem.code, f"teacher: {problem.message}", path, hint=problem.hint)
             for problem in error.problems
         ) from error
     finally:
@@ -71,14 +86,14 @@ def open_teacher(run: Recipe) -> Teacher | None:
     if missing:
         message = f"the teacher in {named} needs plug-in {missing[0]}"
         raise ProblemsFound(
-            [Problem("conflict", message, TEACHER, hint=f"add {missing[0]} to plugins")]
+            [Problem("conflict", message, path, hint=f"add {missing[0]} to plugins")]
         )
     (folder,) = weights.values()
     return Teacher(build_teacher_recipe(run, own), weights, folder)
 
 
 def find_teacher_model(run: Recipe) -> ModelConfig | None:
-    """Return the model of the loss's teacher, None if there is none on this machine."""
+    """Return the model of the run's teacher, None if there is none on this machine."""
     try:
         teacher = open_teacher(run)
     except ProblemsFound:
@@ -86,7 +101,7 @@ def find_teacher_model(run: Recipe) -> ModelConfig | None:
     return None if teacher is None else teacher.recipe.model
 
 
-def check_teacher_place(named: str) -> None:
+def check_teacher_place(named: str, recipe_path: DataPath) -> None:
     """Raise for a place that exists nowhere on this machine."""
     path = parse_storage_path(named)
     if not isinstance(path, Path) or path.exists():
@@ -94,7 +109,7 @@ def check_teacher_place(named: str) -> None:
     hint = suggest_fetching(named)
     if named.startswith(HUB_PREFIX):
         hint = f"titanrun download {named}; titanrun train does it, too"
-    raise ProblemsFound([Problem("file", f"folder not found: '{named}'", TEACHER, hint=hint)])
+    raise ProblemsFound([Problem("file", f"folder not found: '{named}'", recipe_path, hint=hint)])
 
 
 def find_teacher(named: str) -> tuple[dict[str, str], Recipe]:
@@ -149,16 +164,17 @@ def share_attention_mask(student: ModelConfig, teacher: ModelConfig) -> ModelCon
 
 
 def find_teacher_problems(run: Recipe, teacher: Teacher, ranks: int | None = None) -> list[Problem]:
-    """Return why the run cannot use the teacher, at `loss.teacher`."""
+    """Return why the run cannot use the teacher, at its path in the recipe."""
     model = teacher.recipe.model
+    named, path = find_teacher_place(run)
     if model.modality != "tokens" or getattr(model, "head", "lm") != "lm":
-        message = f"{run.loss.teacher_path} has no predictions of tokens to learn from"
-        return [Problem("conflict", message, TEACHER, hint="use a language model")]
+        message = f"{named} has no predictions of tokens to learn from"
+        return [Problem("conflict", message, path, hint="use a language model")]
     found = [*find_vocabulary_problems(run, teacher), *find_mask_problems(run, teacher)]
     for entry in get_active_rules():
         if entry.module in LAYOUT_RULES:
             found += [
-                Problem("conflict", f"teacher: {violation.message}", TEACHER, hint=violation.hint)
+                Problem("conflict", f"teacher: {violation.message}", path, hint=violation.hint)
                 for violation in entry.check(teacher.recipe, ranks)
                 if violation.severity == "error"
             ]
@@ -178,7 +194,7 @@ def find_mask_problems(run: Recipe, teacher: Teacher) -> Iterator[Problem]:
             "model.attention.mask: block_causal asks for"
         )
         hint = "set model.attention.mask: causal, without packing"
-        yield Problem("conflict", message, TEACHER, hint=hint)
+        yield Problem("conflict", message, find_teacher_place(run)[1], hint=hint)
 
 
 def find_vocabulary_problems(run: Recipe, teacher: Teacher) -> Iterator[Problem]:
@@ -189,9 +205,8 @@ def find_vocabulary_problems(run: Recipe, teacher: Teacher) -> Iterator[Problem]
             f"the teacher predicts {theirs:,} tokens, but the model {ours:,}: "
             "both need the same vocabulary"
         )
-        yield Problem(
-            "conflict", message, TEACHER, hint="use a teacher of the same family as the model"
-        )
+        hint = "use a teacher of the same family as the model"
+        yield Problem("conflict", message, find_teacher_place(run)[1], hint=hint)
         return
     if not isinstance(run.tokenizer, TokenizerConfig):
         return
@@ -202,9 +217,8 @@ def find_vocabulary_problems(run: Recipe, teacher: Teacher) -> Iterator[Problem]
             f"the teacher has another tokenizer: its token {number} is {others!r}, "
             f"the run's {own!r}"
         )
-        yield Problem(
-            "conflict", message, TEACHER, hint="use a teacher of the same family as the model"
-        )
+        hint = "use a teacher of the same family as the model"
+        yield Problem("conflict", message, find_teacher_place(run)[1], hint=hint)
 
 
 def find_differing_token(teacher: str, student: Path) -> tuple[int, str | None, str | None] | None:
@@ -231,13 +245,13 @@ def find_differing_token(teacher: str, student: Path) -> tuple[int, str | None, 
 
 
 def require_teacher(run: Recipe, ranks: int | None = None) -> Teacher:
-    """Return the teacher of a run whose loss names one.
+    """Return the teacher of a run that names one.
 
     Raises:
         ProblemsFound: There is none, or it does not fit the run.
     """
     teacher = open_teacher(run)
-    assert teacher is not None, "the loss names a teacher"
+    assert teacher is not None, "the recipe names a teacher"
     problems = find_teacher_problems(run, teacher, ranks)
     if problems:
         raise ProblemsFound(problems)

@@ -2,26 +2,50 @@
 
 from collections.abc import Iterator
 
+from titanrun.components.data.chat_config import ConversationsConfig
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.hub_models import TEACHER
-from titanrun.recipe.resolving.teacher import find_teacher_problems, open_teacher
+from titanrun.recipe.resolving.hub_models import RL_TEACHER
+from titanrun.recipe.resolving.teacher import (
+    find_teacher_place,
+    find_teacher_problems,
+    open_teacher,
+)
+from titanrun.recipe.rules.data import get_datasets_with_paths
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
 LOSS: DataPath = ("loss", "name")
 
 
+@rule("distillation-has-a-teacher")
+def distillation_has_a_teacher(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a teacher for losses that compare the model with one.
+
+    Name a model, or the folder of its predictions.
+    """
+    loss = run.loss
+    if loss.needs_teacher and loss.teacher_path is None and loss.taught_logprobs is None:
+        yield RuleViolation(
+            f"loss '{loss.name}' has no teacher",
+            (LOSS,),
+            hint="set loss.teacher: FOLDER, or loss.teacher_logprobs: {path: FOLDER}",
+        )
+
+
 @rule("teacher-needs-whole-models")
 def teacher_needs_whole_models(run: Recipe) -> Iterator[RuleViolation]:
-    """Require losses with a teacher to be used where both models run one after the other.
+    """Require losses and references with a teacher where both models run one after the other.
 
     The teacher predicts the tokens of a pass on the ranks that then train on them, which pipeline
     stages do not. RL distills from a reference with rl.algorithm: ref_kl. Split large models with
     tensor parallelism or FSDP.
     """
-    if run.loss.teacher_path is None:
+    named, place = find_teacher_place(run)
+    if named is None and run.loss.taught_logprobs is None:
         return
     degree = run.parallelism.pipeline_parallel_degree
+    is_reference = place == RL_TEACHER
+    reader = "rl.reference 'teacher'" if is_reference else f"loss '{run.loss.name}'"
     obstacles: list[tuple[bool, DataPath, str, str]] = [
         (
             degree > 1,
@@ -30,17 +54,16 @@ def teacher_needs_whole_models(run: Recipe) -> Iterator[RuleViolation]:
             "set pipeline_parallel_degree: 1, and tensor_parallel_degree for large models",
         ),
         (
-            run.kind == "rl",
+            run.kind == "rl" and not is_reference,
             ("kind",),
             "kind rl",
-            "set rl.algorithm: ref_kl, which distills from a reference",
+            "set rl.algorithm: ref_kl and rl.reference: teacher, which distill from rl.teacher",
         ),
     ]
     for is_present, path, noun, hint in obstacles:
         if is_present:
-            yield RuleViolation(
-                f"loss '{run.loss.name}' does not support {noun}", (path, LOSS), hint=hint
-            )
+            places = (path, ("rl", "reference") if is_reference else LOSS)
+            yield RuleViolation(f"{reader} does not support {noun}", places, hint=hint)
 
 
 @rule("teacher-fits", level="environment")
@@ -58,7 +81,28 @@ def teacher_fits(run: Recipe) -> Iterator[RuleViolation]:
     for problem in problems:
         yield RuleViolation(
             problem.message,
-            (TEACHER,),
+            (problem.path,),
             hint=problem.hint,
             code="file" if problem.code == "file" else "conflict",
+        )
+
+
+@rule("predictions-are-of-conversations")
+def predictions_are_of_conversations(run: Recipe) -> Iterator[RuleViolation]:
+    """Require conversations from an index for predictions of a teacher in files.
+
+    They are those of the replies of each sequence, so all sequences must be known before the run.
+    Name the teacher without teacher_logprobs for other data.
+    """
+    if run.loss.taught_logprobs is None:
+        return
+    path: DataPath = ("loss", "teacher_logprobs")
+    for place, dataset in get_datasets_with_paths(run):
+        if isinstance(dataset, ConversationsConfig) and not dataset.is_streamed:
+            continue
+        state = "is a stream" if dataset.is_streamed else f"'{dataset.name}' has no conversations"
+        yield RuleViolation(
+            f"predictions in files are of conversations, but the dataset {state}",
+            (path, place),
+            hint="remove loss.teacher_logprobs and set loss.teacher, which then predicts in memory",
         )

@@ -26,8 +26,10 @@ from titanrun.recipe.rules.chat import (
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
+TRAIN_LAST = "set train_on: last_reply, or render each reply as a conversation of its own"
 USE_AN_END = "use a template that ends replies with a special token of the tokenizer"
 MAX_SHOWN_CHARACTERS = 40
+MAX_END_CHARACTERS = 20
 
 
 @rule("end-of-turn-not-trained", level="environment")
@@ -50,7 +52,7 @@ def end_of_turn_not_trained(run: Recipe) -> Iterator[RuleViolation]:
         found = find_untrained_end(trained, run.tokenizer)
         if found is not None:
             message, hint = found
-            if hint != USE_AN_END and trained is dataset:
+            if hint not in (USE_AN_END, TRAIN_LAST) and trained is dataset:
                 hint = f"set {format_path((*place, 'train_end_of_turn'))}: true, or {hint}"
             yield RuleViolation(
                 message,
@@ -125,6 +127,14 @@ def find_reply_without_end(
             if (start, end) != span:
                 token = text[span[1] : end].strip()
                 return describe_outer_end(f"a reply in {place} ends", token)
+            if not spans.ends_with_token(text[start:end], end_tokens):
+                is_last_ended = spans.ends_with_token(text[slice(*replies[-1])], end_tokens)
+                shown = text[start:end].rstrip()[-MAX_END_CHARACTERS:]
+                return (
+                    f"a reply in {place} ends with '{shown}', at which generation does not stop: "
+                    "the model learns to go on there",
+                    TRAIN_LAST if is_last_ended else USE_AN_END,
+                )
     return None
 
 

@@ -25,6 +25,8 @@ DOCUMENTATION = {
     "holdout_by has no effect. Set it, or remove holdout_by.",
     "settings-need-checkpoints": "While checkpoint.enable is false, nothing is saved or loaded: "
     "where, how often and how many has no effect. Enable it, or remove these settings.",
+    "teacher-is-the-reference": "rl.teacher is the model that rl.reference: teacher compares the "
+    "policy with; no other reference reads it. Set rl.reference: teacher, or remove it.",
     "columns-fit-pairs": "With from_pairs records have the columns of both replies of a pair, "
     "without it those of a reply and its label. Remove the others, or change from_pairs.",
     "validation-reads-in-order": "Validation reads the same sequences in the same order each time: "

@@ -153,6 +153,9 @@ def reference_is_read(run: Recipe) -> Iterator[RuleViolation]:
             (path, ("rl", "algorithm")),
             hint=f"set rl.reference: {kind}",
         )
+    if run.rl.reference == "teacher" and run.rl.teacher is None:
+        hint = "set rl.teacher to a run directory or a Hugging Face folder"
+        yield RuleViolation("reference teacher needs rl.teacher", (path,), hint=hint)
     if run.rl.reference == "adapter_off" and find_lora_converter(run) is None:
         message = "reference adapter_off needs a policy with adapters"
         yield RuleViolation(

@@ -33,6 +33,7 @@ def hash_input_files(run: Recipe) -> list[dict[str, Any]]:
         run.model.hf_assets_path,
         run.checkpoint.initial_load_path,
         run.loss.teacher_path,
+        None if run.rl is None else run.rl.teacher,
     }
     written |= {getattr(config, "path", None) for _, config in iter_nested_configs(run)}
     return [

@@ -23,11 +23,13 @@ from titanrun.components.validation.validator import Validator, ValidatorGroup
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
+from titanrun.config.tree import format_path
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.config import AttentionConfig, unwrap_auto
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
+from titanrun.worker.build.taught_data import maybe_add_predictions
 
 if TYPE_CHECKING:
     from titanrun.components.data import stream_head
@@ -99,6 +101,7 @@ def build_dataloader(
         run_dir=run_dir,
         holdout=get_holdout(recipe),
     )
+    rows = maybe_add_predictions(recipe, rows, "training")
     assert training.global_batch_size != "auto"
     piece_size = training.local_batch_size * data_parallel_rank.dp_size
     loader = (
@@ -172,6 +175,7 @@ def build_validator(
                 path=one.path,
                 hint="use more data or a smaller validation.seq_len",
             )
+        rows = maybe_add_predictions(recipe, rows, one.section)
         found[one.prefix] = Validator(
             config,
             dataset=rows,
@@ -198,6 +202,11 @@ class HeldOutSet:
     path: DataPath
     dataset: DatasetConfig
     holdout: Holdout | None = None
+
+    @property
+    def section(self) -> str:
+        """Name of the set: validation, or validation.further[0] and so on."""
+        return "validation" if self.holdout is not None else format_path(self.path[:-1])
 
 
 def list_held_out_sets(recipe: Recipe) -> list[HeldOutSet]:

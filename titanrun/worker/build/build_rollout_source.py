@@ -47,6 +47,7 @@ from titanrun.worker.build.build_rollouts import (
     get_generator_dtype,
     get_sent_names,
 )
+from titanrun.worker.build.build_teacher import build_teacher
 from titanrun.worker.build.epochs_to_steps import check_epochs_not_reduced, resolve_epochs
 from titanrun.worker.build.run_start_log import log_run_start
 from titanrun.worker.build.source_parts import RolloutParts, SourceParts
@@ -304,8 +305,8 @@ def build_reference_fn(
 ) -> PrepareBatchesFn | None:
     """Build the function that adds the reference's log-probabilities to batches.
 
-    Return None if `rl.reference` is not set. The reference is the policy without its adapters, or
-    a second model with the initial weights.
+    Return None if `rl.reference` is not set. The reference is the policy without its adapters, a
+    second model with the initial weights, or a teacher.
     """
     if config.reference is None:
         return None
@@ -314,7 +315,16 @@ def build_reference_fn(
         without_adapters = partial(disable_adapters, engine.model)
         reference = ReferenceModel(engine, reference_context=without_adapters)
         return partial(reference, temperature=temperature)
-    frozen = build_engine(recipe, device, meshes, build_document_id_fn(recipe, tokenizer))
+    build = partial(
+        build_engine,
+        device=device,
+        meshes=meshes,
+        document_id_fn=build_document_id_fn(recipe, tokenizer),
+    )
+    if config.reference == "teacher":
+        teacher = build_teacher(recipe, get_default_rank_group(), build)
+        return partial(ReferenceModel(teacher), temperature=temperature)
+    frozen = build(recipe)
     load_initial_weights(
         recipe.checkpoint,
         model_config=recipe.model,

@@ -31,6 +31,14 @@ def attach_teacher(
     """
     if recipe.loss.teacher_path is None:
         return
+    teacher = build_teacher(recipe, ranks, build_engine_fn)
+    engine.runner = DistillationForwardBackward(engine.runner, teacher)
+
+
+def build_teacher(
+    recipe: Recipe, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
+) -> Engine:
+    """Build the engine of the recipe's teacher. For the arguments see `attach_teacher`."""
     found = require_teacher(recipe)
     teacher = build_engine_fn(found.recipe)
     # each rank reads all files. The ranks wait for the slowest here, because the timeout of a
@@ -40,4 +48,4 @@ def attach_teacher(
     load_weight_stream(weights.items(), teacher, strict=True)
     teacher.model.requires_grad_(False)
     teacher.model.eval()
-    engine.runner = DistillationForwardBackward(engine.runner, teacher)
+    return teacher

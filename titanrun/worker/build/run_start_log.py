@@ -22,6 +22,7 @@ from titanrun.worker.build.epochs_to_steps import (
 from titanrun.worker.hardware_info import get_hardware_info
 from titanrun.worker.process_group_setup import collect_machine_decisions
 from titanrun.worker.training_template import describe_training_template, trains_replies
+from titanrun.worker.weights.end_token_rows import find_untrained_end_row
 from titanrun.worker.worker_job import WorkerJob
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ def log_run_summary(
     )
     if trains_replies(recipe):
         log.info("%s", describe_training_template(recipe))
+        row = find_untrained_end_row(recipe)
+        if row is not None:
+            log.warning("%s", row.message)
     log.info("%s", format_saves(recipe))
     ranks = 1 if meshes is None else meshes.parallel_dims.dp_size
     if ranks > 1 and is_decided(job.resolved_path.parent, "training.global_batch_size"):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from titanrun.components.data.chat_config import (
     ChatDatasetConfig,
@@ -18,12 +18,12 @@ from titanrun.components.data.chat_config import (
 from titanrun.components.data.config import DocumentsConfig
 from titanrun.components.data.data_inspection import (
     DataSummary,
-    ReplyEnds,
     label_text_segments,
     summarize_dataset,
 )
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.replies_config import RepliesConfig
+from titanrun.components.data.reply_ends import ReplyEnds
 from titanrun.components.data.sample_order import compute_epoch_order, get_epoch_size
 from titanrun.components.data.stream_preview import PREVIEW_SEQUENCES, StreamPreview
 from titanrun.components.data.token_cache_maintenance import (
@@ -37,6 +37,7 @@ from titanrun.components.tokenizers.chat_template import load_chat_template
 from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 from titanrun.config.tree import format_path
 from titanrun.distributed.object_collectives import RankGroup
@@ -59,6 +60,12 @@ from titanrun.worker.build.build_stream_loader import (
 )
 from titanrun.worker.commands.build_units import Part, finish_units, tokenize_units
 from titanrun.worker.commands.dry_build import build_problem_to_dict
+
+if TYPE_CHECKING:
+    from titanrun.worker.commands import teach
+else:
+    # imports the models
+    teach = LazyModule("titanrun.worker.commands.teach")
 
 DataRequest = dict[str, Any]
 
@@ -139,6 +146,13 @@ def export_tokenizer(request: DataRequest) -> DataRequest:
         "begin": [(tokenizer.get_token_text(token), token) for token in begin],
         "end": [(tokenizer.get_token_text(token), token) for token in end],
     }
+
+
+def write_teacher_predictions(request: DataRequest) -> list[DataRequest]:
+    """Write what the teacher of a recipe predicts for its data, and return the folders."""
+    recipe = load_resolved_text(request["resolved"])
+    tokenizer, opened = open_datasets(recipe)
+    return teach.write_predictions(recipe, opened, tokenizer)
 
 
 def show_samples(request: DataRequest) -> list[DataRequest]:
@@ -233,8 +247,7 @@ def open_datasets(
     }
     for one in list_held_out_sets(recipe) if recipe.validation.enable else ():
         assert recipe.validation.seq_len != "auto"
-        name = get_dataset_name(one.path) if one.holdout is None else "validation"
-        opened[name] = build_dataset(
+        opened[one.section] = build_dataset(
             one.dataset,
             one.path,
             recipe,
@@ -365,6 +378,7 @@ ACTIONS: dict[str, Callable[[DataRequest], Any]] = {
     "build": tokenize_datasets,
     "tokenizer": export_tokenizer,
     "show": show_samples,
+    "teach": write_teacher_predictions,
     "stats": compute_data_stats,
     "verify": verify_folder,
     "prune": prune_folder,

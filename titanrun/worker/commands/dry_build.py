@@ -26,6 +26,7 @@ from titanrun.worker.build.build_model import (
 )
 from titanrun.worker.build.build_parallelism import parallelize_model
 from titanrun.worker.simulated_ranks import simulate_rank
+from titanrun.worker.weights.end_token_rows import find_untrained_end_row
 
 # the rule of errors raised by components
 BUILD_RULE = "can-be-built"
@@ -41,6 +42,8 @@ def main() -> int:
     problems: list[Problem] = []
     try:
         dry_build(recipe, world_size=request["world_size"])
+        row = find_untrained_end_row(recipe)
+        problems += [] if row is None else [row]
     except ProblemsFound as found:
         problems += found.problems
     sys.stdout.write(json.dumps([build_problem_to_dict(problem) for problem in problems]) + "\n")

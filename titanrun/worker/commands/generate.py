@@ -110,7 +110,7 @@ def generate_and_print(job: GenerateCommandRequest, *, should_print: bool = True
             max_new_tokens=job["max_new_tokens"],
             sampling=sampling,
             eos_ids=frozenset() if job["ignore_eos"] else find_stop_ids(tokenizer, recipe, job),
-            should_stop=StopTexts(tokenizer, job["stop"]).is_reached,
+            should_stop=StopTexts(tokenizer, job["stop"], is_reply=job["chat"]).is_reached,
         )
     for prompt, continuation in zip(job["prompt"], found, strict=True) if should_print else ():
         print_continuation(prompt, continuation, tokenizer, job)
@@ -237,7 +237,8 @@ def print_continuation(
     prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: GenerateCommandRequest
 ) -> None:
     """Print a continuation, as JSON or after its prompt."""
-    text = StopTexts(tokenizer, job["stop"]).decode_before_stop(continuation.tokens)
+    stops = StopTexts(tokenizer, job["stop"], is_reply=job["chat"])
+    text = stops.decode_before_stop(continuation.tokens)
     if job["json"]:
         print(json.dumps({"text": text, "token_ids": continuation.tokens}, ensure_ascii=False))
     else:

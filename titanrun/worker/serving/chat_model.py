@@ -13,6 +13,7 @@ from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import unwrap_auto
+from titanrun.models.shared.kv_cache import KeptText
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.decoding import generate
 from titanrun.training.preference_inputs import disable_adapters
@@ -153,6 +154,7 @@ class ChatModel:
         is_chat: bool,
         on_text: Callable[[str], None] = ignore_text,
         is_cancelled: Callable[[], bool] = never,
+        kept: KeptText | None = None,
     ) -> Reply:
         """Generate a reply.
 
@@ -162,12 +164,13 @@ class ChatModel:
             is_chat: whether the tokens that end a turn end it.
             on_text: called with each new piece of text.
             is_cancelled: called after each token; if it returns True, generation ends.
+            kept: what an earlier reply of this model has kept of its conversation.
 
         Raises:
             PromptTooLongError: the prompt, with the reply that is asked for, is too long.
         """
         limit = self.get_new_token_limit(len(prompt), options.max_new_tokens)
-        stream = ReplyStream(self.tokenizer, options.stop, on_text)
+        stream = ReplyStream(self.tokenizer, options.stop, on_text, is_reply=is_chat)
         was_cancelled = False
 
         def should_stop(tokens: list[int]) -> bool:
@@ -185,6 +188,7 @@ class ChatModel:
                 eos_ids=ends,
                 should_stop=should_stop,
                 num_top_logprobs=options.num_top_logprobs,
+                kept=kept,
             )
         is_ended = found.finish == "stop" and found.tokens[-1] in ends
         stream.close(found.tokens[:-1] if is_ended else found.tokens)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from titanrun.components.data.spec.chat_content import Message
 from titanrun.config.problems import problem_error
+from titanrun.models.shared.kv_cache import KeptText
 from titanrun.training.token_sampling import SamplingParams
 from titanrun.worker.serving.chat_model import ChatModel, Reply, ReplyOptions, never
 
@@ -59,10 +60,12 @@ class ChatSession:
     system: str | None = None
     picks: Path = Path("picks.jsonl")
     histories: list[list[Message]] = field(default_factory=list)
+    kept: list[KeptText] = field(default_factory=list)
     unended: int = 0
     picked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("1", "2", TIE), 0))
 
     def __post_init__(self) -> None:
+        self.kept = [KeptText() for _ in self.models]
         self.reset()
 
     def reset(self) -> None:
@@ -113,6 +116,7 @@ class ChatSession:
                 is_chat=True,
                 on_text=lambda piece, index=index: on_text(index, piece),  # type: ignore[misc]
                 is_cancelled=is_cancelled,
+                kept=self.kept[index],
             )
             answers.append(Answer(model, reply, time.monotonic() - start))
         for history, answer in zip(self.histories, answers, strict=True):

@@ -18,12 +18,19 @@ class ReplyStream:
         tokenizer: the tokenizer of the model.
         stop: texts that end the continuation and are left out of it.
         on_text: called with each new piece of text.
+        is_reply: whether it is a reply in a chat, of which only the final channel is passed on.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], on_text: Callable[[str], None]
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        on_text: Callable[[str], None],
+        *,
+        is_reply: bool,
     ) -> None:
-        self._stop, self._texts, self._on_text = StopTexts(tokenizer, stop), tuple(stop), on_text
+        self._stop = StopTexts(tokenizer, stop, is_reply=is_reply)
+        self._texts, self._on_text = tuple(stop), on_text
         self.text = ""
 
     def add(self, tokens: Sequence[int]) -> bool:

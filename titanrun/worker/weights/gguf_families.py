@@ -80,6 +80,67 @@ def add_gpt_oss_settings(gguf: Any, writer: Any, config: ModelSettings) -> None:
         writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
 
 
+def add_deepseek_settings(gguf: Any, writer: Any, config: ModelSettings) -> None:
+    """Write the settings of DeepSeek-V3.
+
+    Its latent attention is multi-query attention to the latent vectors: keys are a latent vector
+    and a rotated part, values the latent vector.
+    """
+    latent, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(rotated)
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(latent)
+    writer.add_key_length(latent + rotated)
+    writer.add_value_length(latent)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
+    writer.add_value_length_mla(config["v_head_dim"])
+    add_deepseek_expert_settings(gguf, writer, config)
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+
+
+def add_deepseek_expert_settings(gguf: Any, writer: Any, config: ModelSettings) -> None:
+    """Write the settings of the experts of DeepSeek-V3."""
+    writer.add_expert_count(config["n_routed_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_weights_norm(config["norm_topk_prob"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+
+
+def find_deepseek_difference(config: ModelSettings) -> str:
+    """Return what of a model llama.cpp does not have."""
+    scaling = config.get("rope_scaling") or {}
+    is_yarn = scaling.get("rope_type") == "yarn"
+    differs = {
+        # the norms of latent vectors have 1e-6 in transformers, here all norms have one epsilon
+        "rms_norm_eps": config["rms_norm_eps"] != 1e-6,
+        "q_lora_rank: null": config.get("q_lora_rank") is None,
+        "n_shared_experts: 0": not config["n_shared_experts"],
+        "first_k_dense_replace": config["first_k_dense_replace"] >= config["num_hidden_layers"],
+        "mscale": is_yarn and scaling.get("mscale") != scaling.get("mscale_all_dim"),
+    }
+    return ", ".join(name for name, is_other in differs.items() if is_other)
+
+
 def find_gpt_oss_difference(config: ModelSettings) -> str:
     """Return what of a model differs from OpenAI's, whose values are fixed in llama.cpp."""
     kinds = ["sliding_attention", "full_attention"]
@@ -133,8 +194,31 @@ def iter_weights_unchanged(weights: Weights, config: ModelSettings) -> WeightIte
     yield from weights.items()
 
 
+def iter_deepseek_weights(weights: Weights, config: ModelSettings) -> WeightIterator:
+    """Yield the weights, with keys and values of the latent vectors apart, per head.
+
+    Layers for multi-token prediction are left out.
+    """
+    heads, nope = config["num_attention_heads"], config["qk_nope_head_dim"]
+    layers = tuple(f"model.layers.{layer}." for layer in range(config["num_hidden_layers"]))
+    kept = {
+        name: weight
+        for name, weight in weights.items()
+        if name.startswith(layers) or not name.startswith("model.layers.")
+    }
+    for name, weight in iter_stacked_experts(kept, config):
+        before, found, _ = name.partition("kv_b_proj.weight")
+        if found:
+            keys, values = weight.view(heads, -1, weight.size(1)).tensor_split([nope], dim=1)
+            yield f"{before}k_b_proj.weight", keys.mT
+            yield f"{before}v_b_proj.weight", values
+        else:
+            yield name.replace("e_score_correction_bias", "e_score_correction.bias"), weight
+
+
 def iter_stacked_experts(weights: Weights, config: ModelSettings) -> WeightIterator:
     """Yield the weights, with the matrices of a layer's experts in one tensor [E, out, in]."""
+    count = config["num_experts"] if "num_experts" in config else config["n_routed_experts"]
     for name, weight in weights.items():
         before, found, rest = name.partition(".experts.")
         if not found:
@@ -142,10 +226,7 @@ def iter_stacked_experts(weights: Weights, config: ModelSettings) -> WeightItera
             continue
         number, _, matrix = rest.partition(".")
         if number == "0":
-            parts = [
-                weights[f"{before}.experts.{expert}.{matrix}"]
-                for expert in range(config["num_experts"])
-            ]
+            parts = [weights[f"{before}.experts.{expert}.{matrix}"] for expert in range(count)]
             yield f"{before}.experts.{matrix}", torch.stack(parts)
 
 
@@ -167,6 +248,13 @@ def iter_gpt_oss_weights(weights: Weights, config: ModelSettings) -> WeightItera
 
 
 FAMILIES: Mapping[str, GgufFamily] = {
+    "deepseek_v3": GgufFamily(
+        "deepseek2",
+        "DEEPSEEK2",
+        add_deepseek_settings,
+        iter_deepseek_weights,
+        find_deepseek_difference,
+    ),
     "llama": GgufFamily("llama", "LLAMA", add_llama_settings, iter_llama_weights),
     "gpt_oss": GgufFamily(
         "gpt-oss", "GPT_OSS", add_gpt_oss_settings, iter_gpt_oss_weights, find_gpt_oss_difference
@@ -175,4 +263,8 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "qwen3_moe": GgufFamily("qwen3moe", "QWEN3MOE", add_moe_settings, iter_stacked_experts),
 }
 """By `model_type` of config.json."""
-ROPE_TYPES = {"llama": (None, "default", "linear", "llama3"), "gpt_oss": (None, "default", "yarn")}
+ROPE_TYPES = {
+    "deepseek_v3": (None, "default", "yarn"),
+    "gpt_oss": (None, "default", "yarn"),
+    "llama": (None, "default", "linear", "llama3"),
+}

@@ -28,11 +28,19 @@ LETTERS_BY_CASE = (
     + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 GPT2 = "gpt-2"
-# the splits that llama.cpp knows, by their pattern. A wrong one ruins texts without a message.
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    # Chinese characters, hiragana and katakana
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
+    r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+# the splits that llama.cpp knows, by their patterns. A wrong one ruins texts without a message.
 PRE_TOKENIZERS = {
-    f"{CONTRACTIONS}|{WORDS_AND_SPACE % '{1,3}'}": "llama-bpe",
-    f"{CONTRACTIONS}|{WORDS_AND_SPACE % ''}": "qwen2",
-    LETTERS_BY_CASE: "gpt-4o",
+    (f"{CONTRACTIONS}|{WORDS_AND_SPACE % '{1,3}'}",): "llama-bpe",
+    (f"{CONTRACTIONS}|{WORDS_AND_SPACE % ''}",): "qwen2",
+    (LETTERS_BY_CASE,): "gpt-4o",
+    DEEPSEEK: "deepseek-v3",
 }
 # what keeps the white space that its marks removed, but is no statement of templates elsewhere
 GENERATION_BLOCK = re.compile(r"\{%([-+]?)\s*(?:end)?generation\s*([-+]?)%\}")
@@ -95,8 +103,11 @@ def find_pre_tokenizer(data: Mapping[str, Any]) -> str:
         raise unknown_tokenizer_error("it does not end with ByteLevel, without a space in front")
     if not before and last.get("use_regex", True):
         return GPT2
-    patterns = [(step.get("pattern") or {}).get("Regex") for step in before]
-    name = PRE_TOKENIZERS.get(str(patterns[0])) if len(patterns) == 1 else None
+    patterns = tuple((step.get("pattern") or {}).get("Regex") for step in before)
+    # a line end may stand in a pattern as it is
+    name = PRE_TOKENIZERS.get(
+        tuple(str(one).replace("\r", r"\r").replace("\n", r"\n") for one in patterns)
+    )
     if name is None or last.get("use_regex", True):
         raise unknown_tokenizer_error(f"it splits texts by {json.dumps(patterns)}")
     # with ignore_merges a word of the vocabulary is one token: llama.cpp does so for llama-bpe

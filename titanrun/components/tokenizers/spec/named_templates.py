@@ -16,6 +16,7 @@ TEMPLATE_TOKENS: dict[str, tuple[str, ...]] = {
     "chatml": CHATML,
     "deepseek_v3": DEEPSEEK,
     "gemma3": ("<start_of_turn>", "<end_of_turn>"),
+    "gpt_oss": ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>"),
     "llama3": LLAMA,
     "llama3_1": LLAMA,
     "mistral": ("[INST]", "[/INST]"),
@@ -25,7 +26,10 @@ TEMPLATE_TOKENS: dict[str, tuple[str, ...]] = {
     "qwen3_instruct": CHATML,
 }
 # the template to try first for a tokenizer without one, the most specific first
-SUGGESTIONS = ("qwen3", "chatml", "llama3", "gemma3", "deepseek_v3", "mistral", "phi3", "alpaca")
+SUGGESTIONS = (
+    *("qwen3", "chatml", "llama3", "gemma3", "gpt_oss"),
+    *("deepseek_v3", "mistral", "phi3", "alpaca"),
+)
 
 
 def get_template_path(name: str) -> Path:
