@@ -44,6 +44,19 @@ export function Failure({ text, retry }: { text: string; retry?: () => void }) {
   );
 }
 
+const ANNOUNCE_MS = 2000;
+
+/** A text for those who hear the page, changed at most once in two seconds. */
+export function Announcement({ text }: { text: string }) {
+  const [said, setSaid] = useState(text);
+  const last = useRef(0);
+  useEffect(() => {
+    const timer = setTimeout(() => { last.current = Date.now(); setSaid(text); }, Math.max(0, last.current + ANNOUNCE_MS - Date.now()));
+    return () => clearTimeout(timer);
+  }, [text]);
+  return <p class="hidden" role="status">{said}</p>;
+}
+
 export function Progress({ value, label }: { value: number; label: string }) {
   const share = Math.max(0, Math.min(1, value));
   return (

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Chart, type Curve, type Mark } from "../charts/plot";
-import { Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
+import { Announcement, Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
 import { CommandLine } from "../components/command";
 import { type Command, LaunchDialog } from "../components/launch";
 import { ReportDialog } from "../components/report";
@@ -50,6 +50,7 @@ export function RunPage() {
   return (
     <div class="page">
       <div class="page-head"><Heading>{id}</Heading><State state={entry.state} /><Tags run={id} tags={entry.tags} changed={again} /></div>
+      <Announcement text={`The run is ${entry.state}`} />
       <Facts entry={entry} isActive={isActive} />
       {details.starts.length > 0 && <CommandLine shell={toShell(details.starts.at(-1)!.argv)} label="Command" isBrief />}
       <div class="actions left" role="group" aria-label="Actions">
