@@ -309,6 +309,8 @@ def test_a_run_is_started_watched_stopped_resumed_and_forked(watched: Watched) -
     page.wait_for_selector(".state:has-text('preempted')", timeout=60_000)
     run = watched.ui.workspace / "runs" / "first"
     status = json.loads((run / "status.json").read_text())
+    # what was asked for has come to pass
+    assert page.locator(".notice:has-text('Asked to stop')").count() == 0
     assert status["exit_code"] == 75 and (run / "checkpoint" / f"step-{status['step']}").is_dir()
     stopped_at = status["step"]
     page.click("button:has-text('Fork')")

@@ -31,6 +31,8 @@ export function RunPage() {
     setLive(data);
     again();
   }), [id]);
+  // what was asked for has come to pass
+  useEffect(() => setNotice(null), [live?.state ?? details?.entry.state, details?.checkpoints.length]);
   if (error != null && !details) return <div class="page"><Heading>{id}</Heading><Failure text={toMessage(error)} retry={again} /></div>;
   if (!details) return <div class="page"><Heading>{id}</Heading><Loading what="the run" /></div>;
   const entry = { ...details.entry, ...(live ?? {}) };
