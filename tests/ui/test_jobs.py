@@ -83,6 +83,18 @@ def test_code_of_a_recipe_is_shown_and_needs_consent(ui: UiProcess, tmp_path: Pa
     assert not (ui.workspace / "runs").exists() and not (tmp_path / "ran").exists()
 
 
+def test_a_longer_run_is_shown_with_the_schedule_that_the_command_gives_it(ui: UiProcess) -> None:
+    write_run(ui.workspace / "runs" / "short", losses=[3.0])
+    for command in ("fork", "resume"):
+        request = {"command": command, "target": "short", "overrides": ["training.steps=90"]}
+        answer = ui.ask("POST", "/api/jobs/preview", request)
+        assert (answer.status, answer.data["warnings"]) == (200, []), answer.body
+        # a schedule that the user writes stays as it is written
+        request["overrides"].append("lr_scheduler.total_steps=80")  # type: ignore[attr-defined]
+        [warning] = ui.ask("POST", "/api/jobs/preview", request).data["warnings"]
+        assert "the schedule ends at step 80, but the run at 90" in warning
+
+
 def test_runs_are_listed_with_filters_and_bad_filters_are_problems(ui: UiProcess) -> None:
     runs = ui.workspace / "runs"
     write_run(runs / "a", losses=[3.0, 2.0])

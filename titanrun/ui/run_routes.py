@@ -19,11 +19,10 @@ from titanrun.ui.run_details import (
     read_log,
     read_samples,
 )
-from titanrun.ui.run_groups import compare_run_folders
+from titanrun.ui.run_groups import X_AXES, compare_run_folders
 from titanrun.ui.ui_parts import UiParts
 
 MAX_COMPARED = 20
-X_AXES = ("step", "tokens", "time")
 
 
 def build_run_routes(parts: UiParts) -> list[Route]:
