@@ -11,7 +11,7 @@ from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoin
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.launch.run_control import request_save
+from titanrun.launch.run_control import is_training, request_save
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoint_folder, get_checkpoints_by_step
 from titanrun.recipe.rundir.run_files import LOCK
 from titanrun.runs.run_state import is_run_directory_locked
@@ -146,7 +146,7 @@ def request_checkpoint(arguments: list[str]) -> int:
     before = get_saved_checkpoints(run)
     request_save(run)
     end = time.monotonic() + options.timeout
-    while time.monotonic() < end and is_run_directory_locked(run / LOCK):
+    while time.monotonic() < end and is_training(run):
         new = get_saved_checkpoints(run) - before
         if new:
             print(max(new)[1])
