@@ -76,13 +76,14 @@ def load_run_summary(folder: Path, *, needs_metrics: bool = True) -> RunSummary:
     first, last = (starts[0], starts[-1]) if starts else ({}, {})
     git = (last.get("environment") or {}).get("git") or {}
     step = status.get("step")
-    has_step = isinstance(step, int)
-    metrics = read_last_metrics(folder / METRICS) if needs_metrics or not has_step else {}
+    metrics = (
+        read_last_metrics(folder / METRICS) if needs_metrics or not isinstance(step, int) else {}
+    )
     return RunSummary(
         str(folder),
         name=record.get("name"),
         state=str(status.get("state", "unknown")),
-        step=step if has_step else metrics.get("step", 0),
+        step=step if isinstance(step, int) else metrics.get("step", 0),
         steps=parse_whole_number((last.get("decided") or {}).get("steps")),
         loss=parse_metric_number(metrics.get("loss")),
         grad_norm=parse_metric_number(metrics.get("grad_norm")),

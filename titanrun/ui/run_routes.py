@@ -38,7 +38,7 @@ def build_run_routes(parts: UiParts) -> list[Route]:
         # read before the curves: rows that arrive meanwhile come twice, and none is lost
         cursor = get_metrics_cursor(folder)
         points = parse_query_number(query.get("points", "1000"))
-        return {"series": load_series(folder, names, x, points), "cursor": cursor}  # type: ignore[arg-type]
+        return {"series": load_series(folder, names, x, points), "cursor": cursor}
 
     def show_log(request: Request) -> Any:
         query = request.query_params

@@ -50,8 +50,16 @@ const ANNOUNCE_MS = 2000;
 export function Announcement({ text }: { text: string }) {
   const [said, setSaid] = useState(text);
   const last = useRef(0);
+  // a busy browser shows a text some time after it was set
+  useLayoutEffect(() => { last.current = Date.now(); }, [said]);
   useEffect(() => {
-    const timer = setTimeout(() => { last.current = Date.now(); setSaid(text); }, Math.max(0, last.current + ANNOUNCE_MS - Date.now()));
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const say = () => {
+      const wait = last.current + ANNOUNCE_MS - Date.now();
+      if (wait > 0) timer = setTimeout(say, wait);
+      else setSaid(text);
+    };
+    say();
     return () => clearTimeout(timer);
   }, [text]);
   return <p class="hidden" role="status">{said}</p>;
