@@ -39,11 +39,13 @@ def compare_run_folders(catalog: RunCatalog, run_ids: Sequence[str]) -> dict[str
         "metrics": list(metrics),
         "groups": group_by_recipe(runs, run_ids),
         "links": list_links(catalog, folders, run_ids),
-        "starts": find_starts(runs, run_ids),
+        "starts": find_axis_starts(runs, run_ids),
     }
 
 
-def find_starts(runs: Sequence[RunData], run_ids: Sequence[str]) -> dict[str, dict[str, float]]:
+def find_axis_starts(
+    runs: Sequence[RunData], run_ids: Sequence[str]
+) -> dict[str, dict[str, float]]:
     """Return where on each axis the curve of a fork begins that is compared with a relative."""
     return {
         run_id: {x: compute_x_offset(run.ancestors, x) for x in X_AXES}
