@@ -74,8 +74,15 @@ def test_what_is_announced_changes_at_most_once_in_two_seconds(page: Any) -> Non
         """() => {
           window.said = [];
           const region = document.querySelector('.side-body > [role=status]');
-          new MutationObserver(() => window.said.push([performance.now(), region.innerText]))
-            .observe(region, {subtree: true, childList: true, characterData: true});
+          let before = region.innerText;
+          // a node may be put again where it was, which nobody hears
+          const listen = () => {
+            const now = region.innerText;
+            if (now !== before) window.said.push([performance.now(), now]);
+            before = now;
+          };
+          new MutationObserver(listen).observe(
+            region, {subtree: true, childList: true, characterData: true});
         }"""
     )
     three = TWO_MISTAKES + "x: 1\n"
@@ -84,7 +91,9 @@ def test_what_is_announced_changes_at_most_once_in_two_seconds(page: Any) -> Non
         page.wait_for_selector(f"[data-tab=problems]:has-text('Problems {count}')")
     wait_until(page, "window.said.at(-1)?.[1] === '3 problems'")
     times = [time for time, _ in page.evaluate("window.said")]
-    assert all(later - earlier >= 1990 for earlier, later in pairwise(times)), times
+    assert all(later - earlier >= 1990 for earlier, later in pairwise(times)), page.evaluate(
+        "window.said"
+    )
 
 
 def test_a_drag_zooms_into_a_curve_and_a_double_click_shows_all_of_it(
