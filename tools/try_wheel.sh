@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds wheels and sdists of both distributions, checks their metadata, and installs them outside the clone: titanrun-core alone
-# for text work, then titanrun, with which a recipe trains. Usage: bash tools/try_wheel.sh WORK_FOLDER
+# for text work and the page of titanrun ui, then titanrun, with which a recipe trains. Usage: bash tools/try_wheel.sh WORK_FOLDER
 set -euo pipefail
 work=$1
 clone=$(cd "$(dirname "$0")/.." && pwd)
@@ -28,6 +28,30 @@ said=$("$titanrun" train my.yaml dump_folder=run 2>&1) || code=$?
 test "$code" -eq 2
 test "$said" = $'error[usage]: this command needs PyTorch\n  = help: pip install titanrun'
 test ! -e run
+
+# the page of titanrun ui, file by file
+$pip install --constraint "$clone/constraints.txt" "$(echo "$work"/titanrun_core-*.whl)[ui]"
+XDG_STATE_HOME=$work/state "$work/venv/bin/python" - "$titanrun" <<'PYTHON'
+import json
+import subprocess
+import sys
+from importlib.metadata import files
+from urllib.request import urlopen
+
+[manifest] = [path for path in files("titanrun-core") if path.match("titanrun/ui/static/manifest.json")]
+names = json.loads(manifest.read_text())["files"]
+assert len(names) > 5
+command = [sys.argv[1], "ui", "--no-browser"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    try:
+        link = server.stdout.readline().strip()
+        assert b'id="app"' in urlopen(link).read()
+        for name in names:
+            with urlopen(f"{link.partition('/?')[0]}/static/{name}") as answer:
+                assert answer.read() == manifest.locate().with_name(name).read_bytes(), name
+    finally:
+        server.terminate()
+PYTHON
 
 # everything
 torch_version=$(sed -n 's/^torch==//p' "$clone/constraints.txt")

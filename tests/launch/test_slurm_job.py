@@ -3,6 +3,7 @@ they saved."""
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,37 @@ def test_a_cancelled_job_saves_and_stays_away(
         lambda: "JobState=CANCELLED" in ask("scontrol", "show", "job", job), "the job is gone"
     )
     assert ask("squeue", "--noheader") == ""
+
+
+@pytest.mark.parametrize("host", ["login", None])
+def test_a_stopped_job_saves_and_stays_away(
+    tmp_path: Path, slurm: dict[str, str], ask: Ask, host: str | None
+) -> None:
+    """From a login node, which sees the files and Slurm alone, and from the node itself."""
+    run = tmp_path / "run"
+    ask(*TITANRUN, "launch", "recipe.yaml", "--no-follow", "training.steps=100000")
+    wait_until(lambda: run.exists() and len(steps_of(run)) >= 2, "the job trains")
+    there = f"import socket; socket.gethostname = lambda: {host!r}; " if host else ""
+    titanrun = [sys.executable, "-c", f"{there}from titanrun.cli.main import main; main()"]
+    saved = ask(*titanrun, "checkpoint", "now", "run").strip()
+    assert saved.startswith("run/checkpoint/step-")
+    assert status(run)["state"] == "running"
+    assert ask(*titanrun, "stop", "run", "--wait") == "preempted\n"
+    assert status(run)["exit_code"] == 75
+    wait_until(lambda: ask("squeue", "--noheader") == "", "the job is gone")
+    assert len(json.loads((run / "run.json").read_text())["starts"]) == 1
+
+
+def test_an_interrupted_job_stays_away(tmp_path: Path, ask: Ask) -> None:
+    run = tmp_path / "run"
+    ask(*TITANRUN, "launch", "recipe.yaml", "--no-follow", "training.steps=100000")
+    wait_until(lambda: run.exists() and len(steps_of(run)) >= 2, "the job trains")
+    login = "import socket; socket.gethostname = lambda: 'login'; "
+    titanrun = [sys.executable, "-c", f"{login}from titanrun.cli.main import main; main()"]
+    ask(*titanrun, "stop", "run", "--now", "--wait")
+    # a step and a save of so small a model may be shorter than the time between two interrupts
+    assert status(run)["exit_code"] in (75, 130)
+    wait_until(lambda: ask("squeue", "--noheader") == "", "the job is gone")
 
 
 def test_a_sweep_is_an_array_of_which_each_task_trains_one_run(tmp_path: Path, ask: Ask) -> None:

@@ -309,16 +309,28 @@ def test_a_run_is_started_watched_stopped_resumed_and_forked(watched: Watched) -
     page.wait_for_selector(".state:has-text('preempted')", timeout=60_000)
     run = watched.ui.workspace / "runs" / "first"
     status = json.loads((run / "status.json").read_text())
+    # what was asked for has come to pass
+    assert page.locator(".notice:has-text('Asked to stop')").count() == 0
     assert status["exit_code"] == 75 and (run / "checkpoint" / f"step-{status['step']}").is_dir()
     stopped_at = status["step"]
+    watched.open("/launch")
+    page.wait_for_selector(".job:has-text('first') .state:has-text('preempted')")
+    watched.open("/run?id=first")
     page.click("button:has-text('Fork')")
     page.fill("dialog textarea", f"dump_folder=runs/child\ntraining.steps={stopped_at + 2}")
     page.wait_for_selector("dialog .command:has-text('runs/child')")
+    # the schedule follows the new length, as the command lets it
+    assert page.locator("dialog .tone-warning").count() == 0
     page.click("dialog button:has-text('Start')")
     page.wait_for_url("**/run?id=child", timeout=60_000)
     page.wait_for_selector(".state:has-text('finished')", timeout=90_000)
     page.click("[data-tab=about]")
     page.wait_for_selector(f"text=Began from step {stopped_at} of first")
+    # beside its parent, its curve goes on where that one was left
+    watched.open("/compare?runs=first,child&metrics=loss")
+    page.click(".chart button:has-text('Table')")
+    steps = page.locator(".chart-table tbody tr td:first-child")
+    assert int(steps.last.inner_text().replace(",", "")) == 2 * stopped_at + 2
     end = stopped_at + 5
     watched.open("/run?id=first")
     page.click("button:has-text('Resume')")

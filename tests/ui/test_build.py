@@ -73,6 +73,12 @@ def test_nothing_built_names_another_server() -> None:
             assert host not in text, (path.name, host)
 
 
+def test_no_source_is_longer_than_the_files_of_python() -> None:
+    sources = [*(UI / "src").rglob("*.ts*"), UI / "build.mjs"]
+    assert len(sources) > 20
+    assert [path.name for path in sources if len(path.read_text().splitlines()) > 400] == []
+
+
 @pytest.mark.browser
 def test_a_build_gives_the_committed_bytes(tmp_path: Path) -> None:
     node = shutil.which("node")

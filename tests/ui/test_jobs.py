@@ -4,10 +4,13 @@ import json
 import re
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.ui.conftest import UiProcess, write_run
+from titanrun.ui.event_stream import EventSource, parse_topics
+from titanrun.ui.run_catalog import RunCatalog
 
 ROOT = Path(__file__).parents[2]
 TRAIN = {"command": "train", "target": "recipes/mine.yaml"}
@@ -83,6 +86,18 @@ def test_code_of_a_recipe_is_shown_and_needs_consent(ui: UiProcess, tmp_path: Pa
     assert not (ui.workspace / "runs").exists() and not (tmp_path / "ran").exists()
 
 
+def test_a_longer_run_is_shown_with_the_schedule_that_the_command_gives_it(ui: UiProcess) -> None:
+    write_run(ui.workspace / "runs" / "short", losses=[3.0])
+    for command in ("fork", "resume"):
+        request = {"command": command, "target": "short", "overrides": ["training.steps=90"]}
+        answer = ui.ask("POST", "/api/jobs/preview", request)
+        assert (answer.status, answer.data["warnings"]) == (200, []), answer.body
+        # a schedule that the user writes stays as it is written
+        request["overrides"].append("lr_scheduler.total_steps=80")  # type: ignore[attr-defined]
+        [warning] = ui.ask("POST", "/api/jobs/preview", request).data["warnings"]
+        assert "the schedule ends at step 80, but the run at 90" in warning
+
+
 def test_runs_are_listed_with_filters_and_bad_filters_are_problems(ui: UiProcess) -> None:
     runs = ui.workspace / "runs"
     write_run(runs / "a", losses=[3.0, 2.0])
@@ -139,6 +154,23 @@ def test_the_stream_tells_new_rows_and_a_new_start(ui: UiProcess) -> None:
     read_event("run.reset")
     assert read_event("run.metrics")["rows"] == [{"step": 1, "loss": 3.0}]
     connection.close()
+
+
+def test_a_long_run_is_followed_without_reading_all_of_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "a", losses=[3.0, 2.0])
+    topics = parse_topics("run:a", "")
+    source = EventSource(RunCatalog(tmp_path), None, None, topics)  # type: ignore[arg-type]
+    assert [name for name, _ in source.collect()] == ["run.metrics", "run.state"]
+    status = json.loads((tmp_path / "a" / "status.json").read_text())
+    (tmp_path / "a" / "status.json").write_text(json.dumps({**status, "step": 3}))
+    topics["run:a"].checked_at = source.states["a"].checked_at = 0.0
+    read = Mock()
+    monkeypatch.setattr("titanrun.runs.run_summary.read_last_metrics", read)
+    [(name, told)] = source.collect()
+    assert (name, told["step"], told["state"]) == ("run.state", 3, "finished")
+    read.assert_not_called()
 
 
 def test_nothing_in_the_package_has_the_name_of_a_host_in_lists(ui: UiProcess) -> None:

@@ -53,6 +53,24 @@ def test_smoothing_leaves_a_schedule_as_it_is(watched: Watched, three_runs: Path
     page.wait_for_selector(".chart:has-text('Loss') .legend .figure:not(:text-is('6.0000'))")
 
 
+def test_an_axis_of_steps_has_whole_numbers_only(watched: Watched, three_runs: Path) -> None:
+    page = watched.open()
+    page.add_init_script(
+        """const draw = CanvasRenderingContext2D.prototype.fillText;
+        window.drawn = [];
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+          window.drawn.push([text, y]);
+          return draw.call(this, text, x, y);
+        };"""
+    )
+    page.goto(f"{watched.ui.origin}/compare?runs=low,high&metrics=loss")
+    page.wait_for_selector(".chart .u-over")
+    wait_until(page, "window.drawn.length > 4")
+    drawn = page.evaluate("window.drawn")
+    lowest = max(y for _, y in drawn)
+    assert {text for text, y in drawn if y == lowest} == {"1", "2"}
+
+
 def test_menus_are_closed_by_escape_a_click_elsewhere_and_the_end_of_the_focus(
     watched: Watched, three_runs: Path
 ) -> None:

@@ -237,3 +237,23 @@ def test_weights_are_exported_only_below_the_workspace(ui: UiProcess, tmp_path: 
         asked = {"command": command, "target": "a", "step": 1}
         shell = ui.ask("POST", "/api/jobs/preview", asked).data["shell"]
         assert shell.endswith(f"{command} ./runs/a/checkpoint/step-1")
+
+
+def test_enter_prints_a_new_link(workspace: Path, tmp_path: Path) -> None:
+    """The links are for a person at a terminal: another input gives none."""
+    master, terminal = os.openpty()
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "titanrun", "ui", str(workspace), "--no-browser"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=terminal, text=True, env=environment
+    ) as process:
+        os.close(terminal)
+        assert process.stdout is not None
+        server = UiProcess(process, process.stdout.readline().strip(), workspace, environment)
+        assert server.follow_link().status == 200
+        os.write(master, b"\n")
+        new = process.stdout.readline().strip()
+        assert new != server.link and server.follow_link(new).status == 200
+        assert server.ask("GET", "/api/about").status == 200
+        process.terminate()
+    os.close(master)

@@ -552,7 +552,7 @@ def test_a_signal_is_sent_to_the_process_that_trains_alone(tmp_path: Path, pid: 
         with (tmp_path / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with pytest.raises(ProblemsFound, match="which does not train the run"):
-                command.run(["save", str(tmp_path), "--timeout", "0"])
+                command.run(["now", str(tmp_path), "--timeout", "0"])
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -567,7 +567,7 @@ def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:
         "checkpoint.interval=1000000",
     )
     with pytest.raises(ProblemsFound, match="no run is training"):
-        command.run(["save", str(resolved.parent)])
+        command.run(["now", str(resolved.parent)])
     process = subprocess.Popen(
         [sys.executable, "-m", "titanrun.worker", str(resolved)], stderr=subprocess.DEVNULL
     )
@@ -575,7 +575,7 @@ def test_a_run_that_trains_saves_when_it_is_asked(run: Run) -> None:
         while read_json_or_empty(resolved.parent / "status.json").get("state") != "running":
             assert process.poll() is None
             time.sleep(0.05)
-        assert command.run(["save", str(resolved.parent), "--timeout", "60"]) == 0
+        assert command.run(["now", str(resolved.parent), "--timeout", "60"]) == 0
         (step,) = list_step_folders(resolved.parent / "checkpoint")
         assert step > 0 and process.poll() is None
         with pytest.raises(ProblemsFound, match="a run is training"):

@@ -30,7 +30,7 @@ EXAMPLES = """  titanrun checkpoint ls runs/first
   titanrun checkpoint show runs/first --tensors
   titanrun checkpoint verify runs/first  verify every byte of every checkpoint
   titanrun checkpoint diff runs/first/checkpoint/step-10 runs/second --names
-  titanrun checkpoint save runs/first    save from a running run
+  titanrun checkpoint now runs/first     save from a running run
   titanrun checkpoint prune runs/first --keep 2 --every 100
   titanrun checkpoint export runs/first out --format hf --dtype bfloat16
   titanrun checkpoint import models/llama recipe.yaml out --from hf"""
@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> int:
         "verify": verify_checkpoints,
         "diff": diff_checkpoints,
         "prune": checkpoint_manage.prune_checkpoints,
-        "save": checkpoint_manage.request_checkpoint,
+        "now": checkpoint_manage.request_checkpoint,
         "export": checkpoint_convert.export_checkpoint,
         "import": checkpoint_convert.import_checkpoint,
     }

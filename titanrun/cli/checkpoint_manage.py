@@ -1,4 +1,4 @@
-"""`titanrun checkpoint prune` and `save`: delete checkpoints, request one from a live run."""
+"""`titanrun checkpoint prune` and `now`: delete checkpoints, request one from a live run."""
 
 import re
 import time
@@ -11,14 +11,14 @@ from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoin
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.launch.run_control import request_save
+from titanrun.launch.run_control import is_training, request_save
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoint_folder, get_checkpoints_by_step
 from titanrun.recipe.rundir.run_files import LOCK
 from titanrun.runs.run_state import is_run_directory_locked
 
 EXAMPLES = """  titanrun checkpoint prune runs/first --keep 2 --every 100 --best 1
   titanrun checkpoint prune runs/first --set-aside  delete damaged and superseded ones
-  titanrun checkpoint save runs/first"""
+  titanrun checkpoint now runs/first"""
 SET_ASIDE_PATTERN = re.compile(r"step-(0|[1-9][0-9]*)\.(damaged|superseded|occupied)-[0-9a-f]{8}")
 POLL_SECONDS = 0.1
 
@@ -129,7 +129,7 @@ def find_set_aside(run: AnyPath) -> list[AnyPath]:
 def request_checkpoint(arguments: list[str]) -> int:
     """Request a checkpoint from the training process and wait for it."""
     parser = CommandParser(
-        "checkpoint save",
+        "checkpoint now",
         "Make a running run save a checkpoint after its current step.",
         EXAMPLES,
     )
@@ -146,7 +146,7 @@ def request_checkpoint(arguments: list[str]) -> int:
     before = get_saved_checkpoints(run)
     request_save(run)
     end = time.monotonic() + options.timeout
-    while time.monotonic() < end and is_run_directory_locked(run / LOCK):
+    while time.monotonic() < end and is_training(run):
         new = get_saved_checkpoints(run) - before
         if new:
             print(max(new)[1])

@@ -10,8 +10,9 @@ from titanrun.launch.run_control import request_stop, wait_until_ended
 from titanrun.runs.run_comparison import get_run_folder
 
 SUMMARY = (
-    "Stop a running run of this machine. It completes its current step, saves and exits with 75, "
-    "so that `titanrun resume` continues it without loss. All ranks stop at the same step."
+    "Stop a running run of this machine, or one that a Slurm job trains. It completes its current "
+    "step, saves and exits with 75, so that `titanrun resume` continues it without loss. All ranks "
+    "stop at the same step."
 )
 EXAMPLES = """  titanrun stop runs/first
   titanrun stop runs/first --wait  until it has saved

@@ -53,7 +53,7 @@ class FieldMetadata:
     resume: bool = False
     not_built: str | None = None
     secret: bool = False
-    runs_code: str | None = None
+    runs: str | None = None
 
 
 def find_field_metadata(field: FieldInfo) -> FieldMetadata | None:
@@ -63,7 +63,7 @@ def find_field_metadata(field: FieldInfo) -> FieldMetadata | None:
         return None
     known: Any = {
         name: extra[f"x-{name}"]
-        for name in ("change", "unit", "resume", "not_built", "secret", "runs_code")
+        for name in ("change", "unit", "resume", "not_built", "secret", "runs")
         if f"x-{name}" in extra
     }
     return FieldMetadata(**known)
@@ -92,7 +92,7 @@ def is_secret(field: FieldInfo) -> bool:
 def get_code_kind(field: FieldInfo) -> Any:
     """Return the kind of code that a field names and that runs: see `titanrun.config.trust`."""
     extra = field.json_schema_extra
-    return extra.get("x-runs_code") if isinstance(extra, dict) else None
+    return extra.get("x-runs") if isinstance(extra, dict) else None
 
 
 def numerics(default: Any = PydanticUndefined, **options: Any) -> Any:
@@ -121,7 +121,7 @@ def field(
     examples: list[Any] | None = None,
     was: tuple[str, ...] = (),
     read_when: ReadConditions = (),
-    runs_code: Literal["command", "folder", "shell"] | None = None,
+    runs: Literal["command", "folder", "shell"] | None = None,
 ) -> Any:
     """Declare a pydantic field with its `FieldMetadata`.
 
@@ -132,7 +132,7 @@ def field(
     worker builds it. `was` lists former names of the field, read for two minor releases with a
     warning.
         `read_when` says when the field is read. The first condition that fails is reported.
-    `runs_code` says that the value names code, which runs only with the user's consent: the words
+    `runs` says that the value names code, which runs only with the user's consent: the words
     of a command, a folder of tasks, or lines of a shell script.
     """
     extra: dict[str, Any] = {"x-change": change}
@@ -143,7 +143,7 @@ def field(
         "x-secret": secret,
         "x-was": list(was),
         "x-read_when": read_when,
-        "x-runs_code": runs_code,
+        "x-runs": runs,
     }
     extra.update({key: value for key, value in options.items() if value})
     if callable(default):

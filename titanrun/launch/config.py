@@ -196,14 +196,14 @@ class SlurmLaunchConfig(LaunchConfig):
         (),
         resume=True,
         examples=[["module load cuda", "export NCCL_DEBUG=WARN"]],
-        runs_code="shell",
+        runs="shell",
     )
     """Shell lines to run before the ranks are started."""
     options: tuple[ScriptLine, ...] = bookkeeping(
         (),
         resume=True,
         examples=[["--constraint=nvlink", "--exclude=node07"]],
-        runs_code="shell",
+        runs="shell",
     )
     """Further options of sbatch, one per line. They come last and take precedence."""
 

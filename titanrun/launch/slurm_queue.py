@@ -106,6 +106,33 @@ def cancel_job(job: int) -> None:
     subprocess.run([get_slurm_program("scancel"), str(job)], capture_output=True, check=False)
 
 
+def signal_job(job: int, name: str) -> None:
+    """Send a signal such as TERM to the tasks of a job. Raise ProblemsFound if it is rejected."""
+    run_slurm_program("scancel", f"--signal={name}", str(job))
+
+
+def forbid_requeue(job: int) -> None:
+    """Let a job end that its script would requeue. Raise ProblemsFound if it is rejected."""
+    run_slurm_program("scontrol", "update", f"JobId={job}", "Requeue=0")
+
+
+def run_slurm_program(name: str, *arguments: str) -> None:
+    """Run a Slurm program that changes a job. Raise ProblemsFound if it fails."""
+    words = [get_slurm_program(name), *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or "no message"
+        raise problem_error("usage", f"{name} failed: {said}", path=("launch",))
+
+
+def find_training_job(run: Path) -> int | None:
+    """Return the job that `titanrun launch` submitted for a run and that is running, or None."""
+    job = read_json_or_empty(run / FOLDER / JOB_FILE).get("job")
+    if not isinstance(job, int) or shutil.which("scontrol") is None:
+        return None
+    return job if query_job_state(job).state == "RUNNING" else None
+
+
 def query_job_state(job: int) -> JobState:
     """Query the state of a job.
 

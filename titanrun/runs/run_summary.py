@@ -65,14 +65,20 @@ SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
 PROCESS_FIELDS = ("pid", "boot_id", "heartbeat")
 
 
-def load_run_summary(folder: Path) -> RunSummary:
-    """Load the summary of a run directory. Missing values are None."""
+def load_run_summary(folder: Path, *, needs_metrics: bool = True) -> RunSummary:
+    """Load the summary of a run directory. Missing values are None.
+
+    Without `needs_metrics` the metrics, which may be long, are read only for a step that
+    status.json does not tell.
+    """
     record, status = read_json_or_empty(folder / RUN_JSON), read_json_or_empty(folder / STATUS)
     starts = get_starts(record)
     first, last = (starts[0], starts[-1]) if starts else ({}, {})
     git = (last.get("environment") or {}).get("git") or {}
-    metrics = read_last_metrics(folder / METRICS)
     step = status.get("step")
+    metrics = (
+        read_last_metrics(folder / METRICS) if needs_metrics or not isinstance(step, int) else {}
+    )
     return RunSummary(
         str(folder),
         name=record.get("name"),

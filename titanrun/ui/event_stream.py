@@ -98,7 +98,7 @@ class EventSource:
         found = self.collect_metrics(run_id, folder / METRICS, topic)
         state = self.states.setdefault(run_id, Topic())
         if state.is_due(STATE_SECONDS):
-            entry, live = self.catalog.load_entry(run_id)
+            entry, live = self.catalog.load_progress(run_id)
             now = {"state": live, "step": entry.step, "steps": entry.steps}
             if now != state.last:
                 found.append(("run.state", {"id": run_id, **now}))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.cli.diff_config import field_diff_to_dict
-from titanrun.cli.resume import build_resume_arguments
+from titanrun.cli.resume import build_length_overrides, build_resume_arguments
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.redaction import redact_url_credentials
 from titanrun.config.secrets import iter_secrets
@@ -200,7 +200,7 @@ class JobStarter:
             file, changes = sweep.recipe, [*sweep.config.overrides, *changes]
         elif command.name == "resume":
             file, *load = build_resume_arguments(Path(file))
-            changes = [*load, *changes]
+            changes = [*load, *build_length_overrides(file, changes), *changes]
         elif command.name in ("chat", "export", "verify"):
             places = [file] if command.other is None else [file, command.other]
             return [
@@ -209,6 +209,8 @@ class JobStarter:
             ]
         elif command.name in ("fork", "reproduce", "eval"):
             file = str(self.workspace.root / file / RESOLVED)
+            if command.name == "fork":
+                changes = [*build_length_overrides(file, changes), *changes]
         try:
             return [resolve_recipe(file, changes, environment=self.environment)]
         except StageRequiredError as staged:

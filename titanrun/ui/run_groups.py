@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.config.base import dump_config
+from titanrun.runs.lineage import compute_x_offset
+from titanrun.runs.metric_series import XAxis
 from titanrun.runs.run_comparison import RunData, compare_runs, load_related_runs
 from titanrun.runs.run_state import get_host_info, get_run_state
 from titanrun.ui.run_catalog import RunCatalog
 from titanrun.ui.run_details import list_metrics
 
 SEED = ("debug", "seed")
+X_AXES: tuple[XAxis, ...] = ("step", "tokens", "time")
 # rows that describe the machine rather than the run
 HOST_ROWS = ("host",)
 
@@ -36,6 +39,18 @@ def compare_run_folders(catalog: RunCatalog, run_ids: Sequence[str]) -> dict[str
         "metrics": list(metrics),
         "groups": group_by_recipe(runs, run_ids),
         "links": list_links(catalog, folders, run_ids),
+        "starts": find_axis_starts(runs, run_ids),
+    }
+
+
+def find_axis_starts(
+    runs: Sequence[RunData], run_ids: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return where on each axis the curve of a fork begins that is compared with a relative."""
+    return {
+        run_id: {x: compute_x_offset(run.ancestors, x) for x in X_AXES}
+        for run, run_id in zip(runs, run_ids, strict=True)
+        if run.ancestors
     }
 
 

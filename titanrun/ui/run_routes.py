@@ -19,11 +19,10 @@ from titanrun.ui.run_details import (
     read_log,
     read_samples,
 )
-from titanrun.ui.run_groups import compare_run_folders
+from titanrun.ui.run_groups import X_AXES, compare_run_folders
 from titanrun.ui.ui_parts import UiParts
 
 MAX_COMPARED = 20
-X_AXES = ("step", "tokens", "time")
 
 
 def build_run_routes(parts: UiParts) -> list[Route]:
@@ -39,7 +38,7 @@ def build_run_routes(parts: UiParts) -> list[Route]:
         # read before the curves: rows that arrive meanwhile come twice, and none is lost
         cursor = get_metrics_cursor(folder)
         points = parse_query_number(query.get("points", "1000"))
-        return {"series": load_series(folder, names, x, points), "cursor": cursor}  # type: ignore[arg-type]
+        return {"series": load_series(folder, names, x, points), "cursor": cursor}
 
     def show_log(request: Request) -> Any:
         query = request.query_params

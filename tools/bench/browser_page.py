@@ -1,7 +1,8 @@
 """What `titanrun ui` takes: its start, lists of many runs, long curves, and doing nothing.
 
-The server is a process of its own, asked over its socket; times of the browser itself are printed
-by `pytest -s -m browser tests/ui/test_browser.py -k follow_every_edit`.
+The server is a process of its own, asked over its socket. What a browser adds is measured where
+Chromium and playwright are found (`PYTHONPATH=.venv-browser`); the time from an edit to its
+problems is printed by `pytest -s -m browser tests/ui/test_browser.py -k follow_every_edit`.
 """
 
 import gzip
@@ -9,13 +10,18 @@ import http.client
 import json
 import os
 import re
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 from experiments import METRICS, RUN_FILES, SILENT
 
@@ -23,6 +29,13 @@ ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "titanrun" / "ui" / "static"
 TICKS = os.sysconf("SC_CLK_TCK")
 IDLE_SECONDS = 20.0
+PAINTS = 10
+# what the page itself measures, from the start of its loading on, in milliseconds
+FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+IS_USABLE = """() => {
+  if (document.querySelector('.cm-content[contenteditable=true] .cm-line')?.innerText)
+    return performance.now();
+}"""
 
 
 def browser_page_report(runs: int) -> None:
@@ -42,6 +55,8 @@ def browser_page_report(runs: int) -> None:
         list_report(workspace, runs)
     with tempfile.TemporaryDirectory() as folder:
         curve_and_idle_report(Path(folder), runs)
+    with tempfile.TemporaryDirectory() as folder:
+        paint_report(Path(folder))
 
 
 def print_sizes() -> None:
@@ -82,7 +97,7 @@ def list_report(workspace: Path, runs: int) -> None:
 
 def curve_and_idle_report(workspace: Path, runs: int) -> None:
     """Print how long a curve of 100,000 steps takes, and what a server takes that is left alone."""
-    [run] = write_runs(workspace / "runs", 1)
+    run, short = write_runs(workspace / "runs", 2)
     rows = (
         json.dumps({"step": step, **METRICS, **SILENT, "loss": 8.0 / step}) + "\n"
         for step in range(1, 100_001)
@@ -97,7 +112,7 @@ def curve_and_idle_report(workspace: Path, runs: int) -> None:
             server.ask(path)
             times.append(time.perf_counter() - before)
         print(f"ui: 100,000 steps to 2,000 points {min(times):.2f} s              target 0.3")
-        with server.follow(f"/api/events?topics=runs,jobs,run:{run.name}"):
+        with server.follow_run(run):
             time.sleep(2)
             before = server.cpu_seconds
             time.sleep(IDLE_SECONDS)
@@ -105,7 +120,40 @@ def curve_and_idle_report(workspace: Path, runs: int) -> None:
             print(f"ui: idle with one followed run {100 * share:.2f}% of a core      target 0.5")
     with Server(workspace) as server:
         server.ask("/api/about")
-        print(f"ui: idle server {server.memory_mib:.0f} MiB                      target 60")
+        with server.follow_run(short):
+            time.sleep(2)
+            print(f"ui: idle server {server.memory_mib:.0f} MiB                  target 60")
+
+
+def paint_report(workspace: Path) -> None:
+    """Print when the editor is first painted, and when it takes keys, in Chromium."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None or find_spec("playwright") is None:
+        print("ui: first paint: not measured, Chromium or playwright is missing")
+        return
+    from playwright.sync_api import sync_playwright
+
+    recipes = workspace / "recipes"
+    shutil.copytree(ROOT / "recipes" / "parts", recipes / "parts")
+    shutil.copy(ROOT / "recipes" / "llama3_debug.yaml", recipes)
+    with Server(workspace) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(server.link)
+        times = [open_editor(page, server) for _ in range(PAINTS)]
+        browser.close()
+    for name, found, target in zip(
+        ("first paint", "editor usable"), zip(*times, strict=True), (0.3, 1.0), strict=True
+    ):
+        middle, worst = statistics.median(found) / 1000, max(found) / 1000
+        print(f"ui: {name} {middle:.2f} s, the worst of {PAINTS} {worst:.2f} s  target {target}")
+
+
+def open_editor(page: Any, server: "Server") -> tuple[float, float]:
+    """Load the editor anew; return the milliseconds to its first paint and until it takes keys."""
+    page.goto(f"http://127.0.0.1:{server.port}/edit?file=recipes/llama3_debug.yaml")
+    usable = page.wait_for_function(IS_USABLE).json_value()
+    return page.wait_for_function(FIRST_PAINT).json_value(), usable
 
 
 def write_runs(folder: Path, count: int) -> list[Path]:
@@ -198,8 +246,11 @@ class Server:
         return body
 
     @contextmanager
-    def follow(self, path: str) -> Iterator[None]:
-        """Keep a stream of events open."""
-        connection, _ = self.connect(path)
+    def follow_run(self, run: Path) -> Iterator[None]:
+        """Keep a stream of events open, as the page of a run does that has its curves."""
+        curves = json.loads(self.ask(f"/api/series?run={run.name}&metrics=loss&points=100"))
+        since = quote(json.dumps({f"run:{run.name}": curves["cursor"]}))
+        topics = f"runs,jobs,run:{run.name}"
+        connection, _ = self.connect(f"/api/events?topics={topics}&since={since}")
         yield
         connection.close()

@@ -5,11 +5,14 @@ import jsonschema
 import pytest
 
 from tests.shipped import RUN_RECIPES
+from titanrun.config.fields import get_code_kind
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.read_source import read_source
 from titanrun.config.tree import to_plain_data
+from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.schemas.all_schemas import format_schema
+from titanrun.recipe.schemas.field_schema import collect_places
 
 ROOT = Path(__file__).parents[3]
 RECIPES = [path for path in RUN_RECIPES if path.suffix == ".yaml"]
@@ -136,6 +139,31 @@ def test_the_hover_text_says_what_is_known_of_a_field() -> None:
     }
     assert untitled == set()
     assert "$id" not in SCHEMA
+
+
+def test_fields_whose_value_is_code_that_runs_are_marked() -> None:
+    marked = {
+        f"{section}.{name}": field["x-runs"]
+        for section, definition in SCHEMA["$defs"].items()
+        for name, field in definition.get("properties", {}).items()
+        if "x-runs" in field
+    }
+    assert (
+        marked.items()
+        >= {
+            "Program.command": "command",
+            "Command.command": "command",
+        }.items()
+    )
+    assert set(marked.values()) == {"command", "folder", "shell"}
+    # whatever asks for consent is marked: see recipe/consent
+    asks = {
+        f"{config.__name__.removesuffix('Config')}.{name}"
+        for config in collect_places(Recipe)
+        for name, field in config.model_fields.items()
+        if get_code_kind(field)
+    }
+    assert set(marked) == asks
 
 
 def test_a_published_schema_names_its_address() -> None:

@@ -69,7 +69,7 @@ class LmEvalTaskConfig(TaskConfig):
     package: ClassVar = "lm_eval"
     task: Text = bookkeeping(examples=["hellaswag"])
     """Name of the task in the harness, or of a group of tasks."""
-    folder: Text | None = bookkeeping(None, examples=["data/tasks"], runs_code="folder")
+    folder: Text | None = bookkeeping(None, examples=["data/tasks"], runs="folder")
     """Folder with further task files (.yaml) of the harness. If null, only the harness's own."""
     num_fewshot: NonNegativeInt | None = bookkeeping(None, examples=[5])
     """Examples before each question. If null, the default of the task."""

@@ -138,7 +138,7 @@ class KubernetesLaunchConfig(LaunchConfig):
         (),
         resume=True,
         examples=[["add /spec/ttlSecondsAfterFinished 86400"]],
-        runs_code="shell",
+        runs="shell",
     )
     """Changes of the Job (RFC 6902), one operation per line: `add PATH VALUE`,
     `replace PATH VALUE` or `remove PATH`, with VALUE as JSON. They come last and take precedence.

@@ -69,7 +69,7 @@ class SkyPilotLaunchConfig(LaunchConfig):
     image: Word | None = bookkeeping(None, resume=True, examples=["registry.example/titanrun:0.1"])
     """Container image; null: the image of the cloud."""
     setup: tuple[ScriptLine, ...] = bookkeeping(
-        (), resume=True, examples=[["pip install titanrun"]], runs_code="shell"
+        (), resume=True, examples=[["pip install titanrun"]], runs="shell"
     )
     """Shell lines that prepare each machine once, such as the installation of titanrun."""
     volumes: tuple[SkyVolumeConfig, ...] = bookkeeping(

@@ -54,10 +54,17 @@ def describe_property(
     """Return the schema of a field with its name as title and all that is known of it as hover.
 
     `places` is where its config may stand in a recipe; empty for files that no run resumes with.
+    A field whose value is code that runs has the kind of code as `x-runs`.
     """
     facts = [*list_facts(described), *filter(None, [format_resume_fact(described, places)])]
     text = "\n\n".join(filter(None, [described.text, " ".join(facts)]))
-    return {"title": described.name, **({"description": text} if text else {}), **schema}
+    runs = described.metadata.runs if described.metadata is not None else None
+    return {
+        "title": described.name,
+        **({"description": text} if text else {}),
+        **({"x-runs": runs} if runs else {}),
+        **schema,
+    }
 
 
 def list_facts(described: FieldDescription) -> list[str]:

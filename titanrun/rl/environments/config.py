@@ -67,7 +67,7 @@ class ProgramConfig(MultiTurnEnvironmentConfig):
     name: Literal["program"] = numerics("program")
     builds: ClassVar = "titanrun.rl.environments.program_environment:ProgramEnvironment"
     command: Annotated[tuple[Argument, ...], Len(1)] = numerics(
-        examples=[["python", "world.py"]], runs_code="command"
+        examples=[["python", "world.py"]], runs="command"
     )
     """Program and arguments. They run only with the user's consent: `--trust`."""
     secret_variables: tuple[VariableName, ...] = bookkeeping((), examples=[["OPENAI_API_KEY"]])

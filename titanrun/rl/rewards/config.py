@@ -120,7 +120,7 @@ class CommandConfig(RewardConfig):
 
     name: Literal["command"] = numerics("command")
     builds: ClassVar = "titanrun.rl.rewards.command_reward:CommandReward"
-    command: Command = numerics(examples=[["python", "reward.py"]], runs_code="command")
+    command: Command = numerics(examples=[["python", "reward.py"]], runs="command")
     """Program and arguments. They run only with the user's consent: `--trust`."""
     secret_variables: tuple[VariableName, ...] = bookkeeping((), examples=[["OPENAI_API_KEY"]])
     """Environment variables with secrets that the program gets. It gets no others that look like

@@ -39,6 +39,8 @@ const TABLE_ROWS = 60;
 /** From this width of the drawing on, names stand at the ends of their lines. */
 const WIDE = 600;
 const NAME_HEIGHT = 34;
+/** Distances of ticks on an axis of steps or tokens, which has no parts of them. */
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const MARK_COLORS = { save: "muted", resume: "accent", spike: "warning" };
 
 /** Columns of one shared x, in which a curve has gaps where it has no point. */
@@ -134,6 +136,7 @@ function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeo
     const texts = formatTicks(splits.filter((value) => value !== null));
     return splits.map((value) => (value === null ? "" : texts.shift()!));
   };
+  const isWhole = !props.logX && !props.xLabel?.startsWith("seconds");
   return {
     width,
     height: props.height ?? 220,
@@ -146,7 +149,7 @@ function buildOptions(Plot: typeof uPlot, props: Props, series: ReturnType<typeo
     bands,
     series: [{}, ...looks],
     axes: [
-      { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, gap: 4, space: (_self: unknown, _axis: number, _min: number, _max: number, width: number) => Math.max(70, width / 6), values: ticks },
+      { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, gap: 4, space: (_self: unknown, _axis: number, _min: number, _max: number, width: number) => Math.max(70, width / 6), values: ticks, incrs: isWhole ? WHOLE : undefined },
       { stroke: muted, font, grid, ticks: { show: false }, size: 58, gap: 6, space: 32, values: ticks },
     ],
     hooks: {

@@ -44,6 +44,27 @@ export function Failure({ text, retry }: { text: string; retry?: () => void }) {
   );
 }
 
+const ANNOUNCE_MS = 2000;
+
+/** A text for those who hear the page, changed at most once in two seconds. */
+export function Announcement({ text }: { text: string }) {
+  const [said, setSaid] = useState(text);
+  const last = useRef(0);
+  // a busy browser shows a text some time after it was set
+  useLayoutEffect(() => { last.current = Date.now(); }, [said]);
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const say = () => {
+      const wait = last.current + ANNOUNCE_MS - Date.now();
+      if (wait > 0) timer = setTimeout(say, wait);
+      else setSaid(text);
+    };
+    say();
+    return () => clearTimeout(timer);
+  }, [text]);
+  return <p class="hidden" role="status">{said}</p>;
+}
+
 export function Progress({ value, label }: { value: number; label: string }) {
   const share = Math.max(0, Math.min(1, value));
   return (

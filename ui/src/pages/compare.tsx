@@ -15,6 +15,8 @@ interface Compared {
   rows: Row[];
   metrics: string[];
   groups: string[][];
+  /** Where on each axis a fork begins that is compared with its parent, or with another fork of it. */
+  starts: Record<string, Record<string, number>>;
   links: { id: string; parent: { id: string | null; step: number; name: string } }[];
 }
 type Series = Record<string, { x: number[]; y: (number | null)[]; nonfinite: number[] }>;
@@ -45,6 +47,7 @@ export function ComparePage() {
   }, [key]);
   const looks = assignLooks(ids);
   if (!ids.length) return <div class="page"><div class="page-head"><Heading>Compare</Heading></div><Chooser ids={[]} /></div>;
+  const placed = new Map([...series].map(([id, found]) => [id, shift(found, compared?.starts[id]?.[x] ?? 0)]));
   const groups = seeds ? compared?.groups ?? [] : [];
   const plotCommand = ["titanrun plot", ...ids.map((id) => `runs/${id}`), `--metric ${shown[0] ?? "loss"}`, x !== "step" ? `--x ${x}` : "", Number(smooth) && !isExact(shown[0] ?? "loss") ? `--smooth ${smooth}` : ""].filter(Boolean).join(" ");
   return (
@@ -76,7 +79,7 @@ export function ComparePage() {
         </div>
         <div class="charts">
           {shown.map((name) => {
-            const curves = buildCurves(name, ids, series, looks, groups);
+            const curves = buildCurves(name, ids, placed, looks, groups);
             const range = clip ? clipRange(curves.flatMap((curve) => curve.y.filter((value): value is number => value !== null))) : null;
             return curves.length > 0 && <Chart key={name} title={formatMetricTitle(name)} unit={METRIC_UNITS[name]} metric={name} curves={curves} range={range}
               weight={Number(smooth)} logY={log.includes("y")} logX={log.includes("x")} xLabel={AXES.find(([axis]) => axis === x)?.[1]} height={250} />;
@@ -87,6 +90,12 @@ export function ComparePage() {
       </>}
     </div>
   );
+}
+
+/** Curves that begin where those of the parent were left. */
+function shift(series: Series, start: number): Series {
+  if (!start) return series;
+  return Object.fromEntries(Object.entries(series).map(([name, one]) => [name, { ...one, x: one.x.map((x) => x + start), nonfinite: one.nonfinite.map((x) => x + start) }]));
 }
 
 function buildCurves(name: string, ids: string[], series: Map<string, Series>, looks: ReturnType<typeof assignLooks>, groups: string[][]): Curve[] {

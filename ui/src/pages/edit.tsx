@@ -1,7 +1,7 @@
 // Recipes: the text is the only source, and every control is an edit of it.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, get, post, send, toMessage } from "../api";
-import { Breakable, Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
+import { Announcement, Breakable, Dialog, Failure, Heading, Tabs, useAnswer } from "../components/basics";
 import { type Command, LaunchDialog } from "../components/launch";
 import { type FileEntry, FileOptions, KINDS, isOverride, splitOverrides } from "../components/recipes";
 import type { RecipeEditor } from "../editor";
@@ -233,7 +233,7 @@ export function EditPage() {
         <Tabs id="side" label="Examination" value={panel} onChange={(value) => setQuery({ panel: value })}
           tabs={[["problems", problems.length ? `Problems ${problems.length}` : "Problems"], ["values", "Values"], ["difference", "Difference"], ["schedule", "Schedule"], ["outline", "Size"]]} />
         <div role="tabpanel" id="side-panel" aria-labelledby={`side-${panel}`} class="side-body">
-          <p class="hidden" role="status">{examined ? `${problems.length} problems` : ""}</p>
+          <Announcement text={examined ? (problems.length === 1 ? "1 problem" : `${problems.length || "no"} problems`) : ""} />
           {withheld.length > 0 && !about.value?.read_only && <div class="notice tone-warning stack"><span>The plug-ins of this recipe run installed code.</span><button onClick={allowPlugins}>Allow them in this workspace</button></div>}
           {panel === "problems" && <ProblemList examined={examined} editor={editor} isWritable={!!current?.writable} />}
           {panel === "values" && <Values examined={examined} file={file} />}

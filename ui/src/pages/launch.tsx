@@ -142,6 +142,11 @@ function Jobs({ queue, isReadOnly, changed }: { queue: Queue; isReadOnly: boolea
   </>;
 }
 
+const PREEMPTED = 75;
+
+/** The state of a command in the word for runs: one that was stopped and has saved has not failed. */
+const getJobState = (job: Job) => (job.state === "failed" && job.exit_code === PREEMPTED ? "preempted" : job.state);
+
 function JobItem({ job, position, children }: { job: Job; position?: number; children?: ComponentChildren }) {
   const [isOpen, setOpen] = useState(false);
   const [full] = useJob(isOpen ? job.id : null);
@@ -149,11 +154,11 @@ function JobItem({ job, position, children }: { job: Job; position?: number; chi
   const facts = [
     job.devices.length ? `on ${job.devices.join(", ")}` : job.slots > 1 ? `${job.slots} slots` : "",
     job.started ? `since ${formatDate(new Date(job.started * 1000).toISOString())}` : "",
-    seconds === null ? "" : formatDuration(seconds), job.state === "failed" ? `exit code ${job.exit_code ?? "unknown"}` : "",
+    seconds === null ? "" : formatDuration(seconds), getJobState(job) === "failed" ? `exit code ${job.exit_code ?? "unknown"}` : "",
   ].filter(Boolean);
   return (
     <li class="job" data-state={job.state}>
-      <div class="job-head">{position && <span class="figure muted">{position}</span>}<State state={job.state} />
+      <div class="job-head">{position && <span class="figure muted">{position}</span>}<State state={getJobState(job)} />
         {job.run && <a href={toUrl("/run", { id: job.run })}>{job.run}</a>}<span class="muted">{facts.join(" · ")}</span><span class="grow" />{children}</div>
       <code class="wrap"><Words text={job.shell} /></code>
       {job.reason && job.state !== "running" && <p class="muted">{job.state}: {job.reason}</p>}

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, post, toMessage } from "../api";
 import { Chart, type Curve, type Mark } from "../charts/plot";
-import { Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
+import { Announcement, Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
 import { CommandLine } from "../components/command";
 import { type Command, LaunchDialog } from "../components/launch";
 import { ReportDialog } from "../components/report";
@@ -31,6 +31,8 @@ export function RunPage() {
     setLive(data);
     again();
   }), [id]);
+  // what was asked for has come to pass
+  useEffect(() => setNotice(null), [live?.state ?? details?.entry.state, details?.checkpoints.length]);
   if (error != null && !details) return <div class="page"><Heading>{id}</Heading><Failure text={toMessage(error)} retry={again} /></div>;
   if (!details) return <div class="page"><Heading>{id}</Heading><Loading what="the run" /></div>;
   const entry = { ...details.entry, ...(live ?? {}) };
@@ -50,6 +52,7 @@ export function RunPage() {
   return (
     <div class="page">
       <div class="page-head"><Heading>{id}</Heading><State state={entry.state} /><Tags run={id} tags={entry.tags} changed={again} /></div>
+      <Announcement text={`The run is ${entry.state}`} />
       <Facts entry={entry} isActive={isActive} />
       {details.starts.length > 0 && <CommandLine shell={toShell(details.starts.at(-1)!.argv)} label="Command" isBrief />}
       <div class="actions left" role="group" aria-label="Actions">
