@@ -66,6 +66,7 @@ def test_the_options_are_those_that_help_shows(command: str) -> None:
         (
             "train x.yaml loss=",
             [
+                "loss=auto",
                 "loss=chunked_cross_entropy",
                 "loss=cpo",
                 "loss=cross_entropy",
