@@ -16,8 +16,9 @@ from titanrun.config.redaction import (
     redact,
     star_out_assigned_secrets,
 )
+from titanrun.config.version import FULL_DISTRIBUTION
 from titanrun.launch.launch_env import get_environment, is_json_log_format, should_use_color
-from titanrun.launch.torch_requirement import FULL_DISTRIBUTION, is_torch_installed
+from titanrun.launch.torch_requirement import is_torch_installed
 
 
 def run_guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> int:
