@@ -69,6 +69,23 @@ def test_issue_forms_and_citation_are_valid() -> None:
     run(check, "--builtin-schema", "vendor.citation-file-format", "CITATION.cff")
 
 
+@pytest.mark.delivery
+@pytest.mark.parametrize(
+    ("lines", "mistake"), [("", None), ("training: {batch_size: 2}\n", "batch_size")]
+)
+def test_a_foreign_validator_reads_the_schema_of_recipes(
+    lines: str, mistake: str | None, tmp_path: Path
+) -> None:
+    schema, recipe = ROOT / "schemas" / "recipe.schema.json", tmp_path / "mine.yaml"
+    recipe.write_text(GOOD + lines)
+    command = [TOOLS / "bin" / "check-jsonschema", "--schemafile", schema, recipe]
+    if mistake is None:
+        run(*command)
+        return
+    with pytest.raises(AssertionError, match=mistake):
+        run(*command)
+
+
 def test_a_report_of_a_bug_needs_the_machine_and_the_resolved_recipe() -> None:
     fields = {item.get("id"): item for item in load(FORMS / "bug.yml")["body"]}
     needed = [name for name, item in fields.items() if item.get("validations", {}).get("required")]

@@ -149,6 +149,7 @@ PAGES_THAT_RUN = [
         "ci",
         "coding_assistants",
         "environment_variables",
+        "json_schemas",
         "numerics_policy",
         "recipe_composition",
         "recipe_resolution",
