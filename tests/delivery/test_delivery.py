@@ -1,4 +1,4 @@
-"""Workflows, action, Dockerfile, shell scripts and conda recipe, by the checkers of their formats.
+"""Files for other programs, by the checkers of their formats: workflows, Dockerfile, citation ...
 
 None of them can run here: there is no hosted runner, container daemon or conda channel.
 """
@@ -57,6 +57,17 @@ def test_actionlint_finds_nothing_in_workflows(tmp_path: Path) -> None:
 @pytest.mark.delivery
 def test_pages_have_no_spelling_mistakes() -> None:
     run(TOOLS / "bin" / "codespell", *sorted(ROOT.glob("*.md")), "docs", "benchmarks/README.md")
+
+
+@pytest.mark.delivery
+def test_the_citation_is_valid(tmp_path: Path) -> None:
+    check = [ROOT / ".venv-cffconvert" / "bin" / "cffconvert", "--validate", "--infile"]
+    run(*check, "CITATION.cff")
+    wrong = tmp_path / "wrong.cff"
+    wrong.write_text((ROOT / "CITATION.cff").read_text().replace("type: software", "type: sofware"))
+    with pytest.raises(AssertionError, match="sofware"):
+        run(*check, wrong)
+    assert load(ROOT / "CITATION.cff")["version"] == VERSION
 
 
 @pytest.mark.delivery
