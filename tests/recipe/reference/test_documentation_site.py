@@ -54,7 +54,8 @@ def test_every_problem_leads_to_a_heading_of_the_site() -> None:
     assert len(set(locations)) > 240
     for location in locations:
         page, _, heading = location.partition(".html#")
-        assert f"\n## `{heading}`\n" in pages[f"{page}.md"], location
+        text = pages[f"{page}.md"]
+        assert f"\n## `{heading}`\n" in text or f"`{heading}`{{: #{heading} }}:" in text, location
 
 
 def test_a_rule_of_a_plug_in_leads_to_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
