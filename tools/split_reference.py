@@ -14,6 +14,8 @@ INTRODUCTION = "The recipe"
 CHOICE = re.compile(r"`([\w.]+):[^`]+`")
 # the description of a setting
 SETTING = re.compile(r"^- (`\w+`): (.+)$")
+# a rule, and the section that lists them
+RULE, RULES = re.compile(r"### `([\w-]+)`"), "Rules"
 # the page that the introduction of the reference becomes, and the folder of the others
 INDEX, FOLDER = "reference.md", "reference"
 
@@ -52,6 +54,8 @@ def split_reference(text: str) -> dict[str, str]:
             introduction += [f"## {section.title}", *section.lines]
             continue
         is_first = section.page not in pages
+        if section.title == RULES:
+            section.lines = list_rules(section.lines)
         lines = pages.setdefault(section.page, [])
         lines += [
             f"{'#' if is_first else '##'} {section.title}",
@@ -91,6 +95,23 @@ def mark_code(text: str) -> list[tuple[str, bool]]:
         marked.append((line, is_code or is_fence))
         is_code ^= is_fence
     return marked
+
+
+def list_rules(lines: list[str]) -> list[str]:
+    """Return the rules as a list whose entries have anchors.
+
+    As sections of their own, they would crowd other pages out of the results of the search.
+    """
+    listed: list[str] = []
+    for line in lines:
+        rule = RULE.fullmatch(line)
+        if rule:
+            listed += [f"- `{rule[1]}`{{: #{rule[1]} }}:"]
+        elif listed and listed[-1].endswith("}:"):
+            listed[-1] += f" {line}" if line else ""
+        elif line or not listed or not listed[-1].startswith("- "):
+            listed.append(line)
+    return listed
 
 
 def raise_headings(section: Section, is_first: bool) -> list[str]:

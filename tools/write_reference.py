@@ -1,8 +1,8 @@
 """Write the files that are made from the code.
 
-docs/reference.md, docs/components.md, docs/migration*.md, docs/commands.md and docs/commands/, and
-what settings like those that torchtitan and others ship become today, so that a change shows in
-review. With --check it says whether all is fresh.
+docs/reference.md, docs/components.md, docs/exit_codes.md, docs/migration*.md, docs/commands.md
+and docs/commands/, and what settings like those that torchtitan and others ship become today, so
+that a change shows in review. With --check it says whether all is fresh.
 """
 
 import io
@@ -20,6 +20,7 @@ from titanrun.recipe.migrate.migration_report import format_migration_report
 from titanrun.recipe.migrate.program_detection import PROGRAMS
 from titanrun.recipe.migrate.program_guide import build_program_guide
 from titanrun.recipe.migrate.torchtitan_guide import build_torchtitan_guide
+from titanrun.recipe.reference.exit_code_page import build_exit_code_page
 from titanrun.recipe.reference.reference_page import build_reference_page
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,7 @@ def pages() -> dict[Path, str]:
         DOCS / "migration_torchtitan.md": build_torchtitan_guide(),
         DOCS / "commands.md": format_command_index(COMMANDS),
     }
+    tables[DOCS / "exit_codes.md"] = build_exit_code_page()
     tables[DOCS / "components.md"] = components_page()
     tables |= {
         DOCS / f"migration_{name}.md": build_program_guide(PROGRAMS[name])

@@ -1,4 +1,4 @@
-"""Workflows, action, Dockerfile, shell scripts and conda recipe, by the checkers of their formats.
+"""Files for other programs, by the checkers of their formats: workflows, Dockerfile, citation ...
 
 None of them can run here: there is no hosted runner, container daemon or conda channel.
 """
@@ -60,6 +60,17 @@ def test_pages_have_no_spelling_mistakes() -> None:
 
 
 @pytest.mark.delivery
+def test_the_citation_is_valid(tmp_path: Path) -> None:
+    check = [ROOT / ".venv-cffconvert" / "bin" / "cffconvert", "--validate", "--infile"]
+    run(*check, "CITATION.cff")
+    wrong = tmp_path / "wrong.cff"
+    wrong.write_text((ROOT / "CITATION.cff").read_text().replace("type: software", "type: sofware"))
+    with pytest.raises(AssertionError, match="sofware"):
+        run(*check, wrong)
+    assert load(ROOT / "CITATION.cff")["version"] == VERSION
+
+
+@pytest.mark.delivery
 def test_issue_forms_and_citation_are_valid() -> None:
     check = TOOLS / "bin" / "check-jsonschema"
     config = FORMS / "config.yml"
@@ -67,6 +78,23 @@ def test_issue_forms_and_citation_are_valid() -> None:
     run(check, "--builtin-schema", "vendor.github-issue-forms", *forms)
     run(check, "--builtin-schema", "vendor.github-issue-config", config)
     run(check, "--builtin-schema", "vendor.citation-file-format", "CITATION.cff")
+
+
+@pytest.mark.delivery
+@pytest.mark.parametrize(
+    ("lines", "mistake"), [("", None), ("training: {batch_size: 2}\n", "batch_size")]
+)
+def test_a_foreign_validator_reads_the_schema_of_recipes(
+    lines: str, mistake: str | None, tmp_path: Path
+) -> None:
+    schema, recipe = ROOT / "schemas" / "recipe.schema.json", tmp_path / "mine.yaml"
+    recipe.write_text(GOOD + lines)
+    command = [TOOLS / "bin" / "check-jsonschema", "--schemafile", schema, recipe]
+    if mistake is None:
+        run(*command)
+        return
+    with pytest.raises(AssertionError, match=mistake):
+        run(*command)
 
 
 def test_a_report_of_a_bug_needs_the_machine_and_the_resolved_recipe() -> None:

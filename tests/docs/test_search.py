@@ -27,7 +27,8 @@ AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 # one of each kind
 PAGES = [
     "index", "install", "status", "tutorials/first_run", "finetuning", "ui", "commands/train",
-    "reference", "reference/model", "models/llama3", "fault_injection",
+    "reference", "reference/model", "reference/rules", "exit_codes", "models/llama3",
+    "fault_injection",
 ]  # fmt: skip
 PHONE = {"width": 390, "height": 844}
 # the dialog is drawn into a shadow root

@@ -23,8 +23,8 @@ FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(
     r"^(?:\$ )?(?:\S+/)?(titanrun|make|python3?|pip|docker|torchrun|rattler-build)\s", re.MULTILINE
 )
-# its tests are in test_readme.py
-TESTED = {ROOT / "README.md", *TUTORIALS, *PAGES_THAT_RUN}
+# the first two have tests of their own: test_readme.py and tests/plugins/test_model_family_page.py
+TESTED = {ROOT / "README.md", ROOT / "docs" / "model_family.md", *TUTORIALS, *PAGES_THAT_RUN}
 LISTED: dict[str, object] = YAML(typ="safe").load(Path(__file__).with_name("blocks.yaml"))
 WITH_SUBCOMMANDS = ("checkpoint", "data", "runs", "schema")
 

@@ -25,6 +25,7 @@ from tools.write_llms import find_pages as find_navigation_pages
 CONFIG: dict[str, Any] = YAML(typ="safe").load(ROOT / "mkdocs.yml")
 SITE = ROOT / "site"
 KINDS = ["Home", "Tutorials", "How-to guides", "Reference", "Explanation"]
+MAX_BUILD_SECONDS = 20
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
@@ -149,6 +150,7 @@ PAGES_THAT_RUN = [
         "ci",
         "coding_assistants",
         "environment_variables",
+        "json_schemas",
         "numerics_policy",
         "recipe_composition",
         "recipe_resolution",
@@ -195,6 +197,37 @@ def address() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def build_site(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build the pages in a folder, without network, as `make docs` does."""
+    nowhere = "http://127.0.0.1:9"
+    shutil.copyfile(ROOT / "mkdocs.yml", folder / "mkdocs.yml")
+    return subprocess.run(
+        [ROOT / ".venv-docs" / "bin" / "zensical", "build", "--clean", "--strict"],
+        cwd=folder,
+        env={**os.environ, "http_proxy": nowhere, "https_proxy": nowhere},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MAX_BUILD_SECONDS,
+    )
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [("", 0), ("[a](nowhere.md)", 1), ("[a](data.md#no-such-heading)", 1), ("[a](#nor-this)", 1)],
+)
+def test_the_site_is_built_without_network_and_dead_links_fail(
+    link: str, expected: int, tmp_path: Path
+) -> None:
+    copy_pages(tmp_path / "build" / "docs")
+    with (tmp_path / "build" / "docs" / "ci.md").open("a") as page:
+        page.write(f"\n{link}\n")
+    done = build_site(tmp_path)
+    assert done.returncode == expected, done.stdout + done.stderr
+    assert ("No issues found" in done.stdout + done.stderr) == (expected == 0)
 
 
 @pytest.mark.site

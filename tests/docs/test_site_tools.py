@@ -1,16 +1,23 @@
 """What is made of the pages for the site: the split reference, redirects, versions."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from titanrun.config.version import VERSION
 from tools.copy_pages import REFERENCE, ROOT, find_pages, rewrite_links, split_long_page
 from tools.publish_site import publish_site
 from tools.split_reference import find_anchors
 from tools.write_redirects import RENAMED, write_redirects
+
+# of a rule
+ANCHOR = re.compile(r"\{: #[\w-]+ \}")
 
 
 def test_the_split_reference_has_every_word() -> None:
@@ -18,9 +25,11 @@ def test_the_split_reference_has_every_word() -> None:
     source = (ROOT / REFERENCE).read_text(encoding="utf-8")
     whole, split = (
         Counter(word for word in re.split(r"[\s#:-]+", text) if word)
-        for text in (source, "\n".join(pages.values()))
+        for text in (source, ANCHOR.sub("", "\n".join(pages.values())))
     )
     assert whole - split == Counter()
+    rules = source.partition("\n## Rules\n")[2].count("\n### ")
+    assert len(ANCHOR.findall(pages["reference/rules.md"])) == rules > 200
     assert len(pages) > 30
     assert max(len(text.splitlines()) for text in pages.values()) < 800
     assert "\n## `local_batch_size`\n" in pages["reference/training.md"]
@@ -84,3 +93,28 @@ def test_versions_are_published_beside_each_other(tmp_path: Path) -> None:
     texts = {path.parent.name: path.read_text() for path in folder.glob("*/index.html")}
     assert texts == {"dev": "zero", "0.9": "a correction of one", "0.10": "two", "latest": "two"}
     assert 'url=latest/"' in (folder / "index.html").read_text()
+
+
+def test_the_site_is_pushed_into_a_branch_beside_other_versions(tmp_path: Path) -> None:
+    site, repository = tmp_path / "site", tmp_path / "repository"
+    site.mkdir()
+    subprocess.run(["git", "init", "--quiet", "--bare", str(repository)], check=True)
+
+    def push(text: str, *options: str) -> list[str]:
+        (site / "index.html").write_text(text)
+        script = [ROOT / "tools" / "push_site.sh", site, repository, *options]
+        subprocess.run(script, check=True, env=os.environ | {"PYTHON": sys.executable})
+        return git("ls-tree", "-r", "--name-only", "site").split()
+
+    def git(*words: str) -> str:
+        command = ["git", "--git-dir", str(repository), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    name = VERSION.rpartition(".")[0]
+    development = [".nojekyll", "dev/index.html", "index.html", "versions.json"]
+    assert push("first") == development
+    released = sorted([*development, f"{name}/index.html", "latest/index.html"])
+    assert push("second", "--release") == released
+    assert push("second", "--release") == released
+    assert git("show", "site:dev/index.html") == "first"
+    assert git("show", "site:latest/index.html") == "second"

@@ -9,6 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.package_metadata import build_environment
+
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "tests" / "problems").glob("*/recipe.yaml"))
 
@@ -24,8 +26,10 @@ def schema(tools: Path) -> dict[str, Any]:
     return found
 
 
-def test_every_log_is_valid(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("urls", [{}, {"Documentation": "https://docs.test/latest"}])
+def test_every_log_is_valid(schema: dict[str, Any], urls: dict[str, str], tmp_path: Path) -> None:
     assert len(RECIPES) > 100
+    environment = build_environment(tmp_path, urls)
     validator = jsonschema.Draft7Validator(schema)
     validator.check_schema(schema)
     seen = set()
@@ -41,6 +45,7 @@ def test_every_log_is_valid(schema: dict[str, Any]) -> None:
                 *RECIPES[start : start + 40],
             ],
             cwd=ROOT,
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -48,7 +53,10 @@ def test_every_log_is_valid(schema: dict[str, Any]) -> None:
         log = json.loads(done.stdout)
         assert [error.message for error in validator.iter_errors(log)] == []
         [run] = log["runs"]
-        declared = {rule["id"] for rule in run["tool"]["driver"]["rules"]}
+        driver = run["tool"]["driver"]
+        declared = {rule["id"] for rule in driver["rules"]}
+        assert ("informationUri" in driver) == bool(urls)
+        assert all(("helpUri" in rule) == bool(urls) for rule in driver["rules"])
         assert {result["ruleId"] for result in run["results"]} == declared
         seen |= declared
     assert len(seen) > 100

@@ -18,11 +18,13 @@ class Client:
         options: dict[str, Any] | None = None,
         *,
         initialize: bool = True,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "titanrun", "lsp"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=environment,
         )
         self.number = 0
         self.version = 0

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lsprotocol import types
+from lsprotocol.converters import get_converter
 
 from tests.lsp.client import Client
+from tests.package_metadata import build_environment
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "recipes"
@@ -446,3 +449,21 @@ def test_a_message_without_a_usable_id_is_answered_with_a_null_id(
 @pytest.mark.parametrize("begin", [False, True])
 def test_exit_without_shutdown_is_a_failure(begin: bool) -> None:
     assert Client(initialize=begin).leave() == 1
+
+
+@pytest.mark.parametrize("has_site", [True, False])
+def test_codes_link_to_the_site_that_the_metadata_names(has_site: bool, tmp_path: Path) -> None:
+    address = "https://docs.test/latest"
+    urls = {"Documentation": address} if has_site else {}
+    client = Client(environment=build_environment(tmp_path / "packages", urls))
+    file = tmp_path / "mine.yaml"
+    found = client.open(file, MINIMAL + "  stepz: 5\nparallelism: {tensor_parallel_degree: 3}\n")
+    assert client.close() == 0
+    read = [get_converter().structure(item, types.Diagnostic) for item in found]
+    links = {item.code: item.code_description and item.code_description.href for item in read}
+    rules = [str(code).partition("/")[2] for code in links if code != "unknown-key"]
+    assert "heads-divide-over-tp" in rules
+    expected = {"unknown-key": f"{address}/reference/problem_codes.html#unknown-key"}
+    expected |= {f"conflict/{rule}": f"{address}/reference/rules.html#{rule}" for rule in rules}
+    assert links == (expected if has_site else dict.fromkeys(expected))
+    assert all(("codeDescription" in item) == has_site for item in found)

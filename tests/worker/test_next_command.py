@@ -1,12 +1,14 @@
 """The command that follows a run, in the last line of its console."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.training.train_hook import TrainResult
-from titanrun.worker.next_command import format_next_command
+from titanrun.worker.next_command import can_be_exported, can_be_used, format_next_command
 from titanrun.worker.rank_main import main
 
 FINISHED = TrainResult("finished", 10, "finished: 10 steps")
@@ -40,3 +42,16 @@ def test_adapters_are_exported_within_the_weights(run: Callable[..., Path]) -> N
     resolved = run("run", "training.steps=1", "converters=[lora]")
     assert main([str(resolved)]) == 0
     assert format_next_command(resolved.parent, FINISHED).endswith("out --format hf --merge")
+
+
+def test_a_model_without_generation_is_only_exported(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 2048}
+    sizes |= {"max_position_embeddings": 2048}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral", **sizes}))
+    change = [f"model={{name: transformers, path: {tmp_path}}}"]
+    for shipped in ("llama3_debug", "flux_debug"):
+        recipe = resolve_recipe(shipped, environment={}).recipe
+        assert (can_be_used(recipe), can_be_exported(recipe)) == (True, True)
+    recipe = resolve_recipe("llama3_debug", change, environment={}).recipe
+    assert (can_be_used(recipe), can_be_exported(recipe)) == (False, True)

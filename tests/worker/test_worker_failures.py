@@ -6,6 +6,7 @@ import torch
 
 from titanrun.config.problems import problem_error
 from titanrun.distributed.rank_env import RankInfo
+from titanrun.recipe.reference.exit_code_page import EXIT_CODE_DOCUMENTATION, find_problem_codes
 from titanrun.training.nonfinite import NonFiniteError
 from titanrun.worker.logging_setup import SecretValues
 from titanrun.worker.rank_main import log_failure
@@ -58,6 +59,9 @@ def test_every_end_has_its_exit_code(error: BaseException, code: int, words: str
     assert failure.exit_code == code
     assert words in failure.text
     assert failure.is_internal == (code == 70)
+    label = failure.text.partition("[")[2].partition("]")[0]
+    documented = [*find_problem_codes(code), *EXIT_CODE_DOCUMENTATION[code].message_codes]
+    assert code in (2, 130) or label in documented
 
 
 def test_memory_that_the_cpu_has_not_is_out_of_memory() -> None:

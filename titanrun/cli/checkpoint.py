@@ -17,7 +17,8 @@ from titanrun.components.checkpoints.spec.manifest import (
     read_manifest,
 )
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
-from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
+from titanrun.config.exit_codes import EXIT_CHECKPOINT, EXIT_DIFFERS
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.recipe.rundir.checkpoint_lookup import (
     find_checkpoint_damage,
@@ -38,7 +39,6 @@ SUMMARY = (
     "List, verify, compare, export, import and delete checkpoints. Most subcommands need no torch."
 )
 MIB = 1024**2
-EXIT_DIFFERS = 1
 
 
 def run(arguments: list[str]) -> int:
@@ -220,7 +220,7 @@ def verify_checkpoints(arguments: list[str]) -> int:
         bad += bool(reasons)
         verdict = style_text("; ".join(reasons) or "ok", "bad" if reasons else "good")
         print(f"{folder}: {verdict}")
-    return EXIT_CODES["checkpoint"] if bad else 0
+    return EXIT_CHECKPOINT if bad else 0
 
 
 def diff_checkpoints(arguments: list[str]) -> int:

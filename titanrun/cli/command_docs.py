@@ -12,7 +12,7 @@ CONTINUATION = " \\"
 SHARED_OPTIONS = ("--help", "--help-markdown", "--quiet", "--verbose")
 INDEX_HEAD = """# Commands
 
-Every command, with a page on its options and examples, and the exit codes of all.
+Every command, with a page on its options and examples.
 
 {table}
 
@@ -27,20 +27,7 @@ Every command has these options:
 Results go to stdout, everything else to stderr. `titanrun completion bash|zsh|fish` prints a
 completion script.
 
-| exit code | meaning |
-|---|---|
-| 0 | success |
-| 1 | a difference, or warnings under `--strict` |
-| 2 | an error in the recipe or the command line |
-| 3 | data |
-| 4 | a checkpoint |
-| 5 | non-finite numbers |
-| 6 | a rank that hangs |
-| 7 | out of memory or disk space |
-| 8 | replica groups without a lighthouse, or too few of them |
-| 70 | an internal error of titanrun |
-| 75 | stopped by a signal after saving: the same command resumes the run |
-| 130, 138, 143 | stopped by a signal without saving, as shells report it |
+The exit code says how a command ended: [Exit codes](exit_codes.md) lists all.
 """
 
 

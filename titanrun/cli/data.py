@@ -32,7 +32,8 @@ from titanrun.cli.data_slurm import (
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
-from titanrun.config.problems import EXIT_CODES, ProblemsFound, problem_error
+from titanrun.config.exit_codes import EXIT_DATA
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.launch.torch_requirement import require_torch
@@ -265,7 +266,7 @@ def verify_data_cache(arguments: list[str]) -> int:
     )
     if not found:
         print_note(options, f"no tokenized data in '{options.folder}'")
-    return EXIT_CODES["data"] if any(entry["damage"] for entry in found) else 0
+    return EXIT_DATA if any(entry["damage"] for entry in found) else 0
 
 
 def prune_data_cache(arguments: list[str]) -> int:

@@ -22,6 +22,7 @@ from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.base import ComponentConfig
 from titanrun.config.pluralize import pluralize
 from titanrun.config.serialize import to_yaml
+from titanrun.config.version import FULL_DISTRIBUTION, LIGHT_DISTRIBUTION
 from titanrun.launch.host_info import (
     GIB,
     format_gib_or_unknown,
@@ -29,11 +30,7 @@ from titanrun.launch.host_info import (
     read_cpu_info,
     read_memory_info,
 )
-from titanrun.launch.torch_requirement import (
-    FULL_DISTRIBUTION,
-    LIGHT_DISTRIBUTION,
-    is_torch_installed,
-)
+from titanrun.launch.torch_requirement import is_torch_installed
 from titanrun.recipe.reference.schema_topics import get_topics
 from titanrun.recipe.rundir.package_versions import is_installed
 

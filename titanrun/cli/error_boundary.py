@@ -9,18 +9,16 @@ from pathlib import Path
 
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems, render_problems_as_text, sort_problems
+from titanrun.config.exit_codes import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_USAGE
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.redaction import (
     get_likely_secrets,
     redact,
     star_out_assigned_secrets,
 )
+from titanrun.config.version import FULL_DISTRIBUTION
 from titanrun.launch.launch_env import get_environment, is_json_log_format, should_use_color
-from titanrun.launch.torch_requirement import FULL_DISTRIBUTION, is_torch_installed
-
-EXIT_USAGE = 2
-EXIT_INTERNAL = 70
-EXIT_INTERRUPTED = 130
+from titanrun.launch.torch_requirement import is_torch_installed
 
 
 def run_guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -> int:
@@ -41,7 +39,7 @@ def run_guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         )
         return EXIT_USAGE
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 2
+        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and not is_torch_installed():
             print_problems([build_light_install_problem(error)])

@@ -13,9 +13,9 @@ from titanrun.cli.consent import ask_about_plugin_files, needs_consent, request_
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note, print_source_files
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.config.exit_codes import EXIT_NOT_STARTED
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.config import SlurmLaunchConfig
-from titanrun.launch.exit_codes import EXIT_NOT_STARTED
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
 from titanrun.launch.kubernetes.group_submission import GroupSubmission
 from titanrun.launch.kubernetes.kubernetes_submission import (

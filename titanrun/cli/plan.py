@@ -14,6 +14,7 @@ from titanrun.cli.plan_search import propose_layouts
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.diagnostics import render_problems
+from titanrun.config.exit_codes import EXIT_DIFFERS
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
@@ -25,7 +26,6 @@ from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.resolving.teacher import find_teacher_model
 
-EXIT_DOES_NOT_FIT = 1
 VERDICT_PATTERN = re.compile(r"(?:(?<=: )fits|(?<=: )does not fit)$|^warning:", re.MULTILINE)
 SUMMARY = (
     "Estimate a run on N ranks: mesh, batches, memory per rank, communication, checkpoints. "
@@ -85,7 +85,7 @@ def run(arguments: list[str]) -> int:
         if options.json
         else colorize_plan(wrap_to_width(format_plan(layout, data), get_terminal_width()))
     )
-    return 0 if data["fits"] else EXIT_DOES_NOT_FIT
+    return 0 if data["fits"] else EXIT_DIFFERS
 
 
 def colorize_plan(text: str) -> str:

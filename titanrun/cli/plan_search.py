@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from titanrun.cli.next_command import print_next
 from titanrun.config.base import change_fields
+from titanrun.config.exit_codes import EXIT_DIFFERS
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.spec.parallel_dims import ParallelDims
@@ -24,8 +25,6 @@ from titanrun.recipe.plan.plan_layout import ModuleSize
 from titanrun.recipe.plan.split_sizes import MeasuredModel, measure_shares
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.resolving.teacher import find_teacher_model
-
-EXIT_NOTHING_FITS = 1
 
 
 def propose_layouts(
@@ -63,7 +62,7 @@ def propose_layouts(
     else:
         print(format_proposals(proposals, f"{resolved.run.name} on {ranks:,} x {device.name}"))
     if not proposals:
-        return EXIT_NOTHING_FITS
+        return EXIT_DIFFERS
     words = [options.recipe, "--world-size", str(ranks), *overrides, *proposals[0].overrides]
     print_next(options, "plan", *words)
     return 0

@@ -11,6 +11,7 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
 from titanrun.cli.resume import format_override, get_forwarded_flags
 from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.config.exit_codes import EXIT_DIFFERS, EXIT_PREEMPTED
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 from titanrun.config.secrets import get_secret_values
@@ -56,8 +57,6 @@ EXAMPLES = """  titanrun reproduce runs/first
   titanrun reproduce first.zip                      a file of titanrun bundle
   titanrun reproduce runs/first --tolerance 0       bit by bit in any environment
   titanrun reproduce runs/first --quiet  exit code: 0 equal, 1 differs, 2 nothing to reproduce"""
-EXIT_DIFFERS = 1
-EXIT_PREEMPTED = 75
 
 
 def run(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import format_text_table
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.metrics.spec.metric_format import format_elapsed_time
+from titanrun.config.exit_codes import EXIT_DIFFERS
 from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.comparing.recipe_diff import diff_recipes, load_diff_side
@@ -41,7 +42,6 @@ EXAMPLES = """  titanrun runs show runs/first
   titanrun runs diff runs/a runs/b --quiet  only the exit code: 0 equal, 1 differs
   titanrun runs compare runs/a runs/b runs/c
   titanrun runs compare runs/a runs/b --format json"""
-EXIT_DIFFERS = 1
 # a longer value is truncated in a table, never in JSON
 MAX_CELL_WIDTH = 40
 

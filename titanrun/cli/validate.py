@@ -13,6 +13,7 @@ from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems
 from titanrun.config.problems import Problem, problem_error
+from titanrun.config.sarif import DocumentationSite
 from titanrun.config.source_streams import is_stream
 from titanrun.config.tree import format_path
 from titanrun.launch.launch_env import get_environment, should_use_color
@@ -233,10 +234,21 @@ def apply_fixes(overrides: list[str], options: Namespace) -> None:
         print_note(options, f"left  {format_fix(left)} ({reason})")
 
 
+def find_site(output_format: str) -> DocumentationSite | None:
+    """Return the documentation that a format links to: only SARIF links to any."""
+    if output_format != "sarif":
+        return None
+    from titanrun.recipe.reference.documentation_site import find_documentation_site
+
+    return find_documentation_site()
+
+
 def print_validation(problems: list[Problem], output_format: str) -> None:
     """Print problems for a person to stderr, for a program to stdout."""
     if output_format != "text":
-        sys.stdout.write(render_problems(problems, output_format=output_format))  # type: ignore[arg-type]
+        sys.stdout.write(
+            render_problems(problems, output_format=output_format, site=find_site(output_format))  # type: ignore[arg-type]
+        )
     elif problems:
         sys.stderr.write(
             render_problems(

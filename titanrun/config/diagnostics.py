@@ -10,7 +10,7 @@ from typing import Literal
 from titanrun.config.control_characters import escape_line
 from titanrun.config.problems import Fix, Origin, Problem, RelatedLocation
 from titanrun.config.redaction import redact_url_credentials, star_out_assigned_secrets
-from titanrun.config.sarif import build_sarif_log
+from titanrun.config.sarif import DocumentationSite, build_sarif_log
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import Node, format_path
 
@@ -32,8 +32,12 @@ def render_problems(
     output_format: ProblemFormat = "text",
     use_color: bool = False,
     columns: int | None = None,
+    site: DocumentationSite | None = None,
 ) -> str:
-    """Render all problems in file order, in one of the four formats."""
+    """Render all problems in file order, in one of the four formats.
+
+    `site` is the documentation that a SARIF log links to.
+    """
     ordered = sort_problems(problems)
     if output_format == "json":
         return "".join(
@@ -42,7 +46,8 @@ def render_problems(
     if output_format == "github":
         return "".join(format_github_line(problem) + "\n" for problem in ordered)
     if output_format == "sarif":
-        return json.dumps(build_sarif_log(ordered, Path.cwd()), indent=2, ensure_ascii=False) + "\n"
+        log = build_sarif_log(ordered, Path.cwd(), site)
+        return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
     return render_problems_as_text(ordered, use_color=use_color, columns=columns)
 
 

@@ -5,6 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from titanrun.config.control_characters import escape_line, escape_lines
+from titanrun.config.exit_codes import (
+    EXIT_CHECKPOINT,
+    EXIT_DATA,
+    EXIT_INTERNAL,
+    EXIT_NO_QUORUM,
+    EXIT_USAGE,
+)
 from titanrun.config.redaction import (
     redact_url_credentials,
     star_out_assigned_secrets,
@@ -40,12 +47,11 @@ ProblemCode = Literal[
     "internal",
 ]
 
-EXIT_RECIPE = 2
 EXIT_CODES: dict[ProblemCode, int] = {
-    "data": 3,
-    "checkpoint": 4,
-    "quorum": 8,
-    "internal": 70,
+    "data": EXIT_DATA,
+    "checkpoint": EXIT_CHECKPOINT,
+    "quorum": EXIT_NO_QUORUM,
+    "internal": EXIT_INTERNAL,
 }
 
 DataPath = tuple[str | int, ...]
@@ -160,7 +166,7 @@ class Problem:
     @property
     def exit_code(self) -> int:
         """Process exit code for this problem."""
-        return EXIT_CODES.get(self.code, EXIT_RECIPE)
+        return EXIT_CODES.get(self.code, EXIT_USAGE)
 
 
 class ProblemsFound(Exception):  # noqa: N818 - public name, reads as what happened
@@ -179,7 +185,7 @@ class ProblemsFound(Exception):  # noqa: N818 - public name, reads as what happe
         """Exit code of the first error."""
         return next(
             (problem.exit_code for problem in self.problems if problem.severity == "error"),
-            EXIT_RECIPE,
+            EXIT_USAGE,
         )
 
 

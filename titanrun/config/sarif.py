@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from os.path import normpath
 from pathlib import Path
 from urllib.parse import quote
@@ -15,9 +16,23 @@ ROOT_ID = "SRCROOT"
 JsonObject = dict[str, object]
 
 
-def build_sarif_log(problems: Sequence[Problem], folder: Path) -> JsonObject:
-    """Convert all problems to one log. Files below `folder` get paths relative to it."""
+@dataclass(frozen=True, slots=True)
+class DocumentationSite:
+    """Address of the documentation, and of the place in it that explains a problem."""
+
+    address: str
+    find_address: Callable[[Problem], str]
+
+
+def build_sarif_log(
+    problems: Sequence[Problem], folder: Path, site: DocumentationSite | None = None
+) -> JsonObject:
+    """Convert all problems to one log. Files below `folder` get paths relative to it.
+
+    The addresses in `site` are those that viewers of the log link to.
+    """
     lines: Counter[str] = Counter()
+    information = {} if site is None else {"informationUri": site.address}
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -27,7 +42,8 @@ def build_sarif_log(problems: Sequence[Problem], folder: Path) -> JsonObject:
                     "driver": {
                         "name": "titanrun",
                         "version": VERSION,
-                        "rules": build_rules(problems),
+                        **information,
+                        "rules": build_rules(problems, site),
                     }
                 },
                 "columnKind": "unicodeCodePoints",
@@ -38,7 +54,7 @@ def build_sarif_log(problems: Sequence[Problem], folder: Path) -> JsonObject:
     }
 
 
-def build_rules(problems: Iterable[Problem]) -> list[JsonObject]:
+def build_rules(problems: Iterable[Problem], site: DocumentationSite | None) -> list[JsonObject]:
     """Describe every rule and problem code that the results name, once."""
     first = {problem.label: problem for problem in reversed(list(problems))}
     return [
@@ -46,6 +62,7 @@ def build_rules(problems: Iterable[Problem]) -> list[JsonObject]:
             "id": label,
             "shortDescription": {"text": label.rpartition("/")[2].replace("-", " ")},
             "help": {"text": f"titanrun explain {label}"},
+            **({} if site is None else {"helpUri": site.find_address(problem)}),
             "defaultConfiguration": {"level": problem.severity},
         }
         for label, problem in sorted(first.items())

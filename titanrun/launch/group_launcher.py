@@ -15,11 +15,11 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from titanrun.components.metrics.spec.console_stream import drain_console
+from titanrun.config.exit_codes import EXIT_INTERNAL, EXIT_PREEMPTED
 from titanrun.config.json_text import parse_json
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.exit_codes import EXIT_INTERNAL, EXIT_PREEMPTED
 from titanrun.launch.host_address import LOOPBACK, HostAddress, find_own_address
 from titanrun.launch.launch_env import GroupPlace, get_environment
 from titanrun.launch.launcher_log import log_line

@@ -13,15 +13,15 @@ from typing import NoReturn
 
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.metrics.spec.console_stream import drain_console
-from titanrun.config.pluralize import pluralize
-from titanrun.distributed.spec.run_signals import list_run_signals
-from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
-from titanrun.launch.exit_codes import (
+from titanrun.config.exit_codes import (
     EXIT_HANG,
     EXIT_INTERNAL,
     EXIT_NO_QUORUM,
     SHELL_SIGNAL_BASE,
 )
+from titanrun.config.pluralize import pluralize
+from titanrun.distributed.spec.run_signals import list_run_signals
+from titanrun.launch.config import LaunchConfig, LocalLaunchConfig
 from titanrun.launch.launch_env import get_environment, is_json_log_format
 from titanrun.launch.launcher_log import log_line
 from titanrun.launch.worker_processes import WORKER, run_workers

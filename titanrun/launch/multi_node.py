@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from titanrun.components.metrics.spec.console_stream import drain_console
+from titanrun.config.exit_codes import SHELL_SIGNAL_BASE
 from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.run_signals import list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
-from titanrun.launch.exit_codes import SHELL_SIGNAL_BASE
 from titanrun.launch.launch_env import build_node_environment
 from titanrun.launch.launcher_log import log_line
 from titanrun.launch.local_launcher import run_with_restarts

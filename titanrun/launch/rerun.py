@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.components.metrics.spec.console_stream import drain_console
+from titanrun.config.exit_codes import SHELL_SIGNAL_BASE
 from titanrun.distributed.spec.run_signals import handle_signals, list_run_signals
-from titanrun.launch.exit_codes import SHELL_SIGNAL_BASE
 from titanrun.launch.launch_env import build_stop_after_environment
 from titanrun.launch.worker_processes import set_parent_death_signal
 

@@ -8,11 +8,11 @@ import shlex
 import sys
 from pathlib import Path
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED, LASTING_EXIT_CODES
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.trust import TRUST_FLAG
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.launch.config import SlurmLaunchConfig
-from titanrun.launch.exit_codes import EXIT_PREEMPTED, LASTING_EXIT_CODES
 from titanrun.launch.lighthouse_process import LIGHTHOUSE, build_lighthouse_arguments
 
 # this node stays while another one is lost

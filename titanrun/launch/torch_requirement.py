@@ -3,9 +3,7 @@
 from importlib.util import find_spec
 
 from titanrun.config.problems import problem_error
-
-FULL_DISTRIBUTION = "titanrun"
-LIGHT_DISTRIBUTION = "titanrun-core"
+from titanrun.config.version import FULL_DISTRIBUTION, LIGHT_DISTRIBUTION
 
 
 def is_torch_installed() -> bool:

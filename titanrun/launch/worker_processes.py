@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED, SHELL_SIGNAL_BASE
 from titanrun.distributed.spec.rank_files import build_file_stem
 from titanrun.distributed.spec.run_signals import list_run_signals
-from titanrun.launch.exit_codes import EXIT_PREEMPTED, SHELL_SIGNAL_BASE
 from titanrun.launch.host_address import LOOPBACK
 from titanrun.launch.launch_env import (
     GroupPlace,

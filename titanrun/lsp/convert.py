@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from lsprotocol import types
 
 from titanrun.config.problems import Origin, Problem
+from titanrun.config.sarif import DocumentationSite
 from titanrun.config.tree import format_path
 from titanrun.recipe.editing.completions import Completion
 from titanrun.recipe.editing.definitions import Target
@@ -101,11 +102,12 @@ def to_origin_range(origin: Origin, encoding: str) -> types.Range:
 
 
 def to_diagnostic(
-    problem: Problem, document: Document, encoding: str
+    problem: Problem, document: Document, encoding: str, site: DocumentationSite | None = None
 ) -> tuple[str, types.Diagnostic]:
     """Return a problem as a diagnostic, and the path of the file that it belongs to.
 
-    A problem without a place in a file is shown on the first line of the document.
+    A problem without a place in a file is shown on the first line of the document. Its code links
+    to the page of `site` that explains it.
     """
     origin = problem.origin
     is_placed = origin is not None and origin.source.kind == "file"
@@ -123,11 +125,13 @@ def to_diagnostic(
         "deprecated": [types.DiagnosticTag.Deprecated],
         "no-effect": [types.DiagnosticTag.Unnecessary],
     }
+    page = None if site is None else types.CodeDescription(href=site.find_address(problem))
     return path, types.Diagnostic(
         range=where,
         message=message,
         severity=severity,
         code=problem.label,
+        code_description=page,
         source=SOURCE,
         tags=tags.get(problem.code),
         related_information=list_related(problem, encoding) or None,

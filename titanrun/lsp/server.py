@@ -31,6 +31,7 @@ from titanrun.recipe.editing.completions import complete
 from titanrun.recipe.editing.definitions import find_definition, iter_extended_files
 from titanrun.recipe.editing.examiner import Document, Examiner
 from titanrun.recipe.editing.hover import describe_position
+from titanrun.recipe.reference.documentation_site import find_documentation_site
 
 # pause after the last key before a recipe is examined
 DELAY_SECONDS = 0.12
@@ -51,6 +52,7 @@ class RecipeServer(LanguageServer):
             protocol_cls=LifecycleProtocol,
         )
         self.examiner = Examiner(environment)
+        self.site = find_documentation_site()
         self.lock = threading.Lock()
         self.versions: dict[str, int] = {}
         self.published: dict[str, dict[str, list[types.Diagnostic]]] = {}
@@ -123,7 +125,7 @@ class RecipeServer(LanguageServer):
             return
         found: dict[str, list[types.Diagnostic]] = {path: []}
         for problem in problems:
-            file, diagnostic = to_diagnostic(problem, document, self.encoding)
+            file, diagnostic = to_diagnostic(problem, document, self.encoding, self.site)
             found.setdefault(file, []).append(diagnostic)
         files = dict.fromkeys([*self.published.get(path, {}), *found])
         self.published[path] = found
@@ -277,7 +279,7 @@ def list_quick_fixes(
     """Return the edits for the problems whose lines a range touches."""
     found = []
     for action in list_code_actions(document.problems):
-        path, diagnostic = to_diagnostic(action.problem, document, server.encoding)
+        path, diagnostic = to_diagnostic(action.problem, document, server.encoding, server.site)
         here = diagnostic.range
         if path != document.path or here.end.line < where.start.line:
             continue

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from titanrun.config.problems import ProblemsFound
-from titanrun.launch.exit_codes import (
+from titanrun.config.exit_codes import (
     EXIT_HANG,
     EXIT_KILLED,
     EXIT_NO_QUORUM,
@@ -17,6 +16,7 @@ from titanrun.launch.exit_codes import (
     EXIT_USAGE,
     STOPPED_EARLY_CODES,
 )
+from titanrun.config.problems import ProblemsFound
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.curve_reports import CurveReporter, load_curve
 from titanrun.sweep.early_stopping import EarlyStopDecision

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED, STOPPED_EARLY_CODES
 from titanrun.distributed.spec.run_signals import handle_signals, list_stop_signals
-from titanrun.launch.exit_codes import EXIT_PREEMPTED, STOPPED_EARLY_CODES
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.run_logs import LOGS, get_log_path, lock_log

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from titanrun.config.exit_codes import EXIT_NON_FINITE
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.process_group import is_process_group_initialized
 from titanrun.training.loss_spikes import LossSpikeDetector
 from titanrun.training.update_scalars import DeferredUpdate
 
-EXIT_NON_FINITE = 5
 CPU = torch.device("cpu")
 # batches of token ids are small, but not nothing
 MAX_UNREAD_STEPS = 32

@@ -11,6 +11,7 @@ from itertools import chain
 from torch import Tensor
 
 from titanrun.components.metrics.step_metrics import StepMetrics
+from titanrun.config.exit_codes import EXIT_INTERNAL
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.distributed.tensor_checksums import (
@@ -23,7 +24,6 @@ from titanrun.training.engine import MODEL_PREFIX, Engine
 from titanrun.training.engine_outputs import StepOutput
 from titanrun.training.snapshot_tensors import format_name_list
 
-EXIT_CORRUPTION = 70
 MAX_RANKS_SHOWN = 3
 
 
@@ -35,7 +35,7 @@ class CorruptionError(Exception):
         what: description of the tensors that differ, and the ranks.
     """
 
-    exit_code = EXIT_CORRUPTION
+    exit_code = EXIT_INTERNAL
 
     def __init__(self, step: int, what: str) -> None:
         self.step = step

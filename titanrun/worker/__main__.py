@@ -9,6 +9,7 @@ from titanrun.components.metrics.spec.console_stream import (
     protect_stderr,
     protect_stdout,
 )
+from titanrun.config.exit_codes import EXIT_INTERRUPTED
 from titanrun.config.lazy_module import LazyModule
 from titanrun.distributed.rank_env import set_allocator_default, set_compile_cache_default
 from titanrun.training.signal_requests import SignalRequests
@@ -20,9 +21,6 @@ else:
     # imports of torch, which take seconds
     process_group = LazyModule("titanrun.distributed.process_group")
     worker_main = LazyModule("titanrun.worker.rank_main")
-
-# the shell's convention for a process ended by Ctrl-C
-EXIT_INTERRUPTED = 130
 
 
 def main() -> int:

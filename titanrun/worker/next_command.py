@@ -6,6 +6,7 @@ from pathlib import Path
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
 from titanrun.config.problems import ProblemsFound
+from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import select_checkpoint
@@ -21,7 +22,7 @@ def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
     """Return the line `next: titanrun ...` with commands for what a run has written.
 
     A run that was stopped is resumed. A model with a chat template converses, another continues a
-    prompt, and a run without checkpoints on this machine has its metrics only.
+    prompt, one that does neither is exported, and otherwise a run has its metrics only.
     """
     if outcome.state != "finished":
         return format_commands(["resume", str(run_dir)])
@@ -34,9 +35,28 @@ def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
         checkpoint = select_checkpoint(run_dir)
     except (ProblemsFound, OSError):
         return format_commands(["plot", str(run_dir)])
-    merge = ["--merge"] if find_lora_converter(recipe) is not None else []
-    export = ["checkpoint", "export", str(run_dir), "out", "--format", "hf", *merge]
-    return format_commands(choose_use(run_dir, Path(str(checkpoint)), recipe), export)
+    commands = []
+    if can_be_used(recipe):
+        commands.append(choose_use(run_dir, Path(str(checkpoint)), recipe))
+    if can_be_exported(recipe):
+        merge = ["--merge"] if find_lora_converter(recipe) is not None else []
+        commands.append(["checkpoint", "export", str(run_dir), "out", "--format", "hf", *merge])
+    return format_commands(*(commands or [["plot", str(run_dir)]]))
+
+
+def can_be_used(recipe: Recipe) -> bool:
+    """Return whether titanrun generates texts or images with the model."""
+    model = recipe.model
+    return model.modality == "images" or "text generation" not in model.unsupported_features
+
+
+def can_be_exported(recipe: Recipe) -> bool:
+    """Return whether the model family has weights of Hugging Face; those of plug-ins may not."""
+    try:
+        load_family_module(type(recipe.model), "huggingface")
+    except ProblemsFound:
+        return False
+    return True
 
 
 def choose_use(run_dir: Path, checkpoint: Path, recipe: Recipe) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from titanrun.components.checkpoints.spec.atomic_folder import delete_folder_atomically
 from titanrun.components.checkpoints.spec.commit import get_name_aside, is_occupied
 from titanrun.config.diagnostics import render_problems_as_text
+from titanrun.config.exit_codes import EXIT_FINISHED, EXIT_PREEMPTED, EXIT_USAGE
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.secrets import fill_secrets, get_secret_values
 from titanrun.distributed.flight_recorder import dump_flight_recorder
@@ -59,8 +60,7 @@ from titanrun.worker.worker_job import (
 if TYPE_CHECKING:
     from titanrun.training.loop import TrainLoop
 
-EXIT_CODES = {"finished": 0, "preempted": 75}
-EXIT_USAGE = 2
+EXIT_CODES = {"finished": EXIT_FINISHED, "preempted": EXIT_PREEMPTED}
 EXPORT_RECORD = "titanrun.json"
 
 log = logging.getLogger(__name__)

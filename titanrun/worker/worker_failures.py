@@ -6,17 +6,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from titanrun.config.diagnostics import render_problems_as_text
+from titanrun.config.exit_codes import (
+    EXIT_HANG,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NON_FINITE,
+    EXIT_OUT_OF_SPACE,
+)
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.process_group import is_peer_failure
 from titanrun.distributed.rank_heartbeats import RankHeartbeats, format_silent_ranks
-from titanrun.training.nonfinite import EXIT_NON_FINITE, NonFiniteError
+from titanrun.training.nonfinite import NonFiniteError
 from titanrun.training.step_replay import CorruptionError
-
-EXIT_OUT_OF_SPACE = 7
-EXIT_HANG = 6
-EXIT_INTERNAL = 70
-# the shell's convention for a process ended by Ctrl-C
-EXIT_INTERRUPTED = 130
 
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 DISK_FAILURE_ERRNOS = {errno.EIO, errno.EROFS, errno.EACCES, errno.ESTALE}

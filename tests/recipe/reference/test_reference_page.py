@@ -49,7 +49,7 @@ def test_the_reference_has_every_topic_code_and_rule() -> None:
     for topic in get_topics():
         assert not topic.keys or f"# `{topic.title}`\n" in TEXT, topic.title
     assert all(f"### `{code}`" in TEXT for code in get_args(ProblemCode))
-    assert all(f"- `{rule}`" in TEXT for rule in RULES)
+    assert all(f"\n### `{rule}`\n" in TEXT for rule in RULES)
 
 
 @pytest.mark.parametrize("topic", configs(), ids=lambda topic: topic.title)

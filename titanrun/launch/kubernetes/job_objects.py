@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED, LASTING_EXIT_CODES
 from titanrun.config.json_patch import apply_patches, parse_patch
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_flow_yaml, to_yaml
 from titanrun.config.trust import TRUST_FLAG
-from titanrun.launch.exit_codes import EXIT_PREEMPTED, LASTING_EXIT_CODES
 from titanrun.launch.kubernetes.config import TOLERATION, KubernetesLaunchConfig
 
 Manifest = dict[str, Any]

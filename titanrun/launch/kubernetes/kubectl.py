@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.launch.exit_codes import EXIT_PREEMPTED
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
 from titanrun.launch.kubernetes.job_objects import (
     CONTAINER,

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import FrameType
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED
 from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.run_signals import (
     handle_signals,
     ignore_run_signals,
     list_stop_signals,
 )
-from titanrun.launch.exit_codes import EXIT_PREEMPTED
 from titanrun.launch.kubernetes.config import KubernetesLaunchConfig
 from titanrun.launch.kubernetes.job_objects import build_job_name, build_objects, format_objects
 from titanrun.launch.kubernetes.kubectl import (

@@ -10,9 +10,9 @@ import shlex
 from pathlib import PurePosixPath
 from typing import Any
 
+from titanrun.config.exit_codes import EXIT_PREEMPTED
 from titanrun.config.serialize import to_flow_yaml, to_yaml
 from titanrun.config.trust import TRUST_FLAG
-from titanrun.launch.exit_codes import EXIT_PREEMPTED
 from titanrun.launch.skypilot.config import SkyPilotLaunchConfig
 
 Task = dict[str, Any]

@@ -177,7 +177,7 @@ def iter_rule_lines() -> Iterator[str]:
     builtins.load_rules()
     yield "\n## Rules\n"
     yield "What each check of several settings requires; `titanrun explain ID` prints the same."
-    yield ""
     for entry in get_active_rules():
-        level = " (level environment)" if entry.level == "environment" else ""
-        yield f"- `{entry.id}`{level}: {escape_tags(' '.join(entry.documentation.split()))}"
+        level = " Checked at level environment." if entry.level == "environment" else ""
+        text = escape_tags(" ".join(entry.documentation.split()))
+        yield f"\n### `{entry.id}`\n\n{text}{level}"

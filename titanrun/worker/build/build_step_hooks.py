@@ -21,6 +21,7 @@ from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.metrics.held_out_history import HeldOutHistory, load_held_out_history
 from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.config.exit_codes import EXIT_HANG
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.object_collectives import get_default_rank_group
@@ -67,7 +68,7 @@ from titanrun.worker.build.build_generation_samples import build_image_sampler, 
 from titanrun.worker.build.build_model import build_expert_count_reductions
 from titanrun.worker.build.source_parts import SourceParts
 from titanrun.worker.logging_setup import FAILURES_LOGGER
-from titanrun.worker.worker_failures import EXIT_HANG, HELP_SILENT_RANK
+from titanrun.worker.worker_failures import HELP_SILENT_RANK
 from titanrun.worker.worker_job import WorkerJob
 
 # ranks that hang together notice it at about the same time: each has this long to write its report

@@ -27,6 +27,7 @@ from titanrun.components.checkpoints.huggingface import write_hf_folder, write_s
 from titanrun.components.checkpoints.spec.hashed_file import HashedFile
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.config.diagnostics import render_problems_as_text
+from titanrun.config.exit_codes import EXIT_DIFFERS
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.models.shared.spec.family import load_family_module
@@ -64,7 +65,6 @@ from titanrun.worker.weights.saved_weights import (
 )
 from titanrun.worker.worker_failures import classify_failure
 
-EXIT_DIFFERS = 1
 CheckpointRequest = Mapping[str, Any]
 
 

@@ -12,10 +12,11 @@ from importlib import import_module
 from typing import Any
 
 from titanrun.config.diagnostics import render_problems_as_text
+from titanrun.config.exit_codes import EXIT_INTERRUPTED
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.worker.serving.chat_model import load_chat_models
 from titanrun.worker.serving.generation_queue import GenerationQueue
-from titanrun.worker.worker_failures import EXIT_INTERRUPTED, classify_failure
+from titanrun.worker.worker_failures import classify_failure
 
 MISSING = "serving needs starlette and uvicorn, which are not installed"
 
