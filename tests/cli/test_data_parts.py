@@ -28,6 +28,7 @@ from titanrun.components.data.token_cache_maintenance import (
     verify_token_cache,
 )
 from titanrun.components.data.token_index import TokenIndex, find_token_index
+from titanrun.components.data.token_units import MAX_NAMES_LISTED, missing_units_error
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.worker.commands.data import ACTIONS
@@ -342,3 +343,13 @@ def test_the_array_of_the_data_page_makes_the_index_that_one_process_makes(
     subprocess.run([sys.executable, "-m", "titanrun", *finish[0].split()], check=True)
     build(WHOLE)
     check_equal(PARTS, WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(1, ""), (MAX_NAMES_LISTED, ""), (MAX_NAMES_LISTED + 2, " and 2 more")]
+)
+def test_units_that_are_missing_are_counted_and_some_named(count: int, end: str) -> None:
+    missing = [file_spans.FileSpan(Path(f"{number}.txt")) for number in range(count)]
+    (problem,) = missing_units_error(missing, 1200).problems
+    names = ", ".join(f"'{number}.txt'" for number in range(min(count, MAX_NAMES_LISTED)))
+    assert problem.message == f"{count} of 1,200 units are not tokenized: {names}{end}"

@@ -366,3 +366,10 @@ def test_text_is_short_for_a_component_only_where_there_is_one() -> None:
     overrides = parse_overrides(["loss.x=1"])
     with pytest.raises(ProblemsFound, match="loss is 'cross_entropy', which has no keys"):
         apply_overrides(tree(), overrides, is_component=lambda path: False)
+
+
+def test_text_with_a_comment_sign_is_placed_where_it_begins() -> None:
+    (override,) = parse_overrides(["training.note= a #b"])
+    assert override.value is not None
+    origin = override.value.origin
+    assert (origin.line, origin.column, origin.end_column) == (1, 16, 20)

@@ -225,3 +225,17 @@ def test_all_replies_to_a_prompt_are_held_out_together(tmp_path: Path) -> None:
         prompts.append({text.split("assistant")[0] for text in texts})
         assert len(prompts[-1]) == len(rows) // 2
     assert not prompts[0] & prompts[1] and len(prompts[0] | prompts[1]) == 40
+
+
+@pytest.mark.parametrize(
+    ("record", "hint"),
+    [
+        ({"promt": "a", "completion": "b", "label": True}, "did you mean 'promt'?"),
+        ({"q": "a", "completion": "b", "label": True}, "name the column of the prompt"),
+    ],
+)
+def test_a_column_that_is_nearly_the_prompt_is_offered(record: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        parse_labelled(LabelledDatasetConfig(path="x"), record, "'x.jsonl' line 1")
+    (problem,) = found.value.problems
+    assert problem.hint is not None and problem.hint.startswith(hint)

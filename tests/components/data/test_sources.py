@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.feather
 import pytest
 
 from titanrun.components.data.config import TextDatasetConfig
+from titanrun.components.data.spec.data_files import SourceFile, is_file_unchanged
 from titanrun.components.data.spec.file_columns import find_file_columns
 from titanrun.components.data.text_dataset import build_text_dataset
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
@@ -269,3 +271,20 @@ def test_what_the_datasets_library_notes_beside_its_data_is_no_data(
 ) -> None:
     datasets.Dataset(pa.table({"text": ["one", "two"]})).save_to_disk(tmp_path / "saved")
     assert ids_of(tmp_path / "saved", tokenizer) == expected(tokenizer, "one", "two")
+
+
+def test_a_file_is_unchanged_by_its_size_and_by_a_time_that_is_reliable(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("four")
+    status = path.stat()
+    known = SourceFile(str(path), 4, status.st_mtime_ns, "")
+    assert is_file_unchanged(known)
+    assert is_file_unchanged(replace(known, mtime_ns=None))
+    for change in (
+        {"size": 5},
+        {"mtime_ns": status.st_mtime_ns + 1},
+        {"size": 5, "mtime_ns": None},
+    ):
+        assert not is_file_unchanged(replace(known, **change))
+    path.unlink()
+    assert not is_file_unchanged(known)

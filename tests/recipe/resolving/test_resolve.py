@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.config.problems import ProblemsFound
@@ -10,7 +11,15 @@ from titanrun.recipe.resolving.hub_datasets import (
     iter_datasets_without_revision,
     record_dataset_commit,
 )
+from titanrun.recipe.resolving.hub_models import (
+    RECORD_FILE,
+    HubModel,
+    find_model_folder,
+    get_hub_folder,
+    get_reference_file,
+)
 from titanrun.recipe.resolving.provenance import collect_value_sources
+from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 YAML = """\
@@ -344,6 +353,17 @@ def test_only_a_section_that_may_be_left_out_is_said_to_be(tmp_path: Path) -> No
         ("training",): "write its keys below it, indented",
         ("optimizer",): "write its keys below it, indented, or leave it out",
     }
+    file = written(
+        tmp_path,
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: 3\noptimizer: 3\n",
+    )
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(file, environment={})
+    hints = {problem.path: problem.hint for problem in found.value.problems}
+    assert hints == {
+        ("training",): "write its keys below it, indented, one `key: value` a line",
+        ("optimizer",): None,
+    }
 
 
 def test_a_wrong_value_in_the_dataset_does_not_hide_what_is_wrong_elsewhere(
@@ -407,4 +427,37 @@ def test_the_source_of_each_value_is_the_place_where_it_was_written(tmp_path: Pa
         ("optimizer", "name"): f"{file}:4:19",
         ("lr_scheduler", "name"): f"{file}:5:15",
     }
-    assert found[("optimizer", "lr")].kind == "default"
+    assert str(found[("optimizer", "lr")]) == "default"
+    assert str(found[("training", "seq_len")]) == f"{file}:3:36"
+
+
+def test_a_model_is_found_in_the_cache_with_the_parts_that_were_fetched(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "TITANRUN_CACHE": str(tmp_path)}
+    commit = "d" * 40
+    model, of_commit = HubModel("owner/name"), HubModel("owner/name", commit)
+    assert find_model_folder(model, environment) is None
+    folder = get_hub_folder("owner/name", environment) / commit
+    folder.mkdir(parents=True)
+    (folder / RECORD_FILE).write_text('{"parts": ["config"]}')
+    assert find_model_folder(of_commit, environment, part="config") == folder
+    assert find_model_folder(of_commit, environment, part="weights") is None
+    assert find_model_folder(model, environment, part="config") is None
+    get_reference_file(model, environment).parent.mkdir()
+    get_reference_file(model, environment).write_text(commit)
+    assert find_model_folder(model, environment, part="config") == folder
+
+
+def test_a_folder_of_transformers_is_a_recipe_with_its_sizes(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6}
+    config = LlamaConfig(
+        architectures=["LlamaForCausalLM"], vocab_size=96, num_key_value_heads=2, **sizes
+    )
+    config.save_pretrained(tmp_path)
+    model = resolve_from_huggingface(tmp_path).run.model
+    assert (model.name, model.dim, model.n_layers, model.n_heads, model.n_kv_heads) == (
+        "llama3",
+        48,
+        3,
+        6,
+        2,
+    )
