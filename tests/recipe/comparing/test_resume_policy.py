@@ -52,6 +52,8 @@ def recipe_with(spot: FieldLocation) -> Recipe:
     data = MINIMAL | {key: merge(MINIMAL.get(key), value) for key, value in own.items()}
     if "role_weights" in spot.path:
         data["training"]["dataset"]["train_on"] = "roles"
+    if "teacher_logprobs" in spot.path:
+        data["loss"]["teacher_logprobs"].setdefault("path", "data/taught")
     return get_recipe_class().model_validate(data)
 
 
