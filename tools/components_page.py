@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from recipe_leaves import NOT_BUILT, table
-
 from titanrun.config.base import ComponentConfig
 from titanrun.config.describe_field import (
     describe_fields,

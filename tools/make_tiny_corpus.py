@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Tokenizer
+
 from tiny_corpus.documents import draw_held_out_documents, draw_training_documents
 from tiny_corpus.kneser_ney import kneser_ney_loss
 from tiny_corpus.tokenizer import (
@@ -23,7 +25,6 @@ from tiny_corpus.tokenizer import (
     unigram_entropy,
     write_tokenizer,
 )
-from tokenizers import Tokenizer
 
 ASSETS = Path(__file__).resolve().parents[1] / "titanrun" / "assets" / "tiny"
 FILES = (

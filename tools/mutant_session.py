@@ -8,6 +8,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 import pytest
+
 from forked_pytest import ForkedLoop, Limits, Result, run_pytest
 
 

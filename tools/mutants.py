@@ -27,10 +27,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from ruamel.yaml import YAML
+
 from called_functions import CallRecorder, iter_test_files, name_record, read_record
 from forked_pytest import FAULT, PRELOADED, Job, Limits, Result, preload, run_in_forks, run_pytest
 from mutant_session import Trial, is_noticed, run_trials, write_line
-from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "mutants.yaml"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from forked_pytest import (
     PRELOADED,
     ForkedLoop,

@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 
 from components_page import components_page
-
 from titanrun.cli.command_docs import format_command_index
 from titanrun.cli.main import COMMANDS
 from titanrun.recipe.migrate.migration import migrate_file

@@ -44,12 +44,11 @@ from gpu_rows import ROWS, TOY_ROWS
 from interruptions import interruptions_report
 from language_server import language_server_report
 from overlap import CARRIERS, overlap_report
+from recipes import recipes_report
 from startup import DEBUG_RECIPE, startup_report, workers_report
 from streams import streams_report
 from torchtitan_pairs import torchtitan_report
 from two_ranks import two_ranks_report
-
-from recipes import recipes_report
 
 TINY_MODEL = (
     "model.dim=32",

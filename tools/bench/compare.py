@@ -14,10 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import bare_loop
 import torch
 from torch import Tensor
 
+import bare_loop
 from titanrun.components.data.dataloader import DistributedDataLoader
 from titanrun.distributed.rank_env import read_rank_info
 from titanrun.recipe.recipe import Recipe

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from startup import cpu_seconds
 
+from startup import cpu_seconds
 from titanrun.components.metrics.console_log import RunProgress
 from titanrun.components.metrics.live_display import DRAWS_PER_SECOND, LiveDisplay
 from titanrun.components.metrics.spec.metrics_file import MetricsFile

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-import bare_loop
 import torch
-from compare import Comparison, compare, same_rows
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+import bare_loop
+from compare import Comparison, compare, same_rows
 from titanrun.models.flux.config import FluxConfig
 from titanrun.models.flux.huggingface import to_huggingface_config as diffusers_config
 from titanrun.models.flux.model import Flux, compute_timestep_features, get_image_positions

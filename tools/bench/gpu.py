@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+
 from gpu_rows import ROWS, TOY
 
 ROW_TIMEOUT_SECONDS = 110

@@ -149,8 +149,9 @@ class open_bare:  # noqa: N801 - used as a function
     """Bare loop as a context that gives a function of a number of steps."""
 
     def __init__(self, row: Row, rows_file: Path, device: Any, folder: Path) -> None:
-        import gpu_bare
         import numpy
+
+        import gpu_bare
 
         assert row.bare is not None
         sizes = gpu_bare.Sizes(**row.sizes)

@@ -16,7 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from startup import DEBUG_RECIPE, cpu_seconds
-
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint, list_step_folders
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe

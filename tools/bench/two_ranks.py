@@ -17,7 +17,6 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from compare import Comparison, compare, same_rows
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -32,6 +31,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.functional import cross_entropy
 
+from compare import Comparison, compare, same_rows
 from titanrun.models.llama3.model import Llama3
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.loop import TrainLoop
