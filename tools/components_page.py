@@ -174,6 +174,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         **asked({"name": "string_task"}),
         "rl": {**QUESTIONS["rl"], "algorithm": "ref_kl", "reference": "frozen_copy"},
     },
+    **{
+        f"correction:{name}": {
+            **asked({"name": "string_task"}),
+            "rl": {
+                **QUESTIONS["rl"],
+                "algorithm": {"name": "grpo", "correction": name},
+                "schedule": {"target_offpolicy": 2},
+            },
+        }
+        for name in ("none", "truncated", "mask", "sequence_mask")
+    },
     "dataset:questions": asked({"name": "questions", "path": "questions.jsonl"}),
     "dataset:hub_questions": asked(
         {"name": "hub_questions", "repo": "owner/name", "revision": "0" * 40}
@@ -198,6 +209,7 @@ TRIED: dict[str, str] = {
     "environment:single_turn": "rl/test_rollout_runner.py",
     "tokenizer:tiny": "components/tokenizers/test_huggingface.py",
     "activation_checkpoint:none": "cli/test_plugin.py",
+    "correction:none": "rl/test_corrections.py",
     "trackers:trackio": (
         "components/metrics/test_trackers.py::test_trackio_gets_the_recipe_and_every_step"
     ),

@@ -48,7 +48,7 @@ def test_what_a_plug_in_brings_is_what_runs_in_every_slot(tmp_path: Path) -> Non
     every_slot = {topic.config.slot for topic in get_topics() if topic.is_slot}
     assert notes[0] == "launch"
     # these belong to another kind of run
-    of_rewards = {"generator", "algorithm", "environment", "task", "reward"}
+    of_rewards = {"generator", "algorithm", "correction", "environment", "task", "reward"}
     assert set(notes) == every_slot - of_rewards - {"dataset"} | {
         "dataset train",
         "dataset held_out",

@@ -31,6 +31,7 @@ KEYWORDS = {
     "converters": {"model", "shards"},
     "rope_scaling": {"frequencies", "theta"},
     "algorithm": {"sampling_temperature", "cp_group"},
+    "correction": set(),
     "environment": {"logs"},
     "generator": {"resources"},
     "reward": {"log"},

@@ -12,6 +12,7 @@ import torch
 
 from tests.integrations.parts import on_ranks
 from tests.rl.parts import TEXT
+from titanrun.rl.flat_microbatch import to_token_batch
 from titanrun.rl.policy_metrics import FURTHER_NAMES, build_policy_metrics
 from titanrun.rl.policy_trainer import PolicyTrainer
 from titanrun.worker.open_engine import open_policy_trainer
@@ -189,3 +190,21 @@ def test_two_ranks_measure_what_one_measures(recipe: str, tmp_path: Path) -> Non
         assert found.keys() == alone.keys()
         for name, value in alone.items():
             assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_a_correction_drops_tokens_of_a_call(recipe: str, trainer: PolicyTrainer) -> None:
+    bounds = "rl.algorithm.correction={name: mask, low: 0.98, high: 1.02}"
+    corrected = open_policy_trainer(recipe, [bounds])
+    given = flat((9, 13))
+    batch = to_token_batch(given)
+    ratios = (trainer.engine.forward(batch)["logprobs"] - batch.extra["logprobs"]).exp()[0]
+    is_kept = (ratios - 1).abs() <= 0.02
+    assert 0 < (is_kept & given.loss_mask).sum() < given.loss_mask.sum()
+    remaining = SimpleNamespace(**{**vars(given), "loss_mask": given.loss_mask & is_kept})
+    wanted = trainer.forward_backward([remaining])
+    for count in (None, count_trained(given)):
+        found = corrected.forward_backward([given], count)
+        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
+        corrected.engine.zero_grad()
+        corrected._has_own_mean = False
+    corrected.close()

@@ -13,6 +13,7 @@ from tests.rl.test_runs import numbers
 COMPARED = (
     *("loss", "grad_norm", "rollout/reward_mean", "rollout/tokens_mean"),
     *("rl/ratio_mean", "rl/kl", "validation/reward_mean"),
+    *("rl/correction/mean", "rl/correction/clipped_share"),
 )
 LARGER = (
     "model.n_kv_heads=2",
@@ -48,6 +49,12 @@ def train(folder: Path, nproc: int, *overrides: str) -> list[dict[str, float]]:
 
 
 MIXED = ("training.dataset={name: arithmetic, count: 64, digits: 3}",)
+# the bounds cut off about half of the tokens of older completions
+DROPPED = (
+    "rl.schedule={target_offpolicy: 2, window: 0.5}",
+    "rl.algorithm={name: grpo, length_norm: sequence_mean, "
+    "correction: {name: mask, low: 0.99, high: 1.01}}",
+)
 SPLIT = ("parallelism.tensor_parallel_degree=2", "rl.generator.tensor_parallel=true")
 
 
@@ -80,6 +87,9 @@ SPLIT = ("parallelism.tensor_parallel_degree=2", "rl.generator.tensor_parallel=t
             ("rl.reference=frozen_copy", "rl.algorithm={name: gspo, kl: {coef: 0.1}}"),
             ("parallelism.context_parallel_degree=2",),
         ),
+        (DROPPED, ("parallelism.data_parallel_shard_degree=2",)),
+        ((*DROPPED, *TWO_LAYERS), PIPELINE),
+        (DROPPED, ("parallelism.context_parallel_degree=2",)),
     ],
     ids=[
         *(
@@ -97,6 +107,9 @@ SPLIT = ("parallelism.tensor_parallel_degree=2", "rl.generator.tensor_parallel=t
             "pp2_adapter_off",
             "cp2",
             "cp2_gspo",
+            "fsdp2_dropped_tokens",
+            "pp2_dropped_tokens",
+            "cp2_dropped_tokens",
         ),
     ],
 )

@@ -351,6 +351,21 @@ def test_no_step_learns_from_a_completion_over_the_age_limit(
     assert dropped[0] == 0 and sum(dropped) > 0 and "rl/dropped_old" not in numbers(free)[1]
 
 
+def test_a_correction_changes_what_older_completions_teach(runs: Callable[..., Path]) -> None:
+    schedule = ("training.steps=4", "rl.schedule={target_offpolicy: 2, window: 0.5}")
+    free = numbers(runs(*schedule))
+    for correction in ("{name: truncated, max: 1.0}", "{name: mask, low: 0.99, high: 1.01}"):
+        text = f"rl.algorithm={{name: grpo, clip_high: 9.0, correction: {correction}}}"
+        corrected = numbers(runs(*schedule, text))
+        shares = [line["rl/correction/clipped_share"] for line in corrected[1:]]
+        # the first step learns from completions of its own weights
+        assert shares[0] == 0 or "max" in correction
+        assert 0 < max(shares) < 1
+        assert corrected[2]["loss"] != free[2]["loss"]
+        assert all(line["rl/correction/mean"] > 0 for line in corrected[1:])
+    assert {line["rl/correction/clipped_share"] for line in free[1:]} == {0.0}
+
+
 def test_a_wide_window_lets_the_quick_overtake(runs: Callable[..., Path]) -> None:
     # conversations of one to three turns, in pairs
     world = (

@@ -59,7 +59,7 @@ def test_log_probabilities_are_finite_and_those_of_the_trainer(temperature: floa
     seen: dict[str, torch.Tensor] = {}
 
     class Loss(PolicyGradientLoss):
-        def token_loss(self, logprobs_BT: Any, log_ratio_BT: Any, batch: TokenBatch) -> Any:
+        def token_loss(self, logprobs_BT: Any, ratio_BT: Any, batch: TokenBatch) -> Any:
             seen["logprobs"] = logprobs_BT[0]
             return logprobs_BT
 

@@ -18,6 +18,7 @@ from titanrun.rl.policy_metrics import OptimStep, build_policy_metrics
 from titanrun.rl.weight_sync.transport import WeightTransport
 from titanrun.rl.weight_sync.weight_sync import publish_weights
 from titanrun.training.engine import Engine
+from titanrun.training.preference_inputs import PrepareBatchesFn
 from titanrun.training.runners.forward_backward import Loss
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class PolicyTrainer:
         dtype: dtype of published parameters. Buffers keep theirs.
         parameter_names: names of the tensors to cast.
         dp_rank: data-parallel rank.
+        prepare: changes the batches of a call before its gradients, such as `DropTokens`.
         save: writes a checkpoint with a step number, of the weights alone if it is the last.
         export: writes the weights alone into a folder.
         load: loads a checkpoint, the latest for None, and returns its step.
@@ -51,6 +53,7 @@ class PolicyTrainer:
     dtype: torch.dtype
     parameter_names: frozenset[str]
     dp_rank: int = 0
+    prepare: PrepareBatchesFn | None = None
     save: Callable[[int, bool], object] | None = None
     export: Callable[[Path], object] | None = None
     load: Callable[[int | None], int] | None = None
@@ -87,6 +90,8 @@ class PolicyTrainer:
             each if isinstance(each, TokenBatch) else to_token_batch(each)
             for each in (own if isinstance(own, Sequence) else [own])
         ]
+        if self.prepare is not None:
+            batches = self.prepare(batches)
         normalizer = (
             None
             if num_global_valid_tokens is None
@@ -96,7 +101,10 @@ class PolicyTrainer:
         with recorder.open():
             output = self.engine.forward_backward(batches, loss=self.loss, normalizer=normalizer)
         count = (
-            int(output.valid_tokens) if num_global_valid_tokens is None else num_global_valid_tokens
+            # with weights, their sum
+            round(float(output.valid_tokens))
+            if num_global_valid_tokens is None
+            else num_global_valid_tokens
         )
         recorded = self.engine.merge_across_stages(recorder.flush(self.engine.loss_group))
         return build_policy_metrics(

@@ -50,7 +50,7 @@ from titanrun.training.engine import Engine
 from titanrun.worker.build.build_checkpoints import describe_layout
 from titanrun.worker.build.build_data import build_tokenizer
 from titanrun.worker.build.build_engine import build_engine, set_determinism
-from titanrun.worker.build.build_rollout_source import build_policy_loss
+from titanrun.worker.build.build_rollout_source import build_drop_fn, build_policy_loss
 from titanrun.worker.build.build_rollouts import (
     build_generator_resources,
     build_weight_transport,
@@ -364,6 +364,7 @@ def open_policy_trainer(
     return PolicyTrainer(
         engine=handle.engine,
         loss=build_policy_loss(config, handle.engine.meshes),
+        prepare=build_drop_fn(config, handle.engine),
         transport=build_weight_transport(config, Path("weights") if folder is None else folder),
         dtype=get_generator_dtype(handle.recipe, config),
         parameter_names=get_parameter_names(handle.recipe),

@@ -9,6 +9,7 @@ from titanrun.config.problems import DataPath
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.rl.algorithms.correction_config import NoCorrectionConfig
 from titanrun.rl.generators.config import GeneratorConfig, NativeConfig, StaticConfig, VllmConfig
 from titanrun.training.config import MIN_TEMPERATURE
 
@@ -199,6 +200,27 @@ def iter_rounding_differences(
         reason = "sums in bfloat16 depend on the batch"
         path = ("training", "mixed_precision_param")
         yield reason, path, "training.mixed_precision_param: float32"
+
+
+@rule("correction-has-a-difference")
+def correction_has_a_difference(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about rl.algorithm.correction if generator and policy are the same weights and code.
+
+    With target_offpolicy 0 every completion is of the weights that learn from it, and the generator
+    native computes as the policy does: their ratio is 1 but for rounding, and nothing is corrected.
+    vLLM rounds differently. Set rl.schedule.target_offpolicy, or remove the correction.
+    """
+    rl = run.rl
+    if rl is None or isinstance(rl.algorithm.correction, NoCorrectionConfig):
+        return
+    if rl.schedule.target_offpolicy == 0 and isinstance(rl.generator, NativeConfig):
+        yield RuleViolation(
+            f"correction {rl.algorithm.correction.name} has nothing to correct: each completion "
+            "is of the weights that learn from it",
+            (("rl", "algorithm", "correction"), ("rl", "schedule", "target_offpolicy")),
+            hint="set rl.schedule.target_offpolicy, or remove the correction",
+            severity="warning",
+        )
 
 
 @rule("fleet-reads-shared-weights")

@@ -3,8 +3,9 @@
 from typing import ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig, Config
-from titanrun.config.fields import bookkeeping, numerics, section
+from titanrun.config.fields import bookkeeping, component, numerics, section
 from titanrun.config.types import Fraction, NonNegativeFloat, OrAuto, PositiveFloat
+from titanrun.rl.algorithms.correction_config import CorrectionConfig
 
 Advantage = Literal[
     "group_mean", "group_std", "leave_one_out", "group_ratio", "group_rank", "running_mean"
@@ -53,6 +54,7 @@ class AlgorithmConfig(ComponentConfig):
 
     `auto`: if model.vocab_size is below 65,536. With entropy_coef it is logged in any case."""
     kl: DivergenceConfig = section(DivergenceConfig)
+    correction: CorrectionConfig = component(CorrectionConfig)
 
     @property
     def learns_from_equal_rewards(self) -> bool:

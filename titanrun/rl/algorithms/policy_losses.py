@@ -4,7 +4,8 @@ The engine divides the sum once by the token count over all ranks and passes.
 
 For each token `extra` of the batch holds: `logprobs` (of the generator), `advantages`, `weight`
 (the factor of the length normalization), `sequences` (index of the completion), and `reference`
-(log-probability of the reference) if there is a reference.
+(log-probability of the reference) if there is a reference. Tokens that a correction drops have the
+weight 0 in `weights` of the batch.
 
 Shapes: B sequences, T tokens per sequence, V vocabulary.
 """
@@ -25,6 +26,7 @@ from titanrun.rl.algorithms.config import (
     DppoConfig,
     RefKlConfig,
 )
+from titanrun.rl.algorithms.corrections import NoCorrection, compute_importance_ratio
 from titanrun.training.token_sampling import scale_logits
 
 
@@ -71,6 +73,8 @@ SUM_METRICS = {
         "pg_loss",
         "advantage_mean",
         "advantage_square",
+        "correction/mean",
+        "correction/clipped_share",
     )
 }
 
@@ -115,6 +119,7 @@ class PolicyLoss:
     ) -> None:
         self.config, self.cp_group = config, cp_group
         self.temperature = sampling_temperature
+        self.correction: NoCorrection = config.correction.load_builder()(config.correction)
 
     def __call__(self, logits_BTV: Tensor, batch: TokenBatch) -> Tensor:
         """Compute the loss sum as an fp32 scalar."""
@@ -124,7 +129,9 @@ class PolicyLoss:
         logprobs_BT = compute_label_logprobs(scaled_BTV, labels_BT).masked_fill(~valid_BT, 0.0)
         behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
         difference_BT = logprobs_BT - behind_BT
-        term_BT = self.token_loss(logprobs_BT, difference_BT, batch)
+        ratio_BT = self.compute_ratio(difference_BT, batch)
+        term_BT = self.token_loss(logprobs_BT, ratio_BT, batch)
+        term_BT = self.correct(term_BT, ratio_BT, difference_BT, batch)
         self.record_advantages(term_BT, batch, valid_BT)
         if self.config.kl.coef:
             reference_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0)
@@ -138,11 +145,29 @@ class PolicyLoss:
         elif self.config.entropy_metric is True:
             self.record_entropy(scaled_BTV, valid_BT)
         self.record_divergence(difference_BT, valid_BT)
-        return (term_BT * batch.extra["weight"]).masked_fill(~valid_BT, 0.0).sum()
+        return batch.sum_valid(term_BT * batch.extra["weight"])
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+    def compute_ratio(self, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor | None:
+        """Compute the ratio of policy to generator that the loss multiplies with, None for none."""
+        return None
+
+    def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the unweighted loss of each token [B, T]. The caller masks invalid tokens."""
         raise NotImplementedError
+
+    def correct(
+        self, term_BT: Tensor, ratio_BT: Tensor | None, log_ratio_BT: Tensor, batch: TokenBatch
+    ) -> Tensor:
+        """Apply the correction to the policy term, and record how far policy and generator are."""
+        importance_BT, valid_BT = compute_importance_ratio(log_ratio_BT), batch.label_mask()
+        used_BT = importance_BT if ratio_BT is None else ratio_BT.detach()
+        changed_BT = self.correction.find_changed(used_BT, batch)
+        record_metric("rl/correction/mean", self.masked_sum(importance_BT, valid_BT), "sum")
+        record_metric(
+            "rl/correction/clipped_share", self.masked_sum(changed_BT.float(), valid_BT), "sum"
+        )
+        factor_BT = self.correction.compute_factor(used_BT, is_in_loss=ratio_BT is not None)
+        return term_BT if factor_BT is None else term_BT * factor_BT
 
     def masked_sum(self, values_BT: Tensor, valid_BT: Tensor) -> Tensor:
         """Sum over the valid tokens.
@@ -159,9 +184,8 @@ class PolicyLoss:
 
     def record_advantages(self, term_BT: Tensor, batch: TokenBatch, valid_BT: Tensor) -> None:
         """Record metrics of the policy term and of the advantages of the trained tokens."""
-        record_metric(
-            "rl/pg_loss", self.masked_sum(term_BT * batch.extra["weight"], valid_BT), "sum"
-        )
+        weighed_BT = term_BT.detach() * batch.extra["weight"]
+        record_metric("rl/pg_loss", batch.sum_valid(weighed_BT), "sum")
         if "advantages" in batch.extra:
             advantages_BT = batch.extra["advantages"].double()
             record_metric("rl/advantage_mean", self.masked_sum(advantages_BT, valid_BT), "sum")
@@ -184,19 +208,24 @@ class PolicyLoss:
         )
 
 
-class ClippedRatioLoss(PolicyLoss):
+class RatioLoss(PolicyLoss):
+    """Base class of losses with the ratio of policy to generator of each token."""
+
+    config: ClippedAlgorithmConfig | DppoConfig | RefKlConfig
+
+    def compute_ratio(self, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the ratio of each token [B, T]."""
+        return clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp()
+
+
+class ClippedRatioLoss(RatioLoss):
     """Loss -min(r A, clip(r) A) with the ratio r of policy to generator."""
 
     config: ClippedAlgorithmConfig
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
-        """Compute the clipped loss [B, T] of token ratios."""
-        return self.compute_clipped_loss(
-            clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp(), batch
-        )
-
-    def compute_clipped_loss(self, ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+    def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the loss [B, T], the larger one of the unclipped and the clipped ratio."""
+        assert ratio_BT is not None, "the class has a ratio"
         advantages_BT, valid_BT = batch.extra["advantages"], batch.label_mask()
         bounded_BT = ratio_BT.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
         record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
@@ -212,8 +241,8 @@ class SequenceRatioLoss(ClippedRatioLoss):
     Each token gets its part of the gradient.
     """
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
-        """Compute the clipped loss [B, T] of completion ratios. Collective over cp."""
+    def compute_ratio(self, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the ratio of each token's completion [B, T]. Collective over cp."""
         valid_BT, sequences_BT = batch.label_mask(), batch.extra["sequences"].long()
         log_ratio_BT = clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio)
         # sequences of padding only have no completion
@@ -226,38 +255,39 @@ class SequenceRatioLoss(ClippedRatioLoss):
         )
         # tokens of a completion may be on several ranks
         sums, counts = all_reduce_sum(sums, self.cp_group), all_reduce_sum(counts, self.cp_group)
-        ratio_BT = (sums / counts.clamp(min=1)).exp()[sequences_BT]
-        return self.compute_clipped_loss(ratio_BT, batch)
+        return (sums / counts.clamp(min=1)).exp()[sequences_BT]
 
 
-class ClippedWeightLoss(PolicyLoss):
+class ClippedWeightLoss(RatioLoss):
     """Loss -clip(r) A log p in which the clipped ratio has no gradient."""
 
     config: ClippedAlgorithmConfig
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+    def compute_ratio(self, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+        """Compute the clipped ratio of each token [B, T]."""
+        ratio_BT = super().compute_ratio(log_ratio_BT.detach(), batch)
+        return ratio_BT.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+
+    def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the weighted loss [B, T]."""
-        weight_BT = (
-            clamp_log_ratio(log_ratio_BT.detach(), self.config.max_log_ratio)
-            .exp()
-            .clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
-        )
-        return -weight_BT * batch.extra["advantages"] * logprobs_BT
+        assert ratio_BT is not None, "the class has a ratio"
+        return -ratio_BT * batch.extra["advantages"] * logprobs_BT
 
 
-class BoundedProbabilityLoss(PolicyLoss):
+class BoundedProbabilityLoss(RatioLoss):
     """Loss -r A, masked for tokens whose probability moved too far in the direction of A."""
 
     config: DppoConfig
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+    def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the masked loss [B, T]."""
+        assert ratio_BT is not None, "the class has a ratio"
         advantages_BT, valid_BT = batch.extra["advantages"], batch.label_mask()
-        risen_BT = logprobs_BT.detach().exp() - (logprobs_BT - log_ratio_BT).detach().exp()
+        behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
+        risen_BT = logprobs_BT.detach().exp() - behind_BT.exp()
         stays_BT = torch.where(
             advantages_BT > 0, risen_BT <= self.config.max_rise, risen_BT >= -self.config.max_fall
         )
-        ratio_BT = clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp()
         record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
         record_metric("rl/clipped_share", self.masked_sum((~stays_BT).float(), valid_BT), "sum")
         return -(ratio_BT * advantages_BT).masked_fill(~stays_BT, 0.0)
@@ -266,12 +296,12 @@ class BoundedProbabilityLoss(PolicyLoss):
 class PolicyGradientLoss(PolicyLoss):
     """Loss -A log p."""
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+    def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the loss [B, T]."""
         return -batch.extra["advantages"] * logprobs_BT
 
 
-class DistillationLoss(PolicyLoss):
+class DistillationLoss(RatioLoss):
     """Loss -r A with A = log p(reference) - log p(generator).
 
     Its gradient is that of KL(policy || reference) if the policy equals the generator.
@@ -279,10 +309,11 @@ class DistillationLoss(PolicyLoss):
 
     config: RefKlConfig
 
-    def token_loss(self, logprobs_BT: Tensor, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
+    def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the distillation loss [B, T]."""
+        assert ratio_BT is not None, "the class has a ratio"
         valid_BT = batch.label_mask()
         behind_BT = batch.extra["logprobs"].masked_fill(~valid_BT, 0.0)
         advantages_BT = batch.extra["reference"].masked_fill(~valid_BT, 0.0) - behind_BT
         record_metric("rl/reference_gap", -self.masked_sum(advantages_BT, valid_BT), "sum")
-        return -clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp() * advantages_BT
+        return -ratio_BT * advantages_BT

@@ -1,8 +1,9 @@
 """Builder of the step source of RL."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.process_group import main_rank_first
 from titanrun.models.shared.config import AttentionConfig
 from titanrun.recipe.recipe import Recipe
+from titanrun.rl.algorithms.corrections import DropTokens
 from titanrun.rl.config import RlConfig
 from titanrun.rl.generators.generator_protocol import WeightUpdates
 from titanrun.rl.generators.native_generator import NativeGenerator
@@ -90,7 +92,10 @@ def build_rollout_source(
         checkpoints=checkpoints,
         dataloader=dataloader,
         tokenizer=tokenizer,
-        prepare_batches=build_reference_fn(recipe, config, engine, device, meshes, tokenizer),
+        prepare_batches=chain_prepare_fns(
+            build_reference_fn(recipe, config, engine, device, meshes, tokenizer),
+            build_drop_fn(config, engine),
+        ),
         rollouts=build_rollout_parts(config, job, source.runner, prompts, rl_state),
     )
 
@@ -333,6 +338,31 @@ def build_reference_fn(
         seed=recipe.debug.seed,
     )
     return partial(ReferenceModel(frozen), temperature=temperature)
+
+
+def build_drop_fn(config: RlConfig, engine: Engine) -> PrepareBatchesFn | None:
+    """Build the function that drops tokens from batches, None if the correction drops none."""
+    algorithm = config.algorithm
+    if not algorithm.correction.drops_tokens:
+        return None
+    return DropTokens(
+        algorithm.correction.load_builder()(algorithm.correction),
+        algorithm.length_norm,
+        engine,
+        config.sampling.temperature,
+    )
+
+
+def chain_prepare_fns(*possible: PrepareBatchesFn | None) -> PrepareBatchesFn | None:
+    """Return the function that calls one after the other, None for none."""
+    prepare_fns = [each for each in possible if each is not None]
+    if not prepare_fns:
+        return None
+
+    def prepare_batches(batches: Sequence[Any]) -> list[Any]:
+        return reduce(lambda prepared, prepare: prepare(prepared), prepare_fns, list(batches))
+
+    return prepare_batches
 
 
 def build_rollout_layout(
