@@ -133,11 +133,13 @@ class RecordFile:
         """
         start, given = (number, offset), RecordHash()
         fetches_again = is_remote_path(self.file.location)
+        # a compressed file has its checksum at its end, the others have one of each part
+        is_checked_late = fetches_again and not is_seekable(self.file.name)
         while self.end is None or number < self.end:
             try:
                 for record in self._iter_once(number, offset):
                     number, offset = record.number + 1, record.end
-                    if fetches_again:
+                    if is_checked_late:
                         given.add(record)
                     yield record
                     if number == self.end:
@@ -146,7 +148,8 @@ class RecordFile:
                 if fetches_again:
                     log.warning("%s is damaged; fetching it again", self.describe(number))
                     fetches_again = False
-                    self._check_given(start, number, given)
+                    if is_checked_late:
+                        self._check_given(start, number, given)
                     continue
                 problem = self.build_damage_error(number, error)
                 # an error with a number is one of the disk, and says nothing about the content
@@ -156,12 +159,7 @@ class RecordFile:
             return
 
     def _check_given(self, start: tuple[int, int], end: int, given: "RecordHash") -> None:
-        """Raise a data problem if a file does not hold the records that were given out before it.
-
-        A compressed file has its checksum at its end: what came before may have been damaged too.
-        """
-        if is_seekable(self.file.name):
-            return
+        """Raise a data problem if a file does not hold the records from `start` to `end`."""
         held = RecordHash()
         try:
             for record in islice(self._iter_once(*start), end - start[0]):
