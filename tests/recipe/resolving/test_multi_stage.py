@@ -72,12 +72,15 @@ def test_a_stage_is_the_recipe_with_what_it_says_over_it(recipe: Path) -> None:
 def test_overrides_are_for_all_stages_or_for_one(recipe: Path) -> None:
     changes = (
         "training.seq_len=32",
+        "model.attention.mask=block_causal",
         "stages.sft.optimizer.lr=5e-3",
         "stages.sft.description=chats",
         "stages[0].training.steps=9",
     )
     pretrain, sft = stage(recipe, "pretrain", *changes).run, stage(recipe, "sft", *changes).run
     assert (pretrain.description, sft.description) == ("", "chats")
+    for run in (pretrain, sft):
+        assert run.model.attention.mask == "block_causal"
     assert (pretrain.training.seq_len, sft.training.seq_len) == (32, 32)
     assert (pretrain.training.steps, sft.training.epochs) == (9, 2)
     assert (pretrain.optimizer.lr, sft.optimizer.lr) == (1e-3, 5e-3)

@@ -200,12 +200,13 @@ def test_a_base_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path, base:
         f"version: 1\nextends: {base}\nmodel: {{n_layerz: 2}}\n"
         "optimizer: {lr: fast, momentum: 0.5}\n"
         'training: {stepz: 4, seq_len: "${training.steps}"}\n'
-        "checkpoint: {interval: -1}\nlr_scheduler: {power: 0.5}\n"
+        "checkpoint: {interval: -1}\nlr_scheduler: {name: constant, powr: 0.5}\n"
     )
     found = labels(written(tmp_path, text), "training.tokenz=3", "debug.seed=x")
     # not momentum, n_layerz and what is missing: the base may say which optimizer and model it is
     assert sorted(found[1:]) == [
         ("out-of-range", ("checkpoint", "interval")),
+        ("unknown-key", ("lr_scheduler", "powr")),
         ("unknown-key", ("training", "stepz")),
         ("unknown-key", ("training", "tokenz")),
         ("wrong-type", ("debug", "seed")),
