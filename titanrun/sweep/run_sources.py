@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from titanrun.config.exit_codes import EXIT_USAGE
 from titanrun.recipe.rundir.run_files import read_json_or_empty
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
+from titanrun.sweep.recipe_edits import EDITED
 from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -67,11 +69,13 @@ class FixedRuns:
         folder: The parent folder of the runs.
         runs: All runs of the sweep.
         print_line: Prints a line for the user.
+        is_edited: Returns whether a run that starts now would train another recipe than planned.
     """
 
     folder: Path
     runs: Sequence[PlannedRun]
     print_line: PrintLine
+    is_edited: Callable[[PlannedRun], bool]
     exit_code: int = 0
     num_followed: int = 0
     early_stop_reasons: dict[str, str] = field(init=False)
@@ -90,7 +94,15 @@ class FixedRuns:
 
     def take_run(self) -> PlannedRun | None:
         """Return the next run to start."""
-        return self._waiting.pop(0) if self._waiting else None
+        if not self._waiting:
+            return None
+        run = self._waiting.pop(0)
+        if not self.is_edited(run):
+            return run
+        self.print_line(EDITED.format("sweep", "runs"))
+        self.exit_code = EXIT_USAGE
+        self._waiting.clear()
+        return None
 
     def refresh(self) -> None:
         """Do nothing: no other process adds or ends runs."""

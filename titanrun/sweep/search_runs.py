@@ -25,6 +25,7 @@ from titanrun.sweep.folder_lock import (
     is_search_process_alive,
     wait_for_search_lock,
 )
+from titanrun.sweep.recipe_edits import EDITED, compute_recipe_digest
 from titanrun.sweep.run_logs import is_run_alive
 from titanrun.sweep.run_sources import PrintLine, judge_by_curves
 from titanrun.sweep.search_points import PointPlanner
@@ -113,11 +114,12 @@ class SearchRuns:
     def _find_edit(self) -> bool:
         """Return whether the recipe was edited, whose next runs could not be compared."""
         try:
-            is_edited = self.planner.compute_recipe_digest() != self.study.recipe_digest
+            digest = compute_recipe_digest(self.planner.sweep.recipe)
+            is_edited = digest != self.study.recipe_digest
         except ProblemsFound:
             is_edited = True
         if is_edited:
-            self.print_line("the recipe was edited since the search began: no more trials start")
+            self.print_line(EDITED.format("search", "trials"))
             self.exit_code = EXIT_USAGE
             self._is_recipe_edited = self._is_exhausted = True
         return is_edited

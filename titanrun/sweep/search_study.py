@@ -227,7 +227,9 @@ def open_study(
     if known is None:
         begin_study(study, space, settings)
     elif changed := [
-        key for key in settings if known.get(key) != settings[key] and key not in uncompared
+        key
+        for key in {**known, **settings}
+        if known.get(key) != settings.get(key) and key not in uncompared
     ]:
         raise build_changed_search_problem(storage, changed)
     return SearchStudy(study, opened, space)
