@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sweep.fake_sweep import FAKE
 from titanrun.cli import sweep as sweep_command
 from titanrun.config.exit_codes import EXIT_USAGE
 from titanrun.config.problems import ProblemsFound
@@ -109,11 +110,15 @@ def test_a_run_that_never_trained_may_change(folder: Path) -> None:
     assert sweep_command.run([write(folder, base="training: {seq_len: 128}")]) == 0
 
 
+def build_fake_command(starter: LocalStarter, run: PlannedRun) -> list[str]:
+    return [*FAKE, starter.recipe, "optimizer.lr=0.001", *run.arguments]
+
+
 def test_a_recipe_that_is_edited_while_a_sweep_trains_starts_no_more_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweep_command, "check_run_builds", lambda run: None)
-    monkeypatch.setattr(LocalStarter, "build_command", lambda starter, run: ["/bin/true"])
+    monkeypatch.setattr(LocalStarter, "build_command", build_fake_command)
     start = SweepRunner._start
     started = []
 

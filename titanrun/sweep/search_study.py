@@ -250,6 +250,14 @@ def begin_study(study: optuna.Study, space: SearchSpace, settings: Mapping[str, 
     study.set_user_attr(SETTINGS, dict(settings))
 
 
+def is_begun(journal: Path) -> bool:
+    """Return whether a journal holds the settings of a search."""
+    try:
+        return f'"{SETTINGS}"'.encode() in journal.read_bytes()
+    except OSError:
+        return False
+
+
 def open_storage(storage: str) -> BaseStorage:
     """Open a journal file, whose last line may be torn, or a database."""
     if storage.startswith(SQLITE):
