@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    place = find_run(options.place, wants_unfinished=True)
+    place = find_run(options.place, wants="unfinished")
     resumed = build_resume_arguments(parse_storage_path(place))
     return train.run(
         [
