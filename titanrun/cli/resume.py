@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    place = find_run(options.place, wants_unfinished=True)
+    place = find_run(options.place, wants="unfinished")
     if is_in_distributed_job(get_environment()) and not is_storage_path(place):
         wait_for_run(Path(place))
     resumed = build_resume_arguments(parse_storage_path(place))

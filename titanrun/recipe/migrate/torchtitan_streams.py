@@ -69,7 +69,7 @@ def convert_streamed_dataset(key: SourceKey, value: Any, values: SourceValues) -
 def convert_place(section: str, values: SourceValues) -> dict[str, Any]:
     """Return the kind of dataset for C4 in another place than the Hub's allenai/c4, else nothing.
 
-    `convert_dataset_path` writes the place.
+    `convert_data_place` writes the place.
     """
     place = values.get(f"{section}.dataset_path")
     if place in (None, "", C4_REPO):
@@ -78,7 +78,7 @@ def convert_place(section: str, values: SourceValues) -> dict[str, Any]:
     return {f"{section}.dataset.name": name, f"{section}.dataset.streaming": True}
 
 
-def convert_dataset_path(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+def convert_data_place(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
     """Write where C4 is: a dataset of the Hub, or files. Keep the path of other datasets."""
     section = key.path.partition(".")[0]
     split = SPLITS.get(str(values.get(f"{section}.dataset")).lower())

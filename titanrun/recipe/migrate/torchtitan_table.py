@@ -56,7 +56,7 @@ CODE = "recipes import nothing: an installed plug-in, listed in plugins, adds co
 RUN_DIRECTORY = (
     "the run directory itself: an unfinished run in it resumes, another run in it is an error"
 )
-DATASET_PATH = torchtitan_streams.convert_dataset_path
+DATASET_PATH = torchtitan_streams.convert_data_place
 TRACE_FOLDER = "without a subfolder for each start: a run directory contains one run"
 BATCHES = (
     "always the same batches, and the mean over their tokens; torchtitan continued in the stream "
