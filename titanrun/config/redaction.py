@@ -7,7 +7,8 @@ from typing import Any
 MASK = "***"
 # words in the name of an environment variable that holds a secret
 SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)_?[0-9]*$",
+    r"((^|_)(TOKEN|SECRET|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)"
+    r"|PASSW(OR)?D|PASSPHRASE|_PAT|_PWD)_?[0-9]*$",
     re.IGNORECASE,
 )
 # tokens of a vocabulary, which are no secrets

@@ -86,7 +86,19 @@ def test_a_long_line_takes_no_longer_a_character_than_a_short_one(piece: str) ->
     assert len(star_out_assigned_secrets(line)) == len(line)
 
 
-@pytest.mark.parametrize("name", ["MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "API_KEY_2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MY_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "db_password",
+        "API_KEY_2",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "GITHUB_PAT",
+        "SSH_PASSPHRASE",
+    ],
+)
 def test_only_secret_fields_read_variables_named_like_secrets(tmp_path: Path, name: str) -> None:
     (tmp_path / "recipe.yaml").write_text(START + f'name: "x-${{env:{name}}}"\n')
     with pytest.raises(ProblemsFound) as found:
@@ -101,6 +113,23 @@ def test_only_secret_fields_read_variables_named_like_secrets(tmp_path: Path, na
     # whether it is set must not be told either
     with pytest.raises(ProblemsFound, match="looks like a secret"):
         resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
+
+
+@pytest.mark.parametrize(
+    "value", ["hf_abcdefghijklmnopqrstuvwxyzabcdefgh", "-----BEGIN PRIVATE KEY-----"]
+)
+def test_only_secret_fields_read_variables_that_hold_a_secret(tmp_path: Path, value: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(START + 'name: "x-${env:INNOCENT}"\n')
+    with pytest.raises(ProblemsFound, match="'INNOCENT' looks like a secret") as found:
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={"INNOCENT": value})
+    assert value not in found.value.problems[0].message
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "COMPASS", "MAX_TOKENS", "SPAT", "KEYBOARD"])
+def test_other_variables_are_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(START + f'description: "${{env:{name}}}"\n')
+    run = resolve_recipe(str(tmp_path / "recipe.yaml"), environment={name: "/data"}).run
+    assert run.description == "/data"
 
 
 def test_validate_lists_the_other_variables(
