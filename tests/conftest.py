@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -64,6 +65,21 @@ def pytest_collection_finish() -> None:
 def default_hangup() -> None:
     """Under nohup, processes would ignore SIGHUP, and those that tests start would, too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_process() -> Iterator[None]:
+    """A test that replaced its process by a run would end all tests, with the run's exit code."""
+    own, replace_process = os.getpid(), os.execve
+
+    def replace_other_process(*arguments: Any) -> None:
+        if os.getpid() == own:
+            pytest.fail(f"it would replace the process of the tests: {arguments[:2]}")
+        replace_process(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "execve", replace_other_process)
+        yield
 
 
 class Proofs:
