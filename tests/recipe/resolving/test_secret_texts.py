@@ -44,6 +44,47 @@ def test_a_secret_written_under_any_key_is_masked(
     assert told.out + told.err
 
 
+def list_formats(file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return what validate prints of a file that is no recipe, by format."""
+    printed = {}
+    for output_format in ("text", "json", "sarif", "github"):
+        assert main.run(["validate", str(file), "--format", output_format]) == 2
+        told = capsys.readouterr()
+        printed[output_format] = told.out + told.err
+    return printed
+
+
+@pytest.mark.parametrize("first", "*&!@`%|>?-:{[}],#\"'")
+def test_a_secret_is_masked_however_it_begins(
+    first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has a meaning in YAML was quoted by the syntax error, or shown in its line."""
+    file = tmp_path / "recipe.yaml"
+    for text in (f"hf_token: {first}{CANARY}\n", f"metrics: {{api_key: {first}{CANARY}}}\n"):
+        file.write_text(START + text)
+        printed = list_formats(file, capsys)
+        assert [name for name, told in printed.items() if CANARY in told] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key = {}\n",
+        "hf_token = *{}\n",
+        "hf_token = '{}\n",
+        "metrics = {{api_key = {}}}\n",
+        "hf_token = 0123456789\n",
+    ],
+)
+def test_a_secret_without_quotes_in_toml_is_masked(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text("version = 1\n" + text.format(CANARY))
+    printed = list_formats(file, capsys)
+    assert [name for name, told in printed.items() if "123456789" in told] == []
+
+
 @pytest.mark.parametrize("override", ["metrics.wandb_api_key", "hf_token", "model.hfToken"])
 def test_a_secret_in_an_override_is_masked_and_the_variable_is_named(
     tmp_path: Path, override: str, capsys: pytest.CaptureFixture[str]
@@ -76,6 +117,7 @@ def test_columns_stay_and_references_and_other_keys_are_shown() -> None:
         assert star_out_assigned_secrets(line) == line
     line = "a: {token: abc, b: 1}"
     assert star_out_assigned_secrets(line) == "a: {token: ***, b: 1}"
+    assert star_out_assigned_secrets("token: two words # why") == "token: ***************"
     assert is_secret_key("apiKey") and is_secret_key("hf-token") and not is_secret_key("bos_token")
 
 
