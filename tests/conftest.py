@@ -70,15 +70,12 @@ def default_hangup() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def own_process() -> Iterator[None]:
     """A test that replaced its process by a run would end all tests, with the run's exit code."""
-    own, replace_process = os.getpid(), os.execve
 
-    def replace_other_process(*arguments: Any) -> None:
-        if os.getpid() == own:
-            pytest.fail(f"it would replace the process of the tests: {arguments[:2]}")
-        replace_process(*arguments)
+    def refuse(*arguments: Any) -> None:
+        pytest.fail(f"it would replace the process of the tests: {arguments[:2]}")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "execve", replace_other_process)
+        patch.setattr(os, "execve", refuse)
         yield
 
 

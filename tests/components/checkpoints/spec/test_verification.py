@@ -61,7 +61,7 @@ def test_a_manifest_that_is_none_is_named(store: CheckpointStore, text: str) -> 
     path = store.get_checkpoint(1).folder / "manifest.json"
     assert isinstance(path, Path)
     path.write_text(text)
-    with pytest.raises(ProblemsFound, match="manifest.json is damaged") as found:
+    with pytest.raises(ProblemsFound, match=r"manifest\.json is damaged") as found:
         read_manifest(path.parent)
     assert found.value.problems[0].code == "checkpoint"
 
