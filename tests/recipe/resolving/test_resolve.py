@@ -221,6 +221,8 @@ def test_a_base_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path, base:
         ("model: {_component_: torchtune.models.llama3.llama3_8b}\nepochs: 1\n", "migrate"),
         ("job: {description: x}\nmodel: {flavor: 8B}\n", "migrate"),
         ("version: 1\nrecipe: mine.yaml\ngrid: {optimizer.lr: [1.0e-3]}\n", "sweep"),
+        ("version: 1\nbase: mine.yaml\ngrid: {optimizer.lr: [1.0e-3]}\n", "sweep"),
+        ("version: 1\nzip: {optimizer.lr: [1.0e-3]}\n", "sweep"),
     ],
 )
 def test_a_file_that_is_no_recipe_is_one_problem_with_the_command_for_it(
