@@ -82,6 +82,11 @@ def test_a_name_is_that_of_a_shipped_recipe_unless_a_file_has_it(
     assert find_recipe_file("llama3_tiny_learn") == "llama3_tiny_learn"
     (tmp_path / "llama3_tiny_learn").touch()
     assert find_recipe_file("llama3_tiny_learn") == "llama3_tiny_learn"
+    with pytest.raises(ProblemsFound) as found:
+        find_recipe_file("llama3_debugg")
+    assert found.value.problems[0].hint == "did you mean 'llama3_debug'?"
+    # the name of a file is told as such where it is read
+    assert find_recipe_file("llama3_debugg.yaml") == "llama3_debugg.yaml"
 
 
 def test_the_level_syntax_finds_shipped_files(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Resolving: YAML and TOML mean the same run, and one unreadable value hides nothing else."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from titanrun.recipe.resolving.hub_models import (
 )
 from titanrun.recipe.resolving.provenance import build_source_report, collect_value_sources
 from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
-from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.resolving.resolve import ResolveOptions, resolve_recipe
 from titanrun.recipe.resolving.resolve_loaded import resolve_source
 
 YAML = """\
@@ -263,6 +264,40 @@ def test_a_warmup_above_the_steps_of_a_file_is_a_conflict(tmp_path: Path) -> Non
     assert labels(file) == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))]
 
 
+@pytest.mark.parametrize("model", ["{name: llama3, flavor: huge}", "{flavor: debugmodel}"])
+def test_a_model_of_unknown_size_does_not_hide_conflicts_elsewhere(
+    model: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, WARMING.replace("steps: 1000", "steps: 20"))
+    tree = re.sub(r"model: \{.*\}", f"model: {model}", Path(file).read_text())
+    first, *others = labels(written(tmp_path, tree))
+    assert first[1][0] == "model"
+    has_family = "name" in model
+    assert others == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))] * has_family
+
+
+@pytest.mark.parametrize(("batch", "lanes"), [(64, 64), (65, 13), (67, 1)])
+def test_lanes_are_the_largest_divisor_of_the_batch_up_to_64(
+    batch: int, lanes: int, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path,
+        "version: 1\ntokenizer: tiny\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "training: {dataset: {name: text, path: '*.jsonl', streaming: true}, seq_len: 64, "
+        f"steps: 2, local_batch_size: 1, global_batch_size: {batch}}}\n",
+    )
+    assert resolve_recipe(file, environment={}).run.training.lanes == lanes
+
+
+def test_a_machine_gives_its_ranks_to_recipes_that_leave_them_open(tmp_path: Path) -> None:
+    for device, ranks in (("cpu", 1), ("gpu", 8)):
+        text = YAML + f"device: {device}\n"
+        recipe = resolve_recipe(written(tmp_path, text), environment={}).recipe
+        assert ResolveOptions("", machine_ranks=8).get_ranks(recipe) == ranks
+        assert ResolveOptions("", ranks=3, machine_ranks=8).get_ranks(recipe) == 3
+        assert ResolveOptions("").get_ranks(recipe) is None
+
+
 @pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("gpu", True), ("auto", True)])
 def test_batches_are_pinned_where_the_device_may_be_an_accelerator(
     device: str, pins: bool, tmp_path: Path
@@ -377,7 +412,7 @@ def test_a_wrong_value_in_the_dataset_does_not_hide_what_is_wrong_elsewhere(
 ) -> None:
     file = written(
         tmp_path,
-        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "version: 1\ntokenizer: tiny\nmodel: {name: llama3, flavor: debugmodel}\n"
         "training: {dataset: {name: hub, repo: a/b, revision: 3}, seq_len: 64, steps: 2}\n"
         "parallelism: {tensor_parallel_degree: 7}\n",
     )
