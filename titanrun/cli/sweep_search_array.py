@@ -114,11 +114,11 @@ def wait_for_journal(sweep: Sweep, options: Namespace) -> None:
 
     A task that does not see it would begin a search of its own.
     """
-    from titanrun.sweep.search_study import is_begun
+    from titanrun.sweep.search_study import has_settings
 
     journal = Path(sweep.storage)
     wait_for_files(
-        lambda: is_begun(journal),
+        lambda: has_settings(journal),
         journal.parent,
         f"the journal '{journal}'",
         print_line=lambda text: print_note(options, text),

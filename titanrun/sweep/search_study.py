@@ -250,7 +250,7 @@ def begin_study(study: optuna.Study, space: SearchSpace, settings: Mapping[str, 
     study.set_user_attr(SETTINGS, dict(settings))
 
 
-def is_begun(journal: Path) -> bool:
+def has_settings(journal: Path) -> bool:
     """Return whether a journal holds the settings of a search."""
     try:
         return f'"{SETTINGS}"'.encode() in journal.read_bytes()

@@ -14,7 +14,7 @@ from titanrun.recipe.rules.holdout import hash_document, is_chosen
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rules.small_files import (
     count_document_tokens,
-    count_sequences,
+    count_filled_sequences,
     read_small_records,
 )
 
@@ -86,4 +86,4 @@ def count_training_sequences(
         held = is_chosen(holdout, hashes)
         lengths = [of_record for of_record, is_out in zip(lengths, held, strict=True) if not is_out]
     documents = [length for of_record in lengths for length in of_record]
-    return count_sequences(dataset, documents, sample_length=sample_length)
+    return count_filled_sequences(dataset, documents, sample_length=sample_length)

@@ -74,7 +74,7 @@ def count_document_tokens(
     return lengths
 
 
-def count_sequences(
+def count_filled_sequences(
     dataset: ChatDatasetConfig | RepliesConfig, lengths: Sequence[int], *, sample_length: int
 ) -> int:
     """Return the number of sequences that documents fill."""
@@ -86,7 +86,7 @@ def count_sequences(
     return len(packers[packing](kept, sample_length=sample_length))
 
 
-def iter_jsonl_records(file: Path) -> Iterator[Record]:
+def locate_jsonl_records(file: Path) -> Iterator[Record]:
     """Yield the record of each line, with its number."""
     with open_decompressed_text(file) as lines:
         for number, line in enumerate(lines, start=1):
@@ -95,17 +95,17 @@ def iter_jsonl_records(file: Path) -> Iterator[Record]:
                 yield place, parse_jsonl_line(line, place)
 
 
-def iter_json_records(file: Path) -> Iterator[Record]:
+def locate_json_records(file: Path) -> Iterator[Record]:
     """Yield the records of an array, or of lines."""
     yield from locate_records(file, iter_valid_json_records(file))
 
 
-def iter_csv_records(file: Path) -> Iterator[Record]:
+def locate_csv_records(file: Path) -> Iterator[Record]:
     """Yield the rows."""
     yield from locate_records(file, iter_valid_csv_records(file))
 
 
-def iter_parquet_records(file: Path) -> Iterator[Record]:
+def locate_parquet_records(file: Path) -> Iterator[Record]:
     """Yield the rows."""
     opened = import_module("pyarrow.parquet").ParquetFile(file)
     rows = (row for batch in opened.iter_batches() for row in batch.to_pylist())
@@ -119,8 +119,8 @@ def locate_records(file: Path, records: Iterator[Mapping[str, Any]]) -> Iterator
 
 
 READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
-    ".jsonl": iter_jsonl_records,
-    ".json": iter_json_records,
-    ".csv": iter_csv_records,
-    ".parquet": iter_parquet_records,
+    ".jsonl": locate_jsonl_records,
+    ".json": locate_json_records,
+    ".csv": locate_csv_records,
+    ".parquet": locate_parquet_records,
 }
