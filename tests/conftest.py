@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -64,6 +65,18 @@ def pytest_collection_finish() -> None:
 def default_hangup() -> None:
     """Under nohup, processes would ignore SIGHUP, and those that tests start would, too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_process() -> Iterator[None]:
+    """A test that replaced its process by a run would end all tests, with the run's exit code."""
+
+    def refuse(*arguments: Any) -> None:
+        pytest.fail(f"it would replace the process of the tests: {arguments[:2]}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "execve", refuse)
+        yield
 
 
 class Proofs:

@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
             if result.exit_code != 0:
                 print(f"{result.name}: ended with {result.exit_code}:\n{result.output}")
         seen = noticed.read().splitlines()
-    print(f"{len(seen)} of {len(tried)} settings are missed by their test when they are ignored")
+    print(f"{len(seen)} of {len(tried)} settings: their test notices that they are ignored")
     return 0 if len(seen) == len(tried) else 1
 
 

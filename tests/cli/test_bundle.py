@@ -139,6 +139,8 @@ def test_a_bundle_names_no_folder_beside_the_one_it_is_unpacked_in(
             archive.writestr(member, json.dumps(about | {"run": name}) if is_about else content)
     unpacked = unpack_bundle(tmp_path / "other.zip", tmp_path / "here")
     assert unpacked == tmp_path / "here" / "run"
+    # row B18 of the defect list: what holds a run is for its user only
+    assert unpacked.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,16 @@ def test_a_mistake_stops_the_sweep_before_the_first_run(titanrun: Run, tmp_path:
     assert not (tmp_path / "runs").exists()
 
 
+def test_validate_names_the_command_that_starts_a_sweep(titanrun: Run, tmp_path: Path) -> None:
+    write(tmp_path, "grid: {optimizer.lr: [1.0e-3, 2.0e-3]}\n")
+    for level in ("syntax", "schema", "rules"):
+        done = titanrun("validate", "sweep.yaml", "--level", level)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (
+            0,
+            "next: titanrun sweep sweep.yaml",
+        )
+
+
 @pytest.mark.slow
 def test_a_sweep_of_which_one_run_is_killed_ends_like_one_that_was_not(
     titanrun: Run, tmp_path: Path

@@ -30,6 +30,13 @@ def test_signals_wait_while_the_worker_takes_over(monkeypatch: pytest.MonkeyPatc
     assert blocked[0] >= set(list_run_signals())
 
 
+def test_no_test_replaces_the_process_of_all_tests() -> None:
+    """A refusal that is gone made `train` replace pytest, which ended as well as the run did."""
+    with pytest.raises(pytest.fail.Exception, match="would replace the process"):
+        # without the guard in conftest.py, the tests end with this exit code
+        os.execve(sys.executable, [sys.executable, "-c", "raise SystemExit(1)"], {})
+
+
 def test_a_signal_before_the_worker_listens_is_no_traceback() -> None:
     code = (
         "import os, signal; from pathlib import Path; from titanrun.launch import "

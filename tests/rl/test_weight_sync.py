@@ -158,6 +158,9 @@ def test_an_index_removes_no_file_that_it_names(tmp_path: Path) -> None:
             open_transport(folder).drop(3)
             assert not (folder / "3.json").exists()
         assert kept.read_text() == stranger.read_text() == "precious" and link.is_symlink()
+        (tmp_path / "3.json").write_text(json.dumps({"block": link.name, "tensors": {}}))
+        with pytest.raises(KeyError):
+            dict(open_transport(tmp_path).pull(3))
         assert dict(other.pull(1)).keys() == weights(1).keys()
     finally:
         stranger.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ def test_the_test_of_a_setting_fails_while_the_setting_is_ignored(tmp_path: Path
         [
             "optimizer:adamw.lr: noticed",
             "optimizer: noticed",
-            "2 of 2 settings are missed by their test when they are ignored",
+            "2 of 2 settings: their test notices that they are ignored",
         ],
     )
     # CI would count tests that fail on purpose

@@ -58,7 +58,7 @@ def test_nothing_outside_of_the_workspace_is_read_or_written(ui: UiProcess, tmp_
             saved = ui.ask("PUT", where, {"text": "version: 2\n"}, headers=dict(headers))
             assert saved.status in (403, 404, 412), (path, headers, saved.body)
     assert outside.read_text() == TEXT
-    assert ui.ask("GET", "/api/run?run=" + quote("../recipes")).status in (403, 404)
+    assert ui.ask("GET", "/api/runs/" + quote("../recipes", safe="")).status in (403, 404)
 
 
 def test_a_link_that_appears_after_the_check_is_not_followed(

@@ -147,8 +147,12 @@ def test_a_read_only_server_writes_and_starts_nothing(start_ui: Callable[..., Ui
     server.follow_link()
     assert server.ask("GET", "/api/about").data["read_only"] is True
     assert server.ask("GET", "/api/file?path=recipes/mine.yaml").data["writable"] is False
-    for path in ("stop", "save", "tags", "jobs", "jobs/preview", "plugins"):
-        assert server.ask("POST", f"/api/{path}", {}).status in (404, 405), path
+    of_run = ("runs/none/stop", "runs/none/save", "runs/none/tags", "chat/none")
+    for path in (*of_run, "archive", "jobs", "jobs/preview", "plugins"):
+        answer = server.ask("POST", f"/api/{path}", {})
+        assert answer.status in (404, 405), path
+        # not the answer of a route that looked for the run
+        assert answer.body in (b"Not Found", b"Method Not Allowed"), path
     before = (server.workspace / "recipes/mine.yaml").read_bytes()
     answer = server.ask(
         "PUT", "/api/file?path=recipes/mine.yaml", {"text": ""}, headers={"If-Match": '"x"'}

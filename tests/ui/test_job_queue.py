@@ -184,13 +184,13 @@ def test_a_recipe_that_changes_while_it_waits_is_not_run(ui: UiProcess) -> None:
     part = folder / "parts" / "tiny_corpus.yaml"
     part.write_text(part.read_text() + "\n# changed\noptimizer: {weight_decay: 0.07}\n")
     assert (first["state"], second["state"]) == ("running", "queued")
-    stopped = ui.ask("POST", "/api/jobs/cancel", {"id": first["id"]})
+    stopped = ui.ask("DELETE", f"/api/jobs/{first['id']}")
     assert stopped.status == 200
     end = time.monotonic() + 60
     found: dict[str, object] = {}
     while found.get("state") not in ("cancelled", "failed", "done") and time.monotonic() < end:
         time.sleep(0.2)
-        found = ui.ask("GET", f"/api/job?id={second['id']}").data
+        found = ui.ask("GET", f"/api/jobs/{second['id']}").data
     assert found["state"] == "cancelled" and "has changed" in str(found["reason"])
 
 
@@ -200,5 +200,7 @@ def test_a_read_only_server_shows_the_queue_and_changes_nothing(
     server = start_ui("--read-only")
     server.follow_link()
     assert server.ask("GET", "/api/jobs").data["jobs"] == []
-    for path in ("/jobs", "/jobs/preview", "/jobs/cancel", "/queue/order", "/queue/slots"):
+    for path in ("/jobs", "/jobs/preview", "/queue/order", "/queue/slots"):
         assert server.ask("POST", f"/api{path}", {}).status in (404, 405), path
+    refused = server.ask("DELETE", "/api/jobs/none")
+    assert refused.status in (404, 405) and refused.body in (b"Not Found", b"Method Not Allowed")

@@ -40,7 +40,7 @@ def test_a_command_is_started_once_and_only_as_it_was_shown(ui: UiProcess) -> No
     end = time.monotonic() + 60
     while job["state"] == "running" and time.monotonic() < end:
         time.sleep(0.2)
-        job = ui.ask("GET", f"/api/job?id={job['id']}").data
+        job = ui.ask("GET", f"/api/jobs/{job['id']}").data
     assert (job["state"], job["exit_code"]) == ("failed", 2), job
     assert "error" in job["output"]
 
@@ -109,15 +109,21 @@ def test_runs_are_listed_with_filters_and_bad_filters_are_problems(ui: UiProcess
     assert [one["id"] for one in found["runs"]] == ["a"]
     bad = ui.ask("GET", "/api/runs?where=los%3C2")
     assert bad.status == 400 and bad.data["error"]["help"] == "did you mean 'loss'?"
-    series = ui.ask("GET", "/api/series?run=deep/b&metrics=loss,tps,none").data["series"]
+    series = ui.ask("GET", "/api/runs/deep%2Fb/series?metrics=loss,tps,none").data["series"]
     assert (series["loss"]["y"], series["loss"]["nonfinite"]) == ([3.0, None], [2.0])
     assert set(series) == {"loss", "tps"}
+    found = ui.ask("GET", "/api/runs/deep%2Fb").data["entry"]
+    assert (found["id"], found["state"]) == ("deep/b", "failed")
+    # a slash that is not encoded belongs to no run
+    assert ui.ask("GET", "/api/runs/deep/b").status == 404
+    assert ui.ask("GET", "/api/runs/deep%2Fb/checkpoints/7").data["error"]["code"] == "checkpoint"
+    assert ui.ask("GET", "/api/runs/a/checkpoints/x").status == 400
     rows = ui.ask("POST", "/api/compare", {"runs": ["a", "deep/b"]}).data["rows"]
     assert {"group": "outcome", "name": "state", "values": ["finished", "failed"]} in rows
-    tagged = ui.ask("POST", "/api/tags", {"run": "a", "add": ["best"]})
+    tagged = ui.ask("POST", "/api/runs/a/tags", {"add": ["best"]})
     assert tagged.data == {"tags": ["best"]}
-    assert ui.ask("POST", "/api/tags", {"run": "a", "add": ["../x y"]}).status == 400
-    stopped = ui.ask("POST", "/api/stop", {"run": "a"})
+    assert ui.ask("POST", "/api/runs/a/tags", {"add": ["../x y"]}).status == 400
+    stopped = ui.ask("POST", "/api/runs/a/stop", {})
     assert stopped.status == 400 and "no run is training" in stopped.data["error"]["message"]
 
 
@@ -125,7 +131,7 @@ def test_the_stream_tells_new_rows_and_a_new_start(ui: UiProcess) -> None:
     import http.client
 
     run = write_run(ui.workspace / "runs" / "a", losses=[3.0, 2.0])
-    cursor = ui.ask("GET", "/api/series?run=a&metrics=loss").data["cursor"]
+    cursor = ui.ask("GET", "/api/runs/a/series?metrics=loss").data["cursor"]
     connection = http.client.HTTPConnection("127.0.0.1", ui.port, timeout=20)
     connection.request(
         "GET",
@@ -218,7 +224,7 @@ def test_a_conversation_is_with_checkpoints_only(ui: UiProcess) -> None:
         answer = ui.ask("POST", "/api/jobs/preview", {"command": "chat", **changes})
         assert answer.status in (400, 403, 404), (changes, answer.body)
     for request in ({"text": 5}, {"id": 1, "text": "x", "options": [{"top_p": 5}]}, {"pick": 3}):
-        answer = ui.ask("POST", "/api/chat", {"id": "none", "request": request})
+        answer = ui.ask("POST", "/api/chat/none", {"request": request})
         assert answer.status in (400, 404)
 
 

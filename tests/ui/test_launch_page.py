@@ -20,6 +20,17 @@ def add_to_queue(watched: Watched, name: str, *words: str) -> None:
     page.wait_for_selector(f".job:has-text('runs/{name}')")
 
 
+def test_the_only_recipe_of_a_workspace_is_chosen(watched: Watched) -> None:
+    recipes = watched.ui.workspace / "recipes"
+    for path in ("/data", "/plan", "/launch"):
+        page = watched.open(path)
+        wait_until(page, "document.querySelector('main select')?.value === 'recipes/mine.yaml'")
+    shutil.copy(recipes / "mine.yaml", recipes / "other.yaml")
+    page = watched.open("/data")
+    page.wait_for_selector("option:has-text('recipes/other.yaml')", state="attached")
+    assert page.input_value("main select") == ""
+
+
 def test_three_jobs_share_one_slot_and_outlive_the_server(
     watched: Watched, start_ui: Callable[..., UiProcess]
 ) -> None:

@@ -166,7 +166,7 @@ def test_runs_are_archived_and_brought_back(ui: UiProcess) -> None:
     back = ui.ask("POST", "/api/archive", {"runs": moved, "restore": True}).data["runs"]
     assert back == ["a", "deep/b"] and (runs / "a" / "run.json").is_file()
     assert ui.ask("GET", "/api/runs").data["total"] == 2
-    ui.ask("POST", "/api/tags", {"run": "a", "add": ["kept"], "remove": []})
+    ui.ask("POST", "/api/runs/a/tags", {"add": ["kept"], "remove": []})
     assert ui.ask("GET", "/api/runs").data["tags"] == ["kept"]
     for names in (["none"], ["../recipes"], ["a", "none"]):
         assert ui.ask("POST", "/api/archive", {"runs": names}).status in (400, 403, 404), names

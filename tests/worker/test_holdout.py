@@ -100,6 +100,19 @@ def test_it_is_enabled_where_documents_are_held_out(run: Run, tmp_path: Path) ->
     assert load_resolved(run("other", *COMMON, dataset)).validation.enable is False
 
 
+def test_another_split_is_other_data_which_a_resume_may_be_allowed(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = f"training.dataset={write(tmp_path / 'all.jsonl', TEXTS)}"
+    train(run, "run", dataset, "validation.holdout=10")
+    longer = [setting.replace("steps=3", "steps=4") for setting in COMMON]
+    other = (*longer, dataset, "validation.holdout=5")
+    assert main([str(run("run", *other))]) == 3
+    assert "was trained on other data" in capsys.readouterr().err
+    assert main([str(run("run", *other, "checkpoint.allow_change=[validation.holdout]"))]) == 0
+    assert "starting with the new data" in capsys.readouterr().err
+
+
 def test_too_few_documents_are_a_conflict_at_the_setting(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from titanrun.worker.build.build_generation_samples import (
 )
 from titanrun.worker.commands.checkpoint import export_adapters, export_checkpoint_to_huggingface
 from titanrun.worker.commands.generate import encode_prompt, find_stop_ids
+from titanrun.worker.rank_main import main
 from titanrun.worker.training_template import describe_training_template, trains_replies
 from titanrun.worker.weights.saved_tokenizer import collect_assets, use_saved_tokenizer
 from titanrun.worker.weights.saved_weights import build_meta_model
@@ -84,6 +86,20 @@ def test_an_export_holds_the_template_of_the_training(folder: Path, tmp_path: Pa
     assert "chat_template" not in (tmp_path / "out" / "tokenizer_config.json").read_text()
     again = resolve(tmp_path / "out", CHATS)
     assert export(again, tmp_path / "again") == TRAINED
+
+
+def test_the_export_at_the_end_of_a_run_holds_the_template_of_the_training(
+    run: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / OWN).write_text(TRAINED)
+    settings = (
+        f"tokenizer={{name: tiny, chat_template: {tmp_path / OWN}}}",
+        *("training.dataset=tiny_chat", "model.vocab_size=2048", "training.seq_len=128"),
+        *("training.steps=1", "checkpoint.last_save_in_hf=true"),
+    )
+    resolved = run("run", *settings)
+    assert main([str(resolved)]) == 0
+    assert AutoTokenizer.from_pretrained(resolved.parent / "hf").chat_template == TRAINED
 
 
 def test_an_export_holds_the_template_of_the_tokenizer(folder: Path, tmp_path: Path) -> None:

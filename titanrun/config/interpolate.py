@@ -190,14 +190,15 @@ class ReferenceResolver:
                 if name
                 else "env: needs a name",
             )
-        if is_secret_variable(name):
+        text = self.environment.get(name)
+        if is_secret_variable(name, text or ""):
+            rename = "; rename variables that are not secret" if is_secret_variable(name) else ""
             raise reference_error(
                 reference,
                 f"environment variable '{name}' looks like a secret, which this field would "
                 "write into files",
-                hint="only secret fields may use it; rename variables that are not secret",
+                hint=f"only secret fields may use it{rename}",
             )
-        text = self.environment.get(name)
         if text is None and not comma:
             suggestion = find_closest(name, self.environment)
             hint = (

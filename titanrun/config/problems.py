@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from titanrun.config.control_characters import escape_line, escape_lines
@@ -13,6 +14,9 @@ from titanrun.config.exit_codes import (
     EXIT_USAGE,
 )
 from titanrun.config.redaction import (
+    find_assigned_secret,
+    redact,
+    redact_data,
     redact_url_credentials,
     star_out_assigned_secrets,
     star_out_url_credentials,
@@ -55,11 +59,18 @@ EXIT_CODES: dict[ProblemCode, int] = {
 }
 
 DataPath = tuple[str | int, ...]
+SECRET_HINT = "a recipe holds no secrets: set it as an environment variable where the run starts"
 
 
 def to_shown_text(text: str) -> str:
     """Return text of a message without URL credentials, and with control characters as escapes."""
     return escape_lines(redact_url_credentials(text))
+
+
+@lru_cache(maxsize=8)
+def get_text_lines(text: str) -> list[str]:
+    """Return the lines of a text; each problem of a long file needs one of them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +88,7 @@ class SourceText:
 
     def get_line(self, number: int) -> str:
         """Return line `number`, counted from 1, without its line break."""
-        lines = self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = get_text_lines(self.text)
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
     def get_redacted_line(self, number: int) -> str:
@@ -85,12 +96,13 @@ class SourceText:
 
         All other characters keep their columns.
         """
-        text = self.get_line(number)
+        # before the others, which may hide the key that tells what its value is
+        text = star_out_assigned_secrets(star_out_url_credentials(self.get_line(number)))
         for place in self.hidden_origins:
             if place.line == number:
                 start, end = place.column - 1, max(place.column, place.end_column - 1)
                 text = text[:start] + "*" * len(text[start:end]) + text[end:]
-        return star_out_assigned_secrets(star_out_url_credentials(text))
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,18 @@ class Problem:
         object.__setattr__(self, "message", to_shown_text(self.message))
         if self.hint is not None:
             object.__setattr__(self, "hint", to_shown_text(self.hint))
+        if self.origin is not None:
+            self._hide_secret(self.origin)
+
+    def _hide_secret(self, origin: Origin) -> None:
+        """Replace the value of a secret that a reader quotes, such as one that is not in quotes."""
+        parts = find_assigned_secret(origin.source.get_line(origin.line), origin.column)
+        message = redact(self.message, parts)
+        if message != self.message:
+            path = tuple(redact_data(step, parts) for step in self.path)
+            changed = {"message": message, "path": path, "hint": SECRET_HINT, "suggestion": None}
+            for name, value in {**changed, "got": None, "fix": None}.items():
+                object.__setattr__(self, name, value)
 
     @property
     def label(self) -> str:

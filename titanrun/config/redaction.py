@@ -7,7 +7,8 @@ from typing import Any
 MASK = "***"
 # words in the name of an environment variable that holds a secret
 SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)_?[0-9]*$",
+    r"((^|_)(TOKEN|SECRET|PASS|CREDENTIALS?|AUTH|(API|ACCESS|PRIVATE|SECRET)?_?KEY)"
+    r"|PASSW(OR)?D|PASSPHRASE|_PAT|_PWD)_?[0-9]*$",
     re.IGNORECASE,
 )
 # tokens of a vocabulary, which are no secrets
@@ -20,6 +21,13 @@ ASSIGNMENT = re.compile(
     r"""(?<![\w-])(?P<key>[A-Za-z_][\w-]*+)(?P<gap>["']?+\s*+[:=]\s*+(?:![\w!]*+\s++)?+)"""
     r"""(?P<value>(?!["']?\$\{env:)(?:"(?:[^"\\]|\\.)*+"?|'[^']*+'?|[^\s,{}\[\]#'"][^\s,}\]]*))"""
 )
+# the same without the value, however that begins
+ASSIGNED_KEY = re.compile(r"""(?<![\w-])(?P<key>[A-Za-z_][\w-]*+)["']?+\s*+[:=]\s*+""")
+REFERENCE_VALUE = re.compile(r"""["']?\$\{env:""")
+# what begins no plain text in YAML, but may begin a password
+INDICATORS = "*&!@`%|>?-:{}[],#"
+# parts of a value that a message may quote
+VALUE_PART = re.compile(r"""[^\s"'{}\[\],:&*!]{4,}""")
 # sockets of agents that act with the keys of the user
 AGENT_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO")
 # a shorter value is too common a word to be replaced everywhere
@@ -119,8 +127,36 @@ def star_out_assigned_secrets(line: str) -> str:
             else found[0]
         )
 
-    starred = ASSIGNMENT.sub(star, line)
+    starred = ASSIGNMENT.sub(star, star_out_rest(line))
     return CERTAIN_TOKEN.sub(lambda found: "*" * len(found[0]), starred)
+
+
+def star_out_rest(line: str) -> str:
+    """Replace the rest of a line by stars where it may be the value of a secret.
+
+    Not so in a flow mapping, where the value ends before the line, unless it begins with a
+    character that has a meaning in YAML.
+    """
+    for found in ASSIGNED_KEY.finditer(line):
+        rest = line[found.end() :]
+        if not is_secret_key(found["key"]) or REFERENCE_VALUE.match(rest):
+            continue
+        if rest[:1] in INDICATORS or "{" not in line[: found.start()]:
+            return line[: found.end()] + "*" * len(rest)
+    return line
+
+
+def find_assigned_secret(line: str, column: int) -> list[str]:
+    """Return the parts of the secret at a column of a line, empty if it holds none there."""
+    starred = star_out_assigned_secrets(line)
+    if starred == line:
+        return []
+    start = end = column - 1
+    while start > 0 and starred[start - 1] == "*":
+        start -= 1
+    while starred[end : end + 1] == "*":
+        end += 1
+    return VALUE_PART.findall(line[start:end])
 
 
 def get_likely_secrets(environment: Mapping[str, str]) -> frozenset[str]:

@@ -45,13 +45,17 @@ def validate_sweep(
     try:
         runs, problems = find_sweep_runs(file, overrides, environment, level=level, ranks=ranks)
     except ProblemsFound as found:
-        return ValidationResult(tuple(sort_problems(found.problems)), found.exit_code)
+        return ValidationResult(
+            tuple(sort_problems(found.problems)), found.exit_code, is_sweep=True
+        )
     if level == "build":
         built = (find_build_problems(run.resolved) for run in select_distinct_builds(runs))
         problems = deduplicate_problems([*problems, *(item for found in built for item in found)])
     code = next((item.exit_code for item in problems if item.severity == "error"), 0)
     resolved = tuple(run.resolved for run in runs)
-    return ValidationResult(tuple(sort_problems(problems)), code, stage_runs=resolved)
+    return ValidationResult(
+        tuple(sort_problems(problems)), code, stage_runs=resolved, is_sweep=True
+    )
 
 
 def find_sweep_runs(

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 # next to the checkpoints, under a name that no checkpoint can have
 QUARANTINE_FOLDER = "non-finite"
+# what decides which data a run trains on
+DATA_PATHS = ("training.dataset", "validation.holdout", "validation.holdout_by")
 
 
 class Stateful(Protocol):
@@ -258,7 +260,7 @@ class CheckpointManager:
             self.engine.steps_done = saved["engine"]["steps_done"]
         if "dataloader" not in excluded:
             self.dataloader.load_state_dict(
-                saved["data"], allows_other_data=self._is_change_allowed("training.dataset")
+                saved["data"], allows_other_data=self.config.allows_change(*DATA_PATHS)
             )
         if self.trainer_state is not None and "progress" in saved:
             self.trainer_state.load_state_dict(saved["progress"])
@@ -390,10 +392,4 @@ class CheckpointManager:
             allows_cast=cast,
             ignore_prefix=prefix,
             names_on_other_ranks=self.engine.gather_names_on_other_stages(),
-        )
-
-    def _is_change_allowed(self, path: str) -> bool:
-        return any(
-            f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.")
-            for allowed in self.config.allow_change
         )

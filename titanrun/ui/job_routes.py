@@ -31,7 +31,7 @@ def build_job_routes(parts: UiParts) -> list[Route]:
         )
 
     def cancel(data: Mapping[str, Any]) -> Any:
-        queue.cancel(get_text(data, "id"))
+        queue.cancel(data["id"])
         return jobs.list_jobs()
 
     def reorder(data: Mapping[str, Any]) -> Any:
@@ -44,23 +44,23 @@ def build_job_routes(parts: UiParts) -> list[Route]:
 
     def speak(data: Mapping[str, Any]) -> Any:
         request = data.get("request")
-        jobs.chats.send(get_text(data, "id"), request if isinstance(request, dict) else {})
+        jobs.chats.send(data["id"], request if isinstance(request, dict) else {})
         return {}
 
     def end_chat(data: Mapping[str, Any]) -> Any:
-        jobs.chats.close(get_text(data, "id"))
+        jobs.chats.close(data["id"])
         return {}
 
     return [
-        get_route("/chat", lambda request: jobs.chats.describe(request.query_params.get("id", ""))),
-        post_route("/chat", speak),
-        post_route("/chat/close", end_chat),
+        get_route("/chat/{id}", lambda request: jobs.chats.describe(request.path_params["id"])),
+        post_route("/chat/{id}", speak),
+        post_route("/chat/{id}", end_chat, method="DELETE"),
         post_route("/jobs/preview", jobs.preview),
         post_route("/jobs", start),
-        post_route("/jobs/cancel", cancel),
+        get_route("/jobs/{id}", lambda request: jobs.describe_job(request.path_params["id"])),
+        post_route("/jobs/{id}", cancel, method="DELETE"),
         post_route("/queue/order", reorder),
         post_route("/queue/slots", set_slots),
-        get_route("/job", lambda request: jobs.describe_job(request.query_params.get("id", ""))),
     ]
 
 

@@ -1,13 +1,14 @@
 """Routes that answer with JSON, and values of requests."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import unquote
 
 from anyio import CapacityLimiter, move_on_after, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from titanrun.config.json_text import parse_json
 from titanrun.ui.refusal import Refusal, build_json_response
@@ -18,6 +19,18 @@ MAX_ANSWERS = 4
 # how often a long answer looks whether its page still waits, and the status that nobody reads then
 GONE_SECONDS = 0.25
 GONE = 499
+
+
+class EncodedRoute(Route):
+    """A route whose parts may hold an encoded slash: the id of a run is a path below the runs."""
+
+    def matches(self, scope: MutableMapping[str, Any]) -> tuple[Match, MutableMapping[str, Any]]:
+        """Compare the path before it is decoded, and decode what its parts hold."""
+        match, child = super().matches({**scope, "path": scope["raw_path"].decode("latin-1")})
+        if match is not Match.NONE:
+            found = {name: unquote(value) for name, value in child["path_params"].items()}
+            child["path_params"] = found
+        return match, child
 
 
 def get_route(path: str, answer: Callable[[Request], Any]) -> Route:
@@ -33,22 +46,26 @@ def get_route(path: str, answer: Callable[[Request], Any]) -> Route:
                 return Response(status_code=GONE)
         return build_json_response(task.result())
 
-    return Route(f"/api{path}", handle, methods=["GET"])
+    return EncodedRoute(f"/api{path}", handle, methods=["GET"])
 
 
-def post_route(path: str, answer: Answer, *, seconds: float | None = None) -> Route:
-    """Return a route that answers from a JSON object, in a thread.
+def post_route(
+    path: str, answer: Answer, *, seconds: float | None = None, method: str = "POST"
+) -> Route:
+    """Return a route that answers from a JSON object and the parts of its path, in a thread.
 
     Args:
         path: Path below /api.
         answer: What returns the data.
         seconds: How long the page waits at most. The thread ends on its own later, so that this
             is for answers that change nothing.
+        method: POST, or DELETE, whose body may be empty.
     """
     limiter: list[CapacityLimiter] = []
 
     async def handle(request: Request) -> Response:
-        data = await read_json(request)
+        body = {} if method == "DELETE" else await read_json(request)
+        data = {**body, **request.path_params}
         if not limiter:
             limiter.append(CapacityLimiter(MAX_ANSWERS))
         with move_on_after(seconds):
@@ -58,7 +75,7 @@ def post_route(path: str, answer: Answer, *, seconds: float | None = None) -> Ro
             return build_json_response(found)
         raise Refusal(429, "busy", f"no answer within {seconds:g} s")
 
-    return Route(f"/api{path}", handle, methods=["POST"])
+    return EncodedRoute(f"/api{path}", handle, methods=[method])
 
 
 async def read_json(request: Request) -> dict[str, Any]:

@@ -130,16 +130,16 @@ def build_action_routes(parts: UiParts) -> list[Route]:
         return build_json_response({"sha256": digest})
 
     def stop(data: Mapping[str, Any]) -> Any:
-        folder = catalog.find(get_text(data, "run"))
+        folder = catalog.find(data["id"])
         request_stop(folder, should_save=data.get("now") is not True)
         return {}
 
     def save(data: Mapping[str, Any]) -> Any:
-        request_save(catalog.find(get_text(data, "run")))
+        request_save(catalog.find(data["id"]))
         return {}
 
     def tag(data: Mapping[str, Any]) -> Any:
-        folder = catalog.find(get_text(data, "run"))
+        folder = catalog.find(data["id"])
         add, remove = get_words(data, "add"), get_words(data, "remove")
         tags = change_tags(folder, add=add, remove=remove)
         catalog.forget()
@@ -156,9 +156,9 @@ def build_action_routes(parts: UiParts) -> list[Route]:
 
     return [
         Route("/api/file", save_file, methods=["PUT"]),
-        post_route("/stop", stop),
-        post_route("/save", save),
-        post_route("/tags", tag),
+        post_route("/runs/{id}/stop", stop),
+        post_route("/runs/{id}/save", save),
+        post_route("/runs/{id}/tags", tag),
         post_route("/archive", archive),
         post_route("/plugins", allow_plugins),
     ]

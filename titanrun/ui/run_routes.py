@@ -1,12 +1,14 @@
 """Routes that read runs."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import Route
 
+from titanrun.components.checkpoints.spec.manifest import read_manifest
 from titanrun.report.run_report import build_run_report
 from titanrun.ui.json_routes import get_route, parse_query_number, post_route
 from titanrun.ui.refusal import Refusal
@@ -30,7 +32,7 @@ def build_run_routes(parts: UiParts) -> list[Route]:
     catalog = parts.catalog
 
     def show_series(request: Request) -> Any:
-        folder, query = catalog.find(request.query_params.get("run", "")), request.query_params
+        folder, query = find_folder(request), request.query_params
         x = query.get("x", "step")
         if x not in X_AXES:
             raise Refusal(400, "usage", f"there is no axis '{x}'")
@@ -44,24 +46,33 @@ def build_run_routes(parts: UiParts) -> list[Route]:
         query = request.query_params
         start = query.get("from")
         return read_log(
-            catalog.find(query.get("run", "")),
+            find_folder(request),
             query.get("rank", "rank-0"),
             None if start is None else parse_query_number(start),
         )
 
     def find_folder(request: Request) -> Path:
-        return catalog.find(request.query_params.get("run", ""))
+        return catalog.find(request.path_params["id"])
+
+    def show_checkpoint(request: Request) -> Any:
+        step = parse_query_number(request.path_params["step"])
+        return asdict(read_manifest(catalog.find_checkpoint(request.path_params["id"], step)))
 
     return [
         get_route("/runs", lambda request: answer_runs(parts, request)),
         get_route(
-            "/run",
-            lambda request: describe_run_folder(catalog, request.query_params.get("run", "")),
+            "/runs/{id}",
+            lambda request: describe_run_folder(catalog, request.path_params["id"]),
         ),
-        get_route("/series", show_series),
-        get_route("/log", show_log),
-        get_route("/settings", lambda request: {"settings": list_settings(find_folder(request))}),
-        get_route("/samples", lambda request: {"samples": read_samples(find_folder(request))}),
+        get_route("/runs/{id}/series", show_series),
+        get_route("/runs/{id}/log", show_log),
+        get_route(
+            "/runs/{id}/settings", lambda request: {"settings": list_settings(find_folder(request))}
+        ),
+        get_route(
+            "/runs/{id}/samples", lambda request: {"samples": read_samples(find_folder(request))}
+        ),
+        get_route("/runs/{id}/checkpoints/{step}", show_checkpoint),
         get_route("/report", lambda request: write_report(parts, request)),
         post_route("/compare", lambda data: answer_comparison(parts, data)),
     ]

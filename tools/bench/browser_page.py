@@ -103,7 +103,7 @@ def curve_and_idle_report(workspace: Path, runs: int) -> None:
         for step in range(1, 100_001)
     )
     (run / "metrics.jsonl").write_text("".join(rows))
-    path = f"/api/series?run={run.name}&metrics=loss&points=2000"
+    path = f"/api/runs/{run.name}/series?metrics=loss&points=2000"
     with Server(workspace) as server:
         server.ask("/api/about")
         times = []
@@ -248,7 +248,7 @@ class Server:
     @contextmanager
     def follow_run(self, run: Path) -> Iterator[None]:
         """Keep a stream of events open, as the page of a run does that has its curves."""
-        curves = json.loads(self.ask(f"/api/series?run={run.name}&metrics=loss&points=100"))
+        curves = json.loads(self.ask(f"/api/runs/{run.name}/series?metrics=loss&points=100"))
         since = quote(json.dumps({f"run:{run.name}": curves["cursor"]}))
         topics = f"runs,jobs,run:{run.name}"
         connection, _ = self.connect(f"/api/events?topics={topics}&since={since}")

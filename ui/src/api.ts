@@ -75,6 +75,9 @@ export const get = <T = any>(path: string, query: Record<string, string | number
   const text = new URLSearchParams(found.map(([name, value]) => [name, String(value)])).toString();
   return send<T>("GET", text ? `${path}?${text}` : path, undefined, { signal });
 };
+export const remove = <T = any>(path: string) => send<T>("DELETE", path);
+/** The path of a part of a run, whose id may hold slashes. */
+export const toRun = (id: string, part = "") => `/runs/${encodeURIComponent(id)}${part}`;
 export const post = <T = any>(path: string, body: unknown, signal?: AbortSignal) => send<T>("POST", path, body, { signal });
 
 export function toMessage(error: unknown): string {

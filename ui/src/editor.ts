@@ -5,7 +5,6 @@ import { yaml } from "@codemirror/lang-yaml";
 import { HighlightStyle, StreamLanguage, bracketMatching, indentOnInput, syntaxHighlighting } from "@codemirror/language";
 import { toml } from "@codemirror/legacy-modes/mode/toml";
 import { type Diagnostic, forEachDiagnostic, lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
-import { MergeView } from "@codemirror/merge";
 import { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
 import { Annotation, Compartment, EditorState, type Extension, StateEffect, StateField } from "@codemirror/state";
 import { Decoration, type DecorationSet, EditorView, WidgetType, drawSelection, highlightActiveLine, highlightActiveLineGutter, hoverTooltip, keymap, lineNumbers } from "@codemirror/view";
@@ -225,7 +224,8 @@ export class RecipeEditor {
 }
 
 /** Two texts side by side: on disk, and in the editor. */
-export function showDifference(parent: HTMLElement, left: string, right: string): () => void {
+export async function showDifference(parent: HTMLElement, left: string, right: string): Promise<() => void> {
+  const { MergeView } = await import("@codemirror/merge");
   const extensions = [EditorView.cspNonce.of(nonce), lineNumbers(), EditorState.readOnly.of(true), yaml(), syntaxHighlighting(colors)];
   const view = new MergeView({ parent, a: { doc: left, extensions }, b: { doc: right, extensions }, collapseUnchanged: { margin: 3 } });
   return () => view.destroy();

@@ -165,6 +165,16 @@ def test_a_source_is_read_whole_before_a_row_of_it_is_read_again(
     assert len({tuple(order) for order in passes}) == (8 if shuffle else 1)
 
 
+def test_sources_of_one_size_have_orders_of_their_own(given: list[Path]) -> None:
+    np.save(given[1], np.load(given[2]) + 1000)
+    for epoch in range(2):
+        rows = mixed(given[1:], {}, {})
+        read = [int(rows[index][0]) for index in rows.compute_epoch_order(epoch, seed=1)]
+        orders = [[token % 1000 for token in read if token // 1000 == one] for one in (2, 3)]
+        assert sorted(orders[0]) == sorted(orders[1]) == list(range(40))
+        assert orders[0] != orders[1]
+
+
 def test_epochs_of_a_source_count_over_the_whole_run(given: list[Path]) -> None:
     """Row A1 of the defect list: `epochs` counted per pass and was exceeded with `repeat`."""
     rows = mixed(given, {"epochs": 1.5, "weight": 3.0}, {"epochs": 2.0}, {})

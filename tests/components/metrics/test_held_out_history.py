@@ -46,6 +46,17 @@ def test_a_loss_that_is_no_number_is_no_rise() -> None:
     assert tell(1, math.nan, 2, 3)[1] == []
 
 
+@pytest.mark.parametrize("losses", [(math.nan, 2, 1, 3), (2, math.nan, 1, 3), (3, 2, 1, math.nan)])
+def test_a_loss_that_is_no_number_is_never_the_best(losses: tuple[float, ...]) -> None:
+    """Row A3 of the defect list: by NaN nothing is sorted, and the best checkpoint was lost."""
+    history = tell(*losses)[0]
+    step = 100 * (losses.index(1) + 1)
+    assert history.format_best() == f"best held-out loss: 1.00000 at step {step}"
+    assert [line.split()[0] for line in history.format_table(9) if "*" in line] == [str(step)]
+    nothing = tell(math.nan, math.nan)[0]
+    assert nothing.format_best() == "" and len(nothing.format_table(9)) == 3
+
+
 def test_a_run_goes_on_with_the_losses_before_its_checkpoint() -> None:
     lines = [{"step": 1, "loss": 9.0}, {"step": 2, LOSS: 2.0}, {"step": 4, LOSS: 1.0}]
     history = load_held_out_history(lines, last_step=3)

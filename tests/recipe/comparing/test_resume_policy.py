@@ -93,3 +93,25 @@ def test_a_resume_allows_every_change_of_how_batches_are_loaded() -> None:
             assert classify_change(DataChange(spot.path, "changed", 1, 2), run, run) != "refused"
             seen.add(spot.path[2])
     assert {"num_workers", "prefetch_factor", "pin_memory", "retry_timeout"} <= seen
+
+
+def test_a_resume_refuses_another_split_of_the_training_data() -> None:
+    """`validation.holdout` takes documents out of training; the rest of its section observes."""
+    run = get_recipe_class().model_validate(MINIMAL | {"validation": {"holdout": 0.05}})
+    verdicts = {
+        path: classify_change(DataChange(path, "changed", 1, 2), run, run)
+        for path in (
+            ("validation", "holdout"),
+            ("validation", "holdout_by"),
+            ("validation", "dataset", "path"),
+            ("validation", "freq"),
+            ("metrics", "log_freq"),
+            ("launch", "nproc_per_node"),
+            ("profiling", "freq"),
+        )
+    }
+    assert list(verdicts.values()) == ["refused", "refused", *["silent"] * 5]
+    named = MINIMAL | {"checkpoint": {"allow_change": ["validation.holdout"]}}
+    allowing = get_recipe_class().model_validate(named)
+    change = DataChange(("validation", "holdout"), "changed", 0.05, 0.2)
+    assert classify_change(change, run, allowing) == "reported"

@@ -44,6 +44,47 @@ def test_a_secret_written_under_any_key_is_masked(
     assert told.out + told.err
 
 
+def list_formats(file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return what validate prints of a file that is no recipe, by format."""
+    printed = {}
+    for output_format in ("text", "json", "sarif", "github"):
+        assert main.run(["validate", str(file), "--format", output_format]) == 2
+        told = capsys.readouterr()
+        printed[output_format] = told.out + told.err
+    return printed
+
+
+@pytest.mark.parametrize("first", "*&!@`%|>?-:{[}],#\"'")
+def test_a_secret_is_masked_however_it_begins(
+    first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has a meaning in YAML was quoted by the syntax error, or shown in its line."""
+    file = tmp_path / "recipe.yaml"
+    for text in (f"hf_token: {first}{CANARY}\n", f"metrics: {{api_key: {first}{CANARY}}}\n"):
+        file.write_text(START + text)
+        printed = list_formats(file, capsys)
+        assert [name for name, told in printed.items() if CANARY in told] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key = {}\n",
+        "hf_token = *{}\n",
+        "hf_token = '{}\n",
+        "metrics = {{api_key = {}}}\n",
+        "hf_token = 0123456789\n",
+    ],
+)
+def test_a_secret_without_quotes_in_toml_is_masked(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text("version = 1\n" + text.format(CANARY))
+    printed = list_formats(file, capsys)
+    assert [name for name, told in printed.items() if "123456789" in told] == []
+
+
 @pytest.mark.parametrize("override", ["metrics.wandb_api_key", "hf_token", "model.hfToken"])
 def test_a_secret_in_an_override_is_masked_and_the_variable_is_named(
     tmp_path: Path, override: str, capsys: pytest.CaptureFixture[str]
@@ -76,6 +117,7 @@ def test_columns_stay_and_references_and_other_keys_are_shown() -> None:
         assert star_out_assigned_secrets(line) == line
     line = "a: {token: abc, b: 1}"
     assert star_out_assigned_secrets(line) == "a: {token: ***, b: 1}"
+    assert star_out_assigned_secrets("token: two words # why") == "token: ***************"
     assert is_secret_key("apiKey") and is_secret_key("hf-token") and not is_secret_key("bos_token")
 
 
@@ -86,7 +128,19 @@ def test_a_long_line_takes_no_longer_a_character_than_a_short_one(piece: str) ->
     assert len(star_out_assigned_secrets(line)) == len(line)
 
 
-@pytest.mark.parametrize("name", ["MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "API_KEY_2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MY_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "db_password",
+        "API_KEY_2",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "GITHUB_PAT",
+        "SSH_PASSPHRASE",
+    ],
+)
 def test_only_secret_fields_read_variables_named_like_secrets(tmp_path: Path, name: str) -> None:
     (tmp_path / "recipe.yaml").write_text(START + f'name: "x-${{env:{name}}}"\n')
     with pytest.raises(ProblemsFound) as found:
@@ -101,6 +155,23 @@ def test_only_secret_fields_read_variables_named_like_secrets(tmp_path: Path, na
     # whether it is set must not be told either
     with pytest.raises(ProblemsFound, match="looks like a secret"):
         resolve_recipe(str(tmp_path / "recipe.yaml"), environment={})
+
+
+@pytest.mark.parametrize(
+    "value", ["hf_abcdefghijklmnopqrstuvwxyzabcdefgh", "-----BEGIN PRIVATE KEY-----"]
+)
+def test_only_secret_fields_read_variables_that_hold_a_secret(tmp_path: Path, value: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(START + 'name: "x-${env:INNOCENT}"\n')
+    with pytest.raises(ProblemsFound, match="'INNOCENT' looks like a secret") as found:
+        resolve_recipe(str(tmp_path / "recipe.yaml"), environment={"INNOCENT": value})
+    assert value not in found.value.problems[0].message
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "COMPASS", "MAX_TOKENS", "SPAT", "KEYBOARD"])
+def test_other_variables_are_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(START + f'description: "${{env:{name}}}"\n')
+    run = resolve_recipe(str(tmp_path / "recipe.yaml"), environment={name: "/data"}).run
+    assert run.description == "/data"
 
 
 def test_validate_lists_the_other_variables(

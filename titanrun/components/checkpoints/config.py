@@ -121,3 +121,11 @@ class CheckpointConfig(Config):
     )
     """Writer of checkpoints during training, from a copy in memory: async a thread,
     async_with_pinned_mem a process."""
+
+    def allows_change(self, *paths: str) -> bool:
+        """Return whether allow_change names one of the fields, what is in it, or what it is in."""
+        return any(
+            f"{path}.".startswith(f"{allowed}.") or allowed.startswith(f"{path}.")
+            for allowed in self.allow_change
+            for path in paths
+        )

@@ -1,5 +1,6 @@
 """Validations of a run so far: the best one, how long the loss has risen, and their table."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -30,8 +31,12 @@ class HeldOutHistory:
             self.rows[step] = values
 
     def find_best_step(self) -> int | None:
-        """Return the first step with the lowest held-out loss, None without validations."""
-        return min(self.rows, key=lambda step: self.rows[step][LOSS], default=None)
+        """Return the first step with the lowest held-out loss, None without a loss.
+
+        NaN is no loss: it is neither below nor above any number.
+        """
+        losses = {step: row[LOSS] for step, row in self.rows.items() if not math.isnan(row[LOSS])}
+        return min(losses, key=losses.__getitem__, default=None)
 
     def has_just_risen(self) -> bool:
         """Return whether the last losses have risen as often as it takes to say so, just now."""
@@ -68,7 +73,7 @@ class HeldOutHistory:
             return []
         best = self.find_best_step()
         last = list(self.rows)[-max_rows:]
-        shown = last if best in last else [best, *last[1:]]
+        shown = last if best is None or best in last else [best, *last[1:]]
         return [HEADER, *(self._format_row(step, step == best) for step in shown if step)]
 
     def _format_row(self, step: int, is_best: bool) -> str:

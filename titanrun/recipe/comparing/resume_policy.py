@@ -23,6 +23,9 @@ OBSERVER_SECTIONS = {"metrics", "validation", "profiling", "launch"}
 # location of the run's state: another value would silently restart the run
 FIXED_PATHS: set[DataPath] = {("checkpoint", "enable"), ("checkpoint", "folder")}
 
+# what training leaves out, though it stands in such a section
+SPLIT_PATHS: set[DataPath] = {("validation", "holdout"), ("validation", "holdout_by")}
+
 ChangeVerdict = Literal["silent", "reported", "refused"]
 
 
@@ -69,7 +72,8 @@ def classify_field(path: DataPath, change_class: ChangeClass, *, resume: bool) -
     """
     if path in FIXED_PATHS:
         return "refused"
-    if change_class == "bookkeeping" or path[0] in OBSERVER_SECTIONS:
+    is_observer = path[0] in OBSERVER_SECTIONS and path not in SPLIT_PATHS
+    if change_class == "bookkeeping" or is_observer:
         return "silent"
     if change_class == "performance" or resume or path[0] == SCHEDULE:
         return "reported"

@@ -56,6 +56,7 @@ else:
     # imported only for a file without a version
     program_detection = LazyModule("titanrun.recipe.migrate.program_detection")
 
+SWEEP_KEYS = {"recipe", "grid", "zip", "list", "random", "search"}
 EARLY_LISTS = ("plugins", STAGES)
 """Lists of the top level that are needed before the rest of the schema is known."""
 
@@ -263,7 +264,7 @@ def check_is_recipe(tree: Node, file: str) -> None:
     path = split_stage(file)[0]
     first = next(iter(tree.value.values()), tree)
     origin = first.key or first.origin
-    if "recipe" in tree.value and not {"model", "training"} & set(tree.value):
+    if SWEEP_KEYS & set(tree.value) and not {"model", "training"} & set(tree.value):
         message, hint = "this is a sweep, not a recipe", f"titanrun sweep {path}"
         raise SweepFileError([Problem("file", message, (), origin, hint=hint)])
     program = (

@@ -15,7 +15,12 @@ from titanrun.config.tree import Node, PartialReadError
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.hub_models import is_missing_model
 from titanrun.recipe.resolving.multi_stage import StageRequiredError, select_stage, split_stage
-from titanrun.recipe.resolving.read_recipe import SweepFileError, compose_recipe, read_tree
+from titanrun.recipe.resolving.read_recipe import (
+    SweepFileError,
+    check_is_recipe,
+    compose_recipe,
+    read_tree,
+)
 from titanrun.recipe.resolving.resolve import (
     Resolved,
     attach_origin,
@@ -50,7 +55,7 @@ class ValidationResult:
     stage_runs: tuple[Resolved, ...] = ()
     """Runs of the stages, if several were merged."""
     is_sweep: bool = False
-    """Whether the file is a sweep; it was not validated then."""
+    """Whether the file is a sweep."""
 
 
 def validate_file(
@@ -68,9 +73,9 @@ def validate_file(
     try:
         if level == "syntax":
             parse_overrides(overrides)
-            return ValidationResult(
-                (), tree=select_stage(compose_recipe(split_stage(file)[0]), file)
-            )
+            whole = compose_recipe(split_stage(file)[0])
+            check_is_recipe(whole, file)
+            return ValidationResult((), tree=select_stage(whole, file))
         if level == "schema":
             return validate_schema(file, overrides, environment)
         resolved = resolve_recipe(

@@ -102,7 +102,7 @@ export function useJob(id: string | null): [Job | null, string | null] {
     if (!id) return;
     let timer: ReturnType<typeof setTimeout>;
     let isGone = false;
-    const ask = () => get<Job>("/job", { id }).then((found) => {
+    const ask = () => get<Job>(`/jobs/${id}`).then((found) => {
       if (isGone) return;
       setJob(found);
       if (found.state === "queued" || found.state === "running") timer = setTimeout(ask, 300);

@@ -1,4 +1,5 @@
 // Recipes of the workspace, and differences between two of them.
+import { useEffect } from "preact/hooks";
 import { get } from "../api";
 import { formatValue } from "../format";
 import { setQuery } from "../router";
@@ -35,6 +36,9 @@ export const isOverride = (line: string) => /^[A-Za-z_][\w.\-[\]]*(\+=|-=|=|!$)/
 export function RecipePicker({ file, set, kinds }: { file: string; set: string; kinds: FileEntry["kind"][] }) {
   const [answer] = useAnswer((signal) => get<{ files: FileEntry[] }>("/files", {}, signal), "files");
   const files = (answer?.files ?? []).filter((one) => kinds.includes(one.kind));
+  const own = files.filter((one) => one.kind !== "shipped");
+  const only = !file && own.length === 1 ? own[0]!.path : null;
+  useEffect(() => { if (only) setQuery({ file: only }); }, [only]);
   return <>
     <label class="field">Recipe
       <select value={file} onChange={(event) => setQuery({ file: event.currentTarget.value, row: undefined })}><option value="">choose</option><FileOptions files={files} /></select></label>

@@ -1,6 +1,6 @@
 // A conversation with one checkpoint, or the same messages to two at once.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, post, toMessage } from "../api";
+import { get, post, remove, toMessage, toRun } from "../api";
 import { Empty, Failure, Heading, NothingRuns, useAnswer } from "../components/basics";
 import { CommandLine, Conditions, needsConsent, usePreview } from "../components/command";
 import { follow } from "../events";
@@ -81,7 +81,7 @@ const parse = (value: string): { target: string; step: number | null } => {
 
 function CheckpointPicker(props: { label: string; value: string; runs: RunEntry[]; change: (value: string) => void; isOptional?: boolean }) {
   const { target, step } = parse(props.value);
-  const [details] = useAnswer((signal) => (target ? get<{ checkpoints: { step: number; damage?: string }[] }>("/run", { run: target }, signal) : Promise.resolve(null)), target);
+  const [details] = useAnswer((signal) => (target ? get<{ checkpoints: { step: number; damage?: string }[] }>(toRun(target), {}, signal) : Promise.resolve(null)), target);
   const steps = (details?.checkpoints ?? []).filter((one) => !one.damage).map((one) => one.step);
   useEffect(() => { if (target && step === null && steps.length) props.change(`${target}@${steps.at(-1)}`); }, [details]);
   return (
@@ -105,7 +105,7 @@ function Conversation({ id }: { id: string }) {
   useEffect(() => {
     let stop = () => {};
     let isGone = false;
-    get("/chat", { id }).then((found) => {
+    get(`/chat/${id}`).then((found) => {
       if (isGone) return;
       setShell(found.shell);
       setEvents(found.events);
@@ -120,14 +120,14 @@ function Conversation({ id }: { id: string }) {
   const last = talk.turns.at(-1);
   const isBusy = !!last && !last.hasEnded && talk.closed === null;
   const names = talk.names ?? [];
-  const tell = (request: object) => post("/chat", { id, request }).then(() => setError(null), (problem) => setError(toMessage(problem)));
+  const tell = (request: object) => post(`/chat/${id}`, { request }).then(() => setError(null), (problem) => setError(toMessage(problem)));
   const say = () => {
     if (!text.trim() || isBusy || !names.length) return;
     void tell({ id: (last?.id ?? 0) + 1, text, options: options.slice(0, names.length) });
     setText("");
   };
   const leave = async () => {
-    await post("/chat/close", { id }).catch(() => {});
+    await remove(`/chat/${id}`).catch(() => {});
     setQuery({ id: undefined });
   };
   if (error && events === null) return <><Failure text={error} /><div class="actions left"><button onClick={() => setQuery({ id: undefined })}>Choose models</button></div></>;

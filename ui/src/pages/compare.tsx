@@ -1,6 +1,6 @@
 // Several runs: curves over each other, results, and the settings in which they differ.
 import { useEffect, useState } from "preact/hooks";
-import { get, post, toMessage } from "../api";
+import { get, post, toMessage, toRun } from "../api";
 import { Chart, type Curve } from "../charts/plot";
 import { clipRange, spread } from "../charts/smooth";
 import { CopyButton, Empty, Failure, Heading, Loading, Menu, State, useAnswer } from "../components/basics";
@@ -40,7 +40,7 @@ export function ComparePage() {
   useEffect(() => {
     if (!ids.length || !shown.length) return;
     const control = new AbortController();
-    Promise.all(ids.map((run) => get<{ series: Series }>("/series", { run, metrics: shown.join(","), x, points: 1000 }, control.signal)))
+    Promise.all(ids.map((run) => get<{ series: Series }>(toRun(run, "/series"), { metrics: shown.join(","), x, points: 1000 }, control.signal)))
       .then((found) => { setSeries(new Map(ids.map((id, at) => [id, found[at]!.series]))); setFailed(null); },
         (problem) => control.signal.aborted || setFailed(toMessage(problem)));
     return () => control.abort();

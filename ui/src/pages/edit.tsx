@@ -327,9 +327,8 @@ function NameDialog({ name, onClose, onDone }: { name: string; onClose: () => vo
 function MergeDialog({ disk, mine, onClose }: { disk: string; mine: string; onClose: () => void }) {
   const holder = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    let end = () => {};
-    void import("../editor").then(({ showDifference }) => { if (holder.current) end = showDifference(holder.current, disk, mine); });
-    return () => end();
+    const end = import("../editor").then(({ showDifference }) => holder.current && showDifference(holder.current, disk, mine));
+    return () => void end.then((close) => close?.());
   }, []);
   return <Dialog title="On the disk, and in the editor" onClose={onClose} wide><div class="merge" ref={holder} /><div class="actions"><button onClick={onClose}>Close</button></div></Dialog>;
 }

@@ -1,6 +1,6 @@
 // What the editor shows beside the text: problems, values, differences, the schedule, the size of the runs.
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { get, post, toMessage } from "../api";
+import { get, post, toMessage, toRun } from "../api";
 import { Chart } from "../charts/plot";
 import { Dialog, Empty, Failure, Loading, useAnswer } from "../components/basics";
 import { type Change, ChangeList, type FileEntry } from "../components/recipes";
@@ -112,7 +112,7 @@ export function Difference({ buffer, examined, files }: { buffer: Buffer; examin
   const [step, setStep] = useState<number | null>(null);
   const [isWritten, setIsWritten] = useState(false);
   const run = other.startsWith("run:") ? other.slice(4) : "";
-  const [details] = useAnswer((signal) => (run ? get<{ checkpoints: { step: number }[] }>("/run", { run }, signal) : Promise.resolve(null)), run);
+  const [details] = useAnswer((signal) => (run ? get<{ checkpoints: { step: number }[] }>(toRun(run), {}, signal) : Promise.resolve(null)), run);
   useEffect(() => setStep(null), [other]);
   const [runs] = useAnswer((signal) => get<{ runs: RunEntry[] }>("/runs", { limit: 50 }, signal), "runs");
   const [answer, error] = useAnswer((signal) => (other ? post<{ changes: Change[] }>("/diff", { path: buffer.path, text: buffer.text, other, step, written: isWritten }, signal) : Promise.resolve(null)), [other, step, isWritten, examined?.version]);

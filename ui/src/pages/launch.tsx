@@ -1,7 +1,7 @@
 // Prepare a command, start it or let it wait for devices, and look at what waits, runs and has ended.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { get, post, toMessage } from "../api";
+import { get, post, remove, toMessage } from "../api";
 import { Empty, Failure, Heading, Loading, State, useAnswer } from "../components/basics";
 import { CommandLine, Conditions, type Job, type Preview, ShortCommand, Words, needsConsent, useJob, usePreview } from "../components/command";
 import { ChangeList, RecipePicker, splitOverrides } from "../components/recipes";
@@ -116,27 +116,27 @@ function Jobs({ queue, isReadOnly, changed }: { queue: Queue; isReadOnly: boolea
   const running = queue.jobs.filter((job) => job.state === "running");
   const waiting = queue.jobs.filter((job) => job.state === "queued");
   const ended = queue.jobs.filter((job) => job.ended !== null).sort((a, b) => b.ended! - a.ended!);
-  const tell = (path: string, body: object) => post(path, body).then(() => { setFailure(null); changed(); }, (problem) => { setFailure(toMessage(problem)); changed(); });
+  const show = (change: Promise<unknown>) => change.then(() => { setFailure(null); changed(); }, (problem) => { setFailure(toMessage(problem)); changed(); });
   const move = (at: number, step: number) => {
     const ids = waiting.map((job) => job.id);
     [ids[at], ids[at + step]] = [ids[at + step]!, ids[at]!];
-    void tell("/queue/order", { ids });
+    void show(post("/queue/order", { ids }));
   };
   return <>
     <div class="controls">
       {queue.devices.length > 0 ? <span>{queue.used} of {queue.slots} devices in use: {queue.devices.map((name) => <span key={name} class="pill">{name}</span>)}</span> : (
-        <label>Commands at a time <select disabled={isReadOnly} value={queue.slots} onChange={(event) => tell("/queue/slots", { slots: Number(event.currentTarget.value) })}>{Array.from({ length: Math.max(MAX_SLOTS, queue.slots) }, (_, at) => <option key={at} value={at + 1}>{at + 1}</option>)}</select></label>
+        <label>Commands at a time <select disabled={isReadOnly} value={queue.slots} onChange={(event) => show(post("/queue/slots", { slots: Number(event.currentTarget.value) }))}>{Array.from({ length: Math.max(MAX_SLOTS, queue.slots) }, (_, at) => <option key={at} value={at + 1}>{at + 1}</option>)}</select></label>
       )}
     </div>
     {failure && <Failure text={failure} />}
     <p class="hidden" role="status">{running.length} running, {waiting.length} waiting</p>
     {!queue.jobs.length && <Empty title="Nothing waits"><p class="muted">Commands run here one after another, also while this page is closed. They begin while a server of this workspace runs.</p></Empty>}
-    {running.length > 0 && <><h3>Running</h3><ul class="jobs">{running.map((job) => <JobItem key={job.id} job={job}>{!isReadOnly && <button class="small" onClick={() => tell("/jobs/cancel", { id: job.id })}>Stop</button>}</JobItem>)}</ul></>}
+    {running.length > 0 && <><h3>Running</h3><ul class="jobs">{running.map((job) => <JobItem key={job.id} job={job}>{!isReadOnly && <button class="small" onClick={() => show(remove(`/jobs/${job.id}`))}>Stop</button>}</JobItem>)}</ul></>}
     {waiting.length > 0 && <><h3>Waiting</h3><ol class="jobs">{waiting.map((job, at) => (
       <JobItem key={job.id} job={job} position={at + 1}>{!isReadOnly && <>
         <button class="small" aria-label={`move ${at + 1} up`} disabled={at === 0} onClick={() => move(at, -1)}>↑</button>
         <button class="small" aria-label={`move ${at + 1} down`} disabled={at === waiting.length - 1} onClick={() => move(at, 1)}>↓</button>
-        <button class="small" onClick={() => tell("/jobs/cancel", { id: job.id })}>Cancel</button></>}
+        <button class="small" onClick={() => show(remove(`/jobs/${job.id}`))}>Cancel</button></>}
       </JobItem>))}</ol></>}
     {ended.length > 0 && <><h3>Ended</h3><ul class="jobs">{ended.slice(0, 20).map((job) => <JobItem key={job.id} job={job} />)}</ul></>}
   </>;

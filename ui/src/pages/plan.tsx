@@ -68,7 +68,7 @@ function Table({ file, set, sizes, devices, shown }: { file: string; set: string
       for (const { ranks, device, key } of wanted) {
         try {
           const preview = await post<Preview>("/jobs/preview", { command: "plan", target: file, overrides: splitOverrides(set), ranks, device }, control.signal);
-          const job = preview.known ? await get<Job>("/job", { id: preview.known }, control.signal) : null;
+          const job = preview.known ? await get<Job>(`/jobs/${preview.known}`, {}, control.signal) : null;
           setCells((before) => ({ ...before, [key]: { ranks, device, preview, job } }));
         } catch (problem) {
           if (control.signal.aborted) return;
@@ -84,7 +84,7 @@ function Table({ file, set, sizes, devices, shown }: { file: string; set: string
     if (!pending.length) return;
     const timer = setTimeout(async () => {
       for (const [key, one] of pending) {
-        const job = await get<Job>("/job", { id: one.job!.id }).catch(() => null);
+        const job = await get<Job>(`/jobs/${one.job!.id}`).catch(() => null);
         if (job) setCells((before) => ({ ...before, [key]: { ...before[key]!, job } }));
       }
     }, 500);

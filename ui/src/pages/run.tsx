@@ -1,6 +1,6 @@
 // One run: progress, curves, log, problems, checkpoints, settings.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { get, post, toMessage } from "../api";
+import { get, post, toMessage, toRun } from "../api";
 import { Chart, type Curve, type Mark } from "../charts/plot";
 import { Announcement, Empty, Failure, Heading, Loading, Progress, State, Tabs, useAnswer } from "../components/basics";
 import { CommandLine } from "../components/command";
@@ -21,7 +21,7 @@ const ACTIVE = new Set(["starting", "running"]);
 
 export function RunPage() {
   const { id = "", tab: wanted = "curves" } = place.value.query;
-  const [details, error, again] = useAnswer((signal) => get<Details>("/run", { run: id }, signal), id);
+  const [details, error, again] = useAnswer((signal) => get<Details>(toRun(id), {}, signal), id);
   const [live, setLive] = useState<{ state: string; step: number; steps: number | null } | null>(null);
   const [command, setCommand] = useState<Command | null>(null);
   const [notice, setNotice] = useState<string | null>(null);
@@ -36,9 +36,9 @@ export function RunPage() {
   if (error != null && !details) return <div class="page"><Heading>{id}</Heading><Failure text={toMessage(error)} retry={again} /></div>;
   if (!details) return <div class="page"><Heading>{id}</Heading><Loading what="the run" /></div>;
   const entry = { ...details.entry, ...(live ?? {}) };
-  const tell = async (path: string, body: object, text: string) => {
+  const tell = async (part: string, text: string) => {
     try {
-      await post(path, { run: id, ...body });
+      await post(toRun(id, part), {});
       setNotice(text);
     } catch (problem) {
       setNotice(toMessage(problem));
@@ -58,8 +58,8 @@ export function RunPage() {
       <div class="actions left" role="group" aria-label="Actions">
         {!about.value?.read_only && <>
           {isActive ? <>
-            <button onClick={() => tell("/stop", {}, "Asked to stop after the current step and save.")}>Stop</button>
-            <button onClick={() => tell("/save", {}, "Asked to save after the current step.")}>Save now</button>
+            <button onClick={() => tell("/stop", "Asked to stop after the current step and save.")}>Stop</button>
+            <button onClick={() => tell("/save", "Asked to save after the current step.")}>Save now</button>
           </> : <button onClick={() => setCommand({ command: "resume", target: id })}>Resume</button>}
           {details.checkpoints.length > 0 && <button onClick={() => setCommand({ command: "fork", target: id })}>Fork</button>}
           {!isActive && <button onClick={() => setCommand({ command: "reproduce", target: id })}>Reproduce</button>}
@@ -100,7 +100,7 @@ function Facts({ entry, isActive }: { entry: RunEntry; isActive: boolean }) {
 
 function Tags({ run, tags, changed }: { run: string; tags: string[]; changed: () => void }) {
   const [text, setText] = useState<string | null>(null);
-  const change = (body: object) => post("/tags", { run, ...body }).then(() => { setText(null); changed(); }, () => setText(null));
+  const change = (body: object) => post(toRun(run, "/tags"), body).then(() => { setText(null); changed(); }, () => setText(null));
   return (
     <span class="tags">
       {tags.map((tag) => <span key={tag} class="tag">{tag}{!about.value?.read_only && <button class="tag-remove" aria-label={`remove tag ${tag}`} onClick={() => change({ remove: [tag] })}>✕</button>}</span>)}
@@ -139,7 +139,7 @@ function Curves({ id, metrics, saves, resumes }: { id: string; metrics: string[]
     let end = () => {};
     let isGone = false;
     const names = metrics.length ? metrics.filter((name) => name !== "tokens_seen") : ["loss"];
-    get<{ series: Series; cursor: string }>("/series", { run: id, metrics: names.join(","), points: 1500 }).then((found) => {
+    get<{ series: Series; cursor: string }>(toRun(id, "/series"), { metrics: names.join(","), points: 1500 }).then((found) => {
       if (isGone) return;
       setSeries(found.series);
       end = follow({ [`run:${id}`]: found.cursor }, (name, data) => {
@@ -208,7 +208,7 @@ function Log({ id, logs }: { id: string; logs: string[] }) {
   useEffect(() => {
     let end = () => {};
     let isGone = false;
-    get("/log", { run: id, rank }).then((page) => {
+    get(toRun(id, "/log"), { rank }).then((page) => {
       if (isGone) return;
       setText(page.text);
       setFrom(page.from);
@@ -226,7 +226,7 @@ function Log({ id, logs }: { id: string; logs: string[] }) {
   if (text === null) return <Loading what="the log" />;
   const earlier = async () => {
     const start = Math.max(0, from - 200_000);
-    const page = await get("/log", { run: id, rank, from: start });
+    const page = await get(toRun(id, "/log"), { rank, from: start });
     const cut = start === 0 ? page.text : page.text.slice(page.text.indexOf("\n") + 1);
     // up to where the shown part begins: the page may hold more than that
     const bytes = new TextEncoder().encode(cut);

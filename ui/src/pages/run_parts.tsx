@@ -1,7 +1,7 @@
 // Parts of a run: problems, checkpoints, settings, samples, and where it ran.
 import { Fragment } from "preact";
 import { useState } from "preact/hooks";
-import { get, toMessage } from "../api";
+import { get, toMessage, toRun } from "../api";
 import { CommandLine } from "../components/command";
 import { Breakable, Empty, Failure, Loading, useAnswer } from "../components/basics";
 import type { Command } from "../components/launch";
@@ -68,7 +68,7 @@ export function formatSource(one: Setting, shown?: string): string {
 }
 
 export function Settings({ id }: { id: string }) {
-  const [answer, error] = useAnswer((signal) => get<{ settings: Setting[] }>("/settings", { run: id }, signal), id);
+  const [answer, error] = useAnswer((signal) => get<{ settings: Setting[] }>(toRun(id, "/settings"), {}, signal), id);
   const [filter, setFilter] = useState("");
   const [isWritten, setIsWritten] = useState(true);
   if (error != null) return <Failure text={toMessage(error)} />;
@@ -96,7 +96,7 @@ export function SettingsTable({ settings, open, file }: { settings: Setting[]; o
 }
 
 export function Samples({ id }: { id: string }) {
-  const [answer, error] = useAnswer((signal) => get<{ samples: { step: number; prompt: string; text: string }[] }>("/samples", { run: id }, signal), id);
+  const [answer, error] = useAnswer((signal) => get<{ samples: { step: number; prompt: string; text: string }[] }>(toRun(id, "/samples"), {}, signal), id);
   if (error != null) return <Failure text={toMessage(error)} />;
   if (!answer) return <Loading what="samples" />;
   const prompts = [...new Set(answer.samples.map((one) => one.prompt))];

@@ -1,7 +1,7 @@
 // All runs: filter, sort, tag, choose some to compare.
 import { Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { get, post, toMessage } from "../api";
+import { get, post, toMessage, toRun } from "../api";
 import { Empty, Failure, Heading, Loading, Menu, Progress, Spark, State, useAnswer } from "../components/basics";
 import { ReportDialog } from "../components/report";
 import { follow } from "../events";
@@ -169,7 +169,7 @@ function Selection({ chosen, clear, changed }: { chosen: string[]; clear: () => 
   if (!chosen.length) return <span class="muted hint">Choose runs to compare, tag, archive or report them</span>;
   const apply = async () => {
     try {
-      for (const run of chosen) await post("/tags", { run, add: [tag] });
+      for (const run of chosen) await post(toRun(run, "/tags"), { add: [tag] });
       setTag("");
       setError(null);
       changed();

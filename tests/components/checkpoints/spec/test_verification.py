@@ -55,6 +55,17 @@ def without(files: Mapping[str, FileEntry], name: str) -> dict[str, FileEntry]:
     return {key: entry for key, entry in files.items() if key != name}
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "7", '"x"', "{", "{}", "[" * 10**5, "NaN", "\0"])
+def test_a_manifest_that_is_none_is_named(store: CheckpointStore, text: str) -> None:
+    """Row B13 of the defect list: files of another shape ended the run with a traceback."""
+    path = store.get_checkpoint(1).folder / "manifest.json"
+    assert isinstance(path, Path)
+    path.write_text(text)
+    with pytest.raises(ProblemsFound, match=r"manifest\.json is damaged") as found:
+        read_manifest(path.parent)
+    assert found.value.problems[0].code == "checkpoint"
+
+
 @pytest.mark.parametrize("policy", ["always", "sampled", "off"])
 def test_an_empty_list_of_files_does_not_switch_verification_off(
     store: CheckpointStore, policy: Any

@@ -17,6 +17,7 @@ ROW = '{"text": "a"}\n'
     ("name", "content", "told"),
     [
         ("a.jsonl", "this is not JSON\n", "line 1 column 1 is not JSON"),
+        ("a.jsonl", ROW + '{"text": "b"\n' + ROW, "line 2 column 13 is not JSON"),
         ("a.jsonl", ROW * 2 + "\n[1]\n", "line 4 is not a JSON object"),
         ("a.jsonl", ROW * 500 + '{"text": "a', "last line column 10 is not JSON"),
         ("a.jsonl.gz", ROW + "nothing", "line 2 column 1 is not JSON"),

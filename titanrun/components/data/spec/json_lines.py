@@ -106,7 +106,8 @@ def iter_last_line(file: Path) -> Iterator[bytes]:
 
 def parse_jsonl_line(line: str, location: str) -> dict[str, Any]:
     """Return the JSON object in one line."""
-    return check_json_object(parse_json_text(line, location), location)
+    # without its end: what is missing there would be missing at column 1 of the next line
+    return check_json_object(parse_json_text(line.rstrip("\r\n"), location), location)
 
 
 def parse_json_text(text: str, location: str) -> Any:
