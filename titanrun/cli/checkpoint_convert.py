@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
-from titanrun.cli.next_command import print_next
+from titanrun.cli.next_command import print_choices
 from titanrun.cli.run_argument import find_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -28,9 +28,10 @@ from titanrun.config.problems import problem_error
 from titanrun.config.suggest import format_word_list
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
-from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
+from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
+from titanrun.recipe.rundir.next_commands import choose_text_command
 
 EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
   titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
@@ -74,8 +75,21 @@ def export_checkpoint(arguments: list[str]) -> int:
     code = run_checkpoint_worker({"do": "export", **place, **asked})
     # with a Modelfile the worker has told the command of Ollama
     if code == 0 and not options.ollama:
-        print_next(options, "serve", options.place)
+        print_choices(options, *list_uses(options))
     return code
+
+
+def list_uses(options: Namespace) -> list[list[str]]:
+    """Return the commands for what was exported: talk to it, publish it."""
+    if options.format not in ("hf", "gguf") or options.quantize:
+        return [["serve", options.place]]
+    push = ["push", options.place, "OWNER/NAME"]
+    if options.format == "gguf":
+        return [[*push, "--format", "gguf"]]
+    folder = Path(options.out)
+    if not is_huggingface_folder(folder):
+        return [[*push, "--format", "adapter"]]
+    return [choose_text_command(options.out, folder), push]
 
 
 def parse_export_options(arguments: list[str]) -> Namespace:

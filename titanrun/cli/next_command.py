@@ -1,9 +1,10 @@
-"""The command to type after one, in the last line on stderr."""
+"""The commands to type after one, in the last line on stderr."""
 
-import shlex
 from argparse import Namespace
+from collections.abc import Sequence
 
 from titanrun.cli.messages import print_note
+from titanrun.recipe.rundir.next_commands import format_commands
 
 
 def print_next(options: Namespace, *words: str) -> None:
@@ -13,9 +14,9 @@ def print_next(options: Namespace, *words: str) -> None:
         options: The parsed command line.
         words: The words of the command after `titanrun`.
     """
-    print_note(options, format_next("titanrun", *words))
+    print_choices(options, words)
 
 
-def format_next(*words: str) -> str:
-    """Format the line with the words of a command, quoted for a shell."""
-    return f"next: {shlex.join(words)}"
+def print_choices(options: Namespace, *commands: Sequence[str]) -> None:
+    """Print the line with several commands to choose from, each as its words."""
+    print_note(options, format_commands(*commands))

@@ -1,21 +1,16 @@
 """The command to type after a run, in the last line of its console."""
 
-import shlex
 from pathlib import Path
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
-from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import select_checkpoint
+from titanrun.recipe.rundir.next_commands import PROMPT, choose_text_command, format_commands
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.training.train_hook import TrainResult
-
-PROMPT = "Once upon a time"
-# between two commands in a line
-GAP = "     "
 
 
 def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
@@ -63,13 +58,4 @@ def choose_use(run_dir: Path, checkpoint: Path, recipe: Recipe) -> list[str]:
     """Return the command that uses the model."""
     if recipe.model.modality == "images":
         return ["generate", str(run_dir), "--prompt", PROMPT, "-o", "image.png"]
-    try:
-        load_chat_template_text(checkpoint)
-    except ProblemsFound:
-        return ["generate", str(run_dir), "--prompt", PROMPT]
-    return ["chat", str(run_dir)]
-
-
-def format_commands(*commands: list[str]) -> str:
-    """Format the line with one command, or several to choose from."""
-    return "next: " + GAP.join(shlex.join(["titanrun", *words]) for words in commands)
+    return choose_text_command(str(run_dir), checkpoint)

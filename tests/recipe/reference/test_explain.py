@@ -6,9 +6,12 @@ import pytest
 
 from titanrun.components.data.source_faults import FaultKind
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.reference.explain import explain_word
 from titanrun.recipe.reference.reference_search import MAX_HITS, search_reference
+from titanrun.recipe.reference.schema_topics import find_field_locations, list_explainable_paths
 from titanrun.recipe.reference.tool_words import TOOL_WORDS
+from titanrun.training.config import TrainingConfig
 
 
 @pytest.mark.parametrize(
@@ -137,3 +140,18 @@ def test_fields_of_a_section_read_as_sentences() -> None:
     fields = explain_word("optimizer:adamw") + explain_word("compile") + explain_word("parallelism")
     assert "param_groups: list of sections; default []" in fields
     assert "default default" not in explain_word("debug") + explain_word("comm") + fields
+
+
+def test_the_example_of_each_field_is_a_whole_section() -> None:
+    count = 0
+    for text in list_explainable_paths():
+        for found in find_field_locations(tuple(text.split("."))):
+            # a recipe and its training section need what only their user knows
+            if found.recipe_example is None or found.holder in (Recipe, TrainingConfig):
+                continue
+            section = found.recipe_example
+            for step in found.path[:-1]:
+                section = section[step]
+            found.holder.model_validate(section)
+            count += 1
+    assert count > 20_000

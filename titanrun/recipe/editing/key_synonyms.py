@@ -23,6 +23,7 @@ SAME_MEANING = frozenset(
     (
         *(
             "attention_chunk_size",
+            "batch_size",  # of a device: torchtitan before 0.1, torchtune
             "block_size",
             "clip_grad",
             "clip_grad_norm",
@@ -81,7 +82,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "activation_checkpointing": ("activation_checkpoint",),
     "arch": ("name", "flavor"),
     "attention_chunk_size": ("fixed_attn_block_size",),
-    "batch_size": ("local_batch_size", "global_batch_size"),
+    "batch_size": ("local_batch_size",),
     "betas": ("beta1", "beta2"),
     "bf16": ("mixed_precision_param",),
     "block_size": ("seq_len",),

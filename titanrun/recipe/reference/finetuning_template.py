@@ -11,16 +11,18 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_chat_template_text,
     load_vocab,
 )
-from titanrun.config.json_text import parse_json
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.recipe.reference.finetuning_size import FinetuningSize, choose_size
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
-from titanrun.recipe.resolving.recipe_from_hf import CONFIG, get_model_family, is_huggingface_folder
+from titanrun.recipe.resolving.recipe_from_hf import (
+    CONFIG,
+    get_model_family,
+    is_huggingface_folder,
+    read_usual_seq_len,
+)
 
-USUAL_SEQ_LEN = 2048
 NO_TEMPLATE = "a guess by the tokens: the folder has none; check it"
-LENGTH_KEY = "max_position_embeddings"
 HEAD = """\
 {editor_line}
 # {purpose}: titanrun train {file}
@@ -128,7 +130,7 @@ def list_sections(
     dataset = dict(data)
     if kind.dataset == "chat":
         dataset["packing"] = "best_fit"
-    seq_len = min(USUAL_SEQ_LEN, read_context_length(folder))
+    seq_len = read_usual_seq_len(folder)
     guess = guess_missing_template(folder)
     size = choose_size(dataset, folder, guess, seq_len=seq_len)
     template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
@@ -214,9 +216,3 @@ def open_model_folder(model: str) -> Path:
         f"folder not found: '{model}'",
         hint="a model of the Hub is written as hub:OWNER/NAME",
     )
-
-
-def read_context_length(folder: Path) -> int:
-    """Return the longest context that config.json names, else the usual length."""
-    found = parse_json((folder / CONFIG).read_text(encoding="utf-8")).get(LENGTH_KEY)
-    return found if type(found) is int and found > 0 else USUAL_SEQ_LEN

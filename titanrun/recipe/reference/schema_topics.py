@@ -175,15 +175,13 @@ def iter_entered_configs(holder: ConfigLocation, key: str) -> Iterator[ConfigLoc
             steps = (*holder.steps, (key, {**written, **needed}, item is not None))
             yield ConfigLocation(choice, f"{inner.slot}:{name}", steps)
     elif is_section_type(inner):
-        needed = (
-            {
-                name: get_example_value(needed)
-                for name, needed in inner.model_fields.items()
-                if needed.is_required()
-            }
-            if item
-            else {}
-        )
+        # a section that may be missing is written as a whole
+        is_whole = item is not None or field.default is None
+        needed = {
+            name: get_example_value(needed)
+            for name, needed in inner.model_fields.items()
+            if is_whole and needed.is_required()
+        }
         yield ConfigLocation(
             inner, holder.component, (*holder.steps, (key, needed, item is not None))
         )

@@ -14,6 +14,9 @@ from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 
 CONFIG = "config.json"
 
+USUAL_SEQ_LEN = 2048
+LENGTH_KEY = "max_position_embeddings"
+
 
 def is_huggingface_folder(folder: Path) -> bool:
     """Return whether a folder has a config.json that describes its model."""
@@ -34,7 +37,7 @@ def resolve_from_huggingface(folder: Path) -> Resolved:
         "tokenizer": {"name": "huggingface", "path": assets},
         "training": {
             "dataset": {"name": "text", "path": assets},
-            "seq_len": 1,
+            "seq_len": read_usual_seq_len(folder),
             "mixed_precision_param": "float32",
         },
     }
@@ -42,6 +45,15 @@ def resolve_from_huggingface(folder: Path) -> Resolved:
         file = Path(name) / f"{folder.resolve().name}.yaml"
         file.write_text(to_yaml(data), encoding="utf-8")
         return resolve_recipe(str(file), environment={})
+
+
+def read_usual_seq_len(folder: Path) -> int:
+    """Return the usual sequence length, or the context in config.json where that is shorter."""
+    try:
+        found = parse_json((folder / CONFIG).read_text(encoding="utf-8")).get(LENGTH_KEY)
+    except (OSError, ValueError, AttributeError):
+        return USUAL_SEQ_LEN  # the family says what is wrong with the file
+    return min(USUAL_SEQ_LEN, found) if type(found) is int and found > 0 else USUAL_SEQ_LEN
 
 
 def get_model_family(folder: Path) -> str:

@@ -8,6 +8,7 @@ Shapes: B sequences, T tokens per sequence, V vocabulary.
 
 import json
 import math
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -52,6 +53,9 @@ from titanrun.worker.worker_failures import classify_failure
 MAX_ROPE_POSITIONS = 32_768
 GREEDY_SAMPLING = SamplingParams(temperature=0)
 TASKS_PATH = ("evaluation", "tasks")
+EVAL_OF_FOLDER = (
+    "titanrun eval {} 'evaluation.tasks=[{{name: loss, dataset: {{name: text, path: FILE}}}}]'"
+)
 
 
 @dataclass(slots=True)
@@ -193,7 +197,7 @@ def iter_task_results(
     Raises:
         ProblemsFound: a task is not possible with the model or its data.
     """
-    tasks = get_evaluation_tasks(recipe)
+    tasks = get_evaluation_tasks(recipe, folder=job.get("huggingface"))
     max_seq_len = min(unwrap_auto(recipe.model.max_seq_len), MAX_ROPE_POSITIONS)
     for number, task in enumerate(tasks):
         check_task(recipe, task, number, max_seq_len)
@@ -208,8 +212,12 @@ def iter_task_results(
         yield {"task": task.name, "data": format_task_data(task), **metrics}
 
 
-def get_evaluation_tasks(recipe: Recipe) -> tuple[TaskConfig, ...]:
+def get_evaluation_tasks(recipe: Recipe, *, folder: str | None = None) -> tuple[TaskConfig, ...]:
     """Return the recipe's tasks, or the default tasks for its held-out data.
+
+    Args:
+        recipe: recipe of the model.
+        folder: folder in Hugging Face layout that the model is in, which has no data.
 
     Raises:
         ProblemsFound: the recipe has neither tasks nor held-out data.
@@ -219,9 +227,13 @@ def get_evaluation_tasks(recipe: Recipe) -> tuple[TaskConfig, ...]:
     dataset = recipe.validation.dataset
     if dataset is None and recipe.validation.holdout is None:
         hint = "set validation.dataset, or 'evaluation.tasks=[{name: loss, dataset: {...}}]'"
+        message = "the recipe has no held-out data to evaluate the model on"
+        if folder is not None:
+            message = f"'{folder}' is a model without data to evaluate it on"
+            hint = f"name some: {EVAL_OF_FOLDER.format(shlex.quote(folder))}; or name its run"
         raise problem_error(
             "usage",
-            "the recipe has no held-out data to evaluate the model on",
+            message,
             path=TASKS_PATH,
             hint=hint,
         )
