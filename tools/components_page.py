@@ -118,6 +118,18 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     **{f"loss:{name}": {**PAIRS, "loss": name} for name in ("dpo", "ipo", "cpo", "simpo", "orpo")},
     "loss:distillation": {"loss": {"name": "distillation", "teacher": "runs/teacher"}},
     "loss:reward": {**PAIRS, "loss": "reward", "model": {**PAIRS["model"], "head": "scalar"}},
+    "dataset:mixture": {
+        "tokenizer": "tiny",
+        "training": {
+            "dataset": {
+                "name": "mixture",
+                "sources": [
+                    {"dataset": {"name": "text", "path": "web/*.jsonl"}, "weight": 0.8},
+                    {"dataset": {"name": "text", "path": "code/*.jsonl"}, "weight": 0.2},
+                ],
+            }
+        }
+    },
     "dataset:preference": PAIRS,
     "dataset:tiny_pairs": {
         "model": PAIRS["model"],
