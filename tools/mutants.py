@@ -214,8 +214,13 @@ def is_text(node: ast.BinOp) -> bool:
 
 def copy_repository(folder: Path) -> Path:
     """Copy the tree with its bytecode, of which that of a mutant is too old."""
-    ignored = shutil.ignore_patterns(".git", ".venv*", "runs", "*_cache")
-    shutil.copytree(ROOT, folder, ignore=ignored)
+    ignore = shutil.ignore_patterns(".git", ".venv*", "node_modules", "*_cache")
+
+    def ignore_unneeded(place: str, names: list[str]) -> set[str]:
+        # the runs of a user, not the package titanrun.runs
+        return ignore(place, names) | ({"runs"} if Path(place) == ROOT else set())
+
+    shutil.copytree(ROOT, folder, ignore=ignore_unneeded)
     compileall.compile_dir(folder / "titanrun", quiet=2)
     return folder
 

@@ -36,7 +36,10 @@ CONDITIONS = ("if", "then", "else")
 
 
 def convert_to_draft_7(schema: Any) -> Any:
-    """Return a schema of draft 2020-12 in the words of draft 7."""
+    """Return a schema of draft 2020-12 in the words of draft 7, without our own keywords.
+
+    SchemaStore compiles in strict mode, which refuses keywords that it does not know.
+    """
     if isinstance(schema, list):
         return [convert_to_draft_7(item) for item in schema]
     if isinstance(schema, str):
@@ -46,6 +49,7 @@ def convert_to_draft_7(schema: Any) -> Any:
     converted = {
         "definitions" if key == "$defs" else key: convert_to_draft_7(value)
         for key, value in schema.items()
+        if not key.startswith("x-")
     }
     if "$ref" in converted and any(word in converted for word in CONDITIONS):
         # an own schema, since all that stands beside a $ref is ignored

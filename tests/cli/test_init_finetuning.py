@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,9 @@ FLAT = {
 def test_tables_are_read_by_their_columns(
     kind: str, suffix: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = Dataset.from_list([FLAT[kind]] * 200)
+    first, *_ = FLAT[kind]
+    records = [{**FLAT[kind], first: f"{number} Say moon"} for number in range(200)]
+    table = Dataset.from_list(records)
     getattr(table, f"to_{suffix}")(f"data.{suffix}")
     words = ["--model", "model", "--data", f"data.{suffix}", "-o", "mine.yaml"]
     assert init.run(["--kind", kind, *words]) == 0
@@ -110,17 +113,48 @@ def test_what_it_says_is_left_out_when_quiet(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_trains(kind: str, place: Path) -> None:
-    write(kind, "mine.yaml")
-    short = ["dump_folder=run", "training.epochs=null", "training.steps=2", "device=cpu"]
+    text = write(kind, "mine.yaml")
+    (promised,) = re.findall(r"epochs: \d+  # (\d+) steps: an epoch has", text)
+    assert 10 <= int(promised) <= 50
     done = subprocess.run(
-        [sys.executable, "-m", "titanrun", "train", "mine.yaml", *short],
+        [sys.executable, "-m", "titanrun", "train", "mine.yaml", "dump_folder=run", "device=cpu"],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "COLUMNS": "200"},
     )
     assert done.returncode == 0, done.stderr
-    assert "finished: 2 steps" in done.stderr
+    assert "held out 10 of 200 " in done.stderr
+    assert f"finished: {promised} steps" in done.stderr
+
+
+# records, context: batch, epochs, held-out records
+SMALL = [(4, 96, 1, 10, 2), (30, 96, 2, 3, 2), (64, 2048, 4, 2, 3), (1_000, 96, 16, 1, 50)]
+
+
+@pytest.mark.parametrize(("records", "context", "batch", "epochs", "held"), SMALL)
+def test_batch_epochs_and_held_out_pairs_suit_the_number_of_records(
+    records: int, context: int, batch: int, epochs: int, held: int, place: Path
+) -> None:
+    line = json.dumps(RECORDS["preference"])
+    lines = [line.replace("Say", f"{number} Say") for number in range(records)]
+    (place / "preference.jsonl").write_text("\n".join(lines))
+    config = json.loads((place / "model" / "config.json").read_text())
+    (place / "model" / "config.json").write_text(
+        json.dumps({**config, "max_position_embeddings": context})
+    )
+    write("dpo", "mine.yaml")
+    run = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run
+    assert (run.training.global_batch_size, run.training.epochs) == (batch, epochs)
+    assert run.validation.holdout == held
+
+
+def test_many_records_are_not_counted(place: Path) -> None:
+    line = json.dumps(RECORDS["preference"]) + "\n"
+    (place / "preference.jsonl").write_text(line * 20_000)
+    text = write("dpo", "mine.yaml")
+    for setting in ("global_batch_size: 16 ", "epochs: 1\n", "holdout: 0.05 "):
+        assert setting in text
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.cli.run_argument import find_run, format_age
+from titanrun.cli.main import run_and_flush
+from titanrun.cli.run_argument import find_checkpoint, find_run, format_age
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.runs.known_runs import remember_run
+
+RECIPE = """version: 1
+model: {name: llama3, flavor: debugmodel}
+tokenizer: tiny
+training: {dataset: tiny}
+"""
 
 
 @pytest.fixture
@@ -27,7 +34,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         run.mkdir(parents=True)
         start = {"time": f"2026-01-0{step % 9 + 1}T00:00:00+00:00"}
         (run / "run.json").write_text(json.dumps({"name": name, "starts": [start]}))
-        (run / "resolved.yaml").write_text("version: 1\n")
+        (run / "resolved.yaml").write_text(RECIPE)
         (run / "status.json").write_text(json.dumps({"state": state, "step": step}))
     return tmp_path
 
@@ -76,8 +83,8 @@ def test_a_word_that_is_nearly_a_name_is_a_problem(named: str, meant: str, runs:
 
 
 def test_what_goes_on_is_the_one_that_is_not_finished(runs: Path) -> None:
-    assert find_run("mine", wants_unfinished=True) == "runs/mine-2"
-    assert find_run("other", wants_unfinished=True) == "runs/other-1"
+    assert find_run("mine", wants="unfinished") == "runs/mine-2"
+    assert find_run("other", wants="unfinished") == "runs/other-1"
 
 
 def test_an_age_has_one_unit() -> None:
@@ -115,4 +122,82 @@ def test_several_runs_elsewhere_are_listed(runs: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(runs / "elsewhere")
     with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
         find_run("mine")
-    assert find_run("mine", wants_unfinished=True) == str(runs / "runs" / "mine-2")
+    assert find_run("mine", wants="unfinished") == str(runs / "runs" / "mine-2")
+
+
+def end_with(run: Path, *lines: str) -> None:
+    (run / "logs").mkdir()
+    log = "".join(f"2026-01-01 00:00:00,000 {line}\n" for line in lines)
+    (run / "logs" / "rank-0.log").write_text(log)
+
+
+def test_runs_without_a_checkpoint_are_not_meant_where_one_is_needed(runs: Path) -> None:
+    saved = runs / "runs" / "mine-1" / "checkpoint" / "step-20"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").touch()
+    (runs / "runs" / "mine-2" / "checkpoint" / "step-7").mkdir(parents=True)
+    assert find_checkpoint("mine") == Path("runs/mine-1/checkpoint/step-20")
+    with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
+        find_run("mine")
+    (runs / "runs" / "mine-2" / "checkpoint" / "step-7" / "manifest.json").touch()
+    with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
+        find_checkpoint("mine")
+
+
+@pytest.mark.parametrize(
+    ("run", "message", "hint"),
+    [
+        (
+            "mine-2",
+            "run 'runs/mine-2' has no checkpoint: preempted at step 7: error[data]: no 'messages'",
+            "correct what ended it, and train again",
+        ),
+        (
+            "other-1",
+            "run 'runs/other-1' has no checkpoint: finished at step 20",
+            "train with checkpoint.enable: true",
+        ),
+    ],
+)
+def test_a_run_without_a_checkpoint_says_what_ended_it(
+    run: str, message: str, hint: str, runs: Path
+) -> None:
+    end_with(
+        runs / "runs" / "mine-2",
+        "ERROR error[data]: an earlier one",
+        "ERROR error[data]: no 'messages'",
+        "WARNING saved nothing",
+    )
+    with pytest.raises(ProblemsFound) as caught:
+        find_checkpoint(f"runs/{run}")
+    (problem,) = caught.value.problems
+    assert (problem.message, problem.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["chat", "mine-2"],
+        ["generate", "mine-2", "--prompt", "a"],
+        ["eval", "mine-2"],
+        ["serve", "mine-2"],
+        ["push", "mine-2", "me/mine"],
+        ["checkpoint", "export", "mine-2", "out", "--format", "hf"],
+        ["fork", "mine-2"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_command_that_needs_a_checkpoint_says_so(
+    words: list[str], runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_and_flush(words) == 4
+    assert "run 'runs/mine-2' has no checkpoint: preempted at step 7" in capsys.readouterr().err
+
+
+def test_a_run_with_an_unreadable_recipe_is_not_left_out_silently(runs: Path) -> None:
+    saved = runs / "runs" / "mine-1" / "checkpoint" / "step-20"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").touch()
+    (runs / "runs" / "mine-2" / "resolved.yaml").write_text("version: 1\n")
+    with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
+        find_checkpoint("mine")

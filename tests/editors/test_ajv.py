@@ -14,22 +14,27 @@ from tools.write_schemastore import NAME, build_draft_7_schema, write_submission
 
 pytestmark = pytest.mark.editors
 SCRIPT = """
-const [library, schema, samples] = process.argv.slice(2);
+const [library, keywords, schema, samples] = process.argv.slice(2);
 const {default: Ajv} = require(library);
 const validate = new Ajv({strict: true, strictTypes: false, strictRequired: false,
-                          validateFormats: false}).compile(require(schema));
+                          validateFormats: false, keywords: JSON.parse(keywords)})
+    .compile(require(schema));
 const verdicts = Object.entries(require(samples)).map(([name, recipe]) => [name, validate(recipe)]);
 console.log(JSON.stringify(Object.fromEntries(verdicts)));
 """
 
 
 @pytest.mark.parametrize(
-    ("library", "schema"),
-    [("ajv", build_draft_7_schema), ("ajv/dist/2020", SCHEMAS["recipe"])],
+    ("library", "schema", "keywords"),
+    [("ajv", build_draft_7_schema, []), ("ajv/dist/2020", SCHEMAS["recipe"], ["x-runs"])],
     ids=["draft 7", "draft 2020-12"],
 )
 def test_ajv_accepts_and_rejects_the_samples(
-    library: str, schema: Callable[[], dict[str, Any]], tools: Path, tmp_path: Path
+    library: str,
+    schema: Callable[[], dict[str, Any]],
+    keywords: list[str],
+    tools: Path,
+    tmp_path: Path,
 ) -> None:
     write_submission("https://docs.example/schemas/0.1", tmp_path)
     samples, expected = {}, {}
@@ -40,7 +45,10 @@ def test_ajv_accepts_and_rejects_the_samples(
     for name, content in (("schema.json", schema()), ("samples.json", samples)):
         (tmp_path / name).write_text(json.dumps(content))
     done = subprocess.run(
-        ["node", "run.js", tools.parent / library, "./schema.json", "./samples.json"],
+        [
+            *("node", "run.js", tools.parent / library, json.dumps(keywords)),
+            *("./schema.json", "./samples.json"),
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,

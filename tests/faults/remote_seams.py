@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.seams import die
-from titanrun.components.data import http_source, lane_records, remote_file, source_faults
+from titanrun.components.data import http_source, line_reader, remote_file, source_faults
 from titanrun.components.data.http_source import HttpAnswer, HttpSource
 from titanrun.components.data.lane_loader import LaneLoader
 from titanrun.components.data.source_faults import SourceFault
@@ -17,7 +17,7 @@ BLOCK_BYTES = 150
 
 def requests_fail(first: int, seconds: float) -> None:
     """Requests to remote files fail from the one with a number on, for some seconds."""
-    remote_file.BLOCK_BYTES = lane_records.BLOCK_BYTES = BLOCK_BYTES
+    remote_file.BLOCK_BYTES = line_reader.BLOCK_BYTES = BLOCK_BYTES
     source_faults.FIRST_DELAY_SECONDS = 0.2
     answer, counts = HttpSource.request, {"made": 0, "end": 0.0}
 

@@ -289,3 +289,5 @@ def test_a_rule_cannot_change_during_a_search(tmp_path: Path) -> None:
     study_of(write(tmp_path, "count: 5", more=rule.format(5)))
     with pytest.raises(ProblemsFound, match="was begun with other early_stopping"):
         study_of(write(tmp_path, "count: 5", more=rule.format(6)))
+    with pytest.raises(ProblemsFound, match="was begun with other early_stopping"):
+        study_of(write(tmp_path, "count: 5"))

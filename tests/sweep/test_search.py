@@ -361,6 +361,8 @@ def test_a_search_of_other_settings_or_a_foreign_file_is_refused(tmp_path: Path)
     other = write(tmp_path, "count: 5, seed: 1", more="metric: validation/loss")
     expected = f"conflict: the search in '{journal}' was begun with other metric or seed"
     assert said(other) == [expected]
+    filtered = write(tmp_path, "count: 5", more="filters: [optimizer.lr < 0.01]")
+    assert said(filtered) == [f"conflict: the search in '{journal}' was begun with other filters"]
     journal.write_text("step,loss\n1,2\n3,4\n")
     (problem,) = said(write(tmp_path, "count: 5"))
     assert problem.startswith(f"usage: '{journal}' cannot be used as the journal of a search:")

@@ -212,11 +212,37 @@ def test_a_repeated_point_takes_no_task_and_gets_its_value_from_whoever_trains_i
     assert len(trials) == 6 and len({trial.notes["run"] for trial in trials}) == 2
 
 
-def test_a_task_trains_nothing_after_an_edit_of_the_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("edited", "before", "after", "said"),
+    [
+        ("base.yaml", "device: cpu\n", "training: {seq_len: 128}\n", "recipe content"),
+        ("edited_plugin.py", "SCALE = 2", "SCALE = 3", "recipe content"),
+        ("sweep.yaml", "recipe: own.yaml", "recipe: other.yaml", "recipe"),
+        ("sweep.yaml", "\nsearch:", "\nfilters: [optimizer.lr < 0.1]\nsearch:", "filters"),
+        ("sweep.yaml", "1.0e-5, 1.0e-1", "1.0e-5, 1.0e-2", "values"),
+        ("sweep.yaml", "\nsearch:", "\noverrides: [debug.seed=3]\nsearch:", "overrides"),
+    ],
+    ids=["recipe", "plug-in", "recipe-file", "filters", "values", "overrides"],
+)
+def test_a_task_trains_nothing_after_an_edit(
+    edited: str,
+    before: str,
+    after: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("titanrun.recipe.plugin_files.is_trusted", lambda code, environment: True)
     file, base = write_with_recipe(tmp_path, "count: 2, sampler: random")
+    (tmp_path / "edited_plugin.py").write_text("PLUGIN_API = 1\nSCALE = 2\n")
+    if edited == "edited_plugin.py":
+        base.write_text(base.read_text() + "plugins: [./edited_plugin.py]\n")
+    (tmp_path / "other.yaml").write_text((tmp_path / "own.yaml").read_text())
     assert run_task(file, 0) == 0
-    base.write_text(base.read_text() + "training: {seq_len: 128}\n")
-    with pytest.raises(ProblemsFound, match="was begun with other recipe content"):
+    text = (tmp_path / edited).read_text()
+    assert before in text
+    (tmp_path / edited).write_text(text.replace(before, after))
+    with pytest.raises(ProblemsFound, match=f"was begun with other {said}$"):
         run_task(file, 1)
 
 

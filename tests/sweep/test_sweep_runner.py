@@ -29,7 +29,9 @@ def poll_once(folder: Path) -> dict[str, str]:
         for path in sorted(folder.iterdir())
         if path.is_dir()
     ]
-    source = FixedRuns(folder=folder, runs=runs, print_line=lambda line: None)
+    source = FixedRuns(
+        folder=folder, runs=runs, print_line=lambda line: None, is_edited=lambda run: False
+    )
     runner = SweepRunner(
         config=SweepConfig(version=1, recipe=str(RECIPE), early_stopping=HALVING),
         folder=folder,

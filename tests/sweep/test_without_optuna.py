@@ -41,7 +41,8 @@ from titanrun.sweep.sweep_runner import LocalStarter, SweepRunner
 from titanrun.sweep.validate_points import validate_points
 read = read_sweep(Path(sys.argv[1]))
 runs, _ = validate_points(read, [], {})
-source = FixedRuns(folder=read.folder, runs=runs, print_line=print)
+source = FixedRuns(folder=read.folder, runs=runs, print_line=print,
+                   is_edited=lambda run: False)
 starter = LocalStarter(read.recipe, read.config.slots, (sys.executable, "-S", sys.argv[2]))
 runner = SweepRunner(config=read.config, folder=read.folder, source=source, starter=starter,
                      print_line=print)

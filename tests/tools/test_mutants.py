@@ -13,7 +13,15 @@ sys.path.insert(0, str(ROOT / "tools"))
 from called_functions import FileOfCalls  # noqa: E402
 from forked_pytest import Result  # noqa: E402
 from mutant_session import Trial, apply_trial  # noqa: E402
-from mutants import Mutant, choose_mutants, describe_end, is_near, iter_changes, iter_nodes  # noqa: E402
+from mutants import (  # noqa: E402
+    Mutant,
+    choose_mutants,
+    copy_repository,
+    describe_end,
+    is_near,
+    iter_changes,
+    iter_nodes,
+)
 
 SOURCE = """
 @dataclass(frozen=True)
@@ -41,6 +49,16 @@ def test_each_change_knows_the_function_in_which_it_runs() -> None:
         ("one > 4", "(one >= 4)", "Box.grow"),
         ("4", "5", "Box.grow"),
     }
+
+
+def test_the_copy_has_every_module_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compileall.compile_dir", lambda *_, **__: True)
+    copy = copy_repository(tmp_path / "copy")
+    for folder in ("titanrun", "tests"):
+        modules = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py")}
+        assert {path.relative_to(copy) for path in (copy / folder).rglob("*.py")} == modules
 
 
 def test_a_line_gives_all_its_mutants_and_a_group_as_many_as_asked() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.next_command import print_next
-from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_argument import find_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
     is_storage_path,
@@ -62,7 +62,7 @@ def export_checkpoint(arguments: list[str]) -> int:
             hint="use a local path, then copy it",
         )
     check_path_is_new(Path(options.out))
-    checkpoint = select_checkpoint(parse_storage_path(find_run(options.place)))
+    checkpoint = find_checkpoint(options.place)
     asked = {
         "merge": options.merge,
         "dtype": options.dtype,

@@ -4,7 +4,7 @@ from titanrun.cli import train
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.messages import print_note
 from titanrun.cli.resume import build_length_overrides, format_override, get_forwarded_flags
-from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_argument import check_has_checkpoint, find_run
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.recipe.rundir.checkpoint_lookup import (
     fetch_resolved_recipe,
@@ -42,7 +42,9 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    checkpoint, damaged = select_verified_checkpoint(parse_storage_path(find_run(options.place)))
+    place = parse_storage_path(find_run(options.place, wants="checkpoint"))
+    check_has_checkpoint(place)
+    checkpoint, damaged = select_verified_checkpoint(place)
     for folder, reasons in damaged.items():
         print_note(options, f"warning: {folder} cannot be used: {'; '.join(reasons)}")
     resets = [f"checkpoint.{name}!" for name in PARENT_ONLY_KEYS]

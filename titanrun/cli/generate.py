@@ -11,15 +11,14 @@ from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
-from titanrun.cli.run_argument import find_run
-from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
+from titanrun.cli.run_argument import find_checkpoint
 from titanrun.config.problems import problem_error
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_pool import run_worker_pool
 from titanrun.recipe.plugin_files import PLUGIN_SUFFIX
 from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved, load_resolved_text
-from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
+from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe
 from titanrun.recipe.rundir.run_files import RESOLVED
 
 SUMMARY = (
@@ -160,11 +159,10 @@ def add_image_options(parser: CommandParser) -> None:
 
 def get_weight_source(named: str) -> dict[str, str]:
     """Return the location of the weights and the resolved recipe of their model."""
-    named = find_run(named)
     folder = Path(named)
     if is_huggingface_folder(folder):
         return {"huggingface": named, "resolved": resolve_from_huggingface(folder).text}
-    checkpoint = select_checkpoint(parse_storage_path(named))
+    checkpoint = find_checkpoint(named)
     text = (checkpoint / RESOLVED).read_text(encoding="utf-8")
     if PLUGIN_SUFFIX in text:
         # the process that gets the text inherits where the plug-in files lie

@@ -12,7 +12,7 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.checkpoint_convert import DEFAULT_SHARD_BYTES, DTYPES, GGUF_DTYPE
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
-from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_argument import find_checkpoint
 from titanrun.components.tokenizers.spec.stop_tokens import load_stop_tokens
 from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -21,7 +21,7 @@ from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.hub_models import RECORD_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
-from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run, select_checkpoint
+from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
 from titanrun.recipe.rundir.run_files import RESOLVED, read_json_or_empty
 from titanrun.runs.model_card import PushedModel, build_model_card, merge_cards, read_recipe_text
 
@@ -42,8 +42,7 @@ def run(arguments: list[str]) -> int:
     """Export, describe and upload; return 0."""
     options = parse_push_options(arguments)
     require_torch()
-    place = Path(find_run(options.run))
-    checkpoint = Path(str(select_checkpoint(place)))
+    checkpoint = Path(str(find_checkpoint(options.run)))
     recipe = load_resolved(checkpoint / RESOLVED)
     has_adapters = find_lora_converter(recipe) is not None
     if options.format == "adapter" and not has_adapters:

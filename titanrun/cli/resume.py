@@ -17,6 +17,8 @@ from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.trust import TRUST_FLAG
+from titanrun.launch.launch_env import get_environment, is_in_distributed_job
+from titanrun.launch.launcher_log import log_line
 from titanrun.recipe.resolving.multi_stage import STAGES_FILE, is_multi_stage_folder
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import (
@@ -26,6 +28,7 @@ from titanrun.recipe.rundir.checkpoint_lookup import (
     select_checkpoint,
     to_absolute_path,
 )
+from titanrun.recipe.rundir.late_files import wait_for_files
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.schedule_extension import build_schedule_overrides
 
@@ -47,7 +50,9 @@ def run(arguments: list[str]) -> int:
     parser.add_reporting_options()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    place = find_run(options.place, wants_unfinished=True)
+    place = find_run(options.place, wants="unfinished")
+    if is_in_distributed_job(get_environment()) and not is_storage_path(place):
+        wait_for_run(Path(place))
     resumed = build_resume_arguments(parse_storage_path(place))
     return train.run(
         [
@@ -56,6 +61,20 @@ def run(arguments: list[str]) -> int:
             *overrides,
             *get_forwarded_flags(options),
         ]
+    )
+
+
+def wait_for_run(folder: Path) -> None:
+    """Wait until this machine of a job sees what another one has written into a run directory."""
+    wait_for_files(
+        lambda: (
+            (folder / RESOLVED).is_file()
+            or is_multi_stage_folder(folder)
+            or bool(get_checkpoints_by_step(folder))
+        ),
+        folder,
+        f"the run '{folder}'",
+        print_line=log_line,
     )
 
 

@@ -1,16 +1,29 @@
 """Runs that the command line names without their folder."""
 
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
-from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.components.checkpoints.spec.manifest import is_checkpoint
+from titanrun.components.checkpoints.spec.storage_path import (
+    AnyPath,
+    is_storage_path,
+    parse_storage_path,
+)
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.launcher_log import log_line
-from titanrun.recipe.rundir.run_files import RUNS
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    get_checkpoints_by_step,
+    list_stage_runs,
+    select_checkpoint,
+)
+from titanrun.recipe.rundir.run_files import RUNS, STATUS
 from titanrun.runs.known_runs import find_known_runs
+from titanrun.runs.log_problems import collect_log_problems
 from titanrun.runs.run_index import load_run_summaries
 from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
 from titanrun.runs.run_summary import RunSummary, load_run_summary
@@ -18,16 +31,23 @@ from titanrun.runs.run_summary import RunSummary, load_run_summary
 HOUR, DAY = 3600, 86400
 # a run in one of these states has no more steps to train
 ENDED = "finished"
+ERROR_LEVELS = ("error", "critical")
+SAVE_NOW = "wait for its first checkpoint, or save one: titanrun checkpoint now RUN"
+NO_CHECKPOINT_HINTS = {
+    ENDED: "train with checkpoint.enable: true",
+    **dict.fromkeys(ACTIVE_STATES, SAVE_NOW),
+}
 
 
-def find_run(named: str, *, wants_unfinished: bool = False) -> str:
+def find_run(named: str, *, wants: Literal["any", "unfinished", "checkpoint"] = "any") -> str:
     """Return the folder of the run that has a name; a path is returned unchanged.
 
     The run is in runs/, or else in the index of the user's runs. The folder is told on stderr.
 
     Args:
         named: what the command line says.
-        wants_unfinished: of several runs, the only one that is not finished is meant.
+        wants: what the run is for: of several, the only one that is not finished, or that has a
+            checkpoint, is meant.
 
     Raises:
         ProblemsFound: several runs have the name, or none.
@@ -39,9 +59,9 @@ def find_run(named: str, *, wants_unfinished: bool = False) -> str:
     if not found:
         known = find_known_runs(named, get_environment())
         found = [load_run_summary(run) for run in known]
-    unfinished = [summary for summary in found if summary.state != ENDED]
-    if wants_unfinished and len(unfinished) == 1:
-        found = unfinished
+    suited = [summary for summary in found if is_suited(summary, wants)]
+    if len(suited) == 1 or (wants == "checkpoint" and suited):
+        found = suited
     if len(found) > 1:
         lines = "\n".join(describe_run(summary) for summary in sort_newest_first(found))
         raise problem_error(
@@ -53,6 +73,52 @@ def find_run(named: str, *, wants_unfinished: bool = False) -> str:
         raise unknown_run_error(named, [summary.name for summary in summaries if summary.name])
     log_line(f"run: {found[0].run}")
     return found[0].run
+
+
+def is_suited(summary: RunSummary, wants: str) -> bool:
+    """Return whether a run can be what a command wants."""
+    if wants == "checkpoint":
+        run = Path(summary.run)
+        return has_checkpoint(run) or bool(list_stage_runs(run))
+    return wants == "unfinished" and summary.state != ENDED
+
+
+def find_checkpoint(named: str) -> AnyPath:
+    """Return the checkpoint, or the newest one of a run, that the command line names.
+
+    Of several runs with a name, those without a checkpoint are not meant.
+
+    Raises:
+        ProblemsFound: several runs have the name, or there is no checkpoint, with the reason.
+    """
+    place = parse_storage_path(find_run(named, wants="checkpoint"))
+    check_has_checkpoint(place)
+    return select_checkpoint(place)
+
+
+def check_has_checkpoint(place: AnyPath) -> None:
+    """Raise a problem with the state of a run that has no checkpoint, and what ended it."""
+    is_run = isinstance(place, Path) and (place / STATUS).is_file()
+    if not is_run or has_checkpoint(place) or list_stage_runs(place):
+        return
+    summary = load_run_summary(Path(str(place)))
+    state = get_run_state(summary, get_host_info())
+    errors = [
+        met.text for met in collect_log_problems(Path(str(place))) if met.level in ERROR_LEVELS
+    ]
+    reason = f": {errors[-1]}" if errors and state not in ACTIVE_STATES else ""
+    raise problem_error(
+        "checkpoint",
+        f"run '{place}' has no checkpoint: {state} at step {summary.step}{reason}",
+        hint=NO_CHECKPOINT_HINTS.get(state, "correct what ended it, and train again"),
+    )
+
+
+def has_checkpoint(run: AnyPath) -> bool:
+    """Return whether a run directory has a complete checkpoint, true if that is unknown."""
+    with suppress(ProblemsFound):
+        return any(is_checkpoint(folder) for folder in get_checkpoints_by_step(run).values())
+    return True  # its recipe cannot be read, which is told where it is used
 
 
 def unknown_run_error(named: str, names: list[str]) -> ProblemsFound:

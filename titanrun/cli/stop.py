@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
         help="how long to wait for it, in seconds (600)",
     )
     options = parser.parse_args(arguments)
-    folder = get_run_folder(find_run(options.run, wants_unfinished=True))
+    folder = get_run_folder(find_run(options.run, wants="unfinished"))
     request_stop(folder, should_save=not options.now)
     if not options.wait:
         print_note(options, f"asked {folder} to stop")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
@@ -33,6 +34,7 @@ from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere, r
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.folder_lock import lock_sweep_folder
 from titanrun.sweep.job_runs import uses_jobs
+from titanrun.sweep.recipe_edits import check_same_recipes, is_recipe_edited
 from titanrun.sweep.run_sources import (
     FixedRuns,
     load_early_stops,
@@ -106,6 +108,8 @@ def run(arguments: list[str]) -> int:
     if options.list:
         print_sweep_runs(sweep, runs)
         return 0
+    if not options.table:
+        check_same_recipes(sweep, runs)
     if not (options.dry_run or options.table):
         planned = [run.resolved for run in runs]
         request_consent(planned, options, ["sweep", *arguments], submits=options.launch)
@@ -225,7 +229,17 @@ def start_runs(
     runner = SweepRunner(
         config=sweep.config,
         folder=sweep.folder,
-        source=FixedRuns(folder=sweep.folder, runs=runs, print_line=print_line),
+        source=FixedRuns(
+            folder=sweep.folder,
+            runs=runs,
+            print_line=print_line,
+            is_edited=partial(
+                is_recipe_edited,
+                sweep,
+                resolve=select_resolver(options),
+                environment=get_environment(),
+            ),
+        ),
         starter=starter,
         print_line=print_line,
     )

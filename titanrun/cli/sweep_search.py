@@ -23,6 +23,7 @@ from titanrun.sweep.folder_lock import (
     lock_sweep_folder,
     wait_for_search_lock,
 )
+from titanrun.sweep.recipe_edits import compute_recipe_digest
 from titanrun.sweep.search_points import (
     PointPlanner,
     build_planner,
@@ -89,7 +90,7 @@ def open_search_study(planner: PointPlanner, *, uncompared: Sequence[str] = ()) 
     sweep = planner.sweep
     settings = {
         **describe_search(planner.space, sweep.config, planner.common),
-        RECIPE_CONTENT: planner.compute_recipe_digest(),
+        RECIPE_CONTENT: compute_recipe_digest(sweep.recipe),
     }
     with wait_for_search_lock(sweep.folder):
         return open_study(

@@ -22,6 +22,7 @@ from titanrun.launch.slurm_queue import (
 )
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere, resolve_for_launch
+from titanrun.recipe.rundir.late_files import wait_for_files
 from titanrun.sweep.folder_lock import forget_search_processes, lock_sweep_folder
 from titanrun.sweep.job_runs import uses_jobs
 from titanrun.sweep.search_array import (
@@ -108,6 +109,22 @@ def count_tasks(planner: PointPlanner) -> int:
     return count_open_trials(planner, open_search_study(planner))
 
 
+def wait_for_journal(sweep: Sweep, options: Namespace) -> None:
+    """Wait until this machine sees the journal that the submission of the array has begun.
+
+    A task that does not see it would begin a search of its own.
+    """
+    from titanrun.sweep.search_study import has_settings
+
+    journal = Path(sweep.storage)
+    wait_for_files(
+        lambda: has_settings(journal),
+        journal.parent,
+        f"the journal '{journal}'",
+        print_line=lambda text: print_note(options, text),
+    )
+
+
 def train_array_task(sweep: Sweep, overrides: Sequence[str], options: Namespace) -> int:
     """Train one trial within a task of the array, and return its exit code."""
     environment = get_environment()
@@ -118,5 +135,6 @@ def train_array_task(sweep: Sweep, overrides: Sequence[str], options: Namespace)
     from titanrun.cli.sweep_search import train_search
 
     starter = SrunStarter(sweep, environment, allows_code=options.trust)
+    wait_for_journal(sweep, options)
     with lock_sweep_folder(sweep.folder, is_shared=True):
         return train_search(planner, [], options, starter=starter, task=name)

@@ -52,6 +52,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.chat",
     "titanrun.recipe.rules.end_of_turn",
     "titanrun.recipe.rules.holdout",
+    "titanrun.recipe.rules.epoch_length",
     "titanrun.recipe.rules.record_sources",
     "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",

@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from titanrun.config.exit_codes import EXIT_USAGE
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.recipe.rundir.run_files import read_json_or_empty
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
-from titanrun.sweep.sweep_results import get_sweep_run_state, load_metric_curve
+from titanrun.sweep.recipe_edits import EDITED
+from titanrun.sweep.sweep_results import (
+    get_sweep_run_state,
+    load_metric_curve,
+    wait_for_result,
+)
 from titanrun.sweep.validate_points import PlannedRun
 
 RECORD = "sweep.json"
@@ -23,6 +30,10 @@ class RunSource(Protocol):
     @property
     def exit_code(self) -> int:
         """Exit code of the source itself, 0 unless it gave up."""
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What kept the source from recording the end of a run."""
 
     @property
     def has_more(self) -> bool:
@@ -67,13 +78,16 @@ class FixedRuns:
         folder: The parent folder of the runs.
         runs: All runs of the sweep.
         print_line: Prints a line for the user.
+        is_edited: Returns whether a run that starts now would train another recipe than planned.
     """
 
     folder: Path
     runs: Sequence[PlannedRun]
     print_line: PrintLine
+    is_edited: Callable[[PlannedRun], bool]
     exit_code: int = 0
     num_followed: int = 0
+    problems: list[Problem] = field(default_factory=list)
     early_stop_reasons: dict[str, str] = field(init=False)
     last_passed_rungs: dict[str, int] = field(init=False)
     _waiting: list[PlannedRun] = field(init=False)
@@ -90,7 +104,15 @@ class FixedRuns:
 
     def take_run(self) -> PlannedRun | None:
         """Return the next run to start."""
-        return self._waiting.pop(0) if self._waiting else None
+        if not self._waiting:
+            return None
+        run = self._waiting.pop(0)
+        if not self.is_edited(run):
+            return run
+        self.print_line(EDITED.format("sweep", "runs"))
+        self.exit_code = EXIT_USAGE
+        self._waiting.clear()
+        return None
 
     def refresh(self) -> None:
         """Do nothing: no other process adds or ends runs."""
@@ -121,7 +143,14 @@ class FixedRuns:
         write_early_stops(self.folder, self.early_stop_reasons, self.last_passed_rungs)
 
     def record_end(self, name: str, code: int) -> None:
-        """Do nothing: the run directory tells how a run ended."""
+        """Wait until the run directory, which another machine may have written, tells the end."""
+        try:
+            if code == 0:
+                wait_for_result(self.folder / name, is_over=True, print_line=self.print_line)
+        except ProblemsFound as found:
+            self.problems += found.problems
+            self.exit_code = found.exit_code
+            self._waiting.clear()
 
     def _is_done(self, run: PlannedRun) -> bool:
         """Return whether a run is finished, stopped early, or trained by another process."""

@@ -1,6 +1,5 @@
 """Points of a search: validation of its space before the first run, and runs of drawn points."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,7 @@ from titanrun.config.problems import Origin, Problem, ProblemsFound
 from titanrun.config.read_source import read_source
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, find_node, to_plain_data
-from titanrun.recipe.resolving.multi_stage import split_stage
-from titanrun.recipe.resolving.read_recipe import compose_recipe, read_tree
+from titanrun.recipe.resolving.read_recipe import read_tree
 from titanrun.sweep.iter_paths import Point
 from titanrun.sweep.point_filters import PointFilter, parse_filter
 from titanrun.sweep.run_names import compute_short_digest, format_point_name, shorten_paths
@@ -24,7 +22,6 @@ from titanrun.sweep.search_space import (
 )
 from titanrun.sweep.sweep_file import Sweep
 from titanrun.sweep.validate_points import (
-    NON_IDENTITY_FIELDS,
     PlannedRun,
     Resolver,
     TriedPoint,
@@ -36,8 +33,6 @@ from titanrun.sweep.validate_points import (
     to_sweep_origin,
     try_point,
 )
-
-LAUNCH = "launch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +62,6 @@ class PointPlanner:
         """Number of trials in all."""
         most = self.sweep.config.max_runs
         return self.space.config.count if most is None else min(self.space.config.count, most)
-
-    def compute_recipe_digest(self) -> str:
-        """Compute the digest of what the recipe says, with the files that it extends.
-
-        Names, folders and where the runs train may change during a search.
-        """
-        written = to_plain_data(compose_recipe(split_stage(self.sweep.recipe)[0]))
-        assert isinstance(written, dict)
-        left_out = (*NON_IDENTITY_FIELDS, LAUNCH)
-        kept = {key: value for key, value in written.items() if key not in left_out}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def try_point(self, point: Point) -> TriedPoint:
         """Resolve the recipe of a point."""

@@ -16,7 +16,7 @@ from titanrun.config.exit_codes import (
     EXIT_USAGE,
     STOPPED_EARLY_CODES,
 )
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.curve_reports import CurveReporter, load_curve
 from titanrun.sweep.early_stopping import EarlyStopDecision
@@ -25,11 +25,12 @@ from titanrun.sweep.folder_lock import (
     is_search_process_alive,
     wait_for_search_lock,
 )
+from titanrun.sweep.recipe_edits import EDITED, compute_recipe_digest
 from titanrun.sweep.run_logs import is_run_alive
 from titanrun.sweep.run_sources import PrintLine, judge_by_curves
 from titanrun.sweep.search_points import PointPlanner
 from titanrun.sweep.search_study import ENDED, REJECTED, SearchStudy, TrialRecord
-from titanrun.sweep.sweep_results import SweepRunResult
+from titanrun.sweep.sweep_results import SweepRunResult, wait_for_result
 from titanrun.sweep.trial_runs import add_trial_tag, find_same_point, load_trial_result
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -64,6 +65,7 @@ class SearchRuns:
     print_line: PrintLine
     is_single: bool = False
     exit_code: int = 0
+    problems: list[Problem] = field(default_factory=list)
     _reporter: CurveReporter | None = field(init=False)
     """Reporter to the pruner, None without one."""
     _trials: dict[str, int] = field(default_factory=dict)
@@ -113,11 +115,12 @@ class SearchRuns:
     def _find_edit(self) -> bool:
         """Return whether the recipe was edited, whose next runs could not be compared."""
         try:
-            is_edited = self.planner.compute_recipe_digest() != self.study.recipe_digest
+            digest = compute_recipe_digest(self.planner.sweep.recipe)
+            is_edited = digest != self.study.recipe_digest
         except ProblemsFound:
             is_edited = True
         if is_edited:
-            self.print_line("the recipe was edited since the search began: no more trials start")
+            self.print_line(EDITED.format("search", "trials"))
             self.exit_code = EXIT_USAGE
             self._is_recipe_edited = self._is_exhausted = True
         return is_edited
@@ -171,7 +174,11 @@ class SearchRuns:
             self.print_line(f"{name}: still training, although its sweep has ended")
             self._followed[trial.number] = name
             return None
-        if self._end_if_over(trial, name) or self._end_if_killed_often(trial, name):
+        if (
+            self._end_if_over(trial, name)
+            or self.problems
+            or self._end_if_killed_often(trial, name)
+        ):
             self._end_copies()
             return None
         point = self.planner.space.restore_point(trial.notes["point"])
@@ -326,7 +333,7 @@ class SearchRuns:
         with wait_for_search_lock(self.folder):
             number = self._trials[name]
             trial = self.study.load_trials()[number]
-            if not self._end_if_over(trial, name):
+            if not self._end_if_over(trial, name, has_finished=code == 0):
                 if code in INTERRUPTED_CODES:
                     self.study.note(number, **{INTERRUPTED: True})
                 elif code > 0 and code not in LEFT_OPEN_CODES:
@@ -334,11 +341,18 @@ class SearchRuns:
             del self._trials[name]
             self._end_copies()
 
-    def _end_if_over(self, trial: TrialRecord, name: str) -> bool:
+    def _end_if_over(self, trial: TrialRecord, name: str, *, has_finished: bool = False) -> bool:
         """End the trial of a run that has finished or was stopped early.
 
-        Return False if the run has not come to its end.
+        Return False if the run has not come to its end, or its end, which another machine has
+        written, does not appear here.
         """
+        try:
+            wait_for_result(self.folder / name, is_over=has_finished, print_line=self.print_line)
+        except ProblemsFound as found:
+            self.problems += found.problems
+            self.exit_code = found.exit_code
+            return False
         result = load_trial_result(self.planner, trial)
         add_trial_tag(self.folder / name, trial.number)
         if result.state == "finished":

@@ -262,6 +262,7 @@ def describe_search(
         "startup": settings.startup or DEFAULT_STARTUP,
         "first": [to_plain_values(point) for point in space.first],
         "values": {path: to_plain_data(node) for path, node in space.nodes.items()},
+        "filters": list(config.filters),
         **pruner,
     }
 

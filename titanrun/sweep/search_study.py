@@ -227,7 +227,9 @@ def open_study(
     if known is None:
         begin_study(study, space, settings)
     elif changed := [
-        key for key in settings if known.get(key) != settings[key] and key not in uncompared
+        key
+        for key in {**known, **settings}
+        if known.get(key) != settings.get(key) and key not in uncompared
     ]:
         raise build_changed_search_problem(storage, changed)
     return SearchStudy(study, opened, space)
@@ -246,6 +248,14 @@ def begin_study(study: optuna.Study, space: SearchSpace, settings: Mapping[str, 
         study.enqueue_trial(values, skip_if_exists=True)
     study.set_user_attr(VERSION, optuna.__version__)
     study.set_user_attr(SETTINGS, dict(settings))
+
+
+def has_settings(journal: Path) -> bool:
+    """Return whether a journal holds the settings of a search."""
+    try:
+        return f'"{SETTINGS}"'.encode() in journal.read_bytes()
+    except OSError:
+        return False
 
 
 def open_storage(storage: str) -> BaseStorage:

@@ -1,21 +1,24 @@
 """Results of a sweep, read from the files of its runs, best first."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON
+from titanrun.recipe.rundir.late_files import wait_for_files
+from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, STATUS, read_json_or_empty
 from titanrun.runs.metric_series import load_metric_series
 from titanrun.runs.run_state import get_host_info, get_run_state
-from titanrun.runs.run_summary import encode_non_finite, load_run_summary
+from titanrun.runs.run_summary import encode_non_finite, load_run_summary, read_last_metrics
 from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.early_stopping import MetricCurve
 from titanrun.sweep.run_names import collect_paths, format_name_value, shorten_paths
 
 ENDED = "ended early"
+FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,28 @@ def get_sweep_run_state(folder: Path) -> str:
         if (folder / RUN_JSON).is_file()
         else "waiting"
     )
+
+
+def wait_for_result(folder: Path, *, is_over: bool, print_line: Callable[[str], None]) -> None:
+    """Wait until the end of a run is visible, which another machine may have written.
+
+    `is_over` tells that the run is known to have finished; otherwise its status decides. Raise
+    ProblemsFound if its end does not appear.
+    """
+    if is_over or read_json_or_empty(folder / STATUS).get("state") == FINISHED:
+        wait_for_files(
+            partial(has_result, folder),
+            folder,
+            f"the end of run '{folder}'",
+            print_line=print_line,
+        )
+
+
+def has_result(folder: Path) -> bool:
+    """Return whether a run has finished and has logged its last step."""
+    status = read_json_or_empty(folder / STATUS)
+    step = read_last_metrics(folder / METRICS).get("step", 0)
+    return status.get("state") == FINISHED and step >= status.get("step", 0)
 
 
 def load_sweep_result(

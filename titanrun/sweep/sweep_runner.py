@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Protocol
 
 from titanrun.config.exit_codes import EXIT_PREEMPTED, STOPPED_EARLY_CODES
+from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.spec.run_signals import handle_signals, list_stop_signals
 from titanrun.launch.launch_env import build_threads_environment
 from titanrun.sweep.config import SweepConfig
@@ -89,7 +90,7 @@ class SweepRunner:
         """Train the remaining runs.
 
         Return 0 if every run finished or was stopped early, the exit code of the first that failed,
-        or 75.
+        or 75. Raise ProblemsFound if the end of a run could not be read.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.folder / LOGS).mkdir(exist_ok=True)
@@ -98,6 +99,8 @@ class SweepRunner:
                 self._start_runs()
                 self._poll()
                 time.sleep(POLL_SECONDS)
+        if self.source.problems:
+            raise ProblemsFound(self.source.problems)
         code = self._exit_code or self.source.exit_code
         return EXIT_PREEMPTED if self._is_stopping else code
 

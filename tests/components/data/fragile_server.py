@@ -76,7 +76,7 @@ class FragileHandler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
 
-    def send_file(self, content: bytes, fault: str | None) -> None:
+    def send_file(self, content: bytes, fault: Any) -> None:
         wanted = self.headers.get("Range") if self.server.has_ranges else None
         first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
         start, end = int(first), min(len(content), int(last) + 1) if last else len(content)
@@ -96,6 +96,8 @@ class FragileHandler(BaseHTTPRequestHandler):
                 + bytes([body[len(body) // 2] ^ 255])
                 + body[len(body) // 2 + 1 :]
             )
+        if callable(fault):
+            body = fault(body)
         self.end_headers()
         self.wfile.write(body)
         self.close_connection = fault in ("cut", "cut without length")

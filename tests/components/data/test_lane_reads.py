@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.components.data.lane_streams import Ranks, same
-from titanrun.components.data import lane_records
+from titanrun.components.data import line_reader
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 
@@ -42,7 +42,7 @@ def count_bytes(ranks: Ranks) -> int:
 def test_a_resume_reads_little_again(
     suffix: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane_records, "BLOCK_BYTES", BUFFER)
+    monkeypatch.setattr(line_reader, "BLOCK_BYTES", BUFFER)
     record = write_files(tmp_path, suffix)
     config = TextDatasetConfig(path=str(tmp_path), streaming=True, window=WINDOW)
     ranks = Ranks(config, tokenizer, lanes=LANES, length=1025)

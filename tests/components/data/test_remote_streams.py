@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tests.components.data.fragile_server import FragileServer, serve_files
 from tests.components.data.lane_streams import Ranks, same
 from titanrun.components.checkpoints.spec import storage_path
-from titanrun.components.data import http_source, lane_records, remote_file, source_faults
+from titanrun.components.data import http_source, line_reader, remote_file, source_faults
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
@@ -45,7 +45,7 @@ def make_file(suffix: str) -> bytes:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FragileServer]:
     """A server, and readers that ask for little at a time and do not wait long."""
     monkeypatch.setattr(remote_file, "BLOCK_BYTES", 2000)
-    monkeypatch.setattr(lane_records, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(line_reader, "BLOCK_BYTES", 2000)
     monkeypatch.setattr(http_source, "STALL_SECONDS", 0.4)
     monkeypatch.setattr(source_faults, "FIRST_DELAY_SECONDS", 0.01)
     with serve_files() as server:
@@ -62,9 +62,11 @@ def batches(
     return Ranks(text(path), tokenizer, **options).batches(count)
 
 
-def local_batches(name: str, content: bytes, folder: Path, tokenizer: Tokenizer) -> Any:
+def local_batches(
+    name: str, content: bytes, folder: Path, tokenizer: Tokenizer, count: int = 12
+) -> Any:
     (folder / name).write_bytes(content)
-    return batches(str(folder / name), tokenizer)
+    return batches(str(folder / name), tokenizer, count)
 
 
 def find_problem(path: str, tokenizer: Tokenizer, **options: Any) -> Problem:
@@ -143,6 +145,43 @@ def test_damage_on_the_way_is_fetched_again(
     assert same(ranks.batches(1), local[:1])
     server.faults["part.parquet"] = ["flip"]
     assert same(ranks.batches(11), local[1:])
+    assert "is damaged; fetching it again" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+@pytest.mark.parametrize("bad_files", [{}, {"bad_files": "skip", "max_bad_files": 1}])
+def test_records_that_arrived_damaged_before_the_checksum_are_told(
+    bad_files: dict[str, Any], suffix: str, server: FragileServer, tokenizer: Tokenizer
+) -> None:
+    # without compression, damage changes texts, and only the checksum at the end knows
+    server.files[f"part{suffix}.gz"] = gzip.compress(make_file(suffix), 0)
+    url = f"{server.url}/part{suffix}.gz"
+    ranks = Ranks(text(url, **bad_files), tokenizer)
+    server.faults[f"part{suffix}.gz"] = [lambda body: body.replace(b"xxxx", b"xxyx", 1)] * 2
+    with pytest.raises(ProblemsFound) as found:
+        ranks.batches(60)
+    (problem,) = found.value.problems
+    assert (problem.rule, found.value.exit_code) == ("source-damaged", 3)
+    assert problem.message.startswith(f"'{url}' record ")
+    assert "records before that one were not those of the file" in problem.message
+    assert "start again" in (problem.hint or "")
+
+
+def test_a_damaged_checksum_alone_changes_no_batch(
+    server: FragileServer, tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = server.files["part.jsonl.gz"] = make_file(".jsonl.gz")
+    local = local_batches("part.jsonl.gz", content, tmp_path, tokenizer, count=60)
+    checksums = [content[-8:-4]]
+
+    def flip(body: bytes) -> bytes:
+        """Damage the checksum the first time that it is sent."""
+        return (
+            body.replace(checksums.pop(), b"abcd") if checksums and checksums[0] in body else body
+        )
+
+    server.faults["part.jsonl.gz"] = [flip] * 50
+    assert same(batches(f"{server.url}/part.jsonl.gz", tokenizer, 60), local)
     assert "is damaged; fetching it again" in caplog.text
 
 

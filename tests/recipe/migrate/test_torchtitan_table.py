@@ -98,6 +98,8 @@ OTHER: dict[str, Any] = {
 EXPERTS = {"model.name": "qwen3", "model.flavor": "debugmodel_moe"}
 BESIDE: dict[str, dict[str, Any]] = {
     "checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True},
+    # a path of C4 is that of a whole dataset
+    "validation.dataset_path": {"validation.dataset": "c4_test"},
     "checkpoint.initial_load_model_only": {"checkpoint.initial_load_path": "weights"},
     "parallelism.expert_parallel_degree": EXPERTS,
     "parallelism.expert_tensor_parallel_degree": {

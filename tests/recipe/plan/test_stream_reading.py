@@ -1,5 +1,7 @@
 """What a plan says of a stream: lanes, memory and processes of a rank."""
 
+import json
+
 import pytest
 
 from titanrun.components.data.lane_plan import find_lanes
@@ -75,3 +77,45 @@ def test_the_plan_shows_them_and_says_nothing_without_a_stream(laid_out):
     indexed = laid_out("training.dataset=tiny")
     data = plan_to_dict(indexed, DEVICES["h100"])
     assert data["stream"] is None and "lanes" not in format_plan(indexed, data)
+
+
+def test_of_a_mixture_only_the_streams_are_tokenized_and_each_has_windows(laid_out):
+    text = {"name": "text", "path": "texts/*.jsonl"}
+    streamed = {**text, "streaming": True}
+    # 0.75 of the sequences are of streams
+    sources = [(streamed, 2.0), (text, 1.0), (streamed, 1.0)]
+    mixed = {"name": "mixture", "sources": [{"dataset": d, "weight": w} for d, w in sources]}
+    layout = laid_out(f"training.dataset={json.dumps(mixed)}", dp_size=4)
+    found = estimate_stream_reading(layout, 1.0)
+    assert found["memory"] == 16 * 2 * 2 * 16 * 2**20
+    assert found["tokens_per_second"] == 0.75 * 16 * 1000
+    text = format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
+    assert "  lanes    16 of 64, 75% of the sequences\n" in text
+    assert "for each lane of each of 2 streams\n" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        # 20 steps of 4 sequences of 1001 tokens
+        (
+            ["validation.holdout=0.005", "validation.steps=20"],
+            "the first 80,080 tokens of documents that are held out: about 16,016,000 tokens",
+        ),
+        (["validation.dataset=c4_validation", "validation.steps=20"], "the first 80,080 tokens"),
+        (["validation.dataset=c4_validation"], "the whole split: validation.steps is null"),
+    ],
+)
+def test_the_plan_says_what_is_read_before_the_first_step(laid_out, overrides, expected):
+    layout = laid_out("validation.enable=true", "validation.local_batch_size=4", *overrides)
+    text = format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
+    assert f"\n  validation  {expected}" in text
+    assert "are held out" in text or "holdout" not in overrides[0]
+
+
+def test_the_plan_says_nothing_of_validation_data_in_an_index(laid_out):
+    layout = laid_out(
+        "validation={enable: true, dataset: tiny, further: [{id: web, dataset: c4}], steps: 2}"
+    )
+    text = format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
+    assert "\n  web  the first 2,002 tokens\n" in text and "\n  validation " not in text

@@ -1,7 +1,10 @@
 """Explanations of the words that titanrun prints."""
 
+from typing import get_args
+
 import pytest
 
+from titanrun.components.data.source_faults import FaultKind
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference.explain import explain_word
 from titanrun.recipe.reference.reference_search import MAX_HITS, search_reference
@@ -15,6 +18,14 @@ def test_what_ends_a_run_is_explained(word: str) -> None:
     told = explain_word(word)
     assert told.startswith(f"error[{word}]\n")
     assert "cause" in told and "fix" in told
+
+
+@pytest.mark.parametrize("kind", get_args(FaultKind))
+def test_every_fault_of_a_remote_file_is_explained(kind: str) -> None:
+    for word in (f"source-{kind}", f"data/source-{kind}"):
+        told = explain_word(word)
+        assert told.startswith(f"error[{word}]\n")
+        assert "cause" in told and "fix" in told
 
 
 @pytest.mark.parametrize("code", ["conflict", "usage"])

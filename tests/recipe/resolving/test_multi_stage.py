@@ -12,6 +12,7 @@ from titanrun.recipe.resolving.stage_sequence import (
     build_stage_sequence,
     find_stage_problems,
     format_multi_stage_recipe,
+    get_initial_load_path,
 )
 from titanrun.recipe.resolving.validation_levels import (
     ValidationResult,
@@ -69,11 +70,42 @@ def test_a_stage_is_the_recipe_with_what_it_says_over_it(recipe: Path) -> None:
 
 
 def test_overrides_are_for_all_stages_or_for_one(recipe: Path) -> None:
-    changes = ("training.seq_len=32", "stages.sft.optimizer.lr=5e-3", "stages[0].training.steps=9")
+    changes = (
+        "training.seq_len=32",
+        "model.attention.mask=block_causal",
+        "stages.sft.optimizer.lr=5e-3",
+        "stages.sft.description=chats",
+        "stages[0].training.steps=9",
+    )
     pretrain, sft = stage(recipe, "pretrain", *changes).run, stage(recipe, "sft", *changes).run
+    assert (pretrain.description, sft.description) == ("", "chats")
+    for run in (pretrain, sft):
+        assert run.model.attention.mask == "block_causal"
     assert (pretrain.training.seq_len, sft.training.seq_len) == (32, 32)
     assert (pretrain.training.steps, sft.training.epochs) == (9, 2)
     assert (pretrain.optimizer.lr, sft.optimizer.lr) == (1e-3, 5e-3)
+
+
+def test_a_stage_loads_from_its_parent_in_the_spelling_that_it_recorded(
+    recipe: Path, tmp_path: Path
+) -> None:
+    parent, folder = tmp_path / "pretrain", tmp_path / "sft"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(parent)
+    run = stage(recipe, "sft")
+    assert get_initial_load_path(parent, run, folder) == str(parent)
+    for recorded, expected in (
+        (tmp_path / "link", tmp_path / "link"),
+        (tmp_path / "moved", parent),
+        ("s3://bucket/pretrain", parent),
+        (None, parent),
+    ):
+        override = f"checkpoint.initial_load_path={'null' if recorded is None else recorded}"
+        begun = stage(recipe, "pretrain", override)
+        (folder / "resolved.yaml").write_text(begun.text)
+        assert get_initial_load_path(parent, run, folder) == str(expected), recorded
+    remote = stage(recipe, "sft", "checkpoint.folder=s3://bucket/sft")
+    assert get_initial_load_path(parent, remote, folder) == "s3://bucket/sft"
 
 
 def test_one_run_is_meant_where_a_recipe_has_several(recipe: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolving.read_recipe import find_recipe_file
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.resolving.validation_levels import validate_file
 
@@ -67,6 +68,25 @@ def test_a_misspelt_addition_is_told_the_list(tmp_path: Path) -> None:
         ("convertres+",): ("unknown-key", "did you mean 'converters+'?"),
         ("training", "stesp+"): ("unknown-key", "this key is not a list that can be extended"),
     }
+
+
+def test_a_name_is_that_of_a_shipped_recipe_unless_a_file_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = find_recipe_file("llama3_tiny_learn")
+    assert Path(shipped).is_file()
+    assert find_recipe_file("llama3_tiny_learn#first") == f"{shipped}#first"
+    # the one that is meant is named with its suffix
+    (tmp_path / "llama3_tiny_learn.toml").touch()
+    assert find_recipe_file("llama3_tiny_learn") == "llama3_tiny_learn"
+    (tmp_path / "llama3_tiny_learn").touch()
+    assert find_recipe_file("llama3_tiny_learn") == "llama3_tiny_learn"
+    with pytest.raises(ProblemsFound) as found:
+        find_recipe_file("llama3_debugg")
+    assert found.value.problems[0].hint == "did you mean 'llama3_debug'?"
+    # the name of a file is told as such where it is read
+    assert find_recipe_file("llama3_debugg.yaml") == "llama3_debugg.yaml"
 
 
 def test_the_level_syntax_finds_shipped_files(tmp_path: Path) -> None:

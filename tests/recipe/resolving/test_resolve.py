@@ -1,5 +1,7 @@
 """Resolving: YAML and TOML mean the same run, and one unreadable value hides nothing else."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from transformers import LlamaConfig
 from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.hub_datasets import (
+    find_dataset_commit,
     iter_datasets_without_revision,
     record_dataset_commit,
 )
@@ -18,9 +21,10 @@ from titanrun.recipe.resolving.hub_models import (
     get_hub_folder,
     get_reference_file,
 )
-from titanrun.recipe.resolving.provenance import collect_value_sources
+from titanrun.recipe.resolving.provenance import build_source_report, collect_value_sources
 from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
-from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.resolving.resolve import ResolveOptions, resolve_recipe
+from titanrun.recipe.resolving.resolve_loaded import resolve_source
 
 YAML = """\
 version: 1
@@ -197,12 +201,13 @@ def test_a_base_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path, base:
         f"version: 1\nextends: {base}\nmodel: {{n_layerz: 2}}\n"
         "optimizer: {lr: fast, momentum: 0.5}\n"
         'training: {stepz: 4, seq_len: "${training.steps}"}\n'
-        "checkpoint: {interval: -1}\n"
+        "checkpoint: {interval: -1}\nlr_scheduler: {name: constant, powr: 0.5}\n"
     )
     found = labels(written(tmp_path, text), "training.tokenz=3", "debug.seed=x")
     # not momentum, n_layerz and what is missing: the base may say which optimizer and model it is
     assert sorted(found[1:]) == [
         ("out-of-range", ("checkpoint", "interval")),
+        ("unknown-key", ("lr_scheduler", "powr")),
         ("unknown-key", ("training", "stepz")),
         ("unknown-key", ("training", "tokenz")),
         ("wrong-type", ("debug", "seed")),
@@ -257,6 +262,40 @@ def test_fewer_steps_on_the_command_line_shorten_the_warmup(tmp_path: Path) -> N
 def test_a_warmup_above_the_steps_of_a_file_is_a_conflict(tmp_path: Path) -> None:
     file = written(tmp_path, WARMING.replace("steps: 1000", "steps: 20"))
     assert labels(file) == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))]
+
+
+@pytest.mark.parametrize("model", ["{name: llama3, flavor: huge}", "{flavor: debugmodel}"])
+def test_a_model_of_unknown_size_does_not_hide_conflicts_elsewhere(
+    model: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, WARMING.replace("steps: 1000", "steps: 20"))
+    tree = re.sub(r"model: \{.*\}", f"model: {model}", Path(file).read_text())
+    first, *others = labels(written(tmp_path, tree))
+    assert first[1][0] == "model"
+    has_family = "name" in model
+    assert others == [("conflict/warmup-within-run", ("lr_scheduler", "warmup_steps"))] * has_family
+
+
+@pytest.mark.parametrize(("batch", "lanes"), [(64, 64), (65, 13), (67, 1)])
+def test_lanes_are_the_largest_divisor_of_the_batch_up_to_64(
+    batch: int, lanes: int, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path,
+        "version: 1\ntokenizer: tiny\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "training: {dataset: {name: text, path: '*.jsonl', streaming: true}, seq_len: 64, "
+        f"steps: 2, local_batch_size: 1, global_batch_size: {batch}}}\n",
+    )
+    assert resolve_recipe(file, environment={}).run.training.lanes == lanes
+
+
+def test_a_machine_gives_its_ranks_to_recipes_that_leave_them_open(tmp_path: Path) -> None:
+    for device, ranks in (("cpu", 1), ("gpu", 8)):
+        text = YAML + f"device: {device}\n"
+        recipe = resolve_recipe(written(tmp_path, text), environment={}).recipe
+        assert ResolveOptions("", machine_ranks=8).get_ranks(recipe) == ranks
+        assert ResolveOptions("", ranks=3, machine_ranks=8).get_ranks(recipe) == 3
+        assert ResolveOptions("").get_ranks(recipe) is None
 
 
 @pytest.mark.parametrize(("device", "pins"), [("cpu", False), ("gpu", True), ("auto", True)])
@@ -373,7 +412,7 @@ def test_a_wrong_value_in_the_dataset_does_not_hide_what_is_wrong_elsewhere(
 ) -> None:
     file = written(
         tmp_path,
-        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "version: 1\ntokenizer: tiny\nmodel: {name: llama3, flavor: debugmodel}\n"
         "training: {dataset: {name: hub, repo: a/b, revision: 3}, seq_len: 64, steps: 2}\n"
         "parallelism: {tensor_parallel_degree: 7}\n",
     )
@@ -390,7 +429,9 @@ def test_a_wrong_value_in_the_dataset_does_not_hide_what_is_wrong_elsewhere(
 def test_the_commit_of_main_is_put_into_datasets_of_the_hub_alone(tmp_path: Path) -> None:
     commit = "c" * 40
     environment = {"HOME": str(tmp_path), "TITANRUN_CACHE": str(tmp_path / "cache")}
-    record_dataset_commit("owner/words", commit, environment)
+    for recorded in ("b" * 40, commit):
+        record_dataset_commit("owner/words", recorded, environment)
+        assert find_dataset_commit("owner/words", environment) == recorded
     base = (
         "version: 1\nkind: sft\ntokenizer: tiny\n"
         "model: {{name: llama3, flavor: debugmodel, attention: {{mask: block_causal}}}}\n"
@@ -407,6 +448,29 @@ def test_the_commit_of_main_is_put_into_datasets_of_the_hub_alone(tmp_path: Path
         assert getattr(dataset, "revision", None) == revision
     tree = resolve_recipe(file, environment=environment).tree
     assert not list(iter_datasets_without_revision(tree))
+
+
+def test_overrides_are_not_applied_to_a_recipe_that_is_loaded(tmp_path: Path) -> None:
+    file = written(tmp_path, YAML)
+    resolved = resolve_source(file, ["training.seq_len=64"], environment={}, ranks=None)
+    for loaded in (resolved, resolved.run):
+        assert resolve_source(loaded, environment={}, ranks=None).run == resolved.run
+        with pytest.raises(ProblemsFound) as found:
+            resolve_source(loaded, ["training.seq_len=32"], environment={}, ranks=None)
+        assert found.value.problems[0].code == "usage"
+
+
+def test_a_value_of_a_run_keeps_the_source_that_the_run_recorded(tmp_path: Path) -> None:
+    recorded = {"source": "file", "file": "mine.yaml", "line": 4, "column": 9}
+    resolved = resolve_recipe(written(tmp_path, YAML), environment={})
+    file = written(tmp_path, resolved.text, "resolved.yaml")
+    sources = {"format": 1, "values": {"training.seq_len": recorded}}
+    written(tmp_path, json.dumps(sources), "resolved.sources.json")
+    again = resolve_recipe(file, ["training.steps=3"], environment={})
+    values = build_source_report(collect_value_sources(again), again.tree, [])["values"]
+    assert values["training.seq_len"] == recorded
+    assert values["training.steps"]["source"] == "override"
+    assert values["optimizer.lr"]["file"] == file
 
 
 def test_the_source_of_each_value_is_the_place_where_it_was_written(tmp_path: Path) -> None:

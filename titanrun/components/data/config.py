@@ -144,8 +144,11 @@ class HubConfig(StreamFields, DocumentsConfig):
     """Subset of the dataset, if it has several."""
     split: Text = numerics("train", examples=["validation"])
     """Split of the dataset."""
-    revision: CommitHash = numerics(examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"])
-    """Commit, so that the data stays the same."""
+    revision: CommitHash | None = numerics(
+        None, examples=["1588ec454efa1a09f29cd18ddd04fe05fc8653a2"]
+    )
+    """Commit, so that the data stays the same. If null, `titanrun train` asks the Hub which commit
+    main is. `titanrun data pin RECIPE` does so for a recipe."""
 
 
 class HubDatasetConfig(HubConfig):

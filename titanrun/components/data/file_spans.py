@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from titanrun.components.data.lane_records import LineReader, decode_line
+from titanrun.components.data.line_reader import LineReader, decode_line
 from titanrun.components.data.record_readers import (
     READ_BATCH,
     BadRecordHandler,

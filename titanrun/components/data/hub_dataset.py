@@ -3,6 +3,7 @@
 They are tokenized once into an index.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from titanrun.components.data.config import HubConfig
 from titanrun.components.data.document_index import open_revision_index
 from titanrun.components.data.document_split import Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
-from titanrun.components.data.spec.hub_source import HubSource
+from titanrun.components.data.record_source import find_hub_source
 from titanrun.components.data.text_dataset import build_sequences
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.lazy_module import LazyModule
@@ -38,14 +39,10 @@ def build_hub_dataset(
         ProblemsFound: A data problem if the Hub does not return them, with a path relative to the
             dataset's config.
     """
-    hub = HubSource(
-        config.repo,
-        config.subset,
-        config.split,
-        config.revision,
-        # no more is fetched than is read
-        streaming=config.max_documents is not None,
-    )
+    source = find_hub_source(config)
+    assert source is not None, "it has a repo"
+    # no more is fetched than is read
+    hub = replace(source, streaming=config.max_documents is not None)
     index = open_revision_index(
         config,
         lambda scratch: hub_records.iter_hub_records(hub),

@@ -4,19 +4,26 @@ A record is first only delimited, and parsed when it is needed: a lane skips the
 """
 
 import csv
-import gzip
 import logging
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from titanrun.components.data.lane_plan import PlanFile
+from titanrun.components.data.line_reader import (
+    LineReader,
+    decode_line,
+    is_seekable,
+    open_lines,
+)
 from titanrun.components.data.record_readers import LocatedRecord, read_arrow_batches
 from titanrun.components.data.source_faults import SourceFault, build_fault_problem
 from titanrun.components.data.spec.data_files import get_data_suffix
@@ -35,14 +42,16 @@ from titanrun.config.problems import ProblemsFound, problem_error
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES = 2**20
 READ_BATCH = 1024
 """Rows of a parquet or arrow file that are read at a time."""
 MAX_WHOLE_FILE_BYTES = 64 * 2**20
 """Largest file of a stream that is read as a whole: a JSON array, or a text file."""
 CANNOT_SEEK = -1
 """Offset of a record in a file that is read from its beginning, or by row."""
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+GIVEN_OUT_DAMAGED_HINT = (
+    "start again to go on with the file as it is; resume from a checkpoint before those records to "
+    "train without what arrived"
+)
 DAMAGE_ERRORS = (OSError, EOFError, zlib.error, pa.ArrowException)
 """Errors of damaged compressed, parquet and arrow files."""
 
@@ -80,6 +89,23 @@ class StreamFiles(Protocol):
         ...
 
 
+class RecordHash:
+    """Hash of consecutive records."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_128()
+
+    def add(self, record: RawRecord) -> None:
+        """Add a record."""
+        content = record.content
+        self._hash.update(content if isinstance(content, bytes) else repr(content).encode())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordHash) and self._hash.digest() == other._hash.digest()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFile:
     """Records of one file of a stream.
@@ -105,18 +131,25 @@ class RecordFile:
         Raises:
             ProblemsFound: A data problem if the file is damaged.
         """
-        was_fetched_again = not is_remote_path(self.file.location)
+        start, given = (number, offset), RecordHash()
+        fetches_again = is_remote_path(self.file.location)
+        # a compressed file has its checksum at its end, the others have one of each part
+        is_checked_late = fetches_again and not is_seekable(self.file.name)
         while self.end is None or number < self.end:
             try:
                 for record in self._iter_once(number, offset):
                     number, offset = record.number + 1, record.end
+                    if is_checked_late:
+                        given.add(record)
                     yield record
                     if number == self.end:
                         return
             except DAMAGE_ERRORS as error:
-                if not was_fetched_again:
+                if fetches_again:
                     log.warning("%s is damaged; fetching it again", self.describe(number))
-                    was_fetched_again = True
+                    fetches_again = False
+                    if is_checked_late:
+                        self._check_given(start, number, given)
                     continue
                 problem = self.build_damage_error(number, error)
                 # an error with a number is one of the disk, and says nothing about the content
@@ -124,6 +157,21 @@ class RecordFile:
                     raise problem from error
                 self.on_damage(number, problem)
             return
+
+    def _check_given(self, start: tuple[int, int], end: int, given: "RecordHash") -> None:
+        """Raise a data problem if a file does not hold the records from `start` to `end`."""
+        held = RecordHash()
+        try:
+            for record in islice(self._iter_once(*start), end - start[0]):
+                held.add(record)
+        except DAMAGE_ERRORS as error:
+            raise self.build_damage_error(end, error) from error
+        if held != given:
+            reason = "it arrived damaged, and records before that one were not those of the file"
+            fault = SourceFault("damaged", reason)
+            raise build_fault_problem(
+                fault, self.describe(end), ("path",), hint=GIVEN_OUT_DAMAGED_HINT
+            )
 
     def _iter_once(self, number: int, offset: int) -> Generator[RawRecord, None, None]:
         read = RECORD_READERS[get_data_suffix(Path(self.file.name))]
@@ -156,79 +204,12 @@ class RecordFile:
         return build_fault_problem(fault, self.describe(number), ("path",))
 
 
-def decode_line(line: bytes, place: str) -> str:
-    """Return a line as text."""
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        raise problem_error(
-            "data",
-            f"{place} is not UTF-8",
-            path=("path",),
-            hint="convert the file, for example with iconv",
-        ) from None
-
-
-class LineReader:
-    """Lines of a file of bytes, with the offset after the last one that was returned.
-
-    A line ends with a line feed, a carriage return, or both, as in Python's text files.
-    """
-
-    def __init__(self, opened: BinaryIO, offset: int) -> None:
-        self._opened, self.offset = opened, offset
-
-    def __iter__(self) -> Iterator[bytes]:
-        rest: list[bytes] = []
-        at_start = self.offset == 0
-        while block := self._opened.read(BLOCK_BYTES):
-            if at_start and block.startswith(BYTE_ORDER_MARK):
-                block = block[len(BYTE_ORDER_MARK) :]
-                self.offset += len(BYTE_ORDER_MARK)
-            at_start = False
-            if rest and rest[-1].endswith(b"\r"):
-                # only now it is known whether a line feed belongs to it
-                block, rest = b"".join([*rest, block]), []
-            *lines, last = block.splitlines(keepends=True)
-            if rest and lines:
-                lines[0], rest = b"".join([*rest, lines[0]]), []
-            for line in lines:
-                self.offset += len(line)
-                yield line
-            if last.endswith(b"\n"):
-                last, rest = b"".join([*rest, last]), []
-                self.offset += len(last)
-                yield last
-            else:
-                rest.append(last)
-        if rest:
-            last = b"".join(rest)
-            self.offset += len(last)
-            yield last
-
-
-def open_lines(opened: BinaryIO, file: PlanFile, offset: int) -> LineReader:
-    """Open the lines of a file from `offset` on, or from the beginning of a compressed one."""
-    suffix = Path(file.name).suffix.lower()
-    if suffix == ".gz":
-        return LineReader(gzip.GzipFile(fileobj=opened), 0)  # type: ignore[arg-type]
-    if suffix == ".zst":
-        return LineReader(pa.input_stream(opened, compression="zstd"), 0)
-    opened.seek(max(0, offset))
-    return LineReader(opened, max(0, offset))
-
-
-def is_seekable(file: PlanFile) -> bool:
-    """Return whether a file of lines can be read from an offset."""
-    return Path(file.name).suffix.lower() not in (".gz", ".zst")
-
-
 def iter_raw_line_records(
     source: RecordFile, opened: BinaryIO, number: int, offset: int
 ) -> Iterator[RawRecord]:
     """Yield one record per line that is not blank."""
-    seeks = is_seekable(source.file)
-    lines = open_lines(opened, source.file, offset)
+    seeks = is_seekable(source.file.name)
+    lines = open_lines(opened, source.file.name, offset)
     count = number if seeks else 0
     for line in lines:
         if line.isspace():
@@ -242,7 +223,9 @@ def iter_raw_json_records(
     source: RecordFile, opened: BinaryIO, number: int, offset: int
 ) -> Iterator[RawRecord]:
     """Yield one record per member of an array, or else per line."""
-    first = next((line for line in open_lines(opened, source.file, 0) if not line.isspace()), b"")
+    first = next(
+        (line for line in open_lines(opened, source.file.name, 0) if not line.isspace()), b""
+    )
     opened.seek(0)
     if not JSON_ARRAY_START.match(first[:256].decode(errors="replace")):
         yield from iter_raw_line_records(source, opened, number, offset)
@@ -263,7 +246,7 @@ def read_whole_file(source: RecordFile, opened: BinaryIO) -> str:
         ProblemsFound: A data problem if it is too large for a stream, or not UTF-8.
     """
     parts, size = [], 0
-    for line in open_lines(opened, source.file, 0):
+    for line in open_lines(opened, source.file.name, 0):
         size += len(line)
         if size > MAX_WHOLE_FILE_BYTES:
             message = (
@@ -293,8 +276,8 @@ def iter_raw_csv_records(
     source: RecordFile, opened: BinaryIO, number: int, offset: int
 ) -> Iterator[RawRecord]:
     """Yield one record per row below the header; every value is text."""
-    seeks, place = is_seekable(source.file), f"'{source.file.location}'"
-    lines = open_lines(opened, source.file, 0)
+    seeks, place = is_seekable(source.file.name), f"'{source.file.location}'"
+    lines = open_lines(opened, source.file.name, 0)
     text = iter_csv_text(lines, place)
     header = next(csv.reader(text, strict=True), None)
     check_columns(header or (), source.required, place)

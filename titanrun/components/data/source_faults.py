@@ -111,15 +111,17 @@ def sleep_with_heartbeats(seconds: float) -> None:
         time.sleep(min(left, POLL_SECONDS))
 
 
-def build_fault_problem(fault: SourceFault, name: str, path: DataPath) -> ProblemsFound:
-    """Build the problem that a fault ends in."""
+def build_fault_problem(
+    fault: SourceFault, name: str, path: DataPath, *, hint: str | None = None
+) -> ProblemsFound:
+    """Build the problem that a fault ends in, with the hint for its kind unless one is given."""
     return ProblemsFound(
         [
             Problem(
                 "data",
                 f"{name} cannot be read: {fault.reason}",
                 path=path,
-                hint=HINTS[fault.kind],
+                hint=hint or HINTS[fault.kind],
                 rule=f"source-{fault.kind}",
             )
         ]

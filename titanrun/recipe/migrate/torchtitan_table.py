@@ -56,6 +56,7 @@ CODE = "recipes import nothing: an installed plug-in, listed in plugins, adds co
 RUN_DIRECTORY = (
     "the run directory itself: an unfinished run in it resumes, another run in it is an error"
 )
+DATASET_PATH = torchtitan_streams.convert_data_place
 TRACE_FOLDER = "without a subfolder for each start: a run directory contains one run"
 BATCHES = (
     "always the same batches, and the mean over their tokens; torchtitan continued in the stream "
@@ -150,7 +151,7 @@ TRAINING = (
         "training.dataset.name",
         convert=torchtitan_streams.convert_streamed_dataset,
     ),
-    move_key("training.dataset_path", None, "training.dataset.path"),
+    move_key("training.dataset_path", None, "training.dataset.path", convert=DATASET_PATH),
     keep_key("training.local_batch_size", 8, convert=to.convert_local_batch_size),
     keep_key("training.global_batch_size", -1, convert=to.convert_global_batch_size),
     keep_key("training.seq_len", 2048, convert=torchtitan_flux.convert_seq_len),
@@ -313,12 +314,7 @@ FAULT_TOLERANCE = (
         "machine of its own, set fault_tolerance.replica_id and fault_tolerance.lighthouse",
         needs=(GROUPS,),
     ),
-    keep_key(
-        "fault_tolerance.group_size",
-        0,
-        convert=to.convert_group_size,
-        needs=(GROUPS,),
-    ),
+    keep_key("fault_tolerance.group_size", 0, convert=to.convert_group_size, needs=(GROUPS,)),
     keep_key("fault_tolerance.min_replica_size", 1, needs=(GROUPS,)),
     keep_key(
         "fault_tolerance.semi_sync_method",
@@ -338,10 +334,16 @@ VALIDATE = (
         "validation.dataset",
         "c4_validation",
         "validation.dataset.name",
-        convert=torchtitan_flux.convert_torchtitan_dataset,
+        convert=torchtitan_streams.convert_streamed_dataset,
         needs=(VALIDATION,),
     ),
-    move_key("validation.dataset_path", None, "validation.dataset.path", needs=(VALIDATION,)),
+    move_key(
+        "validation.dataset_path",
+        None,
+        "validation.dataset.path",
+        convert=DATASET_PATH,
+        needs=(VALIDATION,),
+    ),
     keep_key("validation.local_batch_size", 8, needs=(VALIDATION,)),
     keep_key(
         "validation.seq_len", 2048, convert=torchtitan_flux.convert_seq_len, needs=(VALIDATION,)

@@ -23,7 +23,12 @@ from titanrun.recipe.plan.memory_estimate import (
 )
 from titanrun.recipe.plan.memory_levers import MemorySaving, find_memory_savings
 from titanrun.recipe.plan.plan_layout import PlanLayout
-from titanrun.recipe.plan.stream_reading import estimate_stream_reading, format_stream_reading
+from titanrun.recipe.plan.stream_reading import (
+    estimate_stream_heads,
+    estimate_stream_reading,
+    format_stream_heads,
+    format_stream_reading,
+)
 from titanrun.recipe.resolving.teacher import find_teacher_place
 from titanrun.recipe.rules.compile import compiles_model
 
@@ -74,6 +79,7 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
         ],
         "seconds_per_step": seconds,
         "stream": estimate_stream_reading(layout, seconds[0]),
+        "stream_heads": estimate_stream_heads(layout),
         "checkpoint_bytes": compute_checkpoint_bytes(layout),
         "checkpoints": count_checkpoints(layout),
         "savings": [{"setting": each.setting, "bytes": each.bytes} for each in savings],
@@ -170,7 +176,7 @@ def format_plan(layout: PlanLayout, data: dict[str, Any]) -> str:
     warnings = [f"warning: {text}" for text in data["warnings"]]
     warnings += [f"note: {text}" for text in data["notes"]]
     lines = [*format_run_lines(layout, data), "", *format_memory(data), *format_traffic(data)]
-    lines += format_stream_reading(layout, data)
+    lines += format_stream_reading(layout, data) + format_stream_heads(data)
     lines += ["", *format_checkpoint_lines(data), *warnings, *format_savings(data)]
     return "\n".join(lines).rstrip()
 

@@ -1,8 +1,9 @@
-"""Work of a data-parallel rank that tokenizes a stream while it trains."""
+"""Work of a data-parallel rank that tokenizes a stream while it trains, or before."""
 
 from math import ceil
 from typing import Any
 
+from titanrun.components.data.config import DatasetConfig, MixtureDatasetConfig
 from titanrun.components.data.stream_config import MAX_WINDOW_BYTES
 from titanrun.recipe.plan.devices import GIB
 from titanrun.recipe.plan.plan_layout import PlanLayout
@@ -26,17 +27,77 @@ def estimate_stream_reading(layout: PlanLayout, seconds_per_step: float) -> dict
     held = max(
         ((rank + 1) * lanes - 1) // dp_size - rank * lanes // dp_size + 1 for rank in range(dp_size)
     )
+    streams, share = count_streams(training.dataset)
     # of a lane that several ranks read, each tokenizes all
-    sequences = held * int(training.global_batch_size) // lanes
+    sequences = held * int(training.global_batch_size) // lanes * share
     speed = sequences * training.seq_len / seconds_per_step
     processes = max(1, ceil(speed / TOKENS_PER_PROCESS))
     return {
         "lanes": lanes,
         "lanes_per_rank": held,
-        "memory": held * WINDOWS_PER_LANE * MAX_WINDOW_BYTES,
+        "streams": streams,
+        "share": share,
+        "memory": held * streams * WINDOWS_PER_LANE * MAX_WINDOW_BYTES,
         "tokens_per_second": speed,
         "processes": processes if processes <= held else None,
     }
+
+
+def count_streams(dataset: DatasetConfig) -> tuple[int, float]:
+    """Return how many streams a dataset reads, and their share of its sequences."""
+    if not isinstance(dataset, MixtureDatasetConfig):
+        return int(dataset.is_streamed), float(dataset.is_streamed)
+    weights = [one.weight for one in dataset.sources if one.dataset.is_streamed]
+    return len(weights), sum(weights) / sum(one.weight for one in dataset.sources)
+
+
+def estimate_stream_heads(layout: PlanLayout) -> list[dict[str, Any]]:
+    """Return what is read of streams before the first step, for each set that is validated.
+
+    `tokens` fill its sequences, None if it has no end. `read` are those of all documents up to
+    there: of a held-out share, most belong to training.
+    """
+    validation = layout.run.validation
+    if not validation.enable:
+        return []
+    held_out = validation.holdout is not None
+    first = layout.run.training.dataset if held_out else validation.dataset
+    found = []
+    for number, dataset in enumerate([first, *(one.dataset for one in validation.further)]):
+        if not isinstance(dataset, DatasetConfig) or not dataset.is_streamed:
+            continue
+        name = validation.further[number - 1].id if number else "validation"
+        tokens = None
+        if validation.steps is not None:
+            rows = validation.steps * int(validation.local_batch_size)
+            tokens = rows * (int(validation.seq_len) + 1) * count_streams(dataset)[0]
+        share = validation.holdout if held_out and not number else None
+        read = tokens if tokens is None or share is None else round(tokens / share)
+        found.append({"name": name, "tokens": tokens, "holdout": share, "read": read})
+    return found
+
+
+def format_stream_heads(data: dict[str, Any]) -> list[str]:
+    """Return lines about what is read of streams before the first step. Empty if nothing is."""
+    heads = data["stream_heads"]
+    if not heads:
+        return []
+    width = max(len(head["name"]) for head in heads)
+    return [
+        "",
+        "tokenized before the first run with this data, for validation",
+        *(f"  {head['name']:<{width}}  {format_stream_head(head)}" for head in heads),
+    ]
+
+
+def format_stream_head(head: dict[str, Any]) -> str:
+    """Format how much is read of one stream."""
+    if head["tokens"] is None:
+        return "the whole split: validation.steps is null"
+    kept = f"the first {head['tokens']:,} tokens"
+    if head["holdout"] is None:
+        return kept
+    return f"{kept} of documents that are held out: about {head['read']:,} tokens are read"
 
 
 def format_stream_reading(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
@@ -44,13 +105,15 @@ def format_stream_reading(layout: PlanLayout, data: dict[str, Any]) -> list[str]
     stream = data["stream"]
     if stream is None:
         return []
-    size = MAX_WINDOW_BYTES // 2**20
+    size, streams = MAX_WINDOW_BYTES // 2**20, stream["streams"]
+    of_each = "for each lane" + f" of each of {streams} streams" * (streams > 1)
+    mixed = f", {stream['share']:.0%} of the sequences" * (stream["share"] < 1)
     return [
         "",
         "data tokenized by each data-parallel rank while it trains",
-        f"  lanes    {stream['lanes_per_rank']} of {stream['lanes']}",
+        f"  lanes    {stream['lanes_per_rank']} of {stream['lanes']}{mixed}",
         f"  memory   {stream['memory'] / GIB:,.2f} GiB at most on the host: {WINDOWS_PER_LANE} "
-        f"windows of {size} MiB for each lane",
+        f"windows of {size} MiB {of_each}",
         f"  speed    {stream['tokens_per_second']:,.0f} tokens/s in the fastest steps",
         f"  needs    {format_processes(layout, stream['processes'])}",
     ]

@@ -143,7 +143,7 @@ def explain_code(word: str) -> list[str]:
     """Explain a problem code: cause, fix and example."""
     code, _, name = word.rpartition("/")
     word = code if code == name else word
-    name = name if code in ("", "conflict") else word
+    name = name if code in ("", "conflict", "data") else word
     meaning = PROBLEM_CODES.get(word) or RUN_END_CODES.get(name)  # type: ignore[call-overload]
     if meaning is None:
         return []

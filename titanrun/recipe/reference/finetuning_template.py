@@ -12,7 +12,9 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_vocab,
 )
 from titanrun.config.json_text import parse_json
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.recipe.reference.finetuning_size import FinetuningSize, choose_size
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
 from titanrun.recipe.resolving.recipe_from_hf import CONFIG, get_model_family, is_huggingface_folder
 
@@ -51,6 +53,12 @@ class FinetuningKind:
 CHAT = ("chat", 'lines of {"messages": [...]}')
 PAIRS = ("preference", 'lines of {"prompt", "chosen", "rejected"}')
 LABELS = ("labelled", 'lines of {"prompt", "completion", "label"}')
+CHECKPOINT: list[Setting] = [
+    ("enable", True, ""),
+    ("interval", 500, "steps; the last one is saved, too"),
+    ("keep_latest_k", 2, ""),
+    ("initial_load_in_hf", True, "starts from the weights of the folder"),
+]
 SFT: Setting = ("kind", "sft", "the data must be conversations")
 KINDS = {
     "sft": FinetuningKind("Fine-tuning of all weights", *CHAT, 2e-5, [SFT]),
@@ -122,6 +130,7 @@ def list_sections(
         dataset["packing"] = "best_fit"
     seq_len = min(USUAL_SEQ_LEN, read_context_length(folder))
     guess = guess_missing_template(folder)
+    size = choose_size(dataset, folder, guess, seq_len=seq_len)
     template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
     return [
         (
@@ -140,23 +149,34 @@ def list_sections(
                 ("dataset", dataset, "" if "layout" in dataset else kind.record),
                 ("seq_len", seq_len, "tokens; longer records are left out"),
                 ("local_batch_size", 1, "rows that a device computes at once"),
-                ("global_batch_size", 16, "rows of a step, on all devices"),
-                ("epochs", 1, ""),
+                ("global_batch_size", size.global_batch_size, "rows of a step, on all devices"),
+                ("epochs", size.epochs, describe_steps(size)),
             ],
         ),
         ("optimizer", [("lr", kind.lr, "")]),
         ("lr_scheduler", [("name", "cosine", ""), ("warmup_ratio", 0.03, "")]),
-        ("validation", [("holdout", 0.05, "share of the records"), ("freq", 50, "steps")]),
         (
-            "checkpoint",
+            "validation",
             [
-                ("enable", True, ""),
-                ("interval", 500, "steps; the last one is saved, too"),
-                ("keep_latest_k", 2, ""),
-                ("initial_load_in_hf", True, "starts from the weights of the folder"),
+                ("holdout", size.holdout, describe_holdout(size)),
+                ("freq", size.validation_freq, "steps"),
             ],
         ),
+        ("checkpoint", CHECKPOINT),
     ]
+
+
+def describe_steps(size: FinetuningSize) -> str:
+    """Return the comment of the epochs: what they amount to, if it is known."""
+    if size.steps is None or size.sequences is None:
+        return ""
+    rows = pluralize(size.sequences, "row")
+    return f"{pluralize(size.steps, 'step')}: an epoch has {rows}"
+
+
+def describe_holdout(size: FinetuningSize) -> str:
+    """Return the comment of what is held out."""
+    return "share of the records" if size.holdout < 1 else "records, of which none is trained on"
 
 
 def guess_missing_template(folder: Path) -> str | None:

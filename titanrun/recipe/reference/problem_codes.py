@@ -283,4 +283,45 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         "the disk or its quota is full, or the disk cannot be written",
         "free space, then start the same command again: the run resumes from its last checkpoint",
     ),
+    "source-unreachable": CodeDocumentation(
+        (
+            "requests to a remote file, or to a list of files, failed for as long as "
+            "training.dataloader.retry_timeout: no answer, a closed connection, or an error of the "
+            "server"
+        ),
+        (
+            "start the same command again when the server answers: the run resumes after the last "
+            "step, which was saved; set a longer training.dataloader.retry_timeout"
+        ),
+    ),
+    "source-refused": CodeDocumentation(
+        "a server refused a remote file, also at a newly signed address",
+        "check the credentials in the environment, such as HF_TOKEN, then start again",
+    ),
+    "source-gone": CodeDocumentation(
+        "a remote file is not, or no longer, at its address",
+        "check the address, or restore the file and start again",
+    ),
+    "source-changed": CodeDocumentation(
+        (
+            "a remote file has another size or version than when the stream was opened: its "
+            "records would not be those that the run goes on with"
+        ),
+        "restore the file and start again, or start a new run with the new data",
+    ),
+    "source-damaged": CodeDocumentation(
+        (
+            "the content of a compressed, parquet or arrow file of a stream cannot be read, a "
+            "remote one even after it was fetched again, or more files are damaged than "
+            "max_bad_files allows"
+        ),
+        (
+            "fetch or write the file again, or set bad_files: skip and max_bad_files on the "
+            "dataset to leave out the rest of such files"
+        ),
+    ),
+    "source-without-ranges": CodeDocumentation(
+        "a web server sends whole files only, or does not say how large they are",
+        "download the files and set their path, or use another server",
+    ),
 }

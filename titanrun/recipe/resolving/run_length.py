@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Origin, Problem, RelatedLocation
 from titanrun.config.tree import Node, find_node, remove_paths
 from titanrun.config.types import AUTO
@@ -167,3 +168,30 @@ def resolve_run_length(recipe: Recipe, *, global_batch_size: int) -> dict[str, A
             "tokens": None,
         }
     return {"steps": DEFAULT_STEPS}
+
+
+def describe_short_epochs(
+    epochs: int,
+    num_samples: int,
+    size: int,
+    *,
+    noun: str = "sequence",
+    size_field: str = "training.global_batch_size",
+) -> tuple[str, str]:
+    """Return message and hint of epochs that have fewer samples than one step.
+
+    Args:
+        epochs: Number of epochs.
+        num_samples: Samples of an epoch.
+        size: Samples of a step.
+        noun: Name of a sample.
+        size_field: Setting of `size`.
+    """
+    total = epochs * num_samples
+    each = f" of {pluralize(num_samples, noun)} have" if epochs > 1 else " has"
+    message = (
+        f"{pluralize(epochs, 'epoch')}{each} {pluralize(total, noun)}, but {size_field} is {size}"
+    )
+    longer = f"training.epochs to {math.ceil(size / num_samples)} or more"
+    smaller = f"{size_field} to {total}" + (" or less" if total > 1 else "")
+    return message, f"set {longer}, {smaller}, or use more data"

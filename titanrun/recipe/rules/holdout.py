@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.chat_config import (
@@ -16,8 +15,11 @@ from titanrun.components.data.config import (
     MixtureDatasetConfig,
     TinyDatasetConfig,
 )
-from titanrun.components.data.replies_config import RepliesConfig, TinyPairsConfig
-from titanrun.components.data.spec.chat_formats import CHAT_FORMATS
+from titanrun.components.data.replies_config import (
+    PreferenceDatasetConfig,
+    RepliesConfig,
+    TinyPairsConfig,
+)
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.data.spec.file_columns import (
     check_columns,
@@ -29,6 +31,7 @@ from titanrun.components.data.spec.holdout_hash import (
     compute_holdout_threshold,
     make_column_key,
     make_messages_key,
+    make_pair_key,
     make_text_key,
 )
 from titanrun.components.data.spec.holdout_limits import (
@@ -36,19 +39,18 @@ from titanrun.components.data.spec.holdout_limits import (
     ONE_DOCUMENT_HINT,
     describe_small_side,
 )
-from titanrun.components.data.spec.json_lines import parse_jsonl_line
 from titanrun.config.base import iter_nested_configs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.chat import parse_conversations
 from titanrun.recipe.rules.data import matches_existing_path
 from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.recipe.rules.small_files import read_small_records
 
 HOLDOUT: DataPath = ("validation", "holdout")
 HOLDOUT_BY: DataPath = ("validation", "holdout_by")
 TRAINING_DATASET: DataPath = ("training", "dataset")
-MAX_SPLIT_BYTES = 2**20
-"""Size of all files up to which their documents are split before a run, some milliseconds."""
 DOCUMENT_DATASETS = (
     DocumentsConfig,
     ConversationsConfig,
@@ -172,8 +174,8 @@ def holdout_fills_both_sides(run: Recipe) -> Iterator[RuleViolation]:
     """Require two documents on each side of validation.holdout.
 
     A hash of each document decides which are held out, so that a share of few documents may hold
-    out none. Set a number of documents instead. Documents of small jsonl files are split here;
-    those of other data when they are tokenized.
+    out none. Set a number of documents instead. Documents of small files are split here; those of
+    other data when they are tokenized.
     """
     size, dataset = run.validation.holdout, run.training.dataset
     if size is None or dataset.is_streamed:
@@ -181,46 +183,52 @@ def holdout_fills_both_sides(run: Recipe) -> Iterator[RuleViolation]:
     path = getattr(dataset, "path", None)
     hashes = None
     if isinstance(path, str) and matches_existing_path(path):
-        with suppress(
-            ProblemsFound, OSError, UnicodeDecodeError
-        ):  # the run names what is wrong with the files
-            hashes = hash_small_files(dataset, resolve_data_files(path), run.validation.holdout_by)
+        with suppress(ProblemsFound, OSError, ValueError):
+            # the run names what is wrong with the files
+            hashes = hash_small_files(dataset, path, run.validation.holdout_by)
     if not hashes:
         return
+    held = sum(is_chosen(size, hashes))
+    noun = get_document_noun(dataset)
+    found = describe_small_side(size, held, len(hashes), noun=noun, source=str(path))
+    if found is not None:
+        message, hint = found
+        if len(set(hashes)) == 1 < len(hashes):
+            hint = "equal texts and prompts stay together, and all are equal: use other data"
+        yield RuleViolation(message, (HOLDOUT, (*TRAINING_DATASET, "path")), hint=hint)
+
+
+def get_document_noun(dataset: DatasetConfig) -> str:
+    """Return the name of a document, as the run has it."""
+    if isinstance(dataset, PreferenceDatasetConfig):
+        return "pair"
+    return "document" if isinstance(dataset, FilesConfig) else "conversation"
+
+
+def is_chosen(size: float, hashes: Sequence[int]) -> list[bool]:
+    """Return for each document whether validation.holdout holds it out."""
     threshold = (
         compute_holdout_threshold(size)
         if size < 1
         else sorted(hashes)[min(int(size), len(hashes)) - 1] + 1
     )
-    held = sum(one < threshold for one in hashes)
-    noun = "document" if isinstance(dataset, FilesConfig) else "conversation"
-    found = describe_small_side(size, held, len(hashes), noun=noun, source=str(path))
-    if found is not None:
-        message, hint = found
-        yield RuleViolation(message, (HOLDOUT, (*TRAINING_DATASET, "path")), hint=hint)
+    return [one < threshold for one in hashes]
 
 
-def hash_small_files(
-    dataset: DatasetConfig, files: Sequence[Path], by: str | None
-) -> list[int] | None:
+def hash_small_files(dataset: DatasetConfig, path: str, by: str | None) -> list[int] | None:
     """Return the hash of each document, None if the files are large or need more than a parser."""
     if isinstance(dataset, FilesConfig):
+        files = resolve_data_files(path)
         if dataset.format or dataset.filters or dataset.max_documents:
             return None
-    elif not isinstance(dataset, ChatDatasetConfig):
+        if any(get_data_suffix(file) != ".jsonl" for file in files):
+            return None
+    elif not isinstance(dataset, ChatDatasetConfig | RepliesConfig):
         return None
-    if any(file.suffix.lower() != ".jsonl" for file in files):
+    records = read_small_records(path)
+    if records is None:
         return None
-    if sum(file.stat().st_size for file in files) > MAX_SPLIT_BYTES:
-        return None
-    found = []
-    for file in files:
-        with file.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.isspace():
-                    place = f"'{file}' line {number}"
-                    found.append(hash_document(dataset, parse_jsonl_line(line, place), place, by))
-    return found
+    return [hash_document(dataset, record, place, by) for place, record in records]
 
 
 def hash_document(
@@ -233,11 +241,12 @@ def hash_document(
     if isinstance(dataset, FilesConfig):
         check_columns(record, get_required_columns(dataset), place)
         return compute_holdout_hash(make_text_key(str(record[dataset.column])))
-    assert isinstance(dataset, ChatDatasetConfig)
-    parse = CHAT_FORMATS[dataset.layout]
-    messages = parse(dict(record), dataset.get_columns(), place).messages
-    prompt = messages[:-1] if dataset.layout == "prompt_completion" else messages
-    return compute_holdout_hash(make_messages_key(prompt))
+    assert isinstance(dataset, ChatDatasetConfig | RepliesConfig)
+    messages, *others = (one.messages for one in parse_conversations(dataset, record, place))
+    if isinstance(dataset, PreferenceDatasetConfig):
+        return compute_holdout_hash(make_pair_key(messages, *others))
+    is_prompt = isinstance(dataset, RepliesConfig) or dataset.layout == "prompt_completion"
+    return compute_holdout_hash(make_messages_key(messages[:-1] if is_prompt else messages))
 
 
 def list_training_sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:

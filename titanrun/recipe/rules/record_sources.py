@@ -5,6 +5,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from titanrun.components.data.config import HubConfig
 from titanrun.components.data.record_source_config import RecordSourceFields
 from titanrun.components.data.spec.file_columns import RequiredColumns, get_required_columns
 from titanrun.components.data.spec.remote_path import check_remote_path, is_remote_path
@@ -47,7 +48,9 @@ def hub_data_has_a_commit(run: Recipe) -> Iterator[RuleViolation]:
     --fetch` and `titanrun download RECIPE` ask the Hub which commit main is and record it.
     """
     for place, config in iter_nested_configs(run):
-        if isinstance(config, RecordSourceFields) and config.repo and config.revision is None:
+        if not isinstance(config, RecordSourceFields | HubConfig):
+            continue
+        if config.repo is not None and config.revision is None:
             yield RuleViolation(
                 f"the commit of '{config.repo}' is not known here",
                 ((*place, "repo"), (*place, "revision")),

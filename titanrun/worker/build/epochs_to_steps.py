@@ -4,7 +4,7 @@ from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve_auto import fill_steps
-from titanrun.recipe.resolving.run_length import compute_tokens_per_step
+from titanrun.recipe.resolving.run_length import compute_tokens_per_step, describe_short_epochs
 from titanrun.recipe.rules.schedule import schedule_covers_run, warmup_within_run
 from titanrun.recipe.rules.semi_sync import groups_save_at_syncs
 
@@ -26,20 +26,13 @@ def resolve_epochs(recipe: Recipe, *, num_samples: int | None) -> Recipe:
     assert num_samples is not None, "a rule refuses epochs of a stream"
     total, size = training.epochs * num_samples, get_samples_per_step(recipe)
     if total < size:
-        noun, size_field = "sequence", "global_batch_size"
-        if recipe.rl is not None:
-            noun, size_field = "prompt", "rl.rollout.prompts_per_step"
-        epochs = (
-            f"{pluralize(training.epochs, 'epoch')} of {pluralize(num_samples, noun)} "
-            f"{'has' if training.epochs == 1 else 'have'}"
+        named = (
+            {}
+            if recipe.rl is None
+            else {"noun": "prompt", "size_field": "rl.rollout.prompts_per_step"}
         )
-        message = f"{epochs} {pluralize(total, noun)}, but {size_field} is {size}"
-        raise problem_error(
-            "data",
-            message,
-            path=("training", "epochs"),
-            hint="use more epochs, more data, or a smaller global batch",
-        )
+        message, hint = describe_short_epochs(training.epochs, num_samples, size, **named)
+        raise problem_error("data", message, path=("training", "epochs"), hint=hint)
     run = fill_steps(recipe, total // size)
     found = [
         finding

@@ -1,0 +1,100 @@
+"""Batch, epochs and held-out records of a fine-tuning recipe, by what its data amounts to."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from titanrun.components.data.chat_config import ChatDatasetConfig
+from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.replies_config import RepliesConfig
+from titanrun.components.data.spec.holdout_limits import MIN_DOCUMENTS
+from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
+from titanrun.config.problems import ProblemsFound
+from titanrun.config.registry import validate_choice
+from titanrun.recipe.rules.epoch_length import count_training_sequences
+from titanrun.recipe.rules.small_files import read_small_records
+
+HOLDOUT_SHARE = 0.05
+USUAL_BATCH = 16
+MIN_STEPS_OF_EPOCH = 10
+"""Steps of an epoch below which the batch is made smaller, as far as it goes."""
+MIN_STEPS = 30
+"""Steps of a run below which it gets more epochs: a few updates change a model little."""
+MAX_EPOCHS = 10
+"""More epochs of a few records mostly teach a model to repeat them."""
+USUAL_VALIDATION_FREQ = 50
+VALIDATIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuningSize:
+    """Settings that depend on the amount of data.
+
+    Args:
+        global_batch_size: sequences of a step.
+        epochs: passes over the data.
+        holdout: share of the records that are held out, or their number.
+        validation_freq: steps between validations.
+        steps: steps of the run, None if the data was not counted.
+        sequences: sequences of an epoch, None if the data was not counted.
+    """
+
+    global_batch_size: int = USUAL_BATCH
+    epochs: int = 1
+    holdout: float = HOLDOUT_SHARE
+    validation_freq: int = USUAL_VALIDATION_FREQ
+    steps: int | None = None
+    sequences: int | None = None
+
+
+def choose_size(
+    settings: Mapping[str, Any], folder: Path, template: str | None, *, seq_len: int
+) -> FinetuningSize:
+    """Return what suits the data: the usual values unless its files are small enough to count.
+
+    Args:
+        settings: Settings of the dataset.
+        folder: Folder of the model and its tokenizer.
+        template: Name of the chat template, None for the one in the folder.
+        seq_len: Tokens of a sequence.
+    """
+    with suppress(ProblemsFound, OSError, ValueError):
+        # validate names what is wrong with the data
+        return count_and_choose(settings, folder, template, seq_len) or FinetuningSize()
+    return FinetuningSize()
+
+
+def count_and_choose(
+    settings: Mapping[str, Any], folder: Path, template: str | None, seq_len: int
+) -> FinetuningSize | None:
+    """Return what suits data in small files, None if it is not counted."""
+    dataset = validate_choice(DatasetConfig, settings)
+    if not isinstance(dataset, ChatDatasetConfig | RepliesConfig) or dataset.path is None:
+        return None
+    records = read_small_records(dataset.path)
+    if records is None or len(records) < 2 * MIN_DOCUMENTS:
+        return None
+    held = max(MIN_DOCUMENTS, round(HOLDOUT_SHARE * len(records)))
+    sequences = count_training_sequences(
+        dataset,
+        HuggingFaceTokenizerConfig(path=str(folder), chat_template=template),
+        sample_length=seq_len + 1,
+        holdout=held,
+    )
+    if not sequences:
+        return None
+    return fit_steps(sequences, held=held, min_batch=2 if dataset.compares == "labels" else 1)
+
+
+def fit_steps(sequences: int, *, held: int, min_batch: int) -> FinetuningSize:
+    """Return the settings with which a number of sequences trains for enough steps."""
+    batch = USUAL_BATCH
+    while batch > min_batch and sequences // batch < MIN_STEPS_OF_EPOCH:
+        batch //= 2
+    epochs = min(MAX_EPOCHS, math.ceil(MIN_STEPS * batch / sequences))
+    steps = epochs * sequences // batch
+    freq = min(USUAL_VALIDATION_FREQ, max(1, steps // VALIDATIONS))
+    return FinetuningSize(batch, epochs, held, freq, steps, sequences)
