@@ -70,16 +70,14 @@ class PredictionFile:
         try:
             rows = np.atleast_2d(np.load(path, mmap_mode="r"))
         except (OSError, ValueError, EOFError) as error:
-            raise build_damage_error(path, f"cannot be read: {error}") from None
+            raise build_prediction_error(path, f"cannot be read: {error}") from None
         if path.name == ENDS:
             rows = rows.T
         self.num_rows, self._width = rows.shape
         values = to_integers(rows)
-        digests = read_block_digests(
-            get_prediction_digest_path(path), values, index_digest=path.name
-        )
+        digests = read_block_digests(get_digest_path(path), values, index_digest=path.name)
         if digests is None:
-            raise build_damage_error(path, "has no digests, or is not what was written")
+            raise build_prediction_error(path, "has no digests, or is not what was written")
         self._path, self._values = path, values
         self._verified = VerifiedTokens(
             values, digests, path=path, discard=lambda: None, damage_hint=WRITE_AGAIN
@@ -90,7 +88,7 @@ class PredictionFile:
         try:
             values = self._verified[start * self._width : end * self._width]
         except ProblemsFound as found:
-            raise build_damage_error(self._path, found.problems[0].message) from None
+            raise build_prediction_error(self._path, found.problems[0].message) from None
         return values.reshape(-1, self._width)
 
 
@@ -100,12 +98,12 @@ def to_integers(rows: NDArray[Any]) -> NDArray[np.integer]:
     return flat.view(np.uint16) if flat.dtype == np.float16 else flat
 
 
-def get_prediction_digest_path(path: Path) -> Path:
+def get_digest_path(path: Path) -> Path:
     """Return the file with the digests of a file of predictions."""
     return path.with_name(f"{path.name}.digests")
 
 
-def build_damage_error(path: Path, what: str) -> ProblemsFound:
+def build_prediction_error(path: Path, what: str) -> ProblemsFound:
     """Build the problem of a file that is not what was written."""
     message = what if str(path) in what else f"'{path}' {what}"
     return problem_error("data", message, path=PATH, hint=WRITE_AGAIN, is_absolute=True)
@@ -191,7 +189,7 @@ def read_taught_record(folder: Path) -> TaughtRecord | None:
     try:
         return TaughtRecord(**parse_json(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        raise build_damage_error(file, "is no record of predictions") from None
+        raise build_prediction_error(file, "is no record of predictions") from None
 
 
 @contextmanager
@@ -216,7 +214,7 @@ def write_taught_files(
     np.save(folder / ENDS, ends)
     for name, rows in ((IDS, ids_TK), (LOGPROBS, logprobs_TK), (ENDS, ends)):
         values = to_integers(rows)
-        path = get_prediction_digest_path(folder / name)
+        path = get_digest_path(folder / name)
         write_block_digests(path, values, hash_blocks(values), index_digest=name)
     temporary = folder / f"{RECORD}.tmp"
     temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
