@@ -16,7 +16,10 @@ DURATIONS = Path(__file__).with_name("durations.json")
 
 
 class OutcomeRecorder:
-    """Collects the outcome of each test and writes them when the session ends."""
+    """Collects the outcome of each test and writes them when the session ends.
+
+    Before that the record has every test as unfinished: a session may end without a word.
+    """
 
     def __init__(self, path: Path) -> None:
         """Record into `path`."""
@@ -29,11 +32,13 @@ class OutcomeRecorder:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note the collected tests of a session without workers."""
         self.collected.update(item.nodeid for item in session.items)
+        self.write()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
         """Note the collected tests of a session with workers."""
         self.collected.update(ids)
+        self.write()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the outcome of one phase of a test; a failure in any phase wins."""
@@ -49,7 +54,11 @@ class OutcomeRecorder:
             self.outcomes.setdefault(name, "passed")
 
     def pytest_sessionfinish(self) -> None:
-        """Write the record."""
+        """Write the outcomes."""
+        self.write()
+
+    def write(self) -> None:
+        """Write the record as it is."""
         unfinished = sorted(self.collected - self.outcomes.keys())
         record = {
             "outcomes": dict(sorted(self.outcomes.items())),

@@ -37,6 +37,8 @@ class KeeperConfig(TrackerConfig):
     """What opens the door."""
     spare_key: Text | None = bookkeeping(None, secret=True, examples=["${env:SPARE_KEY}"])
     """What opens the back door."""
+    back_door: Text | None = bookkeeping(None, secret=True, examples=["${env:SPARE_KEY}"])
+    """A secret under a name that says nothing of it."""
     received: str = bookkeeping("received.txt")
     """Where the test looks for what arrived."""
     breaks: bool = bookkeeping(False)
@@ -317,3 +319,18 @@ def test_a_secret_that_is_not_set_is_found_before_anything_is_written(
         )
         assert "recipe.yaml:10:31" in done.stderr
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["recipe.yaml"]
+
+
+@pytest.mark.parametrize(
+    "value", ["0123456789", "+0123456789", "1e123456789", '"${env:123456789"', "[0123456789, {}]"]
+)
+def test_a_secret_under_any_name_is_in_no_problem(
+    titanrun: Run, tmp_path: Path, value: str
+) -> None:
+    """Row B5 of the defect list: a number with a leading zero was quoted with its correction."""
+    text = RECIPE.replace("keeper, api", f"keeper, back_door: {value}, api")
+    (tmp_path / "work" / "recipe.yaml").write_text(text)
+    for shown in ("text", "json"):
+        done = titanrun("validate", "recipe.yaml", "--format", shown)
+        assert done.returncode == 2 and "123456789" not in done.stdout + done.stderr
+        assert "a recipe must not contain a secret" in done.stdout + done.stderr

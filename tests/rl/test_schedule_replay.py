@@ -247,3 +247,6 @@ def test_what_a_run_did_after_its_last_checkpoint_is_left_out(tmp_path: Path) ->
         file.write(json.dumps({"event": "generate", "generator": 0}) + "\n")
     with pytest.raises(ProblemsFound, match=r"line 11 of .* is damaged"):
         read_generation(tmp_path / "schedule.jsonl")
+    (tmp_path / "schedule.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ProblemsFound, match=r"line 1 of .* is damaged"):
+        read_generation(tmp_path / "schedule.jsonl")

@@ -65,6 +65,13 @@ def test_a_test_that_did_not_finish_fails_ci_unless_it_is_listed(folder: Path) -
     assert code == 1 and "NOT LISTED: test_it.py::test_three: unfinished" in text, text
 
 
+def test_a_session_that_vanishes_with_exit_code_0_fails_ci(folder: Path) -> None:
+    """Row D4 of the defect list: a test that replaced its process by a run left no record."""
+    record_session(folder, "import os; os._exit(0)")
+    code, text = report(folder, "test_it.py::test_two  # no device here\n")
+    assert code == 1 and "NOT LISTED: test_it.py::test_three: unfinished" in text, text
+
+
 def test_a_part_that_may_run_out_of_time_may_leave_tests_unfinished(folder: Path) -> None:
     record_session(folder, "raise KeyboardInterrupt")
     (folder / "unit.status").write_text("left out: out of time\n")

@@ -150,6 +150,43 @@ def test_predictions_that_do_not_fit_are_refused(
     (resolved.parent / "status.json").unlink()
 
 
+def flip(name: str) -> Callable[[Path], object]:
+    """Return the change of one bit in the middle of a file."""
+
+    def change(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) * 2 // 3] ^= 1
+        (folder / name).write_bytes(data)
+
+    return change
+
+
+def test_predictions_that_are_damaged_are_refused_by_name(
+    run: Run, taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Row B2 of the defect list, as a class: a file is not the one that was written by its size."""
+    good, given = taught / "good", taught / "taught" / "training"
+    shutil.copytree(given, good)
+    changes: list[tuple[str, Callable[[Path], object]]] = [
+        *((name, flip(name)) for name in ("ids.npy", "logprobs.npy", "ends.npy")),
+        ("ids.npy", lambda folder: (folder / "ids.npy").write_bytes(b"")),
+        ("logprobs.npy", lambda folder: (folder / "logprobs.npy").unlink()),
+        ("ends.npy", lambda folder: (folder / "ends.npy").write_bytes(b"\x93NUMPY nonsense")),
+        ("ids.npy", lambda folder: (folder / "ids.npy.digests").unlink()),
+        *(
+            ("teacher.json", lambda folder, text=text: (folder / "teacher.json").write_text(text))
+            for text in ("[]", "{}", "nothing", "[" * 10_000)
+        ),
+    ]
+    for number, (name, change) in enumerate(changes):
+        shutil.rmtree(given)
+        shutil.copytree(good, given)
+        change(given)
+        assert main([str(prepare(run, taught, f"damaged{number}"))]) == 3, (number, name)
+        told = capsys.readouterr().err
+        assert str(given / name) in told and "loss.teacher_logprobs.path" in told, told
+
+
 def test_the_teacher_writes_into_a_folder_of_its_own(run: Run, taught: Path) -> None:
     done = teach(prepare(run, taught, "again", temperature=2.0))
     assert done.returncode == 3 and "another teacher or of other data" in done.stderr

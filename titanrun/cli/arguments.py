@@ -177,10 +177,15 @@ class CommandParser(ArgumentParser):
             meant = (
                 find_closest(word, self._option_string_actions) if word.startswith("-") else None
             )
-            kind = "unknown option" if word.startswith("-") else "unexpected argument"
+            # without its value, which may be a secret
+            told = (
+                f"unknown option '{word.partition('=')[0]}'"
+                if word.startswith("-")
+                else f"unexpected argument '{word}'"
+            )
             raise problem_error(
                 "usage",
-                f"{kind} '{word}'",
+                told,
                 hint=f"did you mean '{meant}'?" if meant else f"see {self.prog} --help",
             )
         raise problem_error("usage", message, hint=f"see {self.prog} --help")

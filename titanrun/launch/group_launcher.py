@@ -352,10 +352,10 @@ def has_run_finished(run_dir: Path) -> bool:
 def read_last_commit(run_dir: Path, group: int) -> int:
     """Return the last step of a group that counts for the run, 0 if there is none."""
     try:
-        lines = (run_dir / "logs" / f"group-{group}.jsonl").read_text(encoding="utf-8").split("\n")
+        data = (run_dir / "logs" / f"group-{group}.jsonl").read_bytes()
     except OSError:
         return 0
-    for line in reversed(lines):
+    for line in reversed(data.decode("utf-8", "replace").split("\n")):
         event = parse_event(line)
         if event.get("event") in ("committed", "synced"):
             return int(event["step"])

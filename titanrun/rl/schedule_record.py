@@ -156,7 +156,7 @@ def iter_events(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         ProblemsFound: the file cannot be read, or a line is damaged.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise problem_error(
             "data",

@@ -223,7 +223,7 @@ def read_step_metrics(file: Path, step: int) -> dict[str, Any]:
     """Return the logged metrics of the last step up to `step`, empty if there are none."""
     found: dict[str, Any] = {}
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return found
     for line in lines:
@@ -231,7 +231,8 @@ def read_step_metrics(file: Path, step: int) -> dict[str, Any]:
             values = parse_json(line)
         except ValueError:
             continue
-        if isinstance(values, dict) and values.get("step", step + 1) <= step:
+        at = values.get("step") if isinstance(values, dict) else None
+        if isinstance(at, int) and at <= step:
             found = {**found, **values}
     return found
 

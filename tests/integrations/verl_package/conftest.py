@@ -1,11 +1,12 @@
 """verl on a CPU: one process group of one rank for all tests of this folder."""
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.launch.reserved_port import reserve_port
 
 # verl reads these at its import, in every worker of Ray too
 MODULES = (
@@ -22,12 +23,10 @@ VARIABLES = {
 @pytest.fixture(scope="session")
 def verl_on_cpu() -> Iterator[None]:
     """verl with a process group of one rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    ranks = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**VARIABLES, **ranks, "LOCAL_RANK": "0"}.items():
+    # held until the end: between two processes that look for a port, one may take the other's
+    with reserve_port() as port, pytest.MonkeyPatch.context() as patch:
+        ranks = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "RANK": "0"}
+        for name, value in {**VARIABLES, **ranks, "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
             patch.setenv(name, value)
         pytest.importorskip("verl", reason="make test-verl installs it")
         import torch.distributed as dist

@@ -185,3 +185,27 @@ def test_validate_lists_the_other_variables(
     assert "reads environment variable SCRATCH: description\n" in told
     assert "reads environment variable NOT_SET_HERE: description\n" in told
     assert "variable NO:" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("axolotl.yaml", f"base_model: a/b\nhub_token: {CANARY}\nwandb_api_key: {CANARY}\n"),
+        ("llamafactory.yaml", f"model_name_or_path: a/b\nstage: sft\nhf_hub_token: {CANARY}\n"),
+        ("titan.toml", f'[job]\n[model]\nname = "llama3"\n[metrics]\napi_key = "{CANARY}"\n'),
+    ],
+)
+def test_a_secret_of_another_tools_file_is_not_migrated(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    main.run(["migrate", str(tmp_path / name), "-o", str(tmp_path / "recipe.yaml")])
+    told = capsys.readouterr()
+    written = (tmp_path / "recipe.yaml").read_text()
+    assert CANARY not in told.out + told.err + written and "****" in written
+
+
+def test_the_value_of_an_unknown_option_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["train", "a.yaml", f"--hf-token={CANARY}"]) == 2
+    told = capsys.readouterr().err
+    assert "unknown option '--hf-token'" in told and CANARY not in told

@@ -1,7 +1,8 @@
 """Predictions of a teacher for the tokens of a dataset, in files.
 
 A folder has the K likeliest ids of each token in the loss, their log-probabilities, and where the
-tokens of each sequence end. The files of a dataset are those of its sequences, in their order.
+tokens of each sequence end, each with digests. The files of a dataset are those of its sequences,
+in their order.
 
 Shapes: K predictions of a token, T tokens in the loss of all sequences.
 """
@@ -19,13 +20,20 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.prediction_channels import LOGPROB_BITS, NUM_CHANNELS
+from titanrun.components.data.token_blocks import (
+    VerifiedTokens,
+    hash_blocks,
+    read_block_digests,
+    write_block_digests,
+)
 from titanrun.config.json_text import parse_json
-from titanrun.config.problems import DataPath, problem_error
+from titanrun.config.problems import DataPath, ProblemsFound, problem_error
 
 IDS, LOGPROBS, ENDS, RECORD = "ids.npy", "logprobs.npy", "ends.npy", "teacher.json"
 PATH: DataPath = ("loss", "teacher_logprobs", "path")
 SMALLEST = -60_000.0
 """Smallest log-probability that fp16 holds, about."""
+WRITE_AGAIN = "remove the folder; titanrun data teach RECIPE writes it again"
 NO_PREDICTION = int(np.array(SMALLEST, dtype=np.float16).view(np.uint16))
 ONE_BITS = int(np.float32(1).view(np.int32))
 
@@ -49,6 +57,58 @@ class TaughtRecord:
     teacher: str
 
 
+class PredictionFile:
+    """Rows of a file of predictions, each part compared with its digest when it is first read.
+
+    Log-probabilities are the bits of fp16.
+
+    Raises:
+        ProblemsFound: A data problem with the name of the file if it is not what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            rows = np.atleast_2d(np.load(path, mmap_mode="r"))
+        except (OSError, ValueError, EOFError) as error:
+            raise build_prediction_error(path, f"cannot be read: {error}") from None
+        if path.name == ENDS:
+            rows = rows.T
+        self.num_rows, self._width = rows.shape
+        values = to_integers(rows)
+        digests = read_block_digests(get_digest_path(path), values, index_digest=path.name)
+        if digests is None:
+            raise build_prediction_error(path, "has no digests, or is not what was written")
+        self._path, self._values = path, values
+        self._verified = VerifiedTokens(
+            values, digests, path=path, discard=lambda: None, damage_hint=WRITE_AGAIN
+        )
+
+    def read(self, start: int, end: int) -> NDArray[np.integer]:
+        """Return some of the rows."""
+        try:
+            values = self._verified[start * self._width : end * self._width]
+        except ProblemsFound as found:
+            raise build_prediction_error(self._path, found.problems[0].message) from None
+        return values.reshape(-1, self._width)
+
+
+def to_integers(rows: NDArray[Any]) -> NDArray[np.integer]:
+    """Return all values in one row, those of fp16 as their bits."""
+    flat = rows.reshape(-1)
+    return flat.view(np.uint16) if flat.dtype == np.float16 else flat
+
+
+def get_digest_path(path: Path) -> Path:
+    """Return the file with the digests of a file of predictions."""
+    return path.with_name(f"{path.name}.digests")
+
+
+def build_prediction_error(path: Path, what: str) -> ProblemsFound:
+    """Build the problem of a file that is not what was written."""
+    message = what if str(path) in what else f"'{path}' {what}"
+    return problem_error("data", message, path=PATH, hint=WRITE_AGAIN, is_absolute=True)
+
+
 class TaughtRows:
     """Sequences of a dataset with the predictions of a teacher in further channels.
 
@@ -60,10 +120,9 @@ class TaughtRows:
 
     def __init__(self, dataset: IndexedDataset, folder: Path, top_k: int) -> None:
         self._dataset, self._top_k = dataset, top_k
-        self._ids_TK, self._logprobs_TK = (
-            np.load(folder / name, mmap_mode="r") for name in (IDS, LOGPROBS)
-        )
-        self._ends = np.load(folder / ENDS)
+        self._ids, self._logprobs = (PredictionFile(folder / name) for name in (IDS, LOGPROBS))
+        ends = PredictionFile(folder / ENDS)
+        self._ends = ends.read(0, ends.num_rows)[:, 0]
         record = (folder / RECORD).read_text(encoding="utf-8")
         self.fingerprint = f"{dataset.fingerprint} taught {top_k} {record}"
         self.max_token_id = dataset.max_token_id
@@ -82,9 +141,9 @@ class TaughtRows:
         taught[: len(row)] = row
         labels = np.flatnonzero(row[1])
         end = int(self._ends[index])
-        place = slice(end - len(labels), end)
-        ids_TK = self._ids_TK[place, : self._top_k].astype(np.int64)
-        bits_TK = self._logprobs_TK[place, : self._top_k].view(np.uint16).astype(np.int64)
+        start = end - len(labels)
+        ids_TK = self._ids.read(start, end)[:, : self._top_k].astype(np.int64)
+        bits_TK = self._logprobs.read(start, end)[:, : self._top_k].astype(np.int64)
         taught[NUM_CHANNELS:, labels] = ((ids_TK << LOGPROB_BITS) | bits_TK).T
         return taught
 
@@ -127,7 +186,10 @@ def read_taught_record(folder: Path) -> TaughtRecord | None:
     file = folder / RECORD
     if not file.is_file():
         return None
-    return TaughtRecord(**parse_json(file.read_text(encoding="utf-8")))
+    try:
+        return TaughtRecord(**parse_json(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise build_prediction_error(file, "is no record of predictions") from None
 
 
 @contextmanager
@@ -148,7 +210,12 @@ def write_taught_files(
     yield ids_TK, logprobs_TK
     ids_TK.flush()
     logprobs_TK.flush()
-    np.save(folder / ENDS, np.cumsum(counts))
+    ends = np.cumsum(counts)
+    np.save(folder / ENDS, ends)
+    for name, rows in ((IDS, ids_TK), (LOGPROBS, logprobs_TK), (ENDS, ends)):
+        values = to_integers(rows)
+        path = get_digest_path(folder / name)
+        write_block_digests(path, values, hash_blocks(values), index_digest=name)
     temporary = folder / f"{RECORD}.tmp"
     temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
     temporary.replace(folder / RECORD)

@@ -6,6 +6,7 @@ from textwrap import wrap
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.encoding import escape_to_one_line
 from titanrun.config.pluralize import pluralize
+from titanrun.config.redaction import star_out_assigned_secrets
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.recipe.migrate.migration import Migration
 from titanrun.recipe.migrate.migration_plan import SAME, ItemOutcome, MigrationItem
@@ -157,7 +158,7 @@ def format_source_value(item: MigrationItem, tool: SourceTool) -> str:
     name = item.entry.written_path if item.entry else item.path
     value = item.entry.original if item.entry and item.entry.original is not None else item.value
     shown = "unset" if value is None else shorten_text(tool.format_value(value))
-    return f"{place}: {name}{tool.assignment}{shown}"
+    return star_out_assigned_secrets(f"{place}: {name}{tool.assignment}{shown}")
 
 
 def format_target_values(item: MigrationItem) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from titanrun.config.encoding import escape_to_one_line
 from titanrun.config.interpolate import escape_references
 from titanrun.config.problems import DataPath
+from titanrun.config.redaction import star_out_assigned_secrets
 from titanrun.config.serialize import INDENT, PLAIN_KEY, format_key, to_flow_yaml
 from titanrun.config.type_introspection import find_annotation, find_config_class, is_slot
 from titanrun.recipe.migrate.migration_plan import MigrationItem, iter_placements
@@ -248,9 +249,7 @@ def iter_left_out_lines(items: list[MigrationItem], tool: SourceTool) -> Iterato
         assert item.entry is not None
         comments = item.entry.comments
         yield from comments.above
-        yield append_comment(
-            escape_to_one_line(f"# {tool.format_line(item.entry.written_path, item.value)}"),
-            comments.trailing,
-        )
+        line = escape_to_one_line(f"# {tool.format_line(item.entry.written_path, item.value)}")
+        yield append_comment(star_out_assigned_secrets(line), comments.trailing)
         yield escape_to_one_line(f"#   {item.words}")
         yield from comments.below

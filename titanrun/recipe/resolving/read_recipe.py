@@ -332,9 +332,14 @@ def list_file_places(named: Sequence[Node]) -> dict[str, list[Path]]:
 def hide_secrets_in_problems(problems: Sequence[Problem], queries: SchemaQueries) -> list[Problem]:
     """Return the problems without showing the values of secrets."""
     return [
-        hide_secret_in_problem(problem) if queries.is_secret(problem.path) else problem
+        hide_secret_in_problem(problem) if is_in_secret(problem.path, queries) else problem
         for problem in problems
     ]
+
+
+def is_in_secret(path: DataPath, queries: SchemaQueries) -> bool:
+    """Return whether a secret is at a path, or around it, where nothing may be below it."""
+    return any(queries.is_secret(path[:length]) for length in range(1, len(path) + 1))
 
 
 def hide_secret_in_problem(problem: Problem) -> Problem:
