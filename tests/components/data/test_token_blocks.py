@@ -287,3 +287,16 @@ def test_a_cache_that_cannot_be_written_keeps_no_digests(
     dataset = build_token_dataset(config, sample_length=10, cache_folder=tmp_path / "cache")
     assert dataset[9].tolist() == list(range(90, 100))
     assert "cannot be kept in" in caplog.text
+
+
+def test_sources_that_have_changed_or_are_gone_are_listed(
+    folder: Path, tokenizer: Tokenizer
+) -> None:
+    opened(folder, tokenizer)
+    files = [folder / "data" / f"{name}.txt" for name in "abc"]
+    (found,) = verify_token_cache(folder / "cache")
+    assert (found["damage"], found["changed"]) == (None, [])
+    write_old(files[0], "other text")
+    files[1].unlink()
+    (found,) = verify_token_cache(folder / "cache")
+    assert [Path(name).name for name in found["changed"]] == ["a.txt", "b.txt"]
