@@ -471,6 +471,10 @@ def test_a_value_of_a_run_keeps_the_source_that_the_run_recorded(tmp_path: Path)
     assert values["training.seq_len"] == recorded
     assert values["training.steps"]["source"] == "override"
     assert values["optimizer.lr"]["file"] == file
+    assert "shadowed" not in values["optimizer.lr"]
+    replaced = resolve_recipe(written(tmp_path, YAML), ["training.seq_len=64"], environment={})
+    values = build_source_report(collect_value_sources(replaced), replaced.tree, [])["values"]
+    assert values["training.seq_len"]["shadowed"] == [f"{tmp_path / 'recipe.yaml'}:4:36"]
 
 
 def test_the_source_of_each_value_is_the_place_where_it_was_written(tmp_path: Path) -> None:
