@@ -2,7 +2,8 @@
 
 FAULTS is a JSON list of [group, moment, step]. With HELD, group 0 opens once the file go exists,
 and group 1 waits for it before its fourth step. A group that was killed comes back after
-AWAY_SECONDS. At its end a rank leaves the digest of its state.
+AWAY_SECONDS, and with RETURNS_LATE after the end of the other group. At its end a rank leaves the
+digest of its state.
 """
 
 import hashlib
@@ -30,6 +31,7 @@ GROUP, RANK = int(os.environ["TITANRUN_GROUP"]), int(os.environ["RANK"])
 FLUSH = os.fsync
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
 HELD = "HELD" in os.environ
+RETURNS_LATE = "RETURNS_LATE" in os.environ
 AWAY_SECONDS = int(os.environ.get("AWAY_SECONDS", "0"))
 
 
@@ -43,6 +45,8 @@ class FaultyGroups(ReplicaGroups):
             wait_for(FOLDER / "go")
         if any(FOLDER.glob(f"fault-{GROUP}-*")):
             time.sleep(AWAY_SECONDS)
+            if RETURNS_LATE:
+                wait_for(FOLDER / f"digest-{1 - GROUP}-0")
         super().open(step)
         if FAULTS and RANK == 0:
             wait_for_other_group()

@@ -41,6 +41,7 @@ def start_runs(recipe: Path) -> Iterator[Start]:
         faults: list[Any] | None = None,
         held: bool = False,
         away: int = 0,
+        returns_late: bool = False,
     ) -> Any:
         command = [sys.executable, "-c", TRAIN, str(Path(__file__).with_name("faulty_worker.py"))]
         started.append(
@@ -52,6 +53,7 @@ def start_runs(recipe: Path) -> Iterator[Start]:
                     "OMP_NUM_THREADS": "1",
                     "AWAY_SECONDS": str(away),
                     **({"HELD": "1"} if held else {}),
+                    **({"RETURNS_LATE": "1"} if returns_late else {}),
                 },
                 stderr=subprocess.PIPE,
                 text=True,

@@ -224,6 +224,25 @@ def test_a_group_that_returns_after_the_end_trains_nothing(
     assert names(folder, group) == ["joined"]
 
 
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_killed_group_that_returns_when_the_other_one_has_finished_trains_nothing(
+    group: int, start: Start, alone: dict[int, float], tmp_path: Path
+) -> None:
+    """It has no state but its last checkpoint, and would train the rest again without the other."""
+    folder, killed = tmp_path / "run", 4
+    faults = [[group, "before the backward pass", killed]]
+    end(start(folder, *GROUPS, faults=faults, returns_late=True))
+    check(folder, alone)
+    assert len(digests(folder)) == 1
+    steps = [
+        event["step"]
+        for event in events(folder)
+        if event["group"] == group and event["event"] == "committed"
+    ]
+    assert steps == list(range(1, killed))
+    assert json.loads((folder / "status.json").read_text())["state"] == "finished"
+
+
 def test_the_last_step_is_saved_though_its_writer_dies(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
