@@ -110,7 +110,9 @@ def test_groups_go_to_the_least_loaded_and_wait_while_all_are_full() -> None:
     fleet, (first, second) = build(2)
     submit(fleet, 0, 1, 2, 3, 4, 5)
     assert get_numbers(first) == [[0, 2]] and get_numbers(second) == [[1, 3]]
-    assert fleet.collect_usage()["rl/queue/waiting"] == 2
+    found = fleet.collect_usage()
+    assert found["rl/queue/waiting"] == 2
+    assert found["rl/queue/admitted"] == 2 + found["rl/queue/running"] + found["rl/queue/done"]
     second.finish(3)
     assert get_numbers(second) == [[1, 3], [4]]
     assert [each["number"] for each in fleet.wait_for_any([0, 3])] == [3]
@@ -358,6 +360,7 @@ def test_shares_tell_who_waited_for_whom(monkeypatch: Any) -> None:
     )
     assert found["rl/load_seconds"] == 0.25
     assert found["rl/generator_idle_share"] == pytest.approx(0.6)
+    assert found["rl/tokens_per_second/generated"] == 4
     assert found["rl/generator_idle_share/1"] == 1 and found["rl/tokens_per_second/0"] == 4
     now[0] += 1.0
     assert usage.collect(2)["rl/trainer_idle_share"] == 0

@@ -338,6 +338,11 @@ def test_answers_run_ahead_as_far_as_they_may(runs: Callable[..., Path]) -> None
     ahead = numbers(runs("training.steps=5", "rl.schedule={target_offpolicy: 2, window: 0.5}"))
     ages = [line["rollout/age_max"] for line in ahead[1:]]
     assert ages[:3] == [0, 1, 2] and max(ages) <= 3
+    for line in ahead[1:]:
+        shares = [line[f"rollout/age_share/{age}"] for age in range(4)]
+        assert sum(shares) == pytest.approx(1)
+        assert shares[int(line["rollout/age_max"])] > 0
+    assert "rollout/age_share/0" not in numbers(runs())[1]
 
 
 def test_no_step_learns_from_a_completion_over_the_age_limit(

@@ -1,5 +1,6 @@
 """Metrics of a step's rollouts."""
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
@@ -44,3 +45,26 @@ def compute_rollout_metrics(
             rollout.parts[name] for rollout in scored if name in rollout.parts
         )
     return values
+
+
+def compute_age_shares(
+    groups: Sequence[RolloutGroup], *, policy_version: int, max_age: int
+) -> dict[str, float]:
+    """Compute the share of the generated tokens of each age from 0 to `max_age`.
+
+    The age of a token is the number of updates since the weights that generated it.
+
+    Args:
+        groups: the groups of the step.
+        policy_version: version of the weights that learned from them.
+        max_age: highest age of a group.
+    """
+    ages = Counter(
+        policy_version - version
+        for group in groups
+        for rollout in group.rollouts
+        for turn in rollout.turns
+        for version in turn.completion.versions
+    )
+    total = max(1, ages.total())
+    return {f"rollout/age_share/{age}": ages[age] / total for age in range(max_age + 1)}

@@ -14,7 +14,7 @@ from titanrun.models.shared.config import unwrap_auto
 from titanrun.rl.config import RlConfig
 from titanrun.rl.fleet.fleet_runner import FleetRunner, FleetWeightSync
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
-from titanrun.rl.rollout_metrics import compute_rollout_metrics
+from titanrun.rl.rollout_metrics import compute_age_shares, compute_rollout_metrics
 from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import Prompt, Rollout, RolloutGroup, build_rollout_training_samples
@@ -172,15 +172,17 @@ class RolloutSource:
     def collect_metrics(self, recorded: dict[str, float], inp: StepInput) -> dict[str, float]:
         """Return the metrics recorded by the loss in this step, and those of its rollouts."""
         payload: RolloutStep = inp.payload
-        return (
+        version, max_age = self.engine.policy_version - 1, self.state.rollout_buffer.max_version_lag
+        metrics = (
             recorded
             | payload.recorded
-            | compute_rollout_metrics(
-                payload.groups, payload.packed, policy_version=self.engine.policy_version - 1
-            )
+            | compute_rollout_metrics(payload.groups, payload.packed, policy_version=version)
             | self.runner.collect_metrics()
             | self._collect_too_old()
         )
+        if max_age:
+            metrics |= compute_age_shares(payload.groups, policy_version=version, max_age=max_age)
+        return metrics
 
     def _collect_too_old(self) -> dict[str, float]:
         """Return how many groups were dropped for their age since the last call."""

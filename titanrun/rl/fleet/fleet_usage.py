@@ -47,6 +47,7 @@ class FleetUsage:
         busy = [min(1.0, self.busy_seconds[number] / seconds) for number in range(num_processes)]
         values = {name: phases[phase] / seconds for phase, name in SHARES.items()} | {
             "rl/generator_idle_share": 1.0 - sum(busy) / num_processes,
+            "rl/tokens_per_second/generated": self.tokens.total() / seconds,
             "rl/load_seconds": sum(self.load_seconds.values()) / num_processes,
             "rl/lost_requests": float(self.num_lost),
             "rl/restarts": float(self.num_restarts),

@@ -126,7 +126,9 @@ class RolloutFleet:
         with self._condition:
             running = sum(len(process.running) for process in self.processes)
             values = self.usage.collect(len(self.processes))
+            admitted = running + len(self._waiting) + len(self._done)
             return values | {
+                "rl/queue/admitted": float(admitted),
                 "rl/queue/running": float(running),
                 "rl/queue/waiting": float(len(self._waiting)),
                 "rl/queue/done": float(len(self._done)),
