@@ -7,7 +7,13 @@ from typing import Any
 
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, get_starts, read_json_or_empty
+from titanrun.recipe.rundir.run_files import (
+    METRICS,
+    RUN_JSON,
+    get_mapping,
+    get_starts,
+    read_json_or_empty,
+)
 from titanrun.report.private_facts import Redact, build_redaction, keep_text
 from titanrun.runs.metric_series import MetricSeries
 from titanrun.runs.run_state import get_host_info, get_run_state
@@ -59,7 +65,7 @@ def load_report_run(folder: Path, *, has_paths: bool) -> ReportRun:
     summary = load_run_summary(folder)
     record = read_json_or_empty(folder / RUN_JSON)
     starts = get_starts(record)
-    hosts = {str((start.get("environment") or {}).get("host") or "") for start in starts}
+    hosts = {str(get_mapping(start, "environment").get("host") or "") for start in starts}
     problem, series = None, {}
     try:
         path = folder / METRICS

@@ -16,6 +16,7 @@ from titanrun.recipe.rundir.run_files import (
     METRICS,
     RESOLVED,
     RUN_JSON,
+    get_mapping,
     get_starts,
     read_json_or_empty,
 )
@@ -154,7 +155,7 @@ def iter_training_facts(
     yield "validation loss", round_number(metrics.get("validation/loss"))
     yield "validation accuracy", round_number(metrics.get("validation/accuracy"))
     yield "best validation loss", round_number(summary.validation)
-    ranks = (start.get("decided") or {}).get("ranks", 1)
+    ranks = get_mapping(start, "decided").get("ranks", 1)
     yield "hardware", f"{ranks} x {machine['device_name']}" if "device_name" in machine else None
     yield "time", None if summary.seconds is None else f"{summary.seconds / 3600:.2f} hours"
 

@@ -18,7 +18,9 @@ from titanrun.recipe.rundir.run_files import (
     METRICS,
     RESOLVED,
     RUN_JSON,
+    get_mapping,
     get_starts,
+    get_text_value,
     read_json_or_empty,
 )
 from titanrun.runs.lineage import (
@@ -224,16 +226,16 @@ def build_environment_rows(starts: Sequence[Mapping[str, Any]]) -> list[Comparis
 
 def get_environment_facts(start: Mapping[str, Any]) -> dict[str, object]:
     """Return the circumstances of a start by name."""
-    environment = start.get("environment") or {}
-    git = environment.get("git") or {}
+    environment = get_mapping(start, "environment")
+    git = get_mapping(environment, "git")
     found = {
-        "git commit": (git.get("commit") or "")[:12] or None,
+        "git commit": (get_text_value(git, "commit") or "")[:12] or None,
         "uncommitted changes": git.get("diff") or ("none" if git else None),
     }
-    found |= {"titanrun's code": (environment.get("code") or "")[:12] or None}
+    found |= {"titanrun's code": (get_text_value(environment, "code") or "")[:12] or None}
     found |= {key: environment.get(key) for key in ("python", "platform", "host")}
     found |= {
-        f"package {name}": version for name, version in (environment.get("packages") or {}).items()
+        f"package {name}": version for name, version in get_mapping(environment, "packages").items()
     }
     found |= {
         f"plug-in {plugin['name']}": plugin["version"]
@@ -245,6 +247,6 @@ def get_environment_facts(start: Mapping[str, Any]) -> dict[str, object]:
     }
     found |= {
         f"machine {key.replace('_', ' ')}": str(value)
-        for key, value in (start.get("machine") or {}).items()
+        for key, value in get_mapping(start, "machine").items()
     }
-    return {**found, "ranks": (start.get("decided") or {}).get("ranks")}
+    return {**found, "ranks": get_mapping(start, "decided").get("ranks")}

@@ -13,7 +13,9 @@ from titanrun.recipe.rundir.run_files import (
     RUN_JSON,
     STATUS,
     TAGS,
+    get_mapping,
     get_starts,
+    get_text_value,
     read_json_or_empty,
 )
 
@@ -74,30 +76,30 @@ def load_run_summary(folder: Path, *, needs_metrics: bool = True) -> RunSummary:
     record, status = read_json_or_empty(folder / RUN_JSON), read_json_or_empty(folder / STATUS)
     starts = get_starts(record)
     first, last = (starts[0], starts[-1]) if starts else ({}, {})
-    git = (last.get("environment") or {}).get("git") or {}
+    git = get_mapping(get_mapping(last, "environment"), "git")
     step = status.get("step")
     metrics = (
         read_last_metrics(folder / METRICS) if needs_metrics or not isinstance(step, int) else {}
     )
     return RunSummary(
         str(folder),
-        name=record.get("name"),
+        name=get_text_value(record, "name"),
         state=str(status.get("state", "unknown")),
         step=step if isinstance(step, int) else metrics.get("step", 0),
-        steps=parse_whole_number((last.get("decided") or {}).get("steps")),
+        steps=parse_whole_number(get_mapping(last, "decided").get("steps")),
         loss=parse_metric_number(metrics.get("loss")),
         grad_norm=parse_metric_number(metrics.get("grad_norm")),
         tps=parse_metric_number(metrics.get("tps")),
         validation=metrics.get("best validation"),
-        started=first.get("time"),
-        seconds=compute_seconds_between(first.get("time"), status.get("heartbeat")),
+        started=get_text_value(first, "time"),
+        seconds=compute_seconds_between(get_text_value(first, "time"), status.get("heartbeat")),
         starts=len(starts),
-        commit=git.get("commit"),
+        commit=get_text_value(git, "commit"),
         dirty=git.get("dirty"),
         tags=read_tags(folder),
         pid=parse_whole_number(status.get("pid")),
-        host=status.get("host"),
-        boot_id=status.get("boot_id"),
+        host=get_text_value(status, "host"),
+        boot_id=get_text_value(status, "boot_id"),
         heartbeat=parse_metric_number(status.get("heartbeat")),
     )
 

@@ -17,7 +17,7 @@ from titanrun.config.tree import Node, find_node, format_path, iter_nodes
 from titanrun.config.types import AUTO
 from titanrun.config.version import VERSION
 from titanrun.recipe.resolving.resolve import Resolved
-from titanrun.recipe.rundir.run_files import RESOLVED, SOURCES, read_json_or_empty
+from titanrun.recipe.rundir.run_files import RESOLVED, SOURCES, get_mapping, read_json_or_empty
 
 UNWRITTEN_SOURCES = ("default", "decided")
 """Kinds of sources of values that nobody wrote."""
@@ -150,8 +150,8 @@ def load_recorded_sources(text: SourceText) -> Mapping[str, Any]:
     file = Path(text.name)
     if file.name != RESOLVED or get_checksum_state(text.text) != "good":
         return {}
-    values = read_json_or_empty(file.with_name(SOURCES)).get("values")
-    return values if isinstance(values, dict) else {}
+    values = get_mapping(read_json_or_empty(file.with_name(SOURCES)), "values")
+    return {path: entry for path, entry in values.items() if isinstance(entry, dict)}
 
 
 def source_to_dict(source: ValueSource) -> dict[str, object]:

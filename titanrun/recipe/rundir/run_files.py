@@ -39,6 +39,18 @@ def read_json_or_empty(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def get_mapping(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the JSON object under a key, empty if something else wrote another value."""
+    found = data.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def get_text_value(data: Mapping[str, Any], key: str) -> str | None:
+    """Return the text under a key, None if there is none."""
+    found = data.get(key)
+    return found if isinstance(found, str) else None
+
+
 def get_starts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the starts in the content of run.json, none if it was written by something else."""
     starts = record.get("starts")
