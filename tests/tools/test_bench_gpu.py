@@ -12,22 +12,18 @@ import torch
 BENCH = Path(__file__).parents[2] / "tools" / "bench"
 sys.path.insert(0, str(BENCH))
 
-import gpu  # noqa: E402
 from gpu import compare_sides, format_line  # noqa: E402
 from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
-from gpu_profile import summarize_events  # noqa: E402
 from gpu_rows import ROWS  # noqa: E402
 
 LOSSES = [6.0, 5.5]
 
 
-def side(
-    ms: float = 10.0, *, state: str = "done", losses: Any = LOSSES, noise: float = 0.005
-) -> dict[str, Any]:
+def side(ms: float = 10.0, *, state: str = "done", losses: Any = LOSSES) -> dict[str, Any]:
     return {
         "state": state,
         "ms": ms,
-        "noise": noise,
+        "noise": 0.005,
         "first_losses": losses,
         "tokens_per_second": 1e3,
         "tflops": 1.0,
@@ -40,12 +36,6 @@ def side(
         (side(10.0), side(10.04), "tie"),
         (side(10.0), side(12.0), "ok"),
         (side(12.0), side(10.0), "BELOW TARGET"),
-        (side(10.0), side(9.85), "BELOW TARGET"),
-        (
-            side(12.0, noise=0.2),
-            side(10.0),
-            "NOISY: blocks of steps differ by 20.0%, more than 3%",
-        ),
         (
             side(10.0),
             side(10.0, losses=[6.0, 5.6]),
@@ -106,42 +96,9 @@ def test_the_whole_program_runs_at_toy_size(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH), "gpu", "--toy", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    table = json.loads((tmp_path / "table.json").read_text())["rows"]
+    table = json.loads((tmp_path / "table.json").read_text())
     names = ["1b_s4096", "8b_s4096", "8b_s4096_bf16_storage", "qwen3_0.6b", "optimizers"]
     assert [row["row"] for row in table] == names
     # one model is written by hand, the other is titanrun's
     assert all(row["loss_difference"] < 1e-4 for row in table[:3])
     assert [row["verdict"] for row in table[3:]] == ["alone", "alone"]
-    for row in table[:3]:
-        for name in ("titanrun", "bare"):
-            profile = row[name]["profile"]
-            assert profile["launches"] > 100 and 0 <= profile["idle_share"] < 1
-            assert 10 < len(profile["kernels"]) <= 25
-            assert row[name]["causal_tflops"] < row[name]["tflops"]
-
-
-def test_a_profile_counts_launches_and_the_time_without_work() -> None:
-    events = [("gemm", 6, 3000.0), ("add", 12, 1500.0), ("host only", 99, 0.0)]
-    found = summarize_events(events, steps=3, seconds=0.006)
-    assert (found["launches"], found["idle_share"]) == (6, pytest.approx(0.25))
-    assert found["kernels"][0] == {"name": "gemm", "calls": 2, "ms": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("verdict", "toy", "passes"),
-    [
-        ("ok", False, True),
-        ("BELOW TARGET", False, False),
-        ("BELOW TARGET", True, True),
-        ("NOISY: x", False, False),
-        ("NOISY: x", True, True),
-        ("VOID: x", True, False),
-    ],
-)
-def test_a_row_below_the_target_fails_the_command_on_a_gpu(
-    verdict: str, toy: bool, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = {"row": "1b", "titanrun": side(), "verdict": verdict}
-    monkeypatch.setattr(gpu, "run_row", lambda *_, **__: row)
-    assert gpu.gpu_report(["1b"], budget=1.0, folder=tmp_path, toy=toy) is passes
-    assert json.loads((tmp_path / "table.json").read_text())["rows"] == [row]

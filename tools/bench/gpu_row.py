@@ -2,8 +2,8 @@
 
 python tools/bench/gpu_row.py ROW titanrun|bare ROWS.npy OUT.json [--toy]
 
-OUT.json is written again at each phase (import, build, compile, warm, timed, profile), so that a
-timeout still says where it was.
+OUT.json is written again at each phase (import, build, compile, warm, timed), so that a timeout
+still says where it was.
 """
 
 import json
@@ -21,12 +21,10 @@ STARTED = time.perf_counter()
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
-from gpu_profile import profile_steps  # noqa: E402
 from gpu_rows import ROWS, Row, toy_row  # noqa: E402
 
 FIRST_STEPS, WARM_STEPS, BLOCK_STEPS, BLOCKS = 5, 10, 15, 2
 TOY_STEPS = 2
-PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0}
 
 
 @dataclass
@@ -114,11 +112,7 @@ def measure(opened: Any, row: Row, report: Report, is_gpu: bool, is_toy: bool) -
             run(TOY_STEPS if is_toy else BLOCK_STEPS, losses=False, mark=clock.mark)
             host.append(1e3 * (clock.host[-1] - clock.host[0]) / (len(clock.host) - 1))
             blocks.append(clock.milliseconds())
-        report.add("profile", **summarize(row, blocks, host, is_gpu))
-        profile = profile_steps(
-            lambda steps: run(steps, losses=False, mark=lambda: None), is_gpu=is_gpu
-        )
-        report.add("done", state="done", profile=profile)
+        report.add("done", state="done", **summarize(row, blocks, host, is_gpu))
 
 
 def summarize(
@@ -139,13 +133,9 @@ def summarize(
         "host_ms": statistics.median(host),
         "tokens_per_second": tokens,
         "tflops": row.flops_per_token * tokens / 1e12,
-        "causal_tflops": row.causal_flops_per_token * tokens / 1e12,
     }
     if not is_gpu:
         return found
-    peak = find_peak_tflops(torch.cuda.get_device_name())
-    if peak is not None and "float8" not in (row.bare or {}):
-        found["mfu"] = found["tflops"] / peak
     stats = torch.cuda.memory_stats()
     return found | {
         "max_allocated": torch.cuda.max_memory_allocated(),
@@ -153,11 +143,6 @@ def summarize(
         "num_alloc_retries": stats["num_alloc_retries"],
         "num_ooms": stats["num_ooms"],
     }
-
-
-def find_peak_tflops(device: str) -> float | None:
-    """Return the datasheet's dense bf16 TFLOP/s of a device, None if it is not known."""
-    return next((peak for name, peak in PEAK_TFLOPS.items() if name in device), None)
 
 
 class open_bare:  # noqa: N801 - used as a function

@@ -73,22 +73,13 @@ class Row:
     @property
     def flops_per_token(self) -> int:
         """FLOP of a token: 6 a weight but the embedding's, and 12 L N H S for attention."""
-        return self.count_flops(attention=1.0)
-
-    @property
-    def causal_flops_per_token(self) -> int:
-        """FLOP of a token without those of the half of attention that the mask hides."""
-        return self.count_flops(attention=0.5)
-
-    def count_flops(self, *, attention: float) -> int:
-        """Count the FLOP of a token with a share of attention."""
-        s, share = self.sizes, attention
+        s = self.sizes
         head_dim = s.get("head_dim", s["dim"] // s["n_heads"])
         heads = s["n_heads"] * head_dim
         attention = 2 * s["dim"] * heads + 2 * s["dim"] * head_dim * s["n_kv_heads"]
         layer = attention + 3 * s["dim"] * s["hidden_dim"]
         weights = s["n_layers"] * layer + s["dim"] * s["vocab_size"]
-        return 6 * weights + int(share * 12 * s["n_layers"] * heads * self.seq_len)
+        return 6 * weights + 12 * s["n_layers"] * heads * self.seq_len
 
     def recipe(self, rows_file: Path, device: str) -> str:
         """Return titanrun's recipe."""
