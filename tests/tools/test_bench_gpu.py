@@ -12,18 +12,20 @@ import torch
 BENCH = Path(__file__).parents[2] / "tools" / "bench"
 sys.path.insert(0, str(BENCH))
 
-from gpu import compare_sides, format_line  # noqa: E402
+from gpu import compare_sides, fails, format_line  # noqa: E402
 from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
 from gpu_rows import ROWS  # noqa: E402
 
 LOSSES = [6.0, 5.5]
 
 
-def side(ms: float = 10.0, *, state: str = "done", losses: Any = LOSSES) -> dict[str, Any]:
+def side(
+    ms: float = 10.0, *, state: str = "done", losses: Any = LOSSES, noise: float = 0.005
+) -> dict[str, Any]:
     return {
         "state": state,
         "ms": ms,
-        "noise": 0.005,
+        "noise": noise,
         "first_losses": losses,
         "tokens_per_second": 1e3,
         "tflops": 1.0,
@@ -35,7 +37,10 @@ def side(ms: float = 10.0, *, state: str = "done", losses: Any = LOSSES) -> dict
     [
         (side(10.0), side(10.04), "tie"),
         (side(10.0), side(12.0), "ok"),
+        (side(10.0), side(10.04, noise=0.001), "tie"),
+        (side(10.0, noise=0.001), side(10.04, noise=0.001), "ok"),
         (side(12.0), side(10.0), "BELOW TARGET"),
+        (side(12.0), side(10.0, noise=0.5), "BELOW TARGET"),
         (
             side(10.0),
             side(10.0, losses=[6.0, 5.6]),
@@ -54,6 +59,24 @@ def test_a_row_counts_only_if_both_sides_computed_the_same(
     found = {"row": "1b", "titanrun": ours, **compare_sides(ours, bare)}
     assert found["verdict"] == verdict
     assert verdict in format_line(found)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "on_gpu", "at_toy_size"),
+    [
+        ("ok", False, False),
+        ("tie", False, False),
+        ("alone", False, False),
+        ("BELOW TARGET", True, False),
+        ("VOID: first losses differ by nan", True, True),
+        ("FAILED: bare no time left", True, True),
+    ],
+)
+def test_a_slow_void_or_failed_row_fails_the_command(
+    verdict: str, on_gpu: bool, at_toy_size: bool
+) -> None:
+    assert fails(verdict, toy=False) == on_gpu
+    assert fails(verdict, toy=True) == at_toy_size
 
 
 @pytest.mark.parametrize(

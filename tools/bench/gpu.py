@@ -25,19 +25,31 @@ TARGET = 0.99
 def gpu_report(rows: list[str], *, budget: float, folder: Path, toy: bool) -> bool:
     """Run the rows that fit into the budget, print a line a row at once and a table last.
 
-    Return whether all rows were measured and both sides computed the same.
+    Return whether all rows were measured, both sides computed the same and, but for toy sizes,
+    each row reached the target.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    print(json.dumps({"clocks": read_clocks()}), flush=True)
+    clocks = {"before": read_clocks()}
     data = folder / "rows.npy"
     end, table = time.monotonic() + budget, []
     for name in rows:
         table.append(run_row(name, data, folder, end=end, toy=toy))
         print(format_line(table[-1]), flush=True)
+    clocks["after"] = read_clocks()
+    (folder / "clocks.json").write_text(json.dumps(clocks, indent=1))
     (folder / "table.json").write_text(json.dumps(table, indent=1))
     print("\n".join(["", *map(format_line, table)]))
-    print(f"target: {TARGET} of the bare loop; void rows and timeouts count as failed")
-    return not any(found["verdict"].startswith(("VOID", "FAILED")) for found in table)
+    print("\n".join(f"{when}: {found}" for when, found in clocks.items()))
+    print(
+        f"target: {TARGET} of the bare loop; void rows and timeouts count as failed"
+        + (", speed at toy size does not" if toy else ", so do rows below the target")
+    )
+    return not any(fails(found["verdict"], toy=toy) for found in table)
+
+
+def fails(verdict: str, *, toy: bool) -> bool:
+    """Return whether a row fails the command: two steps of a toy say nothing about speed."""
+    return verdict.startswith(("VOID", "FAILED") if toy else ("VOID", "FAILED", "BELOW"))
 
 
 def run_row(name: str, data: Path, folder: Path, *, end: float, toy: bool) -> dict[str, Any]:
@@ -111,7 +123,8 @@ def compare_sides(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
         return {"verdict": f"VOID: first losses differ by {shown}"}
     off = max(differences)
     ratio, noise = bare["ms"] / ours["ms"], max(ours["noise"], bare["noise"])
-    verdict = "tie" if abs(1 - ratio) <= noise else "ok" if ratio >= TARGET else "BELOW TARGET"
+    # noise explains no ratio below the target: a noisy row must not pass for a fast one
+    verdict = "BELOW TARGET" if ratio < TARGET else "tie" if abs(1 - ratio) <= noise else "ok"
     return {"verdict": verdict, "ratio": ratio, "noise": noise, "loss_difference": off}
 
 
