@@ -6,15 +6,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 BENCH = Path(__file__).parents[2] / "tools" / "bench"
 sys.path.insert(0, str(BENCH))
 
-from gpu import compare_sides, fails, format_line  # noqa: E402
+from gpu import (  # noqa: E402
+    END_OF_DOCUMENT,
+    compare_sides,
+    fails,
+    format_line,
+    write_rows,
+)
 from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
-from gpu_rows import ROWS  # noqa: E402
+from gpu_rows import ROWS, toy_row  # noqa: E402
 
 LOSSES = [6.0, 5.5]
 
@@ -88,6 +97,37 @@ def test_flops_are_those_of_the_formula(name: str, flops: float) -> None:
     assert ROWS[name].flops_per_token == pytest.approx(flops, rel=2e-3)
 
 
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.part is None])
+@pytest.mark.parametrize("is_toy", [False, True])
+def test_the_recipe_of_every_row_is_valid(name: str, is_toy: bool, tmp_path: Path) -> None:
+    row = toy_row(ROWS[name]) if is_toy else ROWS[name]
+    data = tmp_path / "rows.npy"
+    write_rows(data, row)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(row.recipe(data, "cpu" if is_toy else "gpu"))
+    found = resolve_recipe(str(path), [], environment={}, ranks=1).run
+    assert found.training.seq_len == row.seq_len
+
+
+def test_rows_of_documents_have_ends_and_others_whole_vocabularies(tmp_path: Path) -> None:
+    shares = {}
+    for name in ("1b_documents_flex", "1b_s4096"):
+        row = toy_row(ROWS[name])
+        write_rows(tmp_path / "rows.npy", row)
+        drawn = numpy.load(tmp_path / "rows.npy")
+        assert drawn.max() == row.sizes["vocab_size"] - 1
+        shares[name] = (drawn == END_OF_DOCUMENT).mean()
+    assert shares["1b_documents_flex"] == pytest.approx(1 / 16, rel=0.1)
+    assert shares["1b_s4096"] == pytest.approx(1 / 512, rel=0.2)
+
+
+def test_rows_without_a_formula_print_no_flops() -> None:
+    for name in ("moe_2layers_deepseek16b", "1b_documents_flex", "1b_documents_varlen"):
+        assert ROWS[name].flops_per_token is None
+    found = {"row": "moe", "titanrun": side() | {"tflops": None}, "verdict": "alone"}
+    assert "1,000 tokens/s" in format_line(found) and "TFLOP" not in format_line(found)
+
+
 def test_flops_of_wide_heads_count_their_width() -> None:
     # Qwen3 0.6B: 440 million weights of layers and 156 million of the head; attention of 2048
     layer = 2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072
@@ -104,7 +144,7 @@ def test_updates_of_every_optimizer_are_measured_and_printed() -> None:
     # weights and two means both ways, gradients once, 4 bytes each
     traffic = found["adamw"]["gb_per_second"] * found["adamw"]["ms"] * 1e6
     assert traffic == pytest.approx(count * 28)
-    ours = {"state": "done", "optimizers": found}
+    ours = {"state": "done", "parts": found}
     text = format_line({"row": "optimizers", "titanrun": ours, "verdict": "alone"})
     assert all(name in text for name in OPTIMIZERS)
 
@@ -117,11 +157,13 @@ def test_the_bare_loop_knows_nothing_of_titanrun() -> None:
 @pytest.mark.slow
 def test_the_whole_program_runs_at_toy_size(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCH), "gpu", "--toy", "--out", str(tmp_path)]
+    command += ["--budget", "1500"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     table = json.loads((tmp_path / "table.json").read_text())
-    names = ["1b_s4096", "8b_s4096", "8b_s4096_bf16_storage", "qwen3_0.6b", "optimizers"]
-    assert [row["row"] for row in table] == names
+    assert [row["row"] for row in table] == list(ROWS)
     # one model is written by hand, the other is titanrun's
-    assert all(row["loss_difference"] < 1e-4 for row in table[:3])
-    assert [row["verdict"] for row in table[3:]] == ["alone", "alone"]
+    compared = [row for row in table if ROWS[row["row"]].bare is not None]
+    assert all(row["loss_difference"] < 1e-4 for row in compared)
+    alone = [row for row in table if ROWS[row["row"]].bare is None]
+    assert {row["verdict"] for row in alone} == {"alone"}
