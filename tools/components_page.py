@@ -128,7 +128,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
                     {"dataset": {"name": "text", "path": "code/*.jsonl"}, "weight": 0.2},
                 ],
             }
-        }
+        },
     },
     "dataset:preference": PAIRS,
     "dataset:tiny_pairs": {

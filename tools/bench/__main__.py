@@ -40,7 +40,7 @@ from data import data_report
 from experiments import experiments_report
 from families import families_report
 from gpu import gpu_report
-from gpu_rows import ROWS, TOY_ROWS
+from gpu_rows import ROWS
 from interruptions import interruptions_report
 from language_server import language_server_report
 from overlap import CARRIERS, overlap_report
@@ -146,8 +146,7 @@ def run_reports_by_request(options: argparse.Namespace) -> None:
     if options.what == "torchtitan" and not torchtitan_report(options.blocks, options.steps):
         sys.exit(1)
     if options.what == "gpu":
-        default = TOY_ROWS if options.toy else ROWS
-        rows = options.rows.split(",") if options.rows else list(default)
+        rows = options.rows.split(",") if options.rows else list(ROWS)
         if not gpu_report(rows, budget=options.budget, folder=options.out, toy=options.toy):
             sys.exit(1)
 

@@ -46,11 +46,11 @@ def checkpoints_report(runs: int, *, mib: int = 256) -> None:
                     "save": seconds(lambda store=store: store.save(snapshot(1, tensors))),  # type: ignore[misc]
                     # the second save: the first one also makes the buffer that the others use again
                     "first stall": seconds(
-                        lambda saves=saves: saves.start(snapshot(2, tensors), lambda: None)
+                        lambda saves=saves: saves.start_save(snapshot(2, tensors), lambda: None)
                     ),  # type: ignore[misc]
                     "commit": seconds(saves.wait),
                     "stall": seconds(
-                        lambda saves=saves: saves.start(snapshot(3, tensors), lambda: None)
+                        lambda saves=saves: saves.start_save(snapshot(3, tensors), lambda: None)
                     ),  # type: ignore[misc]
                 }
             )

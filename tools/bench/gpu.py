@@ -11,41 +11,53 @@ from typing import Any
 
 import numpy
 
-from gpu_rows import ROWS, TOY
+from gpu_rows import ROWS, Row, toy_row
 
 ROW_TIMEOUT_SECONDS = 110
 # a side that gets less does not even compile
 LEAST_SECONDS = 30
 # first losses of both sides must agree: else they computed different things
 LOSS_TOLERANCE = 2e-3
-NUM_ROWS, ROW_TOKENS = 512, 8193
+NUM_ROWS = 512
+# of the tokenizer `characters`
+END_OF_DOCUMENT = 0
 TARGET = 0.99
 
 
 def gpu_report(rows: list[str], *, budget: float, folder: Path, toy: bool) -> bool:
     """Run the rows that fit into the budget, print a line a row at once and a table last.
 
-    Return whether all rows were measured and both sides computed the same.
+    Return whether all rows were measured, both sides computed the same and, but for toy sizes,
+    each row reached the target.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    print(json.dumps({"clocks": read_clocks()}), flush=True)
+    clocks = {"before": read_clocks()}
     data = folder / "rows.npy"
     end, table = time.monotonic() + budget, []
     for name in rows:
         table.append(run_row(name, data, folder, end=end, toy=toy))
         print(format_line(table[-1]), flush=True)
+    clocks["after"] = read_clocks()
+    (folder / "clocks.json").write_text(json.dumps(clocks, indent=1))
     (folder / "table.json").write_text(json.dumps(table, indent=1))
     print("\n".join(["", *map(format_line, table)]))
-    print(f"target: {TARGET} of the bare loop; void rows and timeouts count as failed")
-    return not any(found["verdict"].startswith(("VOID", "FAILED")) for found in table)
+    print("\n".join(f"{when}: {found}" for when, found in clocks.items()))
+    print(
+        f"target: {TARGET} of the bare loop; void rows and timeouts count as failed"
+        + (", speed at toy size does not" if toy else ", so do rows below the target")
+    )
+    return not any(fails(found["verdict"], toy=toy) for found in table)
+
+
+def fails(verdict: str, *, toy: bool) -> bool:
+    """Return whether a row fails the command: two steps of a toy say nothing about speed."""
+    return verdict.startswith(("VOID", "FAILED") if toy else ("VOID", "FAILED", "BELOW"))
 
 
 def run_row(name: str, data: Path, folder: Path, *, end: float, toy: bool) -> dict[str, Any]:
     """Run both sides of a row, titanrun first, and compare them."""
-    row = ROWS[name]
-    vocabulary = TOY["vocab_size"] if toy else row.sizes["vocab_size"]
-    tokens = 65 if toy else row.seq_len + 1
-    write_rows(data, vocabulary, tokens)
+    row = toy_row(ROWS[name]) if toy else ROWS[name]
+    write_rows(data, row)
     found: dict[str, Any] = {"row": name, "what": row.what}
     for side in ("titanrun", "bare"):
         left = end - time.monotonic()
@@ -56,9 +68,12 @@ def run_row(name: str, data: Path, folder: Path, *, end: float, toy: bool) -> di
     return found | compare_sides(found["titanrun"], found["bare"])
 
 
-def write_rows(path: Path, vocabulary: int, tokens: int) -> None:
-    """Write random ids over the whole vocabulary, the same each time."""
-    drawn = numpy.random.default_rng(0).integers(0, vocabulary, (NUM_ROWS, tokens))
+def write_rows(path: Path, row: Row) -> None:
+    """Write random ids over the whole vocabulary, the same each time, and ends of documents."""
+    generator, shape = numpy.random.default_rng(0), (NUM_ROWS, row.seq_len + 1)
+    drawn = generator.integers(0, row.sizes["vocab_size"], shape)
+    if row.document_tokens is not None:
+        drawn[generator.random(shape) < 1 / row.document_tokens] = END_OF_DOCUMENT
     numpy.save(path, drawn.astype("uint32"))
 
 
@@ -111,26 +126,24 @@ def compare_sides(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
         return {"verdict": f"VOID: first losses differ by {shown}"}
     off = max(differences)
     ratio, noise = bare["ms"] / ours["ms"], max(ours["noise"], bare["noise"])
-    verdict = "tie" if abs(1 - ratio) <= noise else "ok" if ratio >= TARGET else "BELOW TARGET"
+    # noise explains no ratio below the target: a noisy row must not pass for a fast one
+    verdict = "BELOW TARGET" if ratio < TARGET else "tie" if abs(1 - ratio) <= noise else "ok"
     return {"verdict": verdict, "ratio": ratio, "noise": noise, "loss_difference": off}
 
 
 def format_line(found: dict[str, Any]) -> str:
     """Return a row of the table."""
     ours = found.get("titanrun", {})
-    speed = (
-        f"{ours['tokens_per_second']:>9,.0f} tokens/s {ours['tflops']:>6.1f} TFLOP/s"
-        if "ms" in ours
-        else " " * 35
-    )
+    tflops = f"{ours['tflops']:>6.1f} TFLOP/s" if ours.get("tflops") is not None else " " * 14
+    speed = f"{ours['tokens_per_second']:>9,.0f} tokens/s {tflops}" if "ms" in ours else " " * 33
     ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
     line = f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"
-    optimizers = ours.get("optimizers", {})
-    return "\n".join([line, *(format_update(name, each) for name, each in optimizers.items())])
+    parts = ours.get("parts", {})
+    return "\n".join([line, *(format_part(name, each) for name, each in parts.items())])
 
 
-def format_update(name: str, found: dict[str, float]) -> str:
-    """Return the line of an optimizer's update."""
+def format_part(name: str, found: dict[str, float]) -> str:
+    """Return the line of what was measured alone."""
     return f"  {name:<26} {found['ms']:>9,.2f} ms {found['gb_per_second']:>14,.1f} GB/s"
 
 

@@ -72,14 +72,20 @@ def create_weights(sizes: dict[str, int], device: torch.device) -> dict[str, nn.
     }
 
 
-def time_calls(call: Callable[[], Any], device: torch.device) -> float:
+def time_calls(
+    call: Callable[[], Any],
+    device: torch.device,
+    *,
+    warm: int = WARM_UPDATES,
+    calls: int = UPDATES,
+) -> float:
     """Return the median seconds of a call, each measured to its end on the device."""
     taken = []
-    for number in range(WARM_UPDATES + UPDATES):
+    for number in range(warm + calls):
         start = time.perf_counter()
         call()
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
-        if number >= WARM_UPDATES:
+        if number >= warm:
             taken.append(time.perf_counter() - start)
     return statistics.median(taken)

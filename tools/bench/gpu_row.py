@@ -82,10 +82,11 @@ def main() -> None:
     is_gpu = torch.cuda.is_available() and not is_toy
     device = torch.device("cuda" if is_gpu else "cpu")
     report.add("build", torch=torch.__version__, device=str(device))
-    if row.is_of_optimizers:
-        from gpu_optimizers import measure_optimizers
+    if row.part is not None:
+        from gpu_parts import PARTS
 
-        report.add("done", state="done", optimizers=measure_optimizers(row.sizes, device))
+        report.add("timed")
+        report.add("done", state="done", parts=PARTS[row.part](row, device))
         return
     open_side = open_titanrun if side == "titanrun" else open_bare
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +133,7 @@ def summarize(
         "noise": abs(medians[0] - medians[1]) / median,
         "host_ms": statistics.median(host),
         "tokens_per_second": tokens,
-        "tflops": row.flops_per_token * tokens / 1e12,
+        "tflops": None if row.flops_per_token is None else row.flops_per_token * tokens / 1e12,
     }
     if not is_gpu:
         return found

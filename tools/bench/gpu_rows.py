@@ -37,10 +37,17 @@ TOY = {
     "hidden_dim": 192,
     "vocab_size": 512,
 }
+DEEPSEEK = {"vocab_size": 102400, "num_experts": 64}
 LLAMA = "llama3"
 TOY_QWEN3 = (
     "{name: qwen3, flavor: debugmodel, dim: 64, n_layers: 2, n_heads: 4, n_kv_heads: 2, "
     "head_dim: 16, vocab_size: 512, feed_forward: {hidden_dim: 192}}"
+)
+
+TOY_DEEPSEEK = (
+    "{name: deepseek_v3, flavor: debugmodel, dim: 64, n_layers: 2, n_dense_layers: 0, n_heads: 4, "
+    "vocab_size: 512, "
+    "feed_forward: {hidden_dim: 192}, moe: {num_experts: 4, top_k: 2, hidden_dim: 64}}"
 )
 
 
@@ -56,8 +63,10 @@ class Row:
         settings: lines of the recipe that only titanrun needs.
         bare: arguments of the bare loop. None: there is none to compare with.
         model: the recipe's model section. None: a Llama of `sizes`.
+        attention: the model's attention section, for a Llama of `sizes`.
         compiles: whether layers are compiled.
-        is_of_optimizers: whether updates alone are measured, by each optimizer.
+        part: what is measured alone instead of steps: optimizers, head_loss or checkpoint.
+        document_tokens: mean length of documents, which end with id 0. None: rows are whole.
     """
 
     what: str
@@ -67,13 +76,20 @@ class Row:
     settings: tuple[str, ...] = ()
     bare: dict[str, Any] | None = None
     model: str | None = None
+    attention: str | None = None
     compiles: bool = True
-    is_of_optimizers: bool = False
+    part: str | None = None
+    document_tokens: int | None = None
 
     @property
-    def flops_per_token(self) -> int:
-        """FLOP of a token: 6 a weight but the embedding's, and 12 L N H S for attention."""
+    def flops_per_token(self) -> int | None:
+        """FLOP of a token: 6 a weight but the embedding's, and 12 L N H S for attention.
+
+        None where a token does not meet all weights or not all tokens of its row: other formulas.
+        """
         s = self.sizes
+        if self.document_tokens is not None or "num_experts" in s:
+            return None
         head_dim = s.get("head_dim", s["dim"] // s["n_heads"])
         heads = s["n_heads"] * head_dim
         attention = 2 * s["dim"] * heads + 2 * s["dim"] * head_dim * s["n_kv_heads"]
@@ -84,10 +100,11 @@ class Row:
     def recipe(self, rows_file: Path, device: str) -> str:
         """Return titanrun's recipe."""
         s = self.sizes
+        attention = "" if self.attention is None else f"attention: {self.attention}, "
         model = self.model or (
             f"{{name: {LLAMA}, flavor: null, dim: {s['dim']}, n_layers: {s['n_layers']}, "
             f"n_heads: {s['n_heads']}, n_kv_heads: {s['n_kv_heads']}, "
-            f"vocab_size: {s['vocab_size']}, norm_eps: 1.0e-5, "
+            f"vocab_size: {s['vocab_size']}, norm_eps: 1.0e-5, {attention}"
             f"feed_forward: {{hidden_dim: {s['hidden_dim']}}}, "
             f"rope: {{theta: 500000.0, scaling: null}}}}"
         )
@@ -197,6 +214,18 @@ ROWS = {
         settings=(float8("rowwise"),),
         bare={"float8": "rowwise"},
     ),
+    **{
+        f"1b_documents_{backend}": Row(
+            what=f"1B, bf16, documents by {backend}",
+            sizes=ONE_B,
+            batch=4,
+            seq_len=4096,
+            settings=("tokenizer: {name: characters}",),
+            attention=f"{{backend: {backend}, mask: block_causal, documents: eos}}",
+            document_tokens=512,
+        )
+        for backend in ("flex", "varlen")
+    },
     "qwen3_0.6b": Row(
         what="Qwen3 0.6B, bf16",
         sizes=QWEN3_SMALL,
@@ -204,15 +233,19 @@ ROWS = {
         seq_len=4096,
         model="{name: qwen3, flavor: 0.6B}",
     ),
-    "optimizers": Row(
-        what="updates of 1B", sizes=ONE_B, batch=1, seq_len=64, is_of_optimizers=True
+    "moe_2layers_deepseek16b": Row(
+        what="DeepSeek 16B, 2 of 27 layers",
+        sizes=DEEPSEEK,
+        batch=4,
+        seq_len=4096,
+        model="{name: deepseek_v3, flavor: 16B, n_layers: 2, n_dense_layers: 0, "
+        "attention: {backend: auto, mask: causal, documents: null}}",
     ),
+    "optimizers": Row(what="updates of 1B", sizes=ONE_B, batch=1, seq_len=64, part="optimizers"),
+    "head_loss": Row(what="head of 1B", sizes=ONE_B, batch=4, seq_len=4096, part="head_loss"),
+    "checkpoint_1b": Row(what="saves of 1B", sizes=ONE_B, batch=1, seq_len=64, part="checkpoint"),
     "debugmodel": Row(what="launch bound", sizes=TOY, batch=32, seq_len=512, bare={}),
 }
-
-
-# what differs at toy size, without float8 and compilation
-TOY_ROWS = ("1b_s4096", "8b_s4096", "8b_s4096_bf16_storage", "qwen3_0.6b", "optimizers")
 
 
 def toy_row(row: Row) -> Row:
@@ -222,13 +255,14 @@ def toy_row(row: Row) -> Row:
         bare = {name: value for name, value in row.bare.items() if name != "float8"}
         bare["compiles"] = False
     settings = tuple(line for line in row.settings if not line.startswith("converters"))
-    model = None if row.model is None else TOY_QWEN3
+    model = None if row.model is None else TOY_DEEPSEEK if "num_experts" in row.sizes else TOY_QWEN3
     return replace(
         row,
         model=model,
-        sizes=TOY,
+        sizes=TOY | {name: 4 for name in row.sizes if name == "num_experts"},
         batch=2,
         seq_len=64,
+        document_tokens=None if row.document_tokens is None else 16,
         bare=bare,
         settings=settings,
         compiles=False,
