@@ -474,6 +474,10 @@ def test_a_value_of_a_run_keeps_the_source_that_the_run_recorded(tmp_path: Path)
     assert "shadowed" not in values["optimizer.lr"]
     replaced = resolve_recipe(written(tmp_path, YAML), ["training.seq_len=64"], environment={})
     values = build_source_report(collect_value_sources(replaced), replaced.tree, [])["values"]
+    # a file that is gone when the run is recorded has no hash
+    Path(tmp_path / "recipe.yaml").unlink()
+    report = build_source_report(collect_value_sources(replaced), replaced.tree, [])
+    assert report["files"] == {}
     assert values["training.seq_len"]["shadowed"] == [f"{tmp_path / 'recipe.yaml'}:4:36"]
 
 

@@ -7,6 +7,7 @@ import pytest
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.tree import find_node
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.resolving.run_length import describe_short_epochs
 
 HEAD = """\
 version: 1
@@ -124,6 +125,21 @@ def test_a_file_replaces_the_length_of_what_it_extends(tmp_path: Path) -> None:
         "extends: base.yaml\nversion: 1\ntraining: {tokens: 102400}\n", encoding="utf-8"
     )
     assert lengths(resolve_recipe(str(file), environment={}))[:3] == (100, None, None)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "samples", "message", "hint"),
+    [
+        (1, 1, "1 epoch has 1 sequence, but training.global_batch_size is 8", "_size to 1, or"),
+        (1, 2, "1 epoch has 2 sequences, but training.global_batch_size is 8", "2 or less, or"),
+        (2, 3, "2 epochs of 3 sequences have 6 sequences, but", "set training.epochs to 3 or more"),
+    ],
+)
+def test_epochs_without_a_step_are_told_what_would_give_one(
+    epochs: int, samples: int, message: str, hint: str
+) -> None:
+    told, help_text = describe_short_epochs(epochs, samples, 8)
+    assert told.startswith(message) and hint in help_text
 
 
 def test_null_stands_for_epochs_only(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from titanrun.cli import main
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
 from titanrun.config.redaction import is_secret_key, star_out_assigned_secrets
+from titanrun.recipe.resolving.read_recipe import hide_secret_in_problem
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 START = (
@@ -93,6 +94,14 @@ def test_a_secret_in_an_override_is_masked_and_the_variable_is_named(
     assert main.run(["show", str(tmp_path / "recipe.yaml"), f"{override}={CANARY}"]) == 2
     told = capsys.readouterr().err
     assert CANARY not in told and "****" in told
+
+
+def test_a_secret_that_is_written_twice_is_told_as_such() -> None:
+    text = SourceText("recipe.yaml", "hf_token: x\nhf_token: y\n")
+    origin = Origin(text, 2, 1, 9)
+    for code, expected in (("duplicate-key", "duplicate-key"), ("out-of-range", "wrong-type")):
+        problem = Problem(code, "told", ("hf_token",), origin)  # type: ignore[arg-type]
+        assert hide_secret_in_problem(problem).code == expected
 
 
 def test_the_problem_points_to_the_environment(tmp_path: Path) -> None:
