@@ -220,9 +220,9 @@ def test_replies_end_with_the_context_of_the_model(
             file.write(json.dumps(chat) + "\n")
     task = f"{{name: exact_match, dataset: {{name: chat, path: {tmp_path}/chats.jsonl}}}}"
     words = (f"evaluation.tasks=[{task}]", f"evaluation.batch_size={batch_size}")
-    (found,) = measure(*words, f"model.max_seq_len={context}")
+    (found,) = measure(*words, f"model.max_seq_len={context}", f"training.seq_len={context}")
     assert (found["exact_match"], found["replies"], found["left_out"]) == (1.0, 3, 1)
-    measure(*words, "model.max_seq_len=4", code=3)
+    measure(*words, "model.max_seq_len=4", "training.seq_len=4", code=3)
     told = capsys.readouterr().err
     assert "no prompt leaves room for a reply: the model supports 4 tokens" in told
 
