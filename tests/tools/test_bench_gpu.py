@@ -23,6 +23,8 @@ from gpu import (  # noqa: E402
     write_rows,
 )
 from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
+from gpu_profile import profile_steps, summarize_spans  # noqa: E402
+from gpu_row import compute_mfu  # noqa: E402
 from gpu_rows import ROWS, toy_row  # noqa: E402
 
 LOSSES = [6.0, 5.5]
@@ -128,6 +130,42 @@ def test_rows_without_a_formula_print_no_flops() -> None:
     assert "1,000 tokens/s" in format_line(found) and "TFLOP" not in format_line(found)
 
 
+def test_mfu_is_a_share_of_the_bf16_peak_and_not_that_of_float8() -> None:
+    assert compute_mfu(ROWS["1b_s4096"], 494.5, "NVIDIA H100 80GB HBM3") == pytest.approx(0.5)
+    assert compute_mfu(ROWS["1b_s4096_float8_tensorwise"], 494.5, "NVIDIA H100") is None
+    assert compute_mfu(ROWS["1b_s4096"], None, "NVIDIA H100") is None
+    assert compute_mfu(ROWS["1b_s4096"], 494.5, "another device") is None
+    found = {"row": "1b", "titanrun": side() | {"mfu": 0.5}, "verdict": "ok"}
+    assert "1.0 TFLOP/s 50.0% MFU" in format_line(found)
+
+
+def test_a_profile_adds_up_kernels_by_name_and_finds_the_idle_share() -> None:
+    # 6 ms in which two kernels overlap for 1 ms and none runs for 1.5 ms
+    spans = [("mm", 0.0, 3000.0), ("add", 2000.0, 3000.0), ("mm", 4500.0, 6000.0)]
+    found = summarize_spans(spans)
+    assert found["launches"] == 1
+    assert found["idle_share"] == pytest.approx(0.25)
+    assert found["kernels_ms"] == pytest.approx({"mm": 1.5, "add": 1 / 3})
+    assert list(found["kernels_ms"]) == ["mm", "add"]
+    many = summarize_spans((str(number), 0.0, number + 1.0) for number in range(40))
+    assert list(many["kernels_ms"]) == [str(number) for number in range(39, 14, -1)]
+
+
+def test_a_profile_of_nothing_has_no_kernels() -> None:
+    assert summarize_spans([])["kernels_ms"] == {}
+
+
+def test_a_profile_sees_the_steps_it_takes() -> None:
+    taken: list[int] = []
+    weight = torch.randn(8, 8)
+    found = profile_steps(
+        lambda steps: taken.extend(range(steps)) or [weight @ weight for _ in range(steps)],
+        is_gpu=False,
+    )
+    assert taken == [0, 1, 2]
+    assert found["launches"] == 1 and list(found["kernels_ms"]) == ["aten::matmul"]
+
+
 def test_flops_of_wide_heads_count_their_width() -> None:
     # Qwen3 0.6B: 440 million weights of layers and 156 million of the head; attention of 2048
     layer = 2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072
@@ -165,5 +203,6 @@ def test_the_whole_program_runs_at_toy_size(tmp_path: Path) -> None:
     # one model is written by hand, the other is titanrun's
     compared = [row for row in table if ROWS[row["row"]].bare is not None]
     assert all(row["loss_difference"] < 1e-4 for row in compared)
+    assert all(row["titanrun"]["profile"]["kernels_ms"] for row in compared)
     alone = [row for row in table if ROWS[row["row"]].bare is None]
     assert {row["verdict"] for row in alone} == {"alone"}

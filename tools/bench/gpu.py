@@ -135,6 +135,8 @@ def format_line(found: dict[str, Any]) -> str:
     """Return a row of the table."""
     ours = found.get("titanrun", {})
     tflops = f"{ours['tflops']:>6.1f} TFLOP/s" if ours.get("tflops") is not None else " " * 14
+    if ours.get("mfu") is not None:
+        tflops += f" {ours['mfu']:.1%} MFU"
     speed = f"{ours['tokens_per_second']:>9,.0f} tokens/s {tflops}" if "ms" in ours else " " * 33
     ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
     line = f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"

@@ -2,8 +2,8 @@
 
 python tools/bench/gpu_row.py ROW titanrun|bare ROWS.npy OUT.json [--toy]
 
-OUT.json is written again at each phase (import, build, compile, warm, timed), so that a timeout
-still says where it was.
+OUT.json is written again at each phase (import, build, compile, warm, timed, profile), so that a
+timeout still says where it was.
 """
 
 import json
@@ -100,7 +100,12 @@ def measure(opened: Any, row: Row, report: Report, is_gpu: bool, is_toy: bool) -
     with opened as run:
         report.add("compile")
         first = run(FIRST_STEPS, losses=True, mark=lambda: None)
-        report.add("warm", first_losses=first, first_steps_seconds=time.perf_counter() - STARTED)
+        report.add(
+            "warm",
+            first_losses=first,
+            first_steps_seconds=time.perf_counter() - STARTED,
+            compile_seconds=read_compile_seconds(),
+        )
         run(TOY_STEPS if is_toy else WARM_STEPS, losses=False, mark=lambda: None)
         if is_gpu:
             torch.cuda.synchronize()
@@ -113,7 +118,31 @@ def measure(opened: Any, row: Row, report: Report, is_gpu: bool, is_toy: bool) -
             run(TOY_STEPS if is_toy else BLOCK_STEPS, losses=False, mark=clock.mark)
             host.append(1e3 * (clock.host[-1] - clock.host[0]) / (len(clock.host) - 1))
             blocks.append(clock.milliseconds())
-        report.add("done", state="done", **summarize(row, blocks, host, is_gpu))
+        report.add("profile", **summarize(row, blocks, host, is_gpu))
+        from gpu_profile import profile_steps
+
+        seen = profile_steps(
+            lambda steps: run(steps, losses=False, mark=lambda: None), is_gpu=is_gpu
+        )
+        report.add("done", state="done", profile=seen)
+
+
+def read_compile_seconds() -> float:
+    """Return the seconds that torch.compile has taken in this process."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return 0.0
+    seconds: float = sys.modules["torch._dynamo.utils"].calculate_time_spent()["total_wall_time"]
+    return seconds
+
+
+def compute_mfu(row: Row, tflops: float | None, device_name: str) -> float | None:
+    """Return the share of the device's bf16 peak; None for float8, which has another peak."""
+    from titanrun.components.metrics.peak_flops import get_peak_flops
+
+    peak = get_peak_flops(device_name)
+    if tflops is None or peak is None or row.has_float8:
+        return None
+    return tflops * 1e12 / peak
 
 
 def summarize(
@@ -137,8 +166,10 @@ def summarize(
     }
     if not is_gpu:
         return found
-    stats = torch.cuda.memory_stats()
+    stats, device_name = torch.cuda.memory_stats(), torch.cuda.get_device_name()
     return found | {
+        "device_name": device_name,
+        "mfu": compute_mfu(row, found["tflops"], device_name),
         "max_allocated": torch.cuda.max_memory_allocated(),
         "max_reserved": torch.cuda.max_memory_reserved(),
         "num_alloc_retries": stats["num_alloc_retries"],

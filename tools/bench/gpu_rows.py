@@ -82,6 +82,11 @@ class Row:
     document_tokens: int | None = None
 
     @property
+    def has_float8(self) -> bool:
+        """Whether products are computed in float8."""
+        return any("float8_linear" in line for line in self.settings)
+
+    @property
     def flops_per_token(self) -> int | None:
         """FLOP of a token: 6 a weight but the embedding's, and 12 L N H S for attention.
 
