@@ -57,6 +57,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
+    "titanrun.recipe.rules.initial_adapters",
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.launch_devices",
     "titanrun.recipe.rules.simulated_ranks",

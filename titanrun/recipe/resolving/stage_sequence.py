@@ -10,6 +10,7 @@ from titanrun.config.base import dump_config
 from titanrun.config.checksum import to_yaml_with_checksum
 from titanrun.config.problems import Problem, RelatedLocation
 from titanrun.config.tree import Node, get_nearest_node
+from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.resolving.multi_stage import STAGES, TOP_LEVEL_KEYS, has_own_initial_load
 from titanrun.recipe.resolving.resolve import (
     RECIPE_VERSION,
@@ -17,6 +18,7 @@ from titanrun.recipe.resolving.resolve import (
     escape_recipe_data,
     load_resolved,
 )
+from titanrun.recipe.rules.initial_adapters import find_adapter_conflict, uses_reference
 from titanrun.recipe.rundir.run_files import RESOLVED
 
 CHECKPOINT = "checkpoint"
@@ -73,6 +75,7 @@ def find_stage_problems(stages: Sequence[RecipeStage]) -> list[Problem]:
             found += [
                 *find_unsaved_stage_problems(before, stage),
                 *find_model_size_problems(before, stage),
+                *find_adapter_problems(before, stage),
             ]
     return found
 
@@ -97,6 +100,27 @@ def find_unsaved_stage_problems(before: RecipeStage, stage: RecipeStage) -> list
             before,
         )
     ]
+
+
+def find_adapter_problems(before: RecipeStage, stage: RecipeStage) -> list[Problem]:
+    """Return a problem if the parent stage's adapters would be lost in a stage's reference."""
+    had = before.resolved.run
+    message = find_adapter_conflict(
+        stage.resolved.run,
+        f"stage '{before.id}'",
+        has_adapters=find_lora_converter(had) is not None,
+        has_reference=uses_reference(had),
+    )
+    if message is None:
+        return []
+    problem = Problem(
+        "conflict",
+        message,
+        ("converters",),
+        rule="adapters-are-merged-first",
+        hint=f"train stage '{before.id}' apart, and export it with --merge for stage '{stage.id}'",
+    )
+    return [attach_stage_origin(problem, stage)]
 
 
 def find_model_size_problems(before: RecipeStage, stage: RecipeStage) -> list[Problem]:
