@@ -83,7 +83,9 @@ def test_each_task_of_an_array_trains_one_trial(tmp_path: Path, ask: Ask) -> Non
 def test_preempted_and_killed_tasks_lose_no_trial(
     tmp_path: Path, slurm: dict[str, str], ask: Ask
 ) -> None:
-    overrides = ("training.steps=60",)
+    # some seconds on a quiet machine: a run that ends before the other job comes is not preempted
+    steps = 1500
+    overrides = (f"training.steps={steps}",)
     text = SEARCH.replace("count: 5", "count: 3")
     (tmp_path / "search.yaml").write_text(text)
     ask(*TITANRUN, "sweep", "search.yaml", "--launch", *overrides)
@@ -115,7 +117,9 @@ def test_preempted_and_killed_tasks_lose_no_trial(
     rows = load_rows(ask)
     assert [row["state"] for row in rows] == ["finished"] * 3
     for run in list_runs(tmp_path):
-        assert [line["step"] for line in read_metrics(run / "metrics.jsonl")] == [*range(1, 61)]
+        assert [line["step"] for line in read_metrics(run / "metrics.jsonl")] == [
+            *range(1, steps + 1)
+        ]
     preempted = tmp_path / "runs" / "search" / sorted(first)[0] / "run.json"
     assert len(json.loads(preempted.read_text())["starts"]) == 2
 

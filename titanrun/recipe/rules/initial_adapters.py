@@ -83,21 +83,21 @@ def names_adapters(source: dict[str, Any]) -> bool:
     choices = load_choices(ConverterConfig)
     listed = source.get("converters")
     return any(
-        issubclass(choices.get(find_name(one), ConverterConfig), AdapterConfig)
+        issubclass(choices.get(get_component_name(one), ConverterConfig), AdapterConfig)
         for one in (listed if isinstance(listed, list) else [])
     )
 
 
 def names_reference(source: dict[str, Any]) -> bool:
     """Return whether a resolved recipe compares its policy with a reference."""
-    loss = load_choices(LossConfig).get(find_name(source.get("loss")))
+    loss = load_choices(LossConfig).get(get_component_name(source.get("loss")))
     rl = source.get("rl")
     return getattr(loss, "needs_reference", False) or (
         isinstance(rl, dict) and rl.get("reference") == ADAPTER_OFF
     )
 
 
-def find_name(component: Any) -> str:
+def get_component_name(component: Any) -> str:
     """Return the name of a component as it stands in a resolved recipe, empty if it has none."""
     name = component.get("name") if isinstance(component, dict) else component
     return name if isinstance(name, str) else ""
