@@ -70,7 +70,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def preference_run(run: Run, folder: Path, name: str, *overrides: str, lr: float = LR) -> Path:
+def preference_run(
+    run: Run,
+    folder: Path,
+    name: str,
+    *overrides: str,
+    lr: float = LR,
+    loss: str = f"{{name: dpo, beta: {BETA}}}",
+) -> Path:
+    is_started = any(each.startswith("checkpoint.initial_load_path") for each in overrides)
     return run(
         name,
         f"model={{name: llama3, flavor: auto, hf_assets_path: {folder}, "
@@ -84,8 +92,8 @@ def preference_run(run: Run, folder: Path, name: str, *overrides: str, lr: float
         "training.steps=4",
         f"optimizer={{name: sgd, lr: {lr}}}",
         "lr_scheduler={name: constant, warmup_steps: 0}",
-        f"loss={{name: dpo, beta: {BETA}}}",
-        "checkpoint.initial_load_in_hf=true",
+        f"loss={loss}",
+        f"checkpoint.initial_load_in_hf={not is_started}".lower(),
         *overrides,
     )
 
@@ -275,3 +283,20 @@ def test_a_template_of_ones_own_puts_pairs_into_words(folder: Path, tmp_path: Pa
         len(bad) - 1
     )
     assert positions[len(good)] == 0
+
+
+def test_adapters_at_an_address_are_no_reference_without_them(
+    run: Run, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = f"local://{tmp_path / 'store'}"
+    first = preference_run(
+        run, folder, "first", "converters=[lora]", f"checkpoint.folder={store}", loss="orpo"
+    )
+    assert main([str(first)]) == 0
+    started = ("converters=[lora]", f"checkpoint.initial_load_path={store}")
+    second = preference_run(run, folder, "second", *started)
+    assert main([str(second)]) == 2
+    assert "error[conflict/adapters-are-merged-first]: the reference would be" in caplog.text
+    # it does not compare with a reference
+    other = preference_run(run, folder, "other", *started, loss="orpo")
+    assert main([str(other)]) == 0

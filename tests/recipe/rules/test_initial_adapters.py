@@ -68,6 +68,9 @@ def test_a_policy_without_its_adapters_is_no_reference_for_what_was_trained(tmp_
         "algorithm: {name: grpo, kl: {coef: 0.1}}}\n"
     )
     assert RULE in find_rules(tmp_path, CHATS + LORA, policy + LORA)
+    with_state = "checkpoint.initial_load_model_only=false"
+    assert RULE in find_rules(tmp_path, CHATS + LORA, policy + LORA, with_state)
+    assert RULE not in find_rules(tmp_path, policy + LORA, policy + LORA, with_state)
     frozen = policy.replace("adapter_off", "frozen_copy")
     assert RULE not in find_rules(tmp_path, CHATS + LORA, frozen + LORA)
 

@@ -27,21 +27,29 @@ def adapters_are_merged_first(run: Recipe) -> Iterator[RuleViolation]:
     one that was trained. Without adapters of its own, the run has no place for them.
     """
     named = run.checkpoint.initial_load_path
-    if named is None or is_storage_path(named) or not run.checkpoint.initial_load_model_only:
-        return
-    source = read_plain_recipe(Path(named) / RESOLVED)
+    # a checkpoint at an address is read when it is loaded
+    if named is not None and not is_storage_path(named):
+        conflict = compare_with_source(run, Path(named) / RESOLVED)
+        if conflict is not None:
+            yield conflict
+
+
+def compare_with_source(run: Recipe, resolved: Path) -> RuleViolation | None:
+    """Return why a run cannot start from a checkpoint, given the checkpoint's resolved recipe."""
+    named, source = run.checkpoint.initial_load_path, read_plain_recipe(resolved)
     message = find_adapter_conflict(
         run,
         f"'{named}'",
         has_adapters=names_adapters(source),
         has_reference=names_reference(source),
     )
-    if message is not None:
-        hint = (
-            f"merge them: titanrun checkpoint export {named} FOLDER --format hf --merge; then set "
-            "checkpoint.initial_load_path: FOLDER with initial_load_in_hf: true"
-        )
-        yield RuleViolation(message, (INITIAL_LOAD,), hint=hint)
+    if message is None:
+        return None
+    hint = (
+        f"merge them: titanrun checkpoint export {named} FOLDER --format hf --merge; then set "
+        "checkpoint.initial_load_path: FOLDER with initial_load_in_hf: true"
+    )
+    return RuleViolation(message, (INITIAL_LOAD,), hint=hint)
 
 
 def find_adapter_conflict(

@@ -6,6 +6,7 @@ weights.
 
 import secrets
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from titanrun.components.checkpoints.async_save import AsyncSaver, StagingBuffer
@@ -13,9 +14,11 @@ from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.commit import check_can_be_folder
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.components.checkpoints.writer_process import WriterProcess
 from titanrun.config.base import dump_config
 from titanrun.config.checksum import to_yaml_with_checksum
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.device import get_device_name
 from titanrun.distributed.object_collectives import (
     RankGroup,
@@ -25,13 +28,26 @@ from titanrun.distributed.object_collectives import (
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import escape_recipe_data, load_resolved_text
-from titanrun.recipe.rundir.checkpoint_lookup import locate_checkpoint_folder
+from titanrun.recipe.rules.initial_adapters import (
+    INITIAL_LOAD,
+    compare_with_source,
+    uses_reference,
+)
+from titanrun.recipe.rules.registry import RuleViolation
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    fetch_resolved_recipe,
+    locate_checkpoint_folder,
+)
 from titanrun.recipe.rundir.run_identity import RunIdentity, read_run_id
 from titanrun.training.checkpoint_manager import CheckpointManager, Stateful, StatefulDataLoader
 from titanrun.training.engine import Engine
 from titanrun.training.train_state import TrainState
 from titanrun.worker.build.epochs_to_steps import get_num_steps
-from titanrun.worker.weights.initial_weights import get_initial_checkpoint, load_initial_weights
+from titanrun.worker.weights.initial_weights import (
+    get_checkpoint,
+    get_initial_checkpoint,
+    load_initial_weights,
+)
 from titanrun.worker.weights.saved_tokenizer import collect_assets
 from titanrun.worker.worker_job import WorkerJob
 
@@ -125,6 +141,7 @@ def load_initial_state(recipe: Recipe, checkpoints: CheckpointManager) -> None:
         )
     if config.enable and checkpoints.resume(last_step=get_num_steps(recipe)):
         return
+    check_initial_adapters(recipe, checkpoints.rank_group)
     if config.initial_load_path is not None and not config.initial_load_model_only:
         checkpoints.restore(get_initial_checkpoint(config, checkpoints.rank_group))
     elif not config.adapters_only:
@@ -134,4 +151,29 @@ def load_initial_state(recipe: Recipe, checkpoints: CheckpointManager) -> None:
             engine=checkpoints.engine,
             ranks=checkpoints.rank_group,
             seed=recipe.debug.seed,
+        )
+
+
+def check_initial_adapters(recipe: Recipe, ranks: RankGroup) -> None:
+    """Refuse a checkpoint whose adapters would be missing in the reference of the run.
+
+    `validate` refuses it for a folder. Only here is a checkpoint at an address read.
+
+    Raises:
+        ProblemsFound: the checkpoint has such adapters.
+    """
+    config = recipe.checkpoint
+    if config.initial_load_path is None or config.initial_load_in_hf or not uses_reference(recipe):
+        return
+    named = parse_storage_path(config.initial_load_path)
+
+    def find_conflict() -> RuleViolation | None:
+        folder = get_checkpoint(named, config.folder).folder
+        return compare_with_source(recipe, Path(fetch_resolved_recipe(folder)))
+
+    conflict = ranks.broadcast_from_main(find_conflict)
+    if conflict is not None:
+        rule = "adapters-are-merged-first"
+        raise ProblemsFound(
+            [Problem("conflict", conflict.message, INITIAL_LOAD, rule=rule, hint=conflict.hint)]
         )
