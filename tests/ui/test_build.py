@@ -1,15 +1,15 @@
 """The built page is that of the sources, within its size, and all of it comes along."""
 
-import gzip
 import hashlib
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ui.page_parts import PAGE_BUDGETS, compress_files, list_page_parts
 
 ROOT = Path(__file__).parents[2]
 UI, STATIC = ROOT / "ui", ROOT / "titanrun" / "ui" / "static"
@@ -42,30 +42,12 @@ def test_the_manifest_names_every_built_file() -> None:
     assert {manifest["script"], manifest["style"], manifest["icon"]} <= set(built)
 
 
-def list_loaded(pattern: str) -> set[Path]:
-    """Return a file and what it imports before it runs; not what it asks for later."""
-    (start,) = STATIC.glob(pattern)
-    loaded, left = {start}, [start]
-    while left:
-        names = re.findall(r'(?:from|import)"\./([\w-]+\.js)"', left.pop().read_text())
-        new = {STATIC / name for name in names} - loaded
-        loaded |= new
-        left += new
-    return loaded
-
-
 def test_the_page_is_within_its_budget() -> None:
-    def compress(files: set[Path]) -> float:
-        return sum(len(gzip.compress(path.read_bytes())) for path in files) / KIB
-
-    shell = list_loaded("main-*.js")
-    editor = list_loaded("editor-*.js") - shell
-    merge = list_loaded("dist-*.js") - shell - editor
-    assert compress(shell | set(STATIC.glob("main-*.css"))) <= 60
-    assert compress(editor) <= 160
-    assert compress(merge) <= 12
-    assert compress(list_loaded("library-*.js") - shell) <= 25
-    assert shell | editor | merge | set(STATIC.glob("library-*.js")) == set(STATIC.glob("*.js"))
+    parts = list_page_parts(STATIC)
+    assert set(parts) == set(PAGE_BUDGETS)
+    for name, files in parts.items():
+        assert compress_files(files) <= PAGE_BUDGETS[name], name
+    assert set.union(*parts.values()) >= set(STATIC.glob("*.js"))
     assert sum(read_manifest()["files"].values()) <= 1.2 * KIB**2
 
 

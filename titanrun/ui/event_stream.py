@@ -222,7 +222,8 @@ async def stream_events(
             yield b"event: server.closing\ndata: {}\n\n"
             return
         events = await to_thread.run_sync(source.collect)
-        cursors = json.dumps({name: topic.cursor for name, topic in source.topics.items()})
+        if events:
+            cursors = json.dumps({name: topic.cursor for name, topic in source.topics.items()})
         for name, data in events:
             text = json.dumps(encode_nonfinite_numbers(data), ensure_ascii=False)
             yield f"id: {cursors}\nevent: {name}\ndata: {text}\n\n".encode()

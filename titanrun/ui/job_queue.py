@@ -28,6 +28,7 @@ from titanrun.ui.refusal import Refusal
 
 QUEUE_FILE = "queue.json"
 POLL_SECONDS = 0.3
+IDLE_POLL_SECONDS = 1.0
 MAX_SHORT = 2
 MAX_SLOTS = 64
 MAX_WAITING = 200
@@ -265,8 +266,13 @@ class JobQueue:
 
     def keep_advancing(self, end: Event) -> None:
         """Advance until the server ends."""
-        while not end.wait(POLL_SECONDS):
+        while not end.wait(self.get_poll_seconds()):
             self.advance()
+
+    def get_poll_seconds(self) -> float:
+        """Return the time to the next look, longer while no job waits or runs."""
+        is_idle = all(job.has_ended for job in list(self.jobs))
+        return IDLE_POLL_SECONDS if is_idle else POLL_SECONDS
 
 
 def create_job_id() -> str:

@@ -5,7 +5,6 @@ Chromium and playwright are found (`PYTHONPATH=.venv-browser`); the time from an
 problems is printed by `pytest -s -m browser tests/ui/test_browser.py -k follow_every_edit`.
 """
 
-import gzip
 import http.client
 import json
 import os
@@ -26,6 +25,10 @@ from urllib.parse import quote
 from experiments import METRICS, RUN_FILES, SILENT
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+
+from tests.ui.page_parts import PAGE_BUDGETS, compress_files, list_page_parts  # noqa: E402
+
 STATIC = ROOT / "titanrun" / "ui" / "static"
 TICKS = os.sysconf("SC_CLK_TCK")
 IDLE_SECONDS = 20.0
@@ -62,14 +65,9 @@ def browser_page_report(runs: int) -> None:
 def print_sizes() -> None:
     """Print the sizes of the built page."""
     manifest = json.loads((STATIC / "manifest.json").read_text())
-
-    def compress(pattern: str) -> float:
-        return sum(len(gzip.compress(path.read_bytes())) for path in STATIC.glob(pattern)) / 1024
-
-    shell = compress("main-*") + compress("chunk-*.js")
-    print(f"ui: shell and pages {shell:.0f} KB gzip                          target 60")
-    print(f"ui: editor {compress('editor-*.js'):.0f} KB gzip                 target 160")
-    print(f"ui: charts {compress('library-*.js'):.0f} KB gzip                target 25")
+    for name, files in list_page_parts(STATIC).items():
+        size = f"ui: {name} {compress_files(files):.0f} KB gzip"
+        print(f"{size:<52} target {PAGE_BUDGETS[name]}")
     whole = sum(manifest["files"].values()) / 1024**2
     print(f"ui: all static files {whole:.2f} MB                              target 1.2")
 
