@@ -269,14 +269,19 @@ def open_run_directory(
 
 
 def format_progress(directory: RunDirectory, run: Recipe) -> str:
-    """Format the progress of a finished run: `step 20 of 20`, or `step 20, 3 epochs`."""
-    training = run.training
+    """Format the progress of a finished run: `step 20 of 20`, or `step 20, 3 epochs`.
+
+    A run that finished before its last step had no more data.
+    """
+    training, done = run.training, directory.completed_step
     length = (
         f" of {training.steps}"
         if training.epochs is None
         else f", {pluralize(training.epochs, 'epoch')}"
     )
-    return f"step {directory.completed_step}{length}"
+    steps = training.steps if training.epochs is None else None
+    is_short = isinstance(steps, int) and done is not None and done < steps
+    return f"step {done}{length}{', where its data ran out,' if is_short else ''}"
 
 
 def format_start_note(directory: RunDirectory) -> str:

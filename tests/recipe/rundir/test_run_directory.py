@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from titanrun.cli.train import format_progress
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.comparing.resume_policy import format_resume_change
 from titanrun.recipe.dump_folder import find_dump_folder_problems
@@ -106,6 +107,16 @@ def test_a_finished_run_has_nothing_to_do_until_it_gets_more_steps() -> None:
         "lr_scheduler.total_steps 20 -> 40",
         "training.steps 20 -> 40",
     ]
+
+
+def test_a_run_that_finished_early_is_said_to_have_had_no_more_data() -> None:
+    begin("dump_folder=out", state="finished", step=7)
+    asked = resolved("dump_folder=out")
+    short = format_progress(select_run_directory(asked, NOW), asked.run)
+    assert short == "step 7 of 20, where its data ran out,"
+    begin("dump_folder=whole", state="finished", step=20)
+    asked = resolved("dump_folder=whole")
+    assert format_progress(select_run_directory(asked, NOW), asked.run) == "step 20 of 20"
 
 
 def test_a_finished_run_goes_on_from_an_earlier_step_when_that_is_asked_for() -> None:
