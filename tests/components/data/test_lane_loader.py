@@ -213,7 +213,8 @@ def test_data_too_small_for_its_lanes_is_told(tmp_path: Path, tokenizer: Tokeniz
         ranks.batches(9)
     (problem,) = found.value.problems
     assert problem.message == "the stream has 2 windows for 4 lanes"
-    assert problem.hint == "set streaming: false for data this small, or training.lanes"
+    fewer = "training.lanes to 2 at most"
+    assert problem.hint == f"set streaming: false, which suits data this small, or {fewer}"
 
 
 def test_a_lane_whose_records_no_filter_lets_through_is_told(

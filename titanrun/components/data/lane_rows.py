@@ -311,7 +311,7 @@ class EpochCheck:
             f"{lane} finds nothing to train on in the {pluralize(self._num_windows, 'window')} "
             "of an epoch"
         )
-        hint = "set streaming: false for data this small, or training.lanes, or other filters"
+        hint = "check the filters, or set streaming: false for data this small"
         raise problem_error("data", message, path=(), hint=hint)
 
 

@@ -215,5 +215,6 @@ class WindowReader:
             "data",
             f"the stream has {pluralize(self._num_passed, 'window')} for {lanes}",
             path=(),
-            hint="set streaming: false for data this small, or training.lanes",
+            hint="set streaming: false, which suits data this small, or training.lanes to "
+            f"{self._num_passed} at most",
         )
