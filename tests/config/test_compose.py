@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.config.compose import compose
+from titanrun.config.compose import MAX_EXTENDS_DEPTH, compose
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.tree import Node, find_node, to_plain_data
 
@@ -254,6 +254,41 @@ def test_extends_cannot_hold_references(tmp_path: Path) -> None:
 def test_an_endless_chain_is_cut(tmp_path: Path) -> None:
     files = {f"{level}.yaml": f"extends: {level + 1}.yaml\n" for level in range(70)}
     assert [problem.code for problem in problems(write(tmp_path, files))] == ["limit"]
+
+
+def test_the_longest_chain_is_read(tmp_path: Path) -> None:
+    deepest = MAX_EXTENDS_DEPTH - 1
+    files = {f"{level}.yaml": f"extends: {level + 1}.yaml\n" for level in range(deepest)}
+    files[f"{deepest}.yaml"] = "found: true\n"
+    assert to_plain_data(compose(write(tmp_path, files))) == {"found": True}
+    files[f"{deepest}.yaml"] = f"extends: {deepest + 1}.yaml\n"
+    files[f"{deepest + 1}.yaml"] = "found: true\n"
+    assert [problem.code for problem in problems(write(tmp_path, files))] == ["limit"]
+
+
+def test_a_base_in_a_named_folder_stays_in_it(tmp_path: Path) -> None:
+    shelf = {"parts": tmp_path / "parts"}
+    write(tmp_path, {"parts/fast.yaml": "a: 1\n", "outside.yaml": "a: 2\n"})
+
+    def read(base: str) -> object:
+        return to_plain_data(
+            compose(write(tmp_path, {"main.yaml": f"extends: {base}\n"}), named_folders=shelf)
+        )
+
+    assert read("parts:fast.yaml") == {"a": 1}
+    for outside in ("parts:../outside.yaml", f"parts:{tmp_path}/outside.yaml"):
+        with pytest.raises(ProblemsFound) as found:
+            read(outside)
+        assert found.value.problems[0].message == f"file not found: {outside}"
+    with pytest.raises(ProblemsFound) as found:
+        read("parts:fats.yaml")
+    (problem,) = found.value.problems
+    assert (problem.message, problem.hint, problem.suggestion) == (
+        "file not found: parts:fats.yaml",
+        "did you mean 'parts:fast.yaml'?",
+        "parts:fast.yaml",
+    )
+    assert problem.origin is not None and problem.origin.line == 1
 
 
 @pytest.mark.parametrize("base", ['"\\0"', "loop.yaml", "x" * 300 + ".yaml", "folder.yaml"])

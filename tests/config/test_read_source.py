@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from titanrun.config.encoding import decode_source
+from titanrun.config.encoding import build_invisible_character_problem, decode_source
 from titanrun.config.limits import MAX_BYTES
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
 from titanrun.config.read_source import read_source, read_source_text, read_value_text
@@ -371,3 +371,14 @@ def test_no_input_breaks_the_readers(data: bytes) -> None:
 @given(HOSTILE)
 def test_no_input_breaks_the_readers_in_many_tries(data: bytes) -> None:
     check_survival(data)
+
+
+def test_a_byte_and_half_of_a_pair_are_told_apart() -> None:
+    origin = Origin(SourceText("x.yaml", "x"), 1, 1, 2)
+    messages = {
+        number: build_invisible_character_problem(chr(number), origin).message
+        for number in (0xDC7F, 0xDC80, 0xDCFF, 0xDD00)
+    }
+    assert messages[0xDC80] == "byte 0x80 is not UTF-8"
+    assert messages[0xDCFF] == "byte 0xff is not UTF-8"
+    assert "is not UTF-8" not in messages[0xDC7F] + messages[0xDD00]

@@ -1,11 +1,17 @@
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import pytest
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import ComponentConfig, Config, dump_config
 from titanrun.config.fields import bookkeeping, component, find_field_metadata, numerics, section
-from titanrun.config.types import OrAuto, PositiveFloat, PositiveInt
+from titanrun.config.types import (
+    OrAuto,
+    PositiveFloat,
+    PositiveInt,
+    validate_file_name_prefix,
+)
 
 
 class Inner(Config):
@@ -147,3 +153,26 @@ def test_a_field_declares_its_unit_and_change_class() -> None:
     assert setting is not None
     assert (setting.change, setting.unit, setting.resume) == ("numerics", "things", False)
     assert find_field_metadata(Outer.model_fields["inner"]) is None
+
+
+def test_a_config_with_a_check_of_its_own_is_as_strict() -> None:
+    class Checked(Config):
+        count: int = numerics(1, unit="things")
+
+        @model_validator(mode="after")
+        def is_small(self) -> Self:
+            assert self.count < 10, "too many"
+            return self
+
+    assert Checked.model_validate({"count": 3}).count == 3
+    for count in ("3", True, 10):
+        with pytest.raises(ValidationError):
+            Checked.model_validate({"count": count})
+
+
+def test_the_prefix_of_a_file_name_has_a_length() -> None:
+    longest = "é" * 100
+    assert validate_file_name_prefix(longest) == longest
+    for text in (longest + "x", "../traces", "a\nb"):
+        with pytest.raises(PydanticCustomError):
+            validate_file_name_prefix(text)

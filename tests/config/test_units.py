@@ -23,6 +23,8 @@ from titanrun.config.units import (
     StepsOrDuration,
     TokenCount,
     duration_to_seconds,
+    parse_count,
+    parse_milliseconds,
 )
 from titanrun.config.validate_tree import validate_tree
 
@@ -214,3 +216,10 @@ def test_the_reference_says_how_a_unit_is_written() -> None:
         "wait": "text such as 10m",
         "every": "whole number or text such as 10m",
     }
+
+
+def test_the_longest_number_is_read() -> None:
+    for text in ("0" * 38 + "1K", "0" * 39 + "1K"):
+        is_read = len(text) <= 40
+        assert parse_count(text, {"K": 1000}) == (1000 if is_read else None)
+        assert parse_milliseconds(text.replace("K", "s")) == (1000 if is_read else None)
