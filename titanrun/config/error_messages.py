@@ -9,6 +9,7 @@ from typing import Any
 
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.problems import ProblemCode
+from titanrun.config.registry import find_slots_offering
 from titanrun.config.suggest import (
     CURLY_QUOTES,
     find_closest,
@@ -316,7 +317,12 @@ def describe_literal_error(context: Mapping[str, Any], value: Any) -> ErrorMessa
         )
     short = SHORT_DTYPES.get(value.lower())
     suggestion = short if short in choices else find_closest(value, choices)
+    slots = [] if suggestion else find_slots_offering(value)
     hint = f"did you mean '{suggestion}'?" if suggestion else None
+    if slots:
+        is_list = slots[0] != singularize_slot(slots[0])
+        written = f"[{value}]" if is_list else value
+        hint = f"'{value}' is {add_article(slots[0])}: set {slots[0]}: {written}"
     certain = suggestion is not None and (
         suggestion == short or is_respelling(value, suggestion, choices)
     )

@@ -58,6 +58,15 @@ def get_packages_by_choice(slot: "type[ComponentConfig]") -> dict[str, list[str]
     return found
 
 
+def find_slots_offering(name: str) -> list[str]:
+    """Return the slots that offer a choice of this name, without importing any."""
+    return [
+        slot
+        for slot, modules in _lazy_modules.items()
+        if name in modules and not is_hidden_module(modules[name])
+    ]
+
+
 def load_choice(slot: "type[ComponentConfig]", name: str) -> "type[ComponentConfig]":
     """Return the config class registered as `name`. Raise KeyError if it is unknown."""
     module = _lazy_modules.get(slot.slot, {}).get(name)

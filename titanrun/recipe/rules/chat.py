@@ -82,11 +82,10 @@ def sft_needs_conversations(run: Recipe) -> Iterator[RuleViolation]:
             "kind sft needs a conversation dataset, but dataset "
             f"'{run.training.dataset.name}' has no conversations"
         )
-        yield RuleViolation(
-            message,
-            (("kind",), ("training", "dataset")),
-            hint="use tiny_chat or chat, or kind: pretrain",
-        )
+        hint = "use tiny_chat or chat, or kind: pretrain"
+        if run.training.dataset.compares is not None:
+            hint = "remove kind: a loss that compares replies needs none"
+        yield RuleViolation(message, (("kind",), ("training", "dataset")), hint=hint)
 
 
 @rule("columns-fit-layout")
