@@ -144,9 +144,10 @@ def test_the_family_is_known_by_the_name(
     migration = migrated(small(base_model=name), tmp_path)
     assert recipe(migration)["model"] == {
         **becomes,
-        "hf_assets_path": f"assets/{name.partition('/')[2]}",
+        "hf_assets_path": f"hub:{name}",
     }
-    assert f"titanrun download {name} -o assets/" in fates(migration)["base_model"][1]
+    # before the model is here, nothing is wrong with the recipe
+    assert migration.exit_code == 0
 
 
 def test_a_folder_says_its_family_itself(tmp_path: Path) -> None:
@@ -189,10 +190,21 @@ def test_adapters(changed: dict[str, Any], converter: dict[str, Any], tmp_path: 
             {"type": "completion", "field": "body"},
             {"name": "text", "column": "body", "packing": None},
         ),
-        ({"path": "owner/set"}, {"name": "chat", "path": "data/set"}),
+        (
+            {"path": "owner/set", "split": "train_sft", "name": "small", "revision": "a" * 40},
+            {
+                "name": "chat",
+                "repo": "owner/set",
+                "split": "train_sft",
+                "subset": "small",
+                "revision": "a" * 40,
+            },
+        ),
+        ({"path": "owner/set", "revision": "main"}, {"name": "chat", "repo": "owner/set"}),
+        ({"path": "a.jsonl", "split": "train"}, {"name": "chat", "path": "a.jsonl"}),
         ({"path": "json", "data_files": ["b.jsonl"]}, {"name": "chat", "path": "b.jsonl"}),
     ],
-    ids=["alpaca", "completion", "hub", "files"],
+    ids=["alpaca", "completion", "hub", "branch", "file", "files"],
 )
 def test_data_sets_become_those_of_titanrun(
     datasets: dict[str, Any], becomes: dict[str, Any], tmp_path: Path
@@ -294,3 +306,12 @@ def test_the_report_counts_what_it_lists(tmp_path: Path) -> None:
 def test_a_schedule_stays_where_a_part_of_it_has_no_effect(tmp_path: Path) -> None:
     run = recipe(migrated(small(lr_scheduler="linear", warmup_steps=0), tmp_path))
     assert run["lr_scheduler"] == {"name": "polynomial", "power": 1.0, "warmup_steps": 0}
+
+
+def test_tokens_that_end_a_turn_stop_and_one_for_padding_is_left_out(tmp_path: Path) -> None:
+    asked = small(eot_tokens=["<|im_end|>"], special_tokens={"pad_token": "<pad>"})
+    migration = migrated(asked, tmp_path)
+    assert recipe(migration)["tokenizer"]["stop_tokens"] == ["<|im_end|>"]
+    assert fates(migration)["special_tokens"][0] == "unread"
+    other = migrated(small(special_tokens={"eos_token": "<|im_end|>"}), tmp_path)
+    assert fates(other)["special_tokens"][0] == "refused"

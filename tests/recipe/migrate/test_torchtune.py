@@ -248,15 +248,17 @@ def test_data_sets_become_those_of_titanrun(
     assert becomes.items() <= found.items()
 
 
-def test_steps_and_rows_are_counted_and_data_of_the_hub_have_a_place(tmp_path: Path) -> None:
-    hub = {"source": "owner/set", "data_files": None}
+def test_steps_and_rows_are_counted_and_data_of_the_hub_keep_their_name(tmp_path: Path) -> None:
+    hub = {"source": "owner/set", "data_files": None, "split": "part", "subset": "small"}
     run = recipe(
         migrated(
             small(epochs=3, max_steps_per_epoch=10, gradient_accumulation_steps=4, dataset=hub),
             tmp_path,
         )
     )["training"]
-    assert (run["steps"], run["global_batch_size"], run["dataset"]["path"]) == (30, 8, "data/set")
+    assert (run["steps"], run["global_batch_size"]) == (30, 8)
+    chosen = {key: run["dataset"].get(key) for key in ("repo", "path", "split", "subset")}
+    assert chosen == {"repo": "owner/set", "path": None, "split": "part", "subset": "small"}
     assert "epochs" not in run
 
 

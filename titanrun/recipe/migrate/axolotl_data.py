@@ -1,25 +1,29 @@
 """Conversion of axolotl's data settings."""
 
-from pathlib import Path
+import re
 from typing import Any
 
 from titanrun.components.validation.config import MAX_SHARE, MIN_COUNT
 from titanrun.recipe.migrate.axolotl_model import is_native_family
 from titanrun.recipe.migrate.key_mapping import (
+    FILES_HAVE_NONE,
     OTHER_RECORDS,
     ConvertedValue,
     SourceKey,
     SourceValues,
+    is_hub_name,
 )
 
-FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet", ".txt", ".gz", ".zst")
 DATASET_TARGET = "training.dataset"
 PAIR_LOSSES = ("dpo", "ipo", "orpo", "simpo")
 """Kinds of `rl` that are losses of pairs, by the same names here."""
-LOCAL_DATA_HINT = "data are local files: save {} of the Hub there, as jsonl or parquet"
+HUB_KEYS = {"split": "split", "name": "subset", "revision": "revision"}
+"""Keys of a dataset on the Hub, and ours."""
 ALPACA = (
     "without axolotl's Alpaca prompt text: the model's chat template formats instruction and input"
 )
+PART_OF_SPLIT = "a part of a split: name a whole one, and hold out with validation.holdout"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 UNKNOWN_FORMAT = (
     "not a supported layout: use chat_template, alpaca, completion, or for pairs "
     "chat_template.default"
@@ -50,25 +54,15 @@ def is_preference_data(values: SourceValues) -> bool:
     return values.get("rl") in PAIR_LOSSES
 
 
-def locate_axolotl_data(values: SourceValues) -> tuple[str, str]:
-    """Return the path of the data, and what the user has to do to put them there."""
+def locate_axolotl_data(values: SourceValues) -> dict[str, str]:
+    """Return the settings that say where the data are: files, or a dataset on the Hub."""
     path, files = str(values.get("datasets.path") or "data"), values.get("datasets.data_files")
     if isinstance(files, list) and len(files) == 1:
         files = files[0]
     if isinstance(files, str):
-        return (
-            files
-            if path in ("json", "csv", "parquet", "text") or "/" in files
-            else f"{path}/{files}"
-        ), ""
-    if (
-        path.startswith((".", "/", "~"))
-        or Path(path).suffix in FILE_TYPES
-        or path.count("/") != 1
-        or Path(path).exists()
-    ):
-        return path, ""
-    return f"data/{path.rpartition('/')[2]}", LOCAL_DATA_HINT.format(path)
+        is_whole = path in ("json", "csv", "parquet", "text") or "/" in files
+        return {f"{DATASET_TARGET}.path": files if is_whole else f"{path}/{files}"}
+    return {f"{DATASET_TARGET}.{'repo' if is_hub_name(path) else 'path'}": path}
 
 
 def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
@@ -77,8 +71,7 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
     Pairs become preference.
     """
     kind = str(value or "")
-    path, how = locate_axolotl_data(values)
-    named = {f"{DATASET_TARGET}.path": path}
+    named = locate_axolotl_data(values)
     if is_preference_data(values):
         if kind not in ("chat_template.default", "chat_template"):
             return ConvertedValue(
@@ -90,7 +83,7 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
             for column, field in fields.items()
         }
         named |= {f"{DATASET_TARGET}.{column}_column": name for column, name in columns.items()}
-        return ConvertedValue({f"{DATASET_TARGET}.name": "preference", **named}, how=how)
+        return ConvertedValue({f"{DATASET_TARGET}.name": "preference", **named})
     chat = {f"{DATASET_TARGET}.name": "chat"}
     if kind == "chat_template":
         layout = "sharegpt" if uses_sharegpt_keys(values) else "messages"
@@ -98,19 +91,17 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
             f"{DATASET_TARGET}.layout": layout,
             f"{DATASET_TARGET}.column": values.get("datasets.field_messages") or "messages",
         }
-        return ConvertedValue({**chat, "kind": "sft", **named}, how=how)
+        return ConvertedValue({**chat, "kind": "sft", **named})
     if kind == "alpaca":
-        how = "; ".join(filter(None, [ALPACA, how]))
         chat |= {f"{DATASET_TARGET}.layout": "alpaca"}
-        return ConvertedValue({**chat, "kind": "sft", **named}, how=how)
+        return ConvertedValue({**chat, "kind": "sft", **named}, how=ALPACA)
     if kind == "completion":
         return ConvertedValue(
             {
                 f"{DATASET_TARGET}.name": "text",
                 f"{DATASET_TARGET}.column": values.get("datasets.field") or "text",
                 **named,
-            },
-            how=how,
+            }
         )
     return ConvertedValue({**chat, **named}, refused=UNKNOWN_FORMAT)
 
@@ -167,10 +158,29 @@ def convert_role_field(_: SourceKey, value: Any, values: SourceValues) -> Conver
 
 
 def convert_dataset_path(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Keep the path of a file or folder; map a name on the Hub to a folder for its files."""
-    return ConvertedValue(
-        {f"{DATASET_TARGET}.path": locate_axolotl_data(values)[0]} if value else {}
-    )
+    """Keep the path of a file or folder, or the name of a dataset on the Hub."""
+    return ConvertedValue(locate_axolotl_data(values) if value else {})
+
+
+def convert_hub_key(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep split, subset and revision of a dataset on the Hub; files have none."""
+    if value is None:
+        return ConvertedValue({})
+    if f"{DATASET_TARGET}.repo" not in locate_axolotl_data(values):
+        return ConvertedValue({}, how=FILES_HAVE_NONE)
+    meant = HUB_KEYS[key.path.rpartition(".")[2]]
+    return convert_hub_setting(meant, value)
+
+
+def convert_hub_setting(meant: str, value: Any) -> ConvertedValue:
+    """Return the setting of a dataset on the Hub; refuse what only other programs understand."""
+    if meant == "split" and "[" in str(value):
+        return ConvertedValue(
+            {}, refused="a part of a split: name a whole one, and hold out with validation.holdout"
+        )
+    if meant == "revision" and COMMIT.fullmatch(str(value)) is None:
+        return ConvertedValue({}, how="left out: titanrun data pin writes the commit of the branch")
+    return ConvertedValue({f"{DATASET_TARGET}.{meant}": value})
 
 
 def convert_axolotl_data_files(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
@@ -179,9 +189,7 @@ def convert_axolotl_data_files(_: SourceKey, value: Any, values: SourceValues) -
         return ConvertedValue(
             {}, refused="several files: move them to one folder, or name them with a glob"
         )
-    return ConvertedValue(
-        {f"{DATASET_TARGET}.path": locate_axolotl_data(values)[0]} if value else {}
-    )
+    return ConvertedValue(locate_axolotl_data(values) if value else {})
 
 
 def make_column_conversion(name: str) -> Any:
@@ -298,3 +306,15 @@ def convert_chat_template_file(_: SourceKey, value: Any, __: SourceValues) -> Co
     return ConvertedValue(
         {}, refused="write the template to a file, and name it in tokenizer.chat_template"
     )
+
+
+def convert_special_tokens(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Leave out a token for padding, which has no effect; refuse other tokens."""
+    if not value or (isinstance(value, dict) and set(value) == {"pad_token"}):
+        return ConvertedValue({}, how="left out: padding counts nothing, whatever its token is")
+    return ConvertedValue({}, refused="vocabulary and tokens come from the model's folder")
+
+
+def convert_eot_tokens(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Stop at tokens that end a turn."""
+    return ConvertedValue({"tokenizer.stop_tokens": value} if value else {})

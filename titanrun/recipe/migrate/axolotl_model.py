@@ -11,12 +11,13 @@ from titanrun.recipe.migrate.key_mapping import (
     ConvertedValue,
     SourceKey,
     SourceValues,
+    is_hub_name,
 )
+from titanrun.recipe.resolving.hub_models import HUB_PREFIX
 from titanrun.recipe.resolving.recipe_from_hf import get_model_family, is_huggingface_folder
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-DOWNLOAD = "weights come from a folder: titanrun download {} -o {}"
-BY_CONFIG = "the sizes are read from config.json in that folder"
+BY_CONFIG = "the sizes are read from its config.json"
 ITS_CLASS = "trained with the model class of transformers"
 FLAVORS = (
     (re.compile(r"llama-?3\.[13]-(8|70|405)b", re.IGNORECASE), "llama3"),
@@ -26,11 +27,9 @@ NATIVE_FAMILIES = ("llama3", "qwen3", "gpt_oss", "deepseek_v3", "llama4")
 
 
 def get_weights_folder(values: SourceValues) -> str:
-    """Return the folder of the weights: the one named, or one to download them to."""
+    """Return where the weights are: the folder named, or `hub:` and the name on the Hub."""
     name = str(values.get("base_model") or "")
-    if name.startswith((".", "/", "~")) or Path(name).is_dir() or name.count("/") != 1:
-        return name
-    return f"assets/{name.rpartition('/')[2]}"
+    return f"{HUB_PREFIX}{name}" if is_hub_name(name) else name
 
 
 def detect_folder_family(folder: Path) -> str:
@@ -77,9 +76,12 @@ def convert_axolotl_model(_: SourceKey, value: Any, values: SourceValues) -> Con
     }
     start = {"checkpoint.enable": True, "checkpoint.initial_load_in_hf": True}
     start |= {} if get_axolotl_adapter(values) else {"checkpoint.last_save_in_hf": True}
-    how = [] if folder == value else [DOWNLOAD.format(value, folder)]
-    how += [BY_CONFIG] if flavor == "auto" else [ITS_CLASS] if name == "transformers" else []
-    return ConvertedValue({**targets, **start}, how="; ".join(how))
+    return ConvertedValue({**targets, **start}, how=describe_family(name, flavor))
+
+
+def describe_family(name: str, flavor: str) -> str:
+    """Return what a family that the name of the model does not tell means."""
+    return BY_CONFIG if flavor == "auto" else ITS_CLASS if name == "transformers" else ""
 
 
 def get_axolotl_adapter(values: SourceValues) -> str:

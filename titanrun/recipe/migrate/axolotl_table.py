@@ -22,6 +22,7 @@ RUN_DIRECTORY = (
 HELD_OUT = "name held-out files in validation.dataset"
 THINKING = "the key of thinking must be the one of the chat template: rename it in the files"
 TRAINED_TURNS = "all conversations train on the same turns: training.dataset.train_on"
+FIXED_NAMES = "the layouts have fixed names: rename them in the files"
 SHARDS = "data are sharded over ranks automatically"
 
 
@@ -137,10 +138,13 @@ DATA = (
         "tokenizer.chat_template",
         convert=data.convert_chat_template_file,
     ),
-    ignore_key("datasets.split", None, "the files contain one split"),
-    ignore_key("datasets.name", None, "the files contain one subset"),
+    reject_key("special_tokens", None, "", convert=data.convert_special_tokens),
+    move_key("eot_tokens", None, "tokenizer.stop_tokens", convert=data.convert_eot_tokens),
+    *(
+        move_key(f"datasets.{key}", None, f"training.dataset.{meant}", convert=data.convert_hub_key)
+        for key, meant in data.HUB_KEYS.items()
+    ),
     ignore_key("datasets.ds_type", None, "the names of the files determine it"),
-    ignore_key("datasets.revision", None, "local files are read: run.json has their digests"),
     ignore_key("datasets.trust_remote_code", False, "code of a dataset is never run"),
     ignore_key("datasets.shards", None, SHARDS),
     ignore_key("datasets.shards_idx", None, SHARDS),
@@ -148,12 +152,8 @@ DATA = (
     ignore_key("datasets.conversation", None, "the chat template defines it"),
     reject_key_if_set("datasets.input_transform", "a recipe cannot contain code: change the files"),
     reject_key_if_set("datasets.input_format", "the chat template defines it"),
-    reject_key_if_set(
-        "datasets.field_human", "the layouts have fixed names: rename them in the files"
-    ),
-    reject_key_if_set(
-        "datasets.field_model", "the layouts have fixed names: rename them in the files"
-    ),
+    reject_key_if_set("datasets.field_human", FIXED_NAMES),
+    reject_key_if_set("datasets.field_model", FIXED_NAMES),
     reject_key_if_set("datasets.field_tools", "tools are part of the messages"),
     reject_key_if_set(
         "datasets.field_thinking",

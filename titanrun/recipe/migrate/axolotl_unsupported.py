@@ -107,9 +107,9 @@ REFUSED = {
         "resume_from_checkpoint"
     ),
     "vocabulary and tokens come from the model's folder": (
-        "special_tokens tokens added_tokens_overrides resize_token_embeddings_to_32x "
+        "tokens added_tokens_overrides resize_token_embeddings_to_32x "
         "mean_resizing_embeddings shrink_embeddings embeddings_skip_upcast fix_untrained_tokens "
-        "tokenizer_use_mistral_common eot_tokens"
+        "tokenizer_use_mistral_common"
     ),
     "weights are loaded from the folder unchanged": (
         "reinit_weights overrides_of_model_config overrides_of_model_kwargs rope_scaling "

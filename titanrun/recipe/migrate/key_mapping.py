@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+FILES_HAVE_NONE = "left out: files have neither splits nor subsets nor revisions"
 OTHER_RECORDS = "other records are held out: a hash of each record decides, not a random split"
+DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".txt", ".gz", ".zst")
 NO_DORA_DROPOUT = "adapters with magnitudes (DoRA) have no dropout"
 KeyOutcome = Literal["mapped", "changed", "unread", "refused"]
 SourceValues = Mapping[str, Any]
@@ -21,6 +24,12 @@ class ConvertedValue:
     targets: Mapping[str, Any]
     how: str = ""
     refused: str = ""
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a name is OWNER/NAME of the Hugging Face Hub, and no file or folder here."""
+    is_path = name.startswith((".", "/", "~")) or Path(name).suffix in DATA_SUFFIXES
+    return name.count("/") == 1 and not is_path and not Path(name).exists()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,8 @@ from typing import Any
 
 from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
 from titanrun.recipe.migrate.axolotl_model import (
-    BY_CONFIG,
-    DOWNLOAD,
-    ITS_CLASS,
     LINEAR,
+    describe_family,
     detect_family_and_flavor,
     get_weights_folder,
     is_native_family,
@@ -62,9 +60,7 @@ def convert_llamafactory_model(_: SourceKey, value: Any, values: SourceValues) -
         "checkpoint.initial_load_in_hf": True,
         **({} if get_adapter(values) else {"checkpoint.last_save_in_hf": True}),
     }
-    how = [] if folder == value else [DOWNLOAD.format(value, folder)]
-    how += [BY_CONFIG] if flavor == "auto" else [ITS_CLASS] if name == "transformers" else []
-    return ConvertedValue(targets, how="; ".join(how))
+    return ConvertedValue(targets, how=describe_family(name, flavor))
 
 
 def convert_stage(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:

@@ -15,8 +15,12 @@ from titanrun.recipe.migrate.target_paths import (
     get_data_path,
     is_required_target,
 )
+from titanrun.recipe.resolving.hub_models import replace_hub_names
+from titanrun.recipe.resolving.read_recipe import ReadResult
 from titanrun.recipe.resolving.resolve import (
     ResolveOptions,
+    add_missing_models,
+    find_problems_in_readable_part,
     find_problems_in_sound_part,
     resolve_tree,
 )
@@ -89,6 +93,12 @@ def find_recipe_problems(text: str, name: str) -> list[Problem]:
     except ProblemsFound as found:
         return list(found.problems)
     case = ResolveOptions(name)
+    # a model that was not fetched yet is no mistake
+    tree, missing = replace_hub_names(tree, {})
+    if missing:
+        reading = add_missing_models(ReadResult(name, tree, (), set()), missing)
+        notes = [replace(problem, severity="warning") for problem in missing]
+        return [*notes, *find_problems_in_readable_part(reading, case)]
     try:
         return resolve_tree(tree, tree, case)[2]
     except ProblemsFound as error:

@@ -4,11 +4,13 @@ import re
 from typing import Any
 
 from titanrun.recipe.migrate.key_mapping import (
+    FILES_HAVE_NONE,
     OTHER_RECORDS,
     ConvertedValue,
     KeyCondition,
     SourceKey,
     SourceValues,
+    is_hub_name,
 )
 from titanrun.recipe.migrate.torchtune_model import is_native_llama3
 
@@ -48,7 +50,6 @@ COLUMNS = {
 STYLES = {"sharegpt": "sharegpt", "openai": "messages"}
 FILE_TYPES = ("json", "csv", "parquet", "arrow", "text")
 DATASET_TARGET = "training.dataset"
-LOCAL_DATA_HINT = "data are local files: save {} of the Hub there, as jsonl or parquet"
 NO_CHAT = "titanrun has no such dataset: provide conversations or text in files"
 MANY_FILES = "several files: move them to one folder, or name them with a glob"
 ONE_SAMPLE_PER_SEQUENCE = (
@@ -131,42 +132,31 @@ def get_torchtune_columns(kind: str, values: SourceValues) -> dict[str, Any]:
 def set_data_path(
     targets: dict[str, Any], values: SourceValues, source: str, how: str
 ) -> ConvertedValue:
-    """Return the targets with the path of the data."""
-    path, where = locate_torchtune_data(values, source)
-    return ConvertedValue(
-        {**targets, f"{DATASET_TARGET}.path": path}, how="; ".join(filter(None, [how, where]))
-    )
+    """Return the targets with the place of the data."""
+    return ConvertedValue({**targets, **locate_torchtune_data(values, source)}, how=how)
 
 
-def locate_torchtune_data(values: SourceValues, otherwise: str) -> tuple[str, str]:
-    """Return the path of the data, and what the user has to do to put them there."""
+def locate_torchtune_data(values: SourceValues, otherwise: str) -> dict[str, str]:
+    """Return the setting that says where the data are: files, or a dataset on the Hub."""
     source, files = values.get("dataset.source") or otherwise, values.get("dataset.data_files")
     if source in FILE_TYPES and isinstance(files, list) and len(files) == 1:
         files = files[0]
     if source in FILE_TYPES and isinstance(files, str):
-        return files, ""
-    return f"data/{str(source).rpartition('/')[2]}", LOCAL_DATA_HINT.format(source)
+        return {f"{DATASET_TARGET}.path": files}
+    return {f"{DATASET_TARGET}.{'repo' if is_hub_name(str(source)) else 'path'}": str(source)}
 
 
 def convert_dataset_source(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Map a name on the Hub to a folder for its files.
-
-    json, csv and parquet leave it to data_files.
-    """
-    return ConvertedValue(
-        {}
-        if value in FILE_TYPES or value is None
-        else {f"{DATASET_TARGET}.path": locate_torchtune_data(values, "")[0]}
-    )
+    """Keep the name of a dataset on the Hub. json, csv and parquet leave it to data_files."""
+    is_named = value is not None and value not in FILE_TYPES
+    return ConvertedValue(locate_torchtune_data(values, "") if is_named else {})
 
 
 def convert_torchtune_data_files(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
     """Set the path of the data."""
     if isinstance(value, list) and len(value) > 1:
         return ConvertedValue({}, refused=MANY_FILES)
-    return ConvertedValue(
-        {f"{DATASET_TARGET}.path": locate_torchtune_data(values, "")[0]} if value else {}
-    )
+    return ConvertedValue(locate_torchtune_data(values, "") if value else {})
 
 
 def convert_conversation_style(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
@@ -251,13 +241,31 @@ def convert_max_seq_len(_: SourceKey, value: Any, values: SourceValues) -> Conve
     return ConvertedValue({"training.seq_len": value})
 
 
-def convert_split(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
-    """Accept train, which the files contain, and hold out what a first part of it leaves over.
+def convert_subset(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep the subset of a dataset on the Hub; files have none."""
+    if value is None:
+        return ConvertedValue({})
+    if not is_on_hub(values):
+        return ConvertedValue({}, how=FILES_HAVE_NONE)
+    return ConvertedValue({f"{DATASET_TARGET}.subset": value})
 
-    Another split or another part of one is refused.
+
+def is_on_hub(values: SourceValues) -> bool:
+    """Return whether the data are a dataset on the Hub; some builders name it themselves."""
+    kind = get_dataset_builder(values)
+    own = CHATS[kind][1] if kind in CHATS else {**PAIRS, **TEXTS}.get(kind, ("",))[0]
+    return f"{DATASET_TARGET}.repo" in locate_torchtune_data(values, own)
+
+
+def convert_split(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Accept train, and hold out what a first part of it leaves over.
+
+    Another split is one of a dataset on the Hub. Another part of one is refused.
     """
     if value in (None, "train"):
         return ConvertedValue({})
+    if "[" not in str(value) and is_on_hub(values):
+        return ConvertedValue({f"{DATASET_TARGET}.split": value})
     part = re.fullmatch(r"train\[:([0-9]+)%\]", str(value))
     if part is not None and 50 <= int(part[1]) < 100:
         return ConvertedValue(
