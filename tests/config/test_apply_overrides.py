@@ -373,3 +373,17 @@ def test_text_with_a_comment_sign_is_placed_where_it_begins() -> None:
     assert override.value is not None
     origin = override.value.origin
     assert (origin.line, origin.column, origin.end_column) == (1, 16, 20)
+
+
+def test_a_list_that_is_not_written_grows_from_its_default() -> None:
+    def grown(default: object) -> object:
+        root = apply_overrides(
+            tree(),
+            parse_overrides(["scopes+=b"]),
+            is_list=lambda path: True,
+            get_default=lambda path: default,
+        )
+        return to_plain_data(at(root, ("scopes",)))
+
+    assert grown(["a"]) == ["a", "b"]
+    assert grown(None) == ["b"]

@@ -1,7 +1,13 @@
 import json
 from dataclasses import replace
 
-from titanrun.config.diagnostics import compute_display_width, render_problems
+from titanrun.config.diagnostics import (
+    MAX_VALUE_LENGTH,
+    compute_display_width,
+    format_short_value,
+    render_problems,
+    wrap_message_line,
+)
 from titanrun.config.problems import Origin, Problem, RelatedLocation, SourceText
 from titanrun.config.redaction import redact_url_credentials
 
@@ -127,3 +133,19 @@ def test_a_value_that_nobody_wrote_is_named_once() -> None:
     assert render_problems([Problem("usage", "differs", related=related)]) == (
         "error[usage]: differs\n  = model.head_dim 8 -> 16\n  = training.steps: is 3\n"
     )
+
+
+def test_a_long_value_is_cut_to_one_length() -> None:
+    whole = "x" * MAX_VALUE_LENGTH
+    assert [len(format_short_value(text)) for text in ("1" * 3, whole, whole * 2)] == [
+        5,
+        MAX_VALUE_LENGTH,
+        MAX_VALUE_LENGTH,
+    ]
+    assert format_short_value(whole).endswith("...")
+
+
+def test_words_and_paths_are_not_broken_where_lines_are() -> None:
+    long = "runs/a-long-name-of-a-folder/checkpoint/step-00001000/resolved.yaml"
+    lines = wrap_message_line(f"  = help: look at {long} or at step-by-step", 30)
+    assert [line.strip() for line in lines] == ["= help: look at", long, "or at step-by-step"]

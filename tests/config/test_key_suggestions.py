@@ -1,5 +1,7 @@
 """Which keys may be written otherwise without a question."""
 
+from typing import Literal
+
 import pytest
 
 from titanrun.config.base import Config
@@ -15,6 +17,8 @@ class Inner(Config):
     """A number."""
     rate: int = numerics(0)
     """Another."""
+    choice: Literal["a"] | None = numerics(None)
+    """A word."""
 
 
 class Outer(Config):
@@ -64,3 +68,15 @@ def test_a_key_below_an_empty_section_is_to_be_indented() -> None:
 
 def test_nothing_is_suggested_inside_of_what_nobody_declared() -> None:
     assert read_keys("other: {Seed: 3}").suggest_key(("other", "Seed")) == (None, None)
+
+
+def test_a_path_with_dots_is_told_its_section() -> None:
+    told = read_keys("inner.rate: 3").suggest_key(("inner.rate",))
+    assert told == (None, "write rate below 'inner': dots are for the command line")
+
+
+def test_a_mapping_below_a_number_gets_no_suggestion_of_its_keys() -> None:
+    keys = read_keys("inner: {rate: {seed: 1}}")
+    assert keys.collect_keys_inside(("inner",)) == {"seed", "rate", "choice"}
+    assert keys.collect_keys_inside(("inner", "rate")) == set()
+    assert keys.collect_keys_inside(("inner", "choice")) == set()

@@ -359,3 +359,8 @@ def test_exactly_what_tomli_reads_has_a_position_in_many_texts(
 def test_the_root_stands_at_its_first_line() -> None:
     assert span(read("# c\n\na = 1\nb = 2\n").origin) == (3, 1, 6)
     assert len(list(iter_nodes(read(RECIPE)))) == len(paths(tomli.loads(RECIPE))) + 1
+
+
+def test_the_length_of_a_number_is_told() -> None:
+    problem = problem_of("a = " + "9" * 4301)
+    assert problem.message == "a number of 4,301 characters is longer than 4,300"

@@ -18,6 +18,7 @@ from titanrun.config.read_source import read_source_text
 from titanrun.config.serialize import to_toml, to_yaml
 from titanrun.config.tree import to_plain_data
 from titanrun.config.units import (
+    SIZE_UNITS,
     ByteSize,
     Duration,
     StepsOrDuration,
@@ -223,3 +224,11 @@ def test_the_longest_number_is_read() -> None:
         is_read = len(text) <= 40
         assert parse_count(text, {"K": 1000}) == (1000 if is_read else None)
         assert parse_milliseconds(text.replace("K", "s")) == (1000 if is_read else None)
+
+
+@pytest.mark.parametrize(
+    ("unit", "size"), [("KB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12)]
+)
+def test_sizes_of_disks_are_powers_of_ten(unit: str, size: int) -> None:
+    assert parse_count(f"3{unit}", SIZE_UNITS) == 3 * size
+    assert parse_count(f"3{unit[0]}iB", SIZE_UNITS) == 3 * 1024 ** (1 + "KMGT".index(unit[0]))
