@@ -39,7 +39,7 @@ OWN_TARGETS := slurm or kubernetes or skypilot or browser or firefox or editors 
 # hundreds of commands that tests start would compile the package each, where the environment says so
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names changelog schemas reference check bench bench-torchtitan clean
+.PHONY: pictures docs docs-serve docs-publish test-docs lint-delivery status train test test-medium test-slow test-all test-slurm test-kubernetes test-skypilot test-browser test-firefox test-editors test-verl test-monarch test-ray test-vllm test-oracles test-openai test-gguf test-stores test-datatrove test-torchft test-triton test-gpu test-multi-gpu test-settings ui ui-check ui-dev ui-shots ui-test mutants lint types floors names changelog schemas reference check bench bench-torchtitan clean
 
 train: $(VENV)/.installed
 	$(BIN)/titanrun train recipes/llama3_debug.yaml
@@ -146,7 +146,18 @@ test-torchft: $(VENV)/.installed-dev $(TORCHFT)/.installed
 
 # kernels of GPUs: their numbers by Triton's interpreter, and compiled for Hopper
 test-triton: $(VENV)/.installed-dev $(TRITON)/.installed
-	PYTHONPATH=$(CURDIR)/$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest -m triton tests/components
+	PYTHONPATH=$(CURDIR)/$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest -m triton tests/components tests/gpu
+
+# what needs one GPU, in two minutes; JUNIT names the file of the results
+JUNIT ?= build/gpu-tests.xml
+test-gpu: $(VENV)/.installed-dev
+	mkdir -p $(dir $(JUNIT))
+	$(BIN)/python tools/run_gpu_tests.py $(JUNIT)
+
+# what needs two GPUs
+test-multi-gpu: $(VENV)/.installed-dev
+	mkdir -p $(dir $(JUNIT))
+	$(BIN)/python tools/run_gpu_tests.py $(JUNIT) --marker multi_gpu --seconds 300
 
 # the documentation site, in site/; a dead link fails
 docs: $(VENV)/.installed $(DOCS)/.installed
