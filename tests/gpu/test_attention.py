@@ -73,6 +73,16 @@ def number_documents(device: torch.device) -> Tensor:
     return torch.tensor([first, [0] * TOKENS], device=device)
 
 
+def find_seen_keys(mask: CausalMask, documents_BT: Tensor) -> Tensor:
+    """The keys [B, S, T] that each query sees: not by the code that is tested."""
+    seen = torch.ones(TOKENS, TOKENS, dtype=torch.bool, device=documents_BT.device).tril()
+    if mask.window is not None:
+        seen = seen.triu(1 - mask.window)
+    if not mask.separates_documents:
+        return seen.unsqueeze(0)
+    return seen & (documents_BT.unsqueeze(2) == documents_BT.unsqueeze(1))
+
+
 def compute_exactly(case: Case, inputs: list[Tensor], documents_BT: Tensor) -> Tensor:
     """The formula, with all scores written out."""
     q, k, v, sinks = inputs
@@ -80,8 +90,8 @@ def compute_exactly(case: Case, inputs: list[Tensor], documents_BT: Tensor) -> T
     scores = q @ k.repeat_interleave(group, dim=1).mT * case.width**-0.5
     if case.soft_cap is not None:
         scores = case.soft_cap * torch.tanh(scores / case.soft_cap)
-    mask = case.mask.to_dense(TOKENS, TOKENS, documents_BT, device=q.device)
-    scores = scores.masked_fill(~mask, float("-inf"))
+    seen = find_seen_keys(case.mask, documents_BT)
+    scores = scores.masked_fill(~seen.unsqueeze(1), float("-inf"))
     if case.has_sinks:
         sink = sinks.view(1, -1, 1, 1).expand(ROWS, case.heads, TOKENS, 1)
         scores = torch.cat([scores, sink], dim=-1)
