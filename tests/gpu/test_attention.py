@@ -27,7 +27,7 @@ ROWS, TOKENS = 2, 256
 CAUSAL, DOCUMENTS = CausalMask(), CausalMask(separates_documents=True)
 STARTS = [[0, 100, 137], [0, TOKENS, TOKENS]]
 # each width is a kernel of its own for flex, which takes seconds to compile: not those between
-WIDTHS = {"sdpa": (64, 80, 96, 128, 192), "varlen": (64, 80, 96, 128, 192), "flex": (80, 128, 192)}
+WIDTHS = {"sdpa": (64, 80, 96, 128, 192), "varlen": (64, 80, 96, 128, 192), "flex": (80, 192)}
 FUSED = ("cudnn_attention", "flash_attention")
 
 
@@ -140,14 +140,12 @@ def test_flex_block_causal(dtype: torch.dtype, device: torch.device) -> None:
     check(Case("flex", DOCUMENTS, dtype=dtype), device)
 
 
-@DTYPES
-def test_flex_window_and_sinks(dtype: torch.dtype, device: torch.device) -> None:
-    check(Case("flex", replace(DOCUMENTS, window=33), dtype=dtype, has_sinks=True), device)
+def test_flex_window_and_sinks(device: torch.device) -> None:
+    check(Case("flex", replace(DOCUMENTS, window=33), has_sinks=True), device)
 
 
-@DTYPES
-def test_flex_soft_cap(dtype: torch.dtype, device: torch.device) -> None:
-    check(Case("flex", DOCUMENTS, dtype=dtype, soft_cap=2.0), device)
+def test_flex_soft_cap(device: torch.device) -> None:
+    check(Case("flex", DOCUMENTS, soft_cap=2.0), device)
 
 
 # its kernel on a GPU takes 16-bit numbers only: a problem says so

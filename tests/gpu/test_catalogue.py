@@ -83,6 +83,8 @@ def test_each_file_is_in_the_list() -> None:
 def test_without_a_gpu_a_session_of_these_tests_fails(marker: str) -> None:
     file = "tests/gpu/test_multi_gpu.py" if marker == "multi_gpu" else "tests/gpu/test_loss.py"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marker, file]
+    # without pytest-timeout its settings are unknown
+    command += ["-W", "default::pytest.PytestConfigWarning"]
     done = subprocess.run(
         command,
         cwd=ROOT,

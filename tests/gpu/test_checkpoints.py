@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.gpu.runs import LOGGED, losses_of, train
+from tests.gpu.runs import LOGGED, UNSAVED, losses_of, train
 from titanrun.components.checkpoints.async_save import StagingBuffer
 from titanrun.distributed.host_copies import PageLock
 from titanrun.training.loop import TrainLoop
@@ -33,14 +33,14 @@ def stop_after(step: int) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_async_save_and_resume_bitwise(mode: str, tmp_path: Path, device: torch.device) -> None:
-    saving = (
+    run = (
         "training.steps=6",
         "training.mixed_precision_param=bfloat16",
-        f"checkpoint={{enable: true, interval: 2, async_mode: {mode}}}",
         "debug.deterministic=true",
         LOGGED,
     )
-    whole = train(tmp_path / "whole", device, *saving)
+    saving = (*run, f"checkpoint={{enable: true, interval: 2, async_mode: {mode}}}")
+    whole = train(tmp_path / "whole", device, *run, UNSAVED)
     train(tmp_path / "parts", device, *saving, look=stop_after(3))
     found = train(tmp_path / "parts", device, *saving)
     assert [line["step"] for line in found] == list(range(1, 7))

@@ -46,11 +46,10 @@ def test_every_family_compiles_whole(family: str, tmp_path: Path, device: torch.
     assert len(found) == 1 + sum(weight.requires_grad for weight in model.parameters())
 
 
-@pytest.mark.parametrize("family", ["llama3", "deepseek_v3"])
-def test_compiled_loss_equals_eager(family: str, tmp_path: Path, device: torch.device) -> None:
+def test_compiled_loss_equals_eager(tmp_path: Path, device: torch.device) -> None:
     torch._dynamo.reset()
-    plain = compute(built(tmp_path, FAMILIES[family], device), device)
-    compiled = compute(built(tmp_path, FAMILIES[family], device, compiled_for(device)), device)
+    plain = compute(built(tmp_path, FAMILIES["llama3"], device), device)
+    compiled = compute(built(tmp_path, FAMILIES["llama3"], device, compiled_for(device)), device)
     torch.testing.assert_close(compiled["loss"], plain["loss"], rtol=1e-3, atol=0)
     for name in ("layers.0.attention.wo.weight", "output.weight"):
         assert (compiled[name] - plain[name]).norm() <= 3e-2 * plain[name].norm(), name

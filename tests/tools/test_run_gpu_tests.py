@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from run_gpu_tests import EXIT_TIMED_OUT, add_error, main, run_within  # noqa: E402
+from run_gpu_tests import EXIT_TIMED_OUT, TOPICS, add_error, main, run_within  # noqa: E402
 
 SLEEPS = """
 import signal
@@ -30,6 +30,11 @@ def read_cases(results: Path) -> dict[str, str]:
     """What each test ended with: the first element below it, or nothing."""
     cases = ElementTree.parse(results).iter("testcase")
     return {str(case.get("name")): next((child.tag for child in case), "") for case in cases}
+
+
+def test_every_file_of_tests_is_run() -> None:
+    files = {path.name for path in (ROOT / "tests/gpu").glob("test_*.py")}
+    assert {f"test_{topic}.py" for topic in TOPICS} == files - {"test_catalogue.py"}
 
 
 def test_the_tests_of_the_cpu_pass_through_it(tmp_path: Path) -> None:
