@@ -76,7 +76,8 @@ def warm_up(device: torch.device) -> None:
     torch.accelerator.synchronize(device)
 
 
-@pytest.fixture(scope="session", params=["cpu", ON_GPU])
+# of a test, not of the session: pytest would put the tests of a device first
+@pytest.fixture(params=["cpu", ON_GPU])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """The CPU, and with -m gpu the GPU."""
     if request.param == "cpu":
