@@ -138,6 +138,7 @@ def test_text_work_needs_no_torch(arguments: list[str], light_python: Path, fold
         ["eval", "runs/first"],
         ["chat", "runs/first"],
         ["serve", "runs/first"],
+        ["fleet", "mine.yaml", "--listen", "127.0.0.1:0"],
         ["reproduce", "runs/first"],
         ["download", "org/model", "--output", "model"],
     ],

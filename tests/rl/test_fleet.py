@@ -47,6 +47,10 @@ class ScriptedProcess:
     def title(self) -> str:
         return f"generator {self.number}"
 
+    @property
+    def may_return(self) -> bool:
+        return self.is_alive or self.starts_left > 0
+
     def start(self, on_message: Any, on_exit: Any) -> None:
         self.on_message, self.on_exit = on_message, on_exit
         self.starts_left, self.num_starts, self.is_alive = (

@@ -65,6 +65,10 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         (("recipes",), ("overrides",)),
         {"--nproc": None, "--stdin-name": "files", **TRUST_OPTION, **REPORTING_OPTIONS},
     ),
+    "fleet": CommandSyntax(
+        (("recipes",), ("overrides",)),
+        {**dict.fromkeys(("--listen", "--idle-timeout")), "--folder": "files", **TRUST_OPTION},
+    ),
     "launch": CommandSyntax(
         (("recipes",), ("overrides",)),
         {
@@ -79,18 +83,11 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     "generate": CommandSyntax(
         (("files",), ()),
         {
-            "--prompt": None,
-            "--max-new-tokens": None,
-            "--temperature": None,
-            "--top-k": None,
-            "--top-p": None,
-            "--seed": None,
-            "--nproc": None,
-            "--stop": None,
+            **dict.fromkeys(
+                ("--prompt", "--max-new-tokens", "--temperature", "--top-k", "--top-p")
+            ),
+            **dict.fromkeys(("--seed", "--nproc", "--stop", "--steps", "--guidance", "--size")),
             "--output": "files",
-            "--steps": None,
-            "--guidance": None,
-            "--size": None,
             **make_flags("--ignore-eos", "--add-bos", "--chat", "--json"),
         },
     ),

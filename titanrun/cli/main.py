@@ -21,6 +21,7 @@ COMMANDS = {
     "launch": "start a run as its launch section says: here or as a Slurm job",
     "resume": "resume a run, from its directory or a checkpoint",
     "stop": "stop a running run after its current step, or at once",
+    "fleet": "generate for the trainer of an RL run, also on another machine",
     "fork": "start a new run from the weights of a checkpoint",
     "reproduce": "rerun a run and compare it step by step",
     "generate": "continue prompts with a checkpoint or a Hugging Face folder",

@@ -5,13 +5,13 @@ A separate process with torch does the work.
 
 import re
 from argparse import Namespace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.generate import get_weight_source
 from titanrun.cli.serve_vllm import check_vllm_options, serve_with_vllm
+from titanrun.config.host_port import is_loopback
 from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.model_process import run_model_process
@@ -172,14 +172,6 @@ def check_serve_options(options: Namespace) -> None:
             f"--host {options.host} lets other machines in, and there is no key",
             hint="use --api-key-env NAME, or --no-key to allow it",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def get_served_name(options: Namespace) -> str:

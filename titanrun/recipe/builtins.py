@@ -72,6 +72,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.profiling",
     "titanrun.recipe.rules.rl",
     "titanrun.recipe.rules.generators",
+    "titanrun.recipe.rules.http_fleets",
     "titanrun.recipe.rules.no_effect",
 )
 

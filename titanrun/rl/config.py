@@ -131,14 +131,14 @@ IN_FLIGHT = (
 class SyncConfig(Config):
     """Transfer of new weights to the generator."""
 
-    transport: Literal["in_process", "shared_memory", "file", "dcp", "object_store"] = performance(
-        "in_process"
-    )
+    transport: Literal[
+        "in_process", "shared_memory", "file", "dcp", "object_store", "connection"
+    ] = performance("in_process")
     """Transport of the weights.
 
     in_process: copies; shared_memory: memory that other processes can open; file: safetensors, dcp:
     a distributed checkpoint, both in a folder of the run directory; object_store: that of Ray, for
-    rl.fleet.carrier ray."""
+    rl.fleet.carrier ray; connection: that to each generator, for rl.fleet.carrier http."""
     keep_versions: PositiveInt = performance(2)
     """Versions of the weights that stay available."""
     kv_on_update: Literal["reset", "keep"] = numerics("reset", read_when=IN_FLIGHT)

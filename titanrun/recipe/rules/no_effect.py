@@ -61,8 +61,11 @@ DOCUMENTATION = {
     "addresses, object stores and the Hub. Remove retry_timeout.",
     "fleet-settings-need-processes": "With rl.fleet.processes 0 the training processes generate "
     "themselves, and nothing else of rl.fleet is read. Set it, or remove the rest.",
-    "ray-settings-need-ray": "With rl.fleet.carrier local the processes are children of the first "
-    "rank, and no Ray is asked for anything. Set carrier: ray, or remove the rest.",
+    "ray-settings-need-ray": "Only rl.fleet.carrier ray asks Ray for anything: with local the "
+    "processes are children of the first rank, with http others have started them. Set carrier: "
+    "ray, or remove the rest.",
+    "http-settings-need-http": "Only rl.fleet.carrier http connects to generators that others have "
+    "started. Set carrier: http, or remove the rest.",
     "kv-updates-need-updates-in-flight": "With rl.schedule.update_in_flight false no weights "
     "change within a completion: no keys and values are of old ones. Set it, or remove the other.",
     "settings-need-older-completions": "With rl.schedule.target_offpolicy 0 every step waits for "

@@ -8,7 +8,8 @@ from pydantic_core import PydanticCustomError
 
 from titanrun.config.base import Config
 from titanrun.config.fields import ReadWhen, bookkeeping, performance, section
-from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Word
+from titanrun.config.host_port import parse_tcp_url
+from titanrun.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Text, Word
 
 WITH_PROCESSES = ReadWhen(
     rule="fleet-settings-need-processes",
@@ -22,9 +23,19 @@ WITH_RAY = (
     ReadWhen(
         rule="ray-settings-need-ray",
         switch="rl.fleet.carrier",
-        state="is local",
+        state="is not ray",
         hint="set rl.fleet.carrier: ray, or remove it",
         values=("ray",),
+    ),
+)
+WITH_HTTP = (
+    WITH_PROCESSES,
+    ReadWhen(
+        rule="http-settings-need-http",
+        switch="rl.fleet.carrier",
+        state="is not http",
+        hint="set rl.fleet.carrier: http, or remove it",
+        values=("http",),
     ),
 )
 RESOURCE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*=[0-9]+(\.[0-9]+)?")
@@ -44,7 +55,18 @@ def parse_resource(text: str) -> tuple[str, float]:
     return name, float(amount)
 
 
+def validate_tcp_url(text: str) -> str:
+    """Return the URL of a generator."""
+    try:
+        parse_tcp_url(text)
+    except ValueError:
+        context = {"help": "write it as tcp://10.0.0.2:7100"}
+        raise PydanticCustomError("tcp_host_and_port", "is not an address", context) from None
+    return text
+
+
 Resource: TypeAlias = Annotated[str, AfterValidator(validate_resource)]
+TcpUrl: TypeAlias = Annotated[str, AfterValidator(validate_tcp_url)]
 
 
 class RouterConfig(Config):
@@ -68,11 +90,12 @@ class FleetConfig(Config):
 
     Each has a generator, and environment and reward programs, of its own. 0: the training processes
     do all of it themselves, between two updates."""
-    carrier: Literal["local", "ray"] = performance("local", read_when=WITH_PROCESSES)
+    carrier: Literal["local", "ray", "http"] = performance("local", read_when=WITH_PROCESSES)
     """What starts the processes.
 
     local: the first rank, on its machine; ray: actors of Ray, also on other machines, where
-    titanrun and the files that the recipe names must be."""
+    titanrun and the files that the recipe names must be; http: nothing, titanrun fleet has started
+    them, also on other machines, and they wait for the first rank at urls."""
     address: Word | None = performance(None, examples=["auto", "10.0.0.5:6379"], read_when=WITH_RAY)
     """Cluster of Ray that the first rank joins: `auto`, or host and port of its head.
 
@@ -83,11 +106,24 @@ class FleetConfig(Config):
     """Resources of Ray that each process takes, with their amounts.
 
     They place it: Ray calls accelerators `GPU` and processors `CPU`."""
+    urls: tuple[TcpUrl, ...] = performance(
+        (), examples=[["tcp://10.0.0.2:7100", "tcp://10.0.0.3:7100"]], read_when=WITH_HTTP
+    )
+    """Where titanrun fleet listens, one address for each process."""
+    secret_file: Text | None = bookkeeping(
+        None, resume=True, examples=["fleet.secret"], read_when=WITH_HTTP
+    )
+    """File with the secret that the trainer and its generators share, which nobody else may read.
+
+    titanrun fleet makes it if it is absent. Null: no secret, on this machine only."""
     threads: PositiveInt = performance(1, unit="threads", read_when=WITH_PROCESSES)
     """CPU threads of each process."""
     router: RouterConfig = section(RouterConfig)
     max_restarts: NonNegativeInt = bookkeeping(3, resume=True, read_when=WITH_PROCESSES)
-    """Restarts of each process that ended. Its conversations start again."""
+    """Restarts of each process that ended. Its conversations start again.
+
+    With carrier http: connections that were lost. An attempt to connect is repeated for as long as
+    wait_seconds allows."""
     min_generators: PositiveInt = bookkeeping(
         1, unit="processes", resume=True, read_when=WITH_PROCESSES
     )

@@ -51,6 +51,15 @@ class FleetProcess(ABC):
     def is_alive(self) -> bool:
         """Whether it was started and has not ended."""
 
+    @property
+    def may_return(self) -> bool:
+        """Whether it runs, or may run again."""
+        return self.is_alive or self.starts_left > 0
+
+    def admit(self) -> None:
+        """Count as alive from now on, if it says so itself by a message `connected`."""
+        raise AssertionError("it is alive from its start on")
+
     def start(self, on_message: OnMessage, on_exit: OnExit) -> None:
         """Start the process or find it again, and start a thread that passes its messages on.
 

@@ -197,6 +197,14 @@ class RolloutFleet:
     def _handle_message(self, process: FleetProcess, start: int, message: dict[str, Any]) -> None:
         with self._condition:
             process.last_message = time.monotonic()
+            if "connected" in message:
+                # one that takes its time to start: only now messages reach it
+                process.admit()
+                if self._weights is not None:
+                    process.send(self._weights)
+                self._dispatch()
+                self._condition.notify_all()
+                return
             if "problem" in message:
                 self._failure = problem_error(
                     "data",
@@ -253,7 +261,7 @@ class RolloutFleet:
                 timer.start()
             else:
                 count = len(self.processes)
-                left = sum(each.is_alive or each.starts_left > 0 for each in self.processes)
+                left = sum(each.may_return for each in self.processes)
                 if left < self.min_generators:
                     who = f"{count - left} of {count}" if left else "all"
                     self._fail(f"{who} generators ended too often", process)

@@ -23,6 +23,10 @@ from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.rl.schedule_record import ScheduleRecorder
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreTransport
 from titanrun.rl.weight_sync.transport import WeightTransport
+from titanrun.worker.build.build_http_fleet import (
+    build_connection_transport,
+    build_http_processes,
+)
 from titanrun.worker.build.build_rollouts import (
     WEIGHTS_FOLDER,
     build_weight_transport,
@@ -53,6 +57,8 @@ def build_fleet(
     if config.fleet.carrier == "ray":
         require_ray()
         transport = build_ray_fleet.build_object_store_transport(config)
+    elif config.fleet.carrier == "http":
+        transport = build_connection_transport(config)
     else:
         transport = build_weight_transport(config, job.resolved_path.parent / WEIGHTS_FOLDER)
     runner = FleetRunner(
@@ -88,10 +94,12 @@ def start_fleet(
     """Start the processes, each with an equal part of a step's conversations at once."""
     processes: Sequence[FleetProcess]
     with ExitStack() as carrier:
-        if isinstance(transport, ObjectStoreTransport):
-            processes = build_ray_fleet.build_ray_processes(config, job, transport, carrier)
-        else:
+        if not isinstance(transport, ObjectStoreTransport):
             processes = build_local_processes(config, job)
+        elif config.fleet.carrier == "http":
+            processes = build_http_processes(config, job, transport)
+        else:
+            processes = build_ray_fleet.build_ray_processes(config, job, transport, carrier)
         fleet = RolloutFleet(
             processes,
             max_running=-(-config.rollout.prompts_per_step // len(processes))

@@ -263,7 +263,6 @@ def build_weight_transport(config: RlConfig, folder: Path) -> WeightTransport:
         return InProcessTransport(keep=keep)
     if config.sync.transport == "shared_memory":
         return SharedMemoryTransport(folder, keep=keep, ranks=get_default_rank_group())
-    assert config.sync.transport != "object_store", "a rule allows it with actors of Ray only"
-    return FolderTransport(
-        folder, keep=keep, ranks=get_default_rank_group(), kind=config.sync.transport
-    )
+    kind = config.sync.transport
+    assert kind not in ("object_store", "connection"), "rules allow them with carriers of their own"
+    return FolderTransport(folder, keep=keep, ranks=get_default_rank_group(), kind=kind)
