@@ -12,20 +12,27 @@ import torch
 
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
-BENCH = Path(__file__).parents[2] / "tools" / "bench"
-sys.path.insert(0, str(BENCH))
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "tools" / "bench"
+sys.path[:0] = [str(BENCH), str(ROOT / "tools")]
 
 from gpu import (  # noqa: E402
     END_OF_DOCUMENT,
+    add_ceilings,
     compare_sides,
     fails,
     format_line,
     write_rows,
 )
+from gpu_ceilings import compute_ceiling, list_products, measure_ceilings  # noqa: E402
+from gpu_commands import run_command, run_commands  # noqa: E402
 from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
 from gpu_profile import profile_steps, summarize_spans  # noqa: E402
 from gpu_row import compute_mfu  # noqa: E402
-from gpu_rows import ROWS, toy_row  # noqa: E402
+from gpu_rows import CALLS, ROWS, toy_row  # noqa: E402
+from gpu_wheels import check_wheels  # noqa: E402
+from write_benchmarks import BEGIN, END, NOTHING, build_section, renew_page  # noqa: E402
+from write_benchmarks import main as write_benchmarks  # noqa: E402
 
 LOSSES = [6.0, 5.5]
 
@@ -190,6 +197,99 @@ def test_updates_of_every_optimizer_are_measured_and_printed() -> None:
 def test_the_bare_loop_knows_nothing_of_titanrun() -> None:
     text = (BENCH / "gpu_bare.py").read_text()
     assert "import titanrun" not in text and "from titanrun" not in text
+
+
+def test_the_calls_have_every_row_once() -> None:
+    assert sorted(name for call in CALLS.values() for name in call) == sorted(ROWS)
+
+
+def test_a_ceiling_is_the_sum_of_its_parts() -> None:
+    found = {
+        "copy": {"ms": 1.0, "gb_per_second": 4000.0},
+        "products bf16": {"ms": 60.0, "tflops": 700.0},
+        "products float8 tensorwise": {"ms": 35.0, "tflops": 1200.0},
+        "attention cudnn": {"ms": 8.0, "tflops": 400.0},
+        "attention flash": {"ms": 9.0, "tflops": 350.0},
+    }
+    head = 6 * 4 * 4096 * 2048 * 128256 / 700e12 * 1e3
+    layer = 2048 * (2048 + 2 * 512) + 2048 * 2048 + 3 * 2048 * 8192
+    update = (16 * layer + 2 * 2048 * 128256) * 28 / 4000e9 * 1e3
+    row = ROWS["1b_s4096"]
+    assert compute_ceiling(row, found) == pytest.approx(60 + 8 + head + update)
+    tensorwise = ROWS["1b_s4096_float8_tensorwise"]
+    assert compute_ceiling(tensorwise, found) == pytest.approx(35 + 8 + head + update)
+    assert compute_ceiling(ROWS["1b_float8_rowwise"], found) is None
+    # products of a layer, forward and twice backward
+    flops = 3 * sum(2 * 4 * 4096 * a * b * count for a, b, count in list_products(row))
+    assert flops + head * 700e9 == pytest.approx(
+        (row.flops_per_token - 12 * 16 * 2048 * 4096) * 4 * 4096
+    )
+
+
+def test_ceilings_are_measured_and_a_step_is_compared_with_them() -> None:
+    row = toy_row(ROWS["1b_ceilings"])
+    parts = measure_ceilings(row, torch.device("cpu"))
+    assert {"copy", "products bf16"} <= set(parts)
+    assert all(part["ms"] > 0 for part in parts.values())
+    ceilings = {"row": "1b_ceilings", "titanrun": {"state": "done", "parts": parts}}
+    table = [ceilings | {"verdict": "alone"}, {"row": "1b_s4096", "titanrun": side(10.0)}]
+    parts["attention flash"] = {"ms": 1.0, "tflops": 1.0}
+    add_ceilings(table, toy=True)
+    assert table[1]["ceiling_share"] == pytest.approx(table[1]["ceiling_ms"] / 10.0)
+    assert "of ceiling" in format_line(table[1] | {"verdict": "ok"})
+    # at other shapes nothing was measured
+    other = [table[0], {"row": "8b_s4096", "titanrun": side(10.0)}]
+    add_ceilings(other, toy=True)
+    assert "ceiling_share" not in other[1]
+
+
+def test_commands_that_fail_or_take_too_long_are_told(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    assert run_command([sys.executable, "-c", "print(1)"], log, 60).startswith("ok")
+    failing = run_command([sys.executable, "-c", "raise SystemExit(3)"], log, 60)
+    assert failing == f"FAILED: exit code 3, see {log}"
+    endless = run_command([sys.executable, "-c", "import time; time.sleep(600)"], log, 1)
+    assert endless == f"FAILED: more than 1 s, see {log}"
+    late = run_commands(tmp_path, end=0.0, toy=True)
+    assert set(late.values()) == {"FAILED: no time left"}
+    assert list(late) == ["versions", "doctor", "train", "resume"]
+
+
+def test_wheels_that_are_missing_old_or_too_large_are_named(tmp_path: Path) -> None:
+    for name in ("pydantic-2.14.3-py3-none-any.whl", "tomli-1.0.0-py3-none-any.whl"):
+        (tmp_path / name).write_bytes(b"")
+    faults = check_wheels(tmp_path)
+    assert "ruamel.yaml: no wheel" in faults
+    assert any(fault.startswith("tomli: 1.0.0 is not") for fault in faults)
+    assert not any(fault.startswith("pydantic:") for fault in faults)
+    with (tmp_path / "torchao-0.17.0-cp310-abi3-manylinux_2_28_x86_64.whl").open("wb") as file:
+        file.truncate(65 * 2**20)
+    assert "65.0 MiB are more than 64" in check_wheels(tmp_path)
+
+
+def test_the_page_has_a_table_for_each_call(tmp_path: Path) -> None:
+    folder = tmp_path / "benchmarks" / "gpu" / "2026-12-01-h100"
+    folder.mkdir(parents=True)
+    page = tmp_path / "benchmarks" / "README.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    clocks = {"before": "name, driver\nNVIDIA H100, 570\n", "after": None}
+    (folder / "clocks.json").write_text(json.dumps(clocks))
+    measured = side(125.0) | {"torch": "2.11.0", "mfu": 0.55, "max_allocated": 2**33}
+    void = {"row": "8b_s4096", "titanrun": {"state": "failed"}, "verdict": "FAILED: titanrun x"}
+    table = [{"row": "1b_s4096", "titanrun": measured, "ratio": 0.995, "verdict": "tie"}, void]
+    (folder / "table.json").write_text(json.dumps(table))
+    section = build_section(tmp_path / "benchmarks" / "gpu")
+    assert "NVIDIA H100, 570; torch 2.11.0." in section
+    assert "| 1b_s4096 | 125.00 | 1,000 | 1.0 | 55.0% | 0.995 |  | 8.0 | tie |" in section
+    assert "| 8b_s4096 |  |  |  |  |  |  |  | FAILED: titanrun x |" in section
+    assert write_benchmarks(tmp_path) == 0
+    assert page.read_text() == f"before\n{BEGIN}\n{section.strip()}\n{END}\nafter\n"
+    assert build_section(tmp_path) == NOTHING
+
+
+def test_the_page_of_this_repository_is_what_the_results_say() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    assert renew_page(text, build_section(ROOT / "benchmarks" / "gpu")) == text
 
 
 @pytest.mark.slow

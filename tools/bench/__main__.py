@@ -40,7 +40,8 @@ from data import data_report
 from experiments import experiments_report
 from families import families_report
 from gpu import gpu_report
-from gpu_rows import ROWS
+from gpu_rows import CALLS, ROWS
+from gpu_wheels import wheels_report
 from interruptions import interruptions_report
 from language_server import language_server_report
 from overlap import CARRIERS, overlap_report
@@ -89,6 +90,18 @@ def parse_options() -> argparse.Namespace:
         help="gpu: toy size on the CPU, so that the code stays alive without a GPU",
     )
     parser.add_argument("--rows", help="gpu: rows, comma-separated; default: all, by priority")
+    parser.add_argument(
+        "--call",
+        choices=tuple(CALLS),
+        help="gpu: rows of the first, second or third short loan of a machine; runs: doctor, the "
+        "tests of GPUs, a run and its resume come first",
+    )
+    parser.add_argument(
+        "--check-wheels",
+        type=Path,
+        metavar="FOLDER",
+        help="gpu: only look whether these wheels are enough for a machine without a network",
+    )
     parser.add_argument("--budget", type=float, default=480, help="gpu: seconds for all rows")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/bench-gpu"), help="gpu: folder of the results"
@@ -146,9 +159,17 @@ def run_reports_by_request(options: argparse.Namespace) -> None:
     if options.what == "torchtitan" and not torchtitan_report(options.blocks, options.steps):
         sys.exit(1)
     if options.what == "gpu":
-        rows = options.rows.split(",") if options.rows else list(ROWS)
-        if not gpu_report(rows, budget=options.budget, folder=options.out, toy=options.toy):
-            sys.exit(1)
+        if options.check_wheels is not None:
+            sys.exit(not wheels_report(options.check_wheels))
+        named = options.rows.split(",") if options.rows else ROWS
+        passed = gpu_report(
+            list(CALLS[options.call] if options.call else named),
+            budget=options.budget,
+            folder=options.out,
+            toy=options.toy,
+            with_commands=options.call == "runs",
+        )
+        sys.exit(not passed)
 
 
 def train_report(blocks: int, steps: int) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy
 
+from gpu_ceilings import compute_ceiling
+from gpu_commands import run_commands
 from gpu_rows import ROWS, Row, toy_row
 
 ROW_TIMEOUT_SECONDS = 110
@@ -24,18 +26,23 @@ END_OF_DOCUMENT = 0
 TARGET = 0.99
 
 
-def gpu_report(rows: list[str], *, budget: float, folder: Path, toy: bool) -> bool:
+def gpu_report(
+    rows: list[str], *, budget: float, folder: Path, toy: bool, with_commands: bool = False
+) -> bool:
     """Run the rows that fit into the budget, print a line a row at once and a table last.
 
     Return whether all rows were measured, both sides computed the same and, but for toy sizes,
-    each row reached the target.
+    each row reached the target. With commands, they come first and must succeed too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     clocks = {"before": read_clocks()}
     data = folder / "rows.npy"
     end, table = time.monotonic() + budget, []
+    commands = run_commands(folder, end=end, toy=toy) if with_commands else {}
+    (folder / "commands.json").write_text(json.dumps(commands, indent=1))
     for name in rows:
         table.append(run_row(name, data, folder, end=end, toy=toy))
+        add_ceilings(table, toy=toy)
         print(format_line(table[-1]), flush=True)
     clocks["after"] = read_clocks()
     (folder / "clocks.json").write_text(json.dumps(clocks, indent=1))
@@ -46,7 +53,25 @@ def gpu_report(rows: list[str], *, budget: float, folder: Path, toy: bool) -> bo
         f"target: {TARGET} of the bare loop; void rows and timeouts count as failed"
         + (", speed at toy size does not" if toy else ", so do rows below the target")
     )
-    return not any(fails(found["verdict"], toy=toy) for found in table)
+    failed = [said for said in commands.values() if said.startswith("FAILED")]
+    return not failed and not any(fails(found["verdict"], toy=toy) for found in table)
+
+
+def add_ceilings(table: list[dict[str, Any]], *, toy: bool) -> None:
+    """Add to the last row its share of the ceilings that were measured at its shapes."""
+    last, row = table[-1], ROWS[table[-1]["row"]]
+    if row.bare is None or "ms" not in last["titanrun"]:
+        return
+    for found in table:
+        measured = ROWS[found["row"]]
+        same = (measured.sizes, measured.batch, measured.seq_len)
+        is_ceiling = measured.part == "ceilings" and found["titanrun"]["state"] == "done"
+        if is_ceiling and same == (row.sizes, row.batch, row.seq_len):
+            sizes = toy_row(row) if toy else row
+            ceiling = compute_ceiling(sizes, found["titanrun"]["parts"])
+            if ceiling is not None:
+                last["ceiling_ms"] = ceiling
+                last["ceiling_share"] = ceiling / last["titanrun"]["ms"]
 
 
 def fails(verdict: str, *, toy: bool) -> bool:
@@ -139,6 +164,8 @@ def format_line(found: dict[str, Any]) -> str:
         tflops += f" {ours['mfu']:.1%} MFU"
     speed = f"{ours['tokens_per_second']:>9,.0f} tokens/s {tflops}" if "ms" in ours else " " * 33
     ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
+    if "ceiling_share" in found:
+        ratio += f" {found['ceiling_share']:.2f} of ceiling"
     line = f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"
     parts = ours.get("parts", {})
     return "\n".join([line, *(format_part(name, each) for name, each in parts.items())])
@@ -146,7 +173,10 @@ def format_line(found: dict[str, Any]) -> str:
 
 def format_part(name: str, found: dict[str, float]) -> str:
     """Return the line of what was measured alone."""
-    return f"  {name:<26} {found['ms']:>9,.2f} ms {found['gb_per_second']:>14,.1f} GB/s"
+    speed, unit = (
+        (found["tflops"], "TFLOP/s") if "tflops" in found else (found["gb_per_second"], "GB/s")
+    )
+    return f"  {name:<26} {found['ms']:>9,.2f} ms {speed:>14,.1f} {unit}"
 
 
 def read_clocks() -> str | None:

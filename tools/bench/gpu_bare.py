@@ -30,6 +30,7 @@ KERNELS = [
     SDPBackend.MATH,
 ]
 THETA, EPS, INIT_STD = 500_000.0, 1e-5, 0.02
+STATES = ("exp_avg", "exp_avg_sq")
 LR, BETAS, ADAM_EPS, DECAY, MAX_NORM = 3e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 CHUNKS = 8
 
@@ -270,11 +271,14 @@ def build_update(
     masters: list[nn.Parameter], *, bf16_states: bool, device: torch.device, compiles: bool
 ) -> Callable[[Tensor], None]:
     """Build the function that clips and updates: one fused kernel, or foreach for bf16 states."""
-    if bf16_states and any(master.dtype == torch.float32 for master in masters):
+    mixes = bf16_states and any(master.dtype == torch.float32 for master in masters)
+    if mixes and not updates_bf16_states(device):
         return build_bf16_state_update(masters, compiles=compiles)
     adam = torch.optim.AdamW(
         masters, lr=LR, betas=BETAS, eps=ADAM_EPS, weight_decay=DECAY, fused=True
     )
+    if mixes:
+        preset_bf16_states(adam)
 
     def update(norm: Tensor) -> None:
         adam.grad_scale = torch.clamp((norm.float() + 1e-6) / MAX_NORM, min=1.0)
@@ -282,6 +286,19 @@ def build_update(
         adam.step()
 
     return update
+
+
+def updates_bf16_states(device: torch.device) -> bool:
+    """Return whether the fused kernel updates weights in fp32 with states in bf16."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return device.type == "cuda" and version >= (2, 12)
+
+
+def preset_bf16_states(adam: torch.optim.AdamW) -> None:
+    """Give each weight states in bf16, which the fused kernel of torch 2.12 and later updates."""
+    for master in adam.param_groups[0]["params"]:
+        zeros = {name: torch.zeros_like(master, dtype=torch.bfloat16) for name in STATES}
+        adam.state[master] = {"step": torch.zeros((), device=master.device), **zeros}
 
 
 def build_bf16_state_update(

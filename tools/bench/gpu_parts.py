@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gpu_ceilings import measure_ceilings
 from gpu_optimizers import create_weights, measure_optimizers, time_calls
 from gpu_rows import Row
 from titanrun.components.checkpoints.async_save import StagingBuffer
@@ -87,4 +88,5 @@ PARTS: dict[str, Callable[[Row, torch.device], dict[str, Any]]] = {
     "optimizers": lambda row, device: measure_optimizers(row.sizes, device),
     "head_loss": measure_head_loss,
     "checkpoint": measure_checkpoint,
+    "ceilings": measure_ceilings,
 }

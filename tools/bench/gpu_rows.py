@@ -65,7 +65,8 @@ class Row:
         model: the recipe's model section. None: a Llama of `sizes`.
         attention: the model's attention section, for a Llama of `sizes`.
         compiles: whether layers are compiled.
-        part: what is measured alone instead of steps: optimizers, head_loss or checkpoint.
+        part: what is measured alone instead of steps: optimizers, head_loss, checkpoint or
+            ceilings.
         document_tokens: mean length of documents, which end with id 0. None: rows are whole.
     """
 
@@ -162,6 +163,7 @@ def float8(recipe_name: str) -> str:
 EIGHT_B_SETTINGS = (BF16_STATES, SELECTIVE)
 EIGHT_B_BARE = {"bf16_states": True, "selective_ac": True}
 ROWS = {
+    "1b_ceilings": Row(what="ceilings of 1B", sizes=ONE_B, batch=4, seq_len=4096, part="ceilings"),
     "1b_s4096": Row(what="1B, bf16", sizes=ONE_B, batch=4, seq_len=4096, bare={}),
     "1b_s4096_float8_tensorwise": Row(
         what="1B, float8 tensorwise",
@@ -170,6 +172,9 @@ ROWS = {
         seq_len=4096,
         settings=(float8("tensorwise"),),
         bare={"float8": "tensorwise"},
+    ),
+    "8b_ceilings": Row(
+        what="ceilings of 8B", sizes=EIGHT_B, batch=2, seq_len=4096, part="ceilings"
     ),
     "8b_s4096": Row(
         what="8B, bf16, states in bf16",
@@ -251,6 +256,29 @@ ROWS = {
     "checkpoint_1b": Row(what="saves of 1B", sizes=ONE_B, batch=1, seq_len=64, part="checkpoint"),
     "debugmodel": Row(what="launch bound", sizes=TOY, batch=32, seq_len=512, bare={}),
 }
+
+CALLS = {
+    "runs": ("1b_ceilings", "1b_s4096", "1b_documents_varlen", "qwen3_0.6b"),
+    "speed": (
+        "8b_ceilings",
+        "1b_s4096_float8_tensorwise",
+        "8b_s4096",
+        "8b_s4096_float8",
+        "8b_s8192_float8",
+    ),
+    "rest": (
+        "optimizers",
+        "head_loss",
+        "1b_s4096_eager",
+        "1b_float8_rowwise",
+        "1b_documents_flex",
+        "moe_2layers_deepseek16b",
+        "checkpoint_1b",
+        "8b_s4096_bf16_storage",
+        "debugmodel",
+    ),
+}
+"""Rows of three short loans of a machine: does it run, how fast, and where is the rest."""
 
 
 def toy_row(row: Row) -> Row:
