@@ -171,7 +171,7 @@ def iter_nodes(
         case ast.ClassDef():
             for child in ast.iter_child_nodes(node):
                 yield from iter_nodes(child, f"{prefix}{node.name}.", function)
-        case ast.Call(func=ast.Name(id="dataclass")) | ast.keyword(arg="strict"):
+        case ast.Call(func=ast.Name(id="dataclass")) | ast.keyword(arg="strict" | "examples"):
             # frozen, slots and strict forbid what nothing here does
             return
         case _:

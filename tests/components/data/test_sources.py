@@ -16,7 +16,7 @@ import pytest
 
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.spec.data_files import SourceFile, is_file_unchanged
-from titanrun.components.data.spec.file_columns import find_file_columns
+from titanrun.components.data.spec.file_columns import find_file_columns, iter_valid_json_records
 from titanrun.components.data.text_dataset import build_text_dataset
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
@@ -288,3 +288,13 @@ def test_a_file_is_unchanged_by_its_size_and_by_a_time_that_is_reliable(tmp_path
         assert not is_file_unchanged(replace(known, **change))
     path.unlink()
     assert not is_file_unchanged(known)
+
+
+def test_columns_of_an_array_are_those_of_its_first_records(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('[{"a": 1}, {"a": 2, "b": 3}, 4, {"c": 5}]')
+    assert list(iter_valid_json_records(file)) == [{"a": 1}, {"a": 2, "b": 3}]
+    file.write_text('{"a": 1}\n{"b": 2}\n')
+    assert list(iter_valid_json_records(file)) == [{"a": 1}, {"b": 2}]
+    file.write_text("[]")
+    assert list(iter_valid_json_records(file)) == []

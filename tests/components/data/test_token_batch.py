@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from titanrun.components.data.token_batch import IGNORE_INDEX, TokenBatch, TokenSample
+from titanrun.components.data.token_batch import (
+    IGNORE_INDEX,
+    TokenBatch,
+    TokenSample,
+    select_token_ids,
+)
 
 ROWS = np.arange(24, dtype=np.int64).reshape(4, 6)
 
@@ -171,3 +176,10 @@ def test_what_a_rank_takes_of_a_pinned_batch_is_pinned(monkeypatch: pytest.Monke
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor, answer=is_pinned: answer)
         share = TokenBatch.from_sequences(ROWS).slice_sequence(lambda tensor: tensor[:, ::2])
         assert any(share.tokens is tensor for tensor in pinned) is is_pinned
+
+
+def test_ids_are_the_first_channel() -> None:
+    samples = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(select_token_ids(samples), samples[:, 0])
+    assert select_token_ids(samples[0]) is not None
+    assert np.array_equal(select_token_ids(samples[0]), samples[0])
