@@ -20,6 +20,7 @@ from gpu import (  # noqa: E402
     END_OF_DOCUMENT,
     add_ceilings,
     compare_sides,
+    compare_with_torchtitan,
     fails,
     format_line,
     write_rows,
@@ -116,6 +117,18 @@ def test_the_recipe_of_every_row_is_valid(name: str, is_toy: bool, tmp_path: Pat
     path.write_text(row.recipe(data, "cpu" if is_toy else "gpu"))
     found = resolve_recipe(str(path), [], environment={}, ranks=1).run
     assert found.training.seq_len == row.seq_len
+
+
+def test_torchtitan_is_compared_where_it_is_and_decides_nothing() -> None:
+    assert compare_with_torchtitan(side(10.0), {"state": "absent"}) == {}
+    found = compare_with_torchtitan(side(10.0), side(9.0))
+    assert found == {"torchtitan_ratio": 0.9, "torchtitan_verdict": "compared"}
+    found = {"row": "1b", "titanrun": side(), "verdict": "ok", **found}
+    assert "0.900 of torchtitan ok" in format_line(found)
+    void = compare_with_torchtitan(side(10.0), side(9.0, losses=[6.0, 5.6]))
+    assert void["torchtitan_verdict"].startswith("VOID")
+    late = compare_with_torchtitan(side(), {"state": "timeout in compile"})
+    assert late["torchtitan_verdict"] == "FAILED: torchtitan timeout in compile"
 
 
 def test_rows_of_documents_have_ends_and_others_whole_vocabularies(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The pairs against torchtitan: both trainers compute the same, and what differs does not count."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "bench"))
 
+from gpu import gpu_report
 from torchtitan_pairs import compare_losses, torchtitan_report
 
 
@@ -23,3 +25,12 @@ def test_torchtitans_own_trainer_logs_the_same_losses(capsys: pytest.CaptureFixt
     torchtitan_report(2, 10, batch=1, seq_len=32)
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["pair 1", "pair 2", "median"]
+
+
+@pytest.mark.oracles
+def test_torchtitans_trainer_is_a_side_of_a_row_of_the_gpu_benchmark(tmp_path: Path) -> None:
+    gpu_report(["1b_s4096_eager"], budget=500, folder=tmp_path, toy=True)
+    (row,) = json.loads((tmp_path / "table.json").read_text())
+    # its mixed precision is autocast
+    assert row["torchtitan_verdict"] == "compared"
+    assert len(row["torchtitan"]["first_losses"]) == 5

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,40 @@ def fails(verdict: str, *, toy: bool) -> bool:
 
 
 def run_row(name: str, data: Path, folder: Path, *, end: float, toy: bool) -> dict[str, Any]:
-    """Run both sides of a row, titanrun first, and compare them."""
+    """Run the sides of a row, titanrun first, and compare them with it."""
     row = toy_row(ROWS[name]) if toy else ROWS[name]
     write_rows(data, row)
     found: dict[str, Any] = {"row": name, "what": row.what}
-    for side in ("titanrun", "bare"):
+    sides = ["titanrun", "bare", *(["torchtitan"] if has_torchtitan(row) else [])]
+    for side in sides:
         left = end - time.monotonic()
         if left < LEAST_SECONDS:
             found[side] = {"state": "no time left"}
             continue
         found[side] = run_side(name, side, data, folder, min(left, ROW_TIMEOUT_SECONDS), toy)
-    return found | compare_sides(found["titanrun"], found["bare"])
+    found |= compare_sides(found["titanrun"], found["bare"])
+    found.setdefault("torchtitan", {"state": "absent"})
+    return found | compare_with_torchtitan(found["titanrun"], found["torchtitan"])
+
+
+def has_torchtitan(row: Row) -> bool:
+    """Return whether torchtitan is installed and has what the row asks for."""
+    bare = row.bare
+    return (
+        find_spec("torchtitan") is not None
+        and bare is not None
+        and not (bare.get("bf16_states") or bare.get("bf16_storage"))
+    )
+
+
+def compare_with_torchtitan(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Return the ratio to torchtitan, or why there is none. It decides nothing."""
+    if theirs["state"] == "absent":
+        return {}
+    found = compare_sides(ours, theirs)
+    if "ratio" in found:
+        return {"torchtitan_ratio": found["ratio"], "torchtitan_verdict": "compared"}
+    return {"torchtitan_verdict": found["verdict"].replace("bare", "torchtitan")}
 
 
 def write_rows(path: Path, row: Row) -> None:
@@ -164,6 +188,10 @@ def format_line(found: dict[str, Any]) -> str:
         tflops += f" {ours['mfu']:.1%} MFU"
     speed = f"{ours['tokens_per_second']:>9,.0f} tokens/s {tflops}" if "ms" in ours else " " * 33
     ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
+    if "torchtitan_ratio" in found:
+        ratio += f" {found['torchtitan_ratio']:.3f} of torchtitan"
+    elif "torchtitan_verdict" in found:
+        ratio += f" torchtitan {found['torchtitan_verdict']}"
     if "ceiling_share" in found:
         ratio += f" {found['ceiling_share']:.2f} of ceiling"
     line = f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"

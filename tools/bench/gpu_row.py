@@ -1,6 +1,6 @@
 """One row of the GPU benchmark on one side, in a process of its own.
 
-python tools/bench/gpu_row.py ROW titanrun|bare ROWS.npy OUT.json [--toy]
+python tools/bench/gpu_row.py ROW titanrun|bare|torchtitan ROWS.npy OUT.json [--toy]
 
 OUT.json is written again at each phase (import, build, compile, warm, timed, profile), so that a
 timeout still says where it was.
@@ -72,9 +72,9 @@ def main() -> None:
     name, side, rows_file, out = sys.argv[1:5]
     is_toy = "--toy" in sys.argv
     row = toy_row(ROWS[name]) if is_toy else ROWS[name]
-    report = Report(Path(out))
+    report = Report(Path(out).absolute())
     report.add("import", row=name, side=side, state="unfinished", toy=is_toy)
-    if row.bare is None and side == "bare":
+    if row.bare is None and side != "titanrun":
         report.add("done", state="absent")
         return
     import torch
@@ -88,9 +88,14 @@ def main() -> None:
         report.add("timed")
         report.add("done", state="done", parts=PARTS[row.part](row, device))
         return
-    open_side = open_titanrun if side == "titanrun" else open_bare
+    sides: dict[str, Any] = {"titanrun": open_titanrun, "bare": open_bare}
+    if side == "torchtitan":
+        from gpu_torchtitan import open_torchtitan
+
+        sides["torchtitan"] = open_torchtitan
     with tempfile.TemporaryDirectory() as folder:
-        measure(open_side(row, Path(rows_file), device, Path(folder)), row, report, is_gpu, is_toy)
+        opened = sides[side](row, Path(rows_file).absolute(), device, Path(folder))
+        measure(opened, row, report, is_gpu, is_toy)
 
 
 def measure(opened: Any, row: Row, report: Report, is_gpu: bool, is_toy: bool) -> None:
