@@ -179,3 +179,12 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         push.run([str(tmp_path), "me/mine", "--dtype", "q8_0"])
     with pytest.raises(ProblemsFound, match="neither a checkpoint nor a run directory"):
         push.run([str(tmp_path), "me/mine"])
+
+
+def test_an_exported_folder_is_told_to_push_its_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ProblemsFound) as found:
+        push.run([str(tmp_path), "me/model"])
+    (problem,) = found.value.problems
+    assert problem.message == f"'{tmp_path}' is an exported model, and its model card needs the run"
+    assert problem.hint is not None and "titanrun push RUN me/model" in problem.hint

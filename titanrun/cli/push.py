@@ -13,6 +13,7 @@ from titanrun.cli.checkpoint_convert import DEFAULT_SHARD_BYTES, DTYPES, GGUF_DT
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
 from titanrun.cli.run_argument import find_checkpoint
+from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.tokenizers.spec.stop_tokens import load_stop_tokens
 from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -20,6 +21,7 @@ from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.hub_models import RECORD_FILE
+from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
 from titanrun.recipe.rundir.run_files import RESOLVED, read_json_or_empty
@@ -41,6 +43,7 @@ RECIPE_FILE = "titanrun/resolved.yaml"
 def run(arguments: list[str]) -> int:
     """Export, describe and upload; return 0."""
     options = parse_push_options(arguments)
+    refuse_export(options)
     require_torch()
     checkpoint = Path(str(find_checkpoint(options.run)))
     recipe = load_resolved(checkpoint / RESOLVED)
@@ -67,6 +70,18 @@ def run(arguments: list[str]) -> int:
     place = options.repository.rpartition("/")[2]
     print_next(options, "download", options.repository, "-o", f"models/{place}")
     return 0
+
+
+def refuse_export(options: Namespace) -> None:
+    """Refuse a Hugging Face folder: what its model card states is in the run."""
+    folder = Path(options.run)
+    if is_huggingface_folder(folder) and not is_checkpoint(folder):
+        raise problem_error(
+            "usage",
+            f"'{options.run}' is an exported model, and its model card needs the run",
+            hint=f"titanrun push RUN {options.repository} exports and uploads it; "
+            f"hf upload {options.repository} {options.run} uploads the folder as it is",
+        )
 
 
 def parse_push_options(arguments: list[str]) -> Namespace:
