@@ -80,3 +80,10 @@ def test_a_mapping_below_a_number_gets_no_suggestion_of_its_keys() -> None:
     assert keys.collect_keys_inside(("inner",)) == {"seed", "rate", "choice"}
     assert keys.collect_keys_inside(("inner", "rate")) == set()
     assert keys.collect_keys_inside(("inner", "choice")) == set()
+
+
+def test_a_misspelt_section_further_down_is_told_its_place() -> None:
+    keys = read_keys("inner: {iner: {rate: 3}, rate: 4}")
+    assert keys.suggest_key(("inner", "iner")) == (None, "did you mean 'inner', at the top level?")
+    # a number is no section
+    assert read_keys("inner: {iner: 3}").suggest_key(("inner", "iner")) == (None, None)

@@ -147,7 +147,23 @@ class KeySuggestions:
         # a number is no section: below `optimizer`, `rl: 1e-4` is a misspelt lr
         if suggestion and not self.fits_elsewhere(path):
             return suggestion, None
-        return (None, exact) if exact else (suggestion, None)
+        if suggestion and not exact:
+            return suggestion, None
+        return None, exact or self.find_section_above(path)
+
+    def find_section_above(self, path: DataPath) -> str | None:
+        """Return a hint about a section of the top level that a mapping further down may mean."""
+        node = find_node(self.root, path)
+        if len(path) < 2 or node is None or not isinstance(node.value, dict):
+            return None
+        sections = [name for name in self.model.model_fields if self.is_section((name,))]
+        slots = [
+            name
+            for name, field in self.model.model_fields.items()
+            if is_slot(unwrap_annotation(field.annotation))
+        ]
+        meant = find_closest(str(path[-1]), [*sections, *slots])
+        return None if meant is None else f"did you mean '{meant}', at the top level?"
 
     def suggest_list(self, path: DataPath, added: str) -> tuple[str | None, str | None]:
         """Return what `suggest_key` does for a key that adds to the list `added`."""
