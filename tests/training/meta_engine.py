@@ -1,11 +1,13 @@
 """Engines on torch's meta device, which stands for an accelerator: it has shapes but no values."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from titanrun.components.data.config import TinyImagesConfig
 from titanrun.components.data.document_ids import attach_document_starts
@@ -37,9 +39,16 @@ def resolve_text(folder: Path, text: str) -> Recipe:
     return resolve_recipe(str(path), [], environment={}).run
 
 
-def build_meta_engine(recipe: Recipe) -> Engine:
-    """The engine of a run on the meta device, with working weights in bf16."""
+def build_meta_engine(recipe: Recipe, prepare: Callable[[nn.Module], None] | None = None) -> Engine:
+    """The engine of a run on the meta device, with working weights in bf16.
+
+    Args:
+        recipe: the run.
+        prepare: changes the model before anything refers to its weights.
+    """
     model = build_model(recipe, BF16)
+    if prepare is not None:
+        prepare(model)
     assert {parameter.device for parameter in model.parameters()} == {META}
     config, weights, loss = recipe.optimizer, WorkingWeights(model, BF16), build_loss(recipe)
     return Engine(
@@ -65,7 +74,8 @@ def draw_batch(recipe: Recipe, *, rows: int = 2) -> Any:
     attention = getattr(recipe.model, "attention", None)
     if getattr(attention, "mask", None) != "block_causal":
         return batch
-    numbered = replace(batch, document_ids=(batch.tokens < 9).cumsum(1))
+    # about 6 documents in 128 tokens
+    numbered = replace(batch, document_ids=(batch.tokens < 100).cumsum(1))
     return attach_document_starts(numbered) if attention.backend == "varlen" else numbered
 
 

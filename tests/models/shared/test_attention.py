@@ -244,6 +244,31 @@ def test_varlen_is_called_with_what_this_torch_takes(kernel, kv_heads, name):
     torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
 
 
+def varlen_attn_of_equal_widths(query, key, value, *lengths, **settings):
+    # flash attention checks it, and the output is as wide as the queries
+    assert query.size(-1) == key.size(-1) == value.size(-1)
+    return varlen_attn_of_torch_2_13(query, key, value, *lengths, **settings)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("widths", ["wide keys", "wide values"])
+def test_varlen_takes_keys_and_values_of_other_widths(widths, scale):
+    q, k, v, _ = inputs(2)
+    narrow = q.size(-1) - 3
+    if widths == "wide keys":
+        v = v[..., :narrow]
+    else:
+        q, k = q[..., :narrow], k[..., :narrow]
+    mask = MASKS["documents"]
+    starts = torch.tensor([[0, 4, 9, TOKENS], [0, TOKENS, TOKENS, TOKENS]], dtype=torch.int32)
+    seen = (varlen_attn_of_equal_widths, mask.join_segments(starts, TOKENS), TOKENS)
+    out = VarlenAttention(mask, scale=scale)(q, k, v, seen)
+    dense = mask.to_dense(TOKENS, TOKENS, DOCUMENTS, device=q.device)
+    expected = SdpaAttention(mask, scale=scale)(q.double(), k.double(), v.double(), dense)
+    assert out.shape == (*q.shape[:-1], v.size(-1))
+    torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_segments_joined_from_starts_are_those_that_the_mask_finds(mask):
     starts = torch.tensor([[0, 4, 9, TOKENS], [0, TOKENS, TOKENS, TOKENS]], dtype=torch.int32)

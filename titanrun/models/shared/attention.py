@@ -238,11 +238,27 @@ class VarlenAttention(SdpaAttention):
             tensor.transpose(1, 2).flatten(0, 1) for tensor in (q_BNSH, k_BKTH, v_BKTH)
         )
         window = (-1 if self.mask.window is None else self.mask.window - 1, 0)
-        grouped = q_XNH.size(1) != k_XKH.size(1)
-        given = {"scale": self.scale, "window_size": window, "enable_gqa": grouped}
-        out_XNH: Tensor = kernel(q_XNH, k_XKH, v_XKH, ends, ends, longest, longest, **given)
-        out_BSNH: Tensor = out_XNH.unflatten(0, (q_BNSH.size(0), -1))
+        given = {
+            "scale": q_XNH.size(-1) ** -0.5 if self.scale is None else self.scale,
+            "window_size": window,
+            "enable_gqa": q_XNH.size(1) != k_XKH.size(1),
+        }
+        equal = pad_to_equal_widths(q_XNH, k_XKH, v_XKH)
+        out_XNH: Tensor = kernel(*equal, ends, ends, longest, longest, **given)
+        out_BSNH: Tensor = out_XNH[..., : v_XKH.size(-1)].unflatten(0, (q_BNSH.size(0), -1))
         return out_BSNH.transpose(1, 2)
+
+
+def pad_to_equal_widths(*tensors: Tensor) -> list[Tensor]:
+    """Pad queries, keys and values with zeros to the width of the widest, as kernels need.
+
+    Zeros change neither scores nor the output within the values' own width.
+    """
+    width = max(tensor.size(-1) for tensor in tensors)
+    return [
+        tensor if tensor.size(-1) == width else F.pad(tensor, (0, width - tensor.size(-1)))
+        for tensor in tensors
+    ]
 
 
 def add_sink_key(
