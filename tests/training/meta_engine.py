@@ -28,7 +28,6 @@ from titanrun.worker.build.build_model import build_forward_backward, build_loss
 from titanrun.worker.build.build_parallelism import ParallelizedModel
 
 META = torch.device("meta")
-BF16 = get_precision("float32", "bfloat16")
 IMAGE_SIZE = 32
 
 
@@ -40,17 +39,18 @@ def resolve_text(folder: Path, text: str) -> Recipe:
 
 
 def build_meta_engine(recipe: Recipe, prepare: Callable[[nn.Module], None] | None = None) -> Engine:
-    """The engine of a run on the meta device, with working weights in bf16.
+    """The engine of a run on the meta device, with working weights.
 
     Args:
         recipe: the run.
         prepare: changes the model before anything refers to its weights.
     """
-    model = build_model(recipe, BF16)
+    precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
+    model = build_model(recipe, precision)
     if prepare is not None:
         prepare(model)
     assert {parameter.device for parameter in model.parameters()} == {META}
-    config, weights, loss = recipe.optimizer, WorkingWeights(model, BF16), build_loss(recipe)
+    config, weights, loss = recipe.optimizer, WorkingWeights(model, precision), build_loss(recipe)
     return Engine(
         model,
         config.load_builder()(config, parameters=list(model.named_parameters())),
@@ -60,7 +60,7 @@ def build_meta_engine(recipe: Recipe, prepare: Callable[[nn.Module], None] | Non
         working_weights=weights,
         max_norm=1.0,
         runner=build_forward_backward(
-            recipe, model, ParallelizedModel(BF16), loss, weights, device=META, meshes=None
+            recipe, model, ParallelizedModel(precision), loss, weights, device=META, meshes=None
         ),
     )
 
