@@ -24,6 +24,8 @@ from titanrun.models.shared.config import ModelConfig
 from titanrun.recipe.builtins import register_builtins
 from titanrun.training.nonfinite import NonFiniteGuard
 
+# PyTorch's compiler warns of itself
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 FOREACH = "{name: adamw, implementation: foreach}"
 DOCUMENTS = "mask: block_causal, documents: eos"
 DATA = "training: {dataset: tiny, seq_len: 64}"

@@ -15,14 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.training.meta_engine import META, build_meta_engine, draw_batch, train_step
+from tests.training.meta_kernels import use_meta_kernels
 from titanrun.components.optimizers.kernel_adamw import KernelAdamW
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -30,6 +28,8 @@ from titanrun.training.engine import Engine
 from titanrun.training.nonfinite import NonFiniteGuard
 from titanrun.worker.build.apply_converters import convert_model
 
+# PyTorch's compiler warns of itself
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 ROOT = Path(__file__).parents[2]
 BUDGETS = Path(__file__).with_name("step_budgets.json")
 TOLERANCE = 0.05
@@ -47,25 +47,9 @@ def rows() -> dict[str, Any]:
     return {name: replace(row, compiles=False) for name, row in found.items() if row.part is None}
 
 
-def attend_in_one_kernel(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTV: Tensor, **settings: Any) -> Any:
-    """Stands for the attention kernels of a GPU, which hold no scores: torch has none for meta."""
-    width = max(q_BNTH.size(-1), v_BKTV.size(-1))
-    out_BNTH, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
-        q_BNTH, *(F.pad(each, (0, width - each.size(-1))) for each in (k_BKTH, v_BKTV)), 0.0, True
-    )
-    return out_BNTH[..., : v_BKTV.size(-1)]
-
-
 @pytest.fixture(autouse=True)
 def kernels_of_meta(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch take the meta device for one with fused AdamW and attention kernels."""
-    adam = import_module("torch.optim.adam")
-    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *given: None)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", attend_in_one_kernel)
-    monkeypatch.setattr(
-        "titanrun.models.shared.attention.compile_flex_attention",
-        lambda: (attend_in_one_kernel, flex_attention.create_block_mask),
-    )
+    use_meta_kernels(monkeypatch)
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -141,6 +125,9 @@ class CountedKernels:
         """Count a launch that reads the weight, the gradient and the states."""
         tensors = [each for each in given if isinstance(each, Tensor)]
         self.counter.add("update_adamw", tensors, [])
+
+    CodedMean = staticmethod(lambda *given, **named: None)
+    update_low_bit_adamw = update_adamw
 
 
 def build_row(row: Any, folder: Path) -> tuple[Recipe, Engine, CountedKernels]:
