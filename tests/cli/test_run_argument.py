@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -201,3 +202,11 @@ def test_a_run_with_an_unreadable_recipe_is_not_left_out_silently(runs: Path) ->
     (runs / "runs" / "mine-2" / "resolved.yaml").write_text("version: 1\n")
     with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
         find_checkpoint("mine")
+
+
+def test_a_folder_of_that_name_is_meant_before_names_of_recipes(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(runs / "runs" / "mine-1", runs / "runs" / "mine")
+    assert find_run("mine") == "runs/mine"
+    assert capsys.readouterr().err.endswith("run: runs/mine\n")

@@ -59,6 +59,8 @@ def find_run(named: str, *, wants: Literal["any", "unfinished", "checkpoint"] = 
     if not found:
         known = find_known_runs(named, get_environment())
         found = [load_run_summary(run) for run in known]
+    # a folder of that name is one run, however many recipes have the name
+    found = [summary for summary in found if Path(summary.run).name == named] or found
     suited = [summary for summary in found if is_suited(summary, wants)]
     if len(suited) == 1 or (wants == "checkpoint" and suited):
         found = suited
@@ -67,7 +69,7 @@ def find_run(named: str, *, wants: Literal["any", "unfinished", "checkpoint"] = 
         raise problem_error(
             "usage",
             f"{len(found)} runs have the name '{named}':\n{lines}",
-            hint="name the folder of one of them",
+            hint=f"name the folder of one of them, such as {sort_newest_first(found)[0].run}",
         )
     if not found:
         raise unknown_run_error(named, [summary.name for summary in summaries if summary.name])
