@@ -13,7 +13,9 @@ STEPS, TOP = 3, 25
 
 def profile_steps(run: Callable[[int], Any], *, is_gpu: bool) -> dict[str, Any]:
     """Take a few more steps and return what the device did; the CPU's operators at toy size."""
-    with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as seen:
+    activity = ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU
+    # torch 2.11 warns without acc_events
+    with profile(activities=[activity], acc_events=True) as seen:
         run(STEPS)
         if is_gpu:
             torch.cuda.synchronize()
