@@ -138,11 +138,10 @@ class KeySuggestions:
                 None,
                 f"indent it: it belongs to '{above}' in line {get_key_line(parent.value[above])}",
             )
-        present = set(parent.value)
         for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
             if synonym in holder.model_fields:
                 return synonym, None
-        suggestion = find_closest(key, self.list_known_keys(holder), present=present)
+        suggestion = find_closest(key, self.list_known_keys(holder), present=set(parent.value))
         exact = self.find_elsewhere(key, path)
         # a number is no section: below `optimizer`, `rl: 1e-4` is a misspelt lr
         if suggestion and not self.fits_elsewhere(path):
