@@ -37,18 +37,24 @@ def test_the_lock_ends_with_its_holder(run: Run) -> None:
 
 def test_a_forked_process_that_outlives_its_parent_holds_no_lock(tmp_path: Path) -> None:
     code = """
-import os, sys, time
+import os, sys
 from pathlib import Path
 from titanrun.recipe.rundir.run_lock import lock_run_directory
-begun, begins = os.pipe()
 with lock_run_directory(Path(sys.argv[1])):
     if os.fork() == 0:
-        os.write(begins, b".")
-        sys.stdout.close()
-        time.sleep(60)
-    os.read(begun, 1)
+        os.write(1, b".")
+        os.read(0, 1)
     os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=50)
-    with lock_run_directory(tmp_path):
-        pass
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    # the child ends with its input, however this test ends
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as parent:
+        assert parent.stdin and parent.stdout
+        assert parent.stdout.read(1) == b"."
+        assert parent.wait(timeout=50) == 0
+        with lock_run_directory(tmp_path):
+            pass
+        parent.stdin.close()
+        assert parent.stdout.read(1) == b""
