@@ -242,8 +242,9 @@ def test_values_know_their_argument_and_what_they_shadow() -> None:
 
 def test_new_mappings_are_marked_at_their_step_of_the_path() -> None:
     root = changed("new.section.key=1")
-    section = at(root, ("new", "section"))
-    assert section.key is not None
+    new, section = at(root, ("new",)), at(root, ("new", "section"))
+    assert new.key is not None and section.key is not None
+    assert (new.key.column, new.key.end_column) == (1, 4)
     assert (section.key.column, section.key.end_column, section.via) == (5, 12, "override")
 
 

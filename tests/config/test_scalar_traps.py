@@ -179,6 +179,7 @@ REFUSED_IN_YAML = [
     ("number", "10%", "wrong-type", "write 0.1"),
     ("version", "true", "wrong-type", None),
     ("version", "1.0", "wrong-type", None),
+    ("number", "[0x10]", "wrong-type", "write 0x10"),
     ("words", "one", "wrong-type", "write [one]"),
     ("traps", "[ber]", "unknown-name", "did you mean 'bear'?"),
 ]
