@@ -91,8 +91,11 @@ def test_what_is_packed_is_expanded_under_the_plain_name_and_the_rest_stays() ->
     }
 
 
-def test_a_file_may_have_partial_blocks_and_plain_weights_of_one_byte() -> None:
-    weight, scale = fp8_file(576, 200)
+@pytest.mark.parametrize("shape", [(576, 200), (3, 128, 200)])
+def test_a_file_may_have_partial_blocks_and_plain_weights_of_one_byte(
+    shape: tuple[int, ...],
+) -> None:
+    weight, scale = fp8_file(*shape)
     mask = torch.ones(3, dtype=torch.bool)
     found = dequantize_weights({"a.weight": weight, "a.weight_scale_inv": scale, "mask": mask}, FP8)
     assert torch.equal(found["a.weight"], dequantize_fp8(weight, scale, (128, 128)))
