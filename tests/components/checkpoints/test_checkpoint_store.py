@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -26,7 +26,9 @@ from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE, read_ma
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
+from titanrun.distributed.object_collectives import RankGroup
 
+T = TypeVar("T")
 CPU = torch.device("cpu")
 
 
@@ -168,6 +170,20 @@ def test_a_save_sweeps_what_a_crash_left_and_nothing_else(tmp_path: Path) -> Non
         "step-3.tmp-0123abcd",
     ]
     assert (elsewhere / "kept").exists()
+
+
+def test_what_a_crash_left_takes_no_space_while_a_save_writes(tmp_path: Path) -> None:
+    found: list[str] = []
+
+    class LookingRanks(RankGroup):
+        def all_gather_results(self, work: Callable[[], T]) -> list[T]:
+            found.extend(entry.name for entry in tmp_path.iterdir())
+            return super().all_gather_results(work)
+
+    (tmp_path / "step-1.tmp-0123abcd").mkdir()
+    save(CheckpointStore(folder=tmp_path, ranks=LookingRanks()), 2)
+    (written,) = found
+    assert written.startswith("step-2.tmp-")
 
 
 def test_a_save_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
