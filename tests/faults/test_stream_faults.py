@@ -105,6 +105,27 @@ def test_data_that_stays_away_ends_all_ranks_at_a_common_step_that_is_saved(run:
         assert digests(gone) == digests(uncut)
 
 
+@pytest.mark.slow
+def test_a_bad_local_record_ends_all_ranks_at_a_common_step_that_is_saved(
+    run: Run, tmp_path: Path
+) -> None:
+    """Only one rank reads it. The other one waited in a collective, and nobody saved."""
+    (tmp_path / "texts").mkdir()
+    lines = TEXT.splitlines(keepends=True)
+    # one lane reads each file
+    lines[3 * 150 + 5] = "{\n"
+    for number in range(4):
+        part = "".join(lines[150 * number : 150 * (number + 1)])
+        (tmp_path / "texts" / f"{number}.jsonl").write_text(part)
+    resolved = run("run", *settings(str(tmp_path / "texts"), retry_timeout="3s"))
+    assert work_together(resolved, {}) == [3, 3]
+    assert "3.jsonl' record 6 column 2 is not JSON" in said(resolved)
+    (last,) = read_metrics(resolved.parent / "metrics.jsonl")[-1:]
+    # the recipe saves after step 3 too, which would be the last without this save
+    assert last["step"] in (1, 2, 4, 5, 7, 8)
+    assert (resolved.parent / "checkpoint" / f"step-{last['step']}" / "manifest.json").exists()
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
     "num_kills",

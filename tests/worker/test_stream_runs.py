@@ -77,6 +77,24 @@ def test_a_stream_without_repeat_ends_the_run_with_a_checkpoint(run: Run, texts:
     assert (resolved.parent / "checkpoint" / f"step-{steps[-1]}").is_dir()
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_record_that_cannot_be_read_ends_the_run_after_a_save(
+    run: Run, tmp_path: Path, num_workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run lost every step since its last checkpoint."""
+    lines = [json.dumps({"text": f"{number} " + "word " * 20}) for number in range(400)]
+    lines[300] = "{"
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines) + "\n")
+    chosen = settings(stream(tmp_path / "lines.jsonl"), steps=1000, num_workers=num_workers)
+    chosen[chosen.index("checkpoint.interval=1")] = "checkpoint.interval=1000"
+    resolved = run("run", *chosen)
+    assert main([str(resolved)]) == 3
+    assert "record 301" in caplog.text
+    steps = [line["step"] for line in read_metrics(resolved.parent / "metrics.jsonl")]
+    assert 1 < len(steps) < 1000
+    assert (resolved.parent / "checkpoint" / f"step-{steps[-1]}" / "manifest.json").is_file()
+
+
 def test_lanes_are_those_of_the_recipe_and_nothing_is_indexed(run: Run, texts: Path) -> None:
     resolved = run("run", *settings(stream(texts), steps=2), "training.lanes=2")
     assert main([str(resolved)]) == 0

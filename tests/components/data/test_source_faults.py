@@ -2,6 +2,7 @@
 
 import pytest
 
+from titanrun.components.data import source_faults
 from titanrun.components.data.source_faults import RetryPolicy, SourceFault
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.data_waits import on_wait
@@ -36,3 +37,49 @@ def test_a_fault_that_cannot_pass_is_not_repeated(kind: str) -> None:
         RetryPolicy(60).request(work, name="'part.jsonl'")
     assert len(tries) == 1
     assert found.value.problems[0].rule == f"source-{kind}"
+
+
+def list_delays(
+    monkeypatch: pytest.MonkeyPatch, count: int, retry_after: float | None
+) -> list[float]:
+    """Return the waits between requests of which `count` fail."""
+    delays: list[float] = []
+    monkeypatch.setattr(source_faults, "sleep_with_heartbeats", delays.append)
+
+    def work() -> None:
+        if len(delays) < count:
+            raise SourceFault("unreachable", "429", retry_after=retry_after)
+
+    RetryPolicy(10**6).request(work, name="'part.jsonl'")
+    return delays
+
+
+def test_waits_double_up_to_a_minute_with_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = list_delays(monkeypatch, 12, None)
+    for delay, middle in zip(delays, [1, 2, 4, 8, 16, 32, *[60] * 6], strict=True):
+        assert 0.75 * middle <= delay <= 1.25 * middle
+    # ranks that failed together do not come back together
+    assert len(set(list_delays(monkeypatch, 3, None) + delays[:3])) == 6
+
+
+def test_a_server_that_says_when_to_come_back_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list_delays(monkeypatch, 3, 7.0) == [7.0] * 3
+    assert list_delays(monkeypatch, 2, 300.0) == [300.0] * 2
+
+
+def test_no_wait_is_longer_than_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, delays = [0.0], list[float]()
+    monkeypatch.setattr(source_faults.time, "monotonic", lambda: now[0])
+
+    def sleep(seconds: float) -> None:
+        delays.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(source_faults, "sleep_with_heartbeats", sleep)
+
+    def work() -> None:
+        raise SourceFault("unreachable", "503", retry_after=8.0)
+
+    with pytest.raises(ProblemsFound, match="after 4 tries in 20 s"):
+        RetryPolicy(20).request(work, name="'part.jsonl'")
+    assert delays == [8.0, 8.0, 4.0]

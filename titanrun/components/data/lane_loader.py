@@ -56,6 +56,7 @@ class LaneLoader:
 
     num_samples = None
     _damaged: Sequence[DamagedRecords]
+    _has_next: bool | None
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class LaneLoader:
             raise DataloaderExhaustedError
         shares = self._read_ahead()
         self._ahead = None
-        self._has_next = find_known_answer(self._job)
+        self._has_next = None
         self._cursors = {lane: share.cursors for lane, share in shares.items()}
         first = self._rows_read // self._job.num_lanes
         self._rows_read += self.global_batch_size
@@ -113,9 +114,9 @@ class LaneLoader:
     def has_next(self) -> bool:
         """Return whether another global batch has a token that counts.
 
-        Collective if the data does not repeat, is remote, or leaves out damaged files: all ranks
-        must call this. Then they wait here for those whose data is late, and not in a collective of
-        the training step, which would time out.
+        Collective: all ranks must call this. They wait here for those whose data is late, and not
+        in a collective of the training step, which would time out, and all learn of data that one
+        of them cannot read.
 
         Raises:
             ProblemsFound: If the batch of a rank cannot be read, or too many files are damaged, the
@@ -181,7 +182,7 @@ class LaneLoader:
     def _start_at(self, state: StreamState) -> None:
         """Drop what was read ahead and continue after `state`."""
         self._rows_read, self._ahead = state.rows_read, None
-        self._has_next = find_known_answer(self._job)
+        self._has_next = None
         self._cursors = {lane: state.cursors[lane] for lane in self._lanes}
         self._damaged = state.damaged
         self._runner.seek(state.rows_read // self._job.num_lanes, self._cursors, state.damaged)
@@ -239,12 +240,6 @@ class LaneLoader:
             sequence = self._indexed[number].read(lane, count)
         has_all = self._num_channels == (1 if sequence.ndim == 1 else len(sequence))
         return sequence if has_all else add_missing_channels(sequence, self._num_channels)
-
-
-def find_known_answer(job: LaneJob) -> bool | None:
-    """Return whether there is another batch if that depends on no other rank, else None."""
-    depends = not job.repeats or job.has_remote_files or job.skips_bad_files
-    return None if depends else True
 
 
 @contextmanager
