@@ -1,8 +1,13 @@
 """Requests that are repeated: for how long, and what is reported meanwhile."""
 
+import time
+from email.message import Message
+from email.utils import formatdate
+
 import pytest
 
 from titanrun.components.data import source_faults
+from titanrun.components.data.http_source import classify_status
 from titanrun.components.data.source_faults import RetryPolicy, SourceFault
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.data_waits import on_wait
@@ -83,3 +88,26 @@ def test_no_wait_is_longer_than_the_time_that_is_left(monkeypatch: pytest.Monkey
     with pytest.raises(ProblemsFound, match="after 4 tries in 20 s"):
         RetryPolicy(20).request(work, name="'part.jsonl'")
     assert delays == [8.0, 8.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "least", "most"),
+    [(None, None, None), ("7", 7, 7), (" 7 ", 7, 7), ("soon", None, None), ("DATE", 80, 100)],
+)
+def test_what_a_busy_server_asks_for_is_read_from_its_header(
+    text: str | None, least: float | None, most: float | None
+) -> None:
+    headers = Message()
+    if text is not None:
+        headers["Retry-After"] = (
+            formatdate(time.time() + 90, usegmt=True) if text == "DATE" else text
+        )
+    for code in (429, 503):
+        found = classify_status(code, headers)
+        assert found.kind == "unreachable"
+        if least is None or most is None:
+            assert found.retry_after is None
+        else:
+            assert found.retry_after is not None and least <= found.retry_after <= most
+    # what will not pass is not waited for
+    assert classify_status(404, headers).retry_after is None
