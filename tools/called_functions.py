@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FrameType
@@ -29,11 +29,13 @@ class FileOfCalls:
             fixtures and the collection do.
         seconds: CPU time of each test that passed, with its processes.
         starts_processes: Tests that start processes.
+        elapsed: Seconds on the clock of each test in `seconds`.
     """
 
     calls: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     starts_processes: list[str] = field(default_factory=list)
+    elapsed: dict[str, float] = field(default_factory=dict)
 
     def get_tests(self, function: str | None) -> list[str]:
         """Return the tests that call a function, and those that start processes; None: all."""
@@ -59,6 +61,7 @@ class CallRecorder:
         self.context = ""
         self.called: dict[str, set[CodeType]] = defaultdict(set)
         self.seconds: dict[str, float] = {}
+        self.elapsed: dict[str, float] = {}
         self.not_passed: set[str] = set()
         self.starts_processes: set[str] = set()
 
@@ -80,6 +83,7 @@ class CallRecorder:
         result = yield
         after = os.times()
         self.seconds[item.nodeid] = sum(after[:4]) - sum(before[:4])
+        self.elapsed[item.nodeid] = after.elapsed - before.elapsed
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -118,11 +122,12 @@ class CallRecorder:
             file = files.get(test.partition("::")[0])
             if file and test not in self.not_passed:
                 file.seconds[test] = seconds
+                file.elapsed[test] = self.elapsed[test]
         for test in self.starts_processes:
             if file := files.get(test.partition("::")[0]):
                 file.starts_processes.append(test)
         for name, file in files.items():
-            text = json.dumps([file.calls, file.seconds, file.starts_processes])
+            text = json.dumps([getattr(file, one.name) for one in fields(file)])
             (folder / names[name]).write_text(text, encoding="utf-8")
 
 

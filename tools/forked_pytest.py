@@ -38,34 +38,6 @@ OUTPUT_CHARACTERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Something to do in a process of its own.
-
-    Attributes:
-        name: What it is about.
-        run: What is called there; returns the exit code.
-    """
-
-    name: str
-    run: Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a job ended.
-
-    Attributes:
-        name: The job's.
-        exit_code: None if it took too long.
-        output: The end of what it printed.
-    """
-
-    name: str
-    exit_code: int | None
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """What a job may take.
 
@@ -78,6 +50,36 @@ class Limits:
     wall_seconds: int
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to do in a process of its own.
+
+    Attributes:
+        name: What it is about.
+        run: What is called there; returns the exit code.
+        limits: What it may take.
+    """
+
+    name: str
+    run: Callable[[], int]
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a job ended.
+
+    Attributes:
+        name: The job's.
+        exit_code: None if it took too long, and negative if another signal ended it.
+        output: The end of what it printed.
+    """
+
+    name: str
+    exit_code: int | None
+    output: str
+
+
 def preload(modules: Iterable[str]) -> None:
     """Import modules that every fork then has."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -85,9 +87,7 @@ def preload(modules: Iterable[str]) -> None:
         importlib.import_module(module)
 
 
-def run_in_forks(
-    jobs: Iterable[Job], *, processes: int = 1, limits: Limits | None = None
-) -> Iterator[Result]:
+def run_in_forks(jobs: Iterable[Job], *, processes: int = 1) -> Iterator[Result]:
     """Yield the result of each job as soon as it has ended."""
     waiting = iter(jobs)
     running: dict[int, tuple[Job, TextIO, float]] = {}
@@ -95,12 +95,12 @@ def run_in_forks(
         while True:
             while len(running) < processes and (job := next(waiting, None)) is not None:
                 output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-                running[fork(job, output, limits)] = (job, output, time.monotonic())
+                running[fork(job, output)] = (job, output, time.monotonic())
             if not running:
                 return
             time.sleep(POLL_SECONDS)
             for pid, (job, output, started) in list(running.items()):
-                late = limits is not None and time.monotonic() - started > limits.wall_seconds
+                late = job.limits and time.monotonic() - started > job.limits.wall_seconds
                 if late:
                     os.killpg(pid, signal.SIGKILL)
                 ended, status = os.waitpid(pid, 0 if late else os.WNOHANG)
@@ -112,7 +112,7 @@ def run_in_forks(
             os.killpg(pid, signal.SIGINT)
 
 
-def fork(job: Job, output: TextIO, limits: Limits | None) -> int:
+def fork(job: Job, output: TextIO) -> int:
     """Start a job and return the id of its process, which leads a group of its own."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -127,8 +127,8 @@ def fork(job: Job, output: TextIO, limits: Limits | None) -> int:
         sys.modules["__main__"] = ModuleType("__main__")
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
-        if limits is not None:
-            resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds))
+        if job.limits is not None:
+            resource.setrlimit(resource.RLIMIT_CPU, (job.limits.cpu_seconds,) * 2)
         with tempfile.TemporaryDirectory(prefix="titanrun-fork-") as folder:
             os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
             code = job.run()
@@ -141,8 +141,9 @@ def fork(job: Job, output: TextIO, limits: Limits | None) -> int:
 
 
 def get_exit_code(status: int) -> int | None:
-    """Return the exit code in what waitpid reports; None if the process was killed."""
-    return None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+    """Return the exit code in what waitpid reports; None if a limit killed the process."""
+    code = os.waitstatus_to_exitcode(status)
+    return None if code in (-signal.SIGKILL, -signal.SIGXCPU) else code
 
 
 def read_end(output: TextIO) -> str:
@@ -163,23 +164,33 @@ def run_pytest(folder: Path, arguments: Sequence[str], *plugins: object) -> int:
     return int(pytest.main([*options, *arguments], list(plugins)))
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Tests to run in a fork.
+
+    Attributes:
+        name: What they are about.
+        tests: Their ids.
+        prepare: What is called before them.
+        limits: What they may take.
+    """
+
+    name: str
+    tests: Sequence[str]
+    prepare: Callable[[], object]
+    limits: Limits
+
+
 class ForkedLoop:
     """A plug-in of pytest: collects tests once, then runs some of them in each of several forks.
 
     Args:
-        cases: Names, each with the ids of its tests and what is called before them.
-        limits: What each fork may take.
+        cases: What each fork runs.
         report: Gets each result as soon as there is one.
     """
 
-    def __init__(
-        self,
-        cases: Sequence[tuple[str, Sequence[str], Callable[[], object]]],
-        limits: Limits,
-        report: Callable[[Result], object],
-    ) -> None:
+    def __init__(self, cases: Sequence[Case], report: Callable[[Result], object]) -> None:
         self.cases = cases
-        self.limits = limits
         self.report = report
         # of the fork that runs; pytest captures what it prints
         self.failed = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -187,21 +198,19 @@ class ForkedLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run every case instead of the tests themselves."""
         jobs = [
-            Job(name, lambda tests=tests, prepare=prepare: self.run_case(session, tests, prepare))
-            for name, tests, prepare in self.cases
+            Job(case.name, lambda case=case: self.run_case(session, case), case.limits)
+            for case in self.cases
         ]
-        for result in run_in_forks(jobs, limits=self.limits):
+        for result in run_in_forks(jobs):
             self.failed.seek(0)
             self.report(replace(result, output=self.failed.read() + result.output))
             self.failed.truncate(0)
         return True
 
-    def run_case(
-        self, session: pytest.Session, tests: Sequence[str], prepare: Callable[[], object]
-    ) -> int:
+    def run_case(self, session: pytest.Session, case: Case) -> int:
         """Run tests and note which of them fails."""
-        prepare()
-        items = select_items(session, tests)
+        case.prepare()
+        items = select_items(session, case.tests)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:

@@ -9,7 +9,7 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from forked_pytest import ForkedLoop, Limits, Result, run_pytest
+from forked_pytest import Case, ForkedLoop, Limits, Result, run_pytest
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Trial:
         function: The qualified name of the function that is changed.
         source: The changed text of the file.
         tests: The ids of the tests, in order.
+        limits: What they may take.
     """
 
     name: str
@@ -29,11 +30,10 @@ class Trial:
     function: str
     source: bytes
     tests: Sequence[str]
+    limits: Limits
 
 
-def run_trials(
-    copy: Path, trials: Sequence[Trial], limits: Limits, report: Callable[[Result], object]
-) -> int:
+def run_trials(copy: Path, trials: Sequence[Trial], report: Callable[[Result], object]) -> int:
     """Try every change and return pytest's exit code; the files are left as they were."""
     files = {trial.name: trial.file for trial in trials}
     sources = {file: file.read_bytes() for file in files.values()}
@@ -43,9 +43,11 @@ def run_trials(
         file.write_bytes(sources[file])
         report(result)
 
-    cases = [(one.name, one.tests, lambda one=one: apply_trial(one)) for one in trials]
+    cases = [
+        Case(one.name, one.tests, lambda one=one: apply_trial(one), one.limits) for one in trials
+    ]
     tests = dict.fromkeys(test.partition("::")[0] for one in trials for test in one.tests)
-    return run_pytest(copy, list(tests), ForkedLoop(cases, limits, restore)) if tests else 0
+    return run_pytest(copy, list(tests), ForkedLoop(cases, restore)) if tests else 0
 
 
 def apply_trial(trial: Trial) -> None:

@@ -9,9 +9,10 @@ A mutant lives in a copy of the repository, so that other work in the tree goes 
 tests of its group that call its function, or that start processes, those with its name and the
 fastest first; outside of functions all tests of its group. Those of functions meet tests that are
 imported already, and what survives that those of a process of its own. It is killed if one of them
-fails, or does not end. Each is printed with file, line, change and the test that failed. Equivalent
-mutants, listed in tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer than 90%
-are killed.
+fails. Where they take many times as long as without it, there is no verdict: it may loop for ever,
+or the machine may be busy. Each is printed with file, line, change and the test that failed.
+Equivalent mutants, listed in tests/mutants.yaml with the reason, are left out. Exit with 1 if fewer
+than 90% of those with a verdict are killed, or if there is no verdict at all.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -31,33 +32,14 @@ from ruamel.yaml import YAML
 
 from called_functions import CallRecorder, iter_test_files, name_record, read_record
 from forked_pytest import FAULT, PRELOADED, Job, Limits, Result, preload, run_in_forks, run_pytest
+from mutant_changes import iter_changes, iter_nodes
 from mutant_session import Trial, is_noticed, run_trials, write_line
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "mutants.yaml"
 WANTED_SCORE = 0.9
 TESTS_FAILED, NO_TESTS = 1, 5
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.FloorDiv: ast.Mult,
-    ast.Div: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-}
+SURVIVED, TIMEOUT = "survived", "no verdict: timeout"
 
 
 @dataclass(frozen=True)
@@ -106,11 +88,26 @@ def main() -> int:
         records = options.calls or Path(scratch, "calls")
         records.mkdir(exist_ok=True)
         record_calls(chosen, copies[0], records)
-        rest = run_in_sessions(chosen, copies, records, options.seconds)
-        survivors = run_mutants(rest, copies, records, options.seconds)
-    score = 1 - len(survivors) / max(len(chosen), 1)
-    print(f"{score:.1%} of {len(chosen)} mutants killed")
-    return int(score < WANTED_SCORE)
+        ends, rest = run_in_sessions(chosen, copies, records, options.seconds)
+        ends += run_mutants(rest, copies, records, options.seconds)
+    print(describe_score(ends))
+    return int(measure_score(ends) < WANTED_SCORE)
+
+
+def measure_score(ends: Sequence[str]) -> float:
+    """Return the share of the killed among the mutants with a verdict; 0 without any."""
+    verdicts = [end for end in ends if end != TIMEOUT]
+    return sum(end != SURVIVED for end in verdicts) / max(len(verdicts), 1)
+
+
+def describe_score(ends: Sequence[str]) -> str:
+    """Return the score in words, and on a line of its own how many mutants are not in it."""
+    timeouts = ends.count(TIMEOUT)
+    text = f"{measure_score(ends):.1%} of {len(ends) - timeouts} mutants killed"
+    left_out = (
+        f"NO VERDICT on {timeouts} of {len(ends)} mutants, which the score leaves out: timeout"
+    )
+    return f"{left_out}\n{text}" if timeouts else text
 
 
 def choose_mutants(paths: list[str], count: int, seed: int) -> list[Mutant]:
@@ -149,67 +146,6 @@ def find_mutants(file: Path, tests: tuple[str, ...]) -> list[Mutant]:
             before = encoded[start:end].decode()
             found.append(Mutant(file, target.lineno, start, end, before, text, function, tests))
     return found
-
-
-def iter_nodes(
-    node: ast.AST, prefix: str, function: str | None
-) -> Iterator[tuple[ast.AST, str | None]]:
-    """Yield a node and those in it with the function that they run in.
-
-    Decorators and defaults run where the function is defined.
-    """
-    yield node, function
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            name = prefix + node.name
-            inside: list[ast.AST] = list(node.body)
-            for child in ast.iter_child_nodes(node):
-                if child not in inside:
-                    yield from iter_nodes(child, prefix, function)
-            for child in inside:
-                yield from iter_nodes(child, f"{name}.<locals>.", name)
-        case ast.ClassDef():
-            for child in ast.iter_child_nodes(node):
-                yield from iter_nodes(child, f"{prefix}{node.name}.", function)
-        case ast.Call(func=ast.Name(id="dataclass")) | ast.keyword(arg="strict" | "examples"):
-            # frozen, slots and strict forbid what nothing here does
-            return
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from iter_nodes(child, prefix, function)
-
-
-def iter_changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """Yield the expressions and statements to replace at a node, with their replacement."""
-    match node:
-        case ast.Compare(ops=[op]) if type(op) in COMPARISONS:
-            changed = ast.Compare(node.left, [COMPARISONS[type(op)]()], node.comparators)
-            yield node, f"({ast.unparse(changed)})"
-        case ast.BinOp(op=op) if type(op) in OPERATORS and not is_text(node):
-            yield node, f"({ast.unparse(ast.BinOp(node.left, OPERATORS[type(op)](), node.right))})"
-        case ast.BoolOp(op=op, values=values):
-            other = ast.Or() if isinstance(op, ast.And) else ast.And()
-            yield node, f"({ast.unparse(ast.BoolOp(other, values))})"
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield node, f"bool({ast.unparse(operand)})"
-        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-            yield test, f"(not ({ast.unparse(test)}))"
-        case ast.Constant(value=bool()):
-            yield node, repr(not node.value)
-        case ast.Constant(value=int() | float()):
-            yield node, repr(node.value + 1)
-        case ast.Expr(value=ast.Call()) | ast.AugAssign():
-            yield node, "pass"
-
-
-def is_text(node: ast.BinOp) -> bool:
-    """Return whether an operation joins texts or the parts of a path."""
-    return any(
-        isinstance(side, ast.JoinedStr)
-        or (isinstance(side, ast.Constant) and isinstance(side.value, str))
-        or (isinstance(node.op, ast.Div) and isinstance(side, ast.Name) and side.id.isupper())
-        for side in (node.left, node.right)
-    )
 
 
 def copy_repository(folder: Path) -> Path:
@@ -255,19 +191,22 @@ def enter_copy(copy: Path) -> None:
 
 def run_in_sessions(
     mutants: list[Mutant], copies: list[Path], records: Path, seconds: int
-) -> list[Mutant]:
-    """Return the mutants that are left when tests, collected once, have met those of functions.
+) -> tuple[list[str], list[Mutant]]:
+    """Let tests that are collected once meet the mutants of functions.
 
     Tests that start processes are left to `run_mutants`, as is what runs on import.
+
+    Returns:
+        What became of mutants, and the mutants that are left.
     """
-    killed = copies[0].parent / "killed"
-    killed.mkdir()
+    ended = copies[0].parent / "ended"
+    ended.mkdir()
     trials = {
-        str(number): Trial(str(number), mutant.file, mutant.function, source, tests)
+        str(number): Trial(str(number), mutant.file, mutant.function, source, *chosen)
         for number, mutant in enumerate(mutants)
         if mutant.function is not None
         and (source := change_source((copies[0] / mutant.file).read_bytes(), mutant))
-        and (tests := select_tests(mutant, copies[0], records, seconds, with_processes=False))
+        and (chosen := select_tests(mutant, copies[0], records, seconds, with_processes=False))[0]
     }
 
     def run_share(copy: Path, names: list[str], console: int) -> int:
@@ -275,11 +214,12 @@ def run_in_sessions(
 
         def report(result: Result) -> None:
             if is_noticed(result):
-                write_line(console, f"{describe_end(result)}: {mutants[int(result.name)]}")
-                (killed / result.name).touch()
+                end = describe_end(result)
+                write_line(console, f"{end}: {mutants[int(result.name)]}")
+                (ended / result.name).write_text(end, encoding="utf-8")
 
         own = [replace(trials[name], file=copy / trials[name].file) for name in names]
-        return run_trials(copy, own, limit_tests(seconds), report)
+        return run_trials(copy, own, report)
 
     shares = {copy: list(trials)[number :: len(copies)] for number, copy in enumerate(copies)}
     console = os.dup(1)
@@ -290,30 +230,31 @@ def run_in_sessions(
     for result in run_in_forks(jobs, processes=len(copies)):
         if result.exit_code not in (0, NO_TESTS):
             raise RuntimeError(result.output)
-    return [one for number, one in enumerate(mutants) if not (killed / str(number)).exists()]
+    ends = {int(file.name): file.read_text(encoding="utf-8") for file in ended.iterdir()}
+    return list(ends.values()), [one for n, one in enumerate(mutants) if n not in ends]
 
 
 def run_mutants(
     mutants: list[Mutant], copies: list[Path], records: Path, seconds: int
-) -> list[Mutant]:
-    """Return the mutants that no test notices in a process that imports them; print each."""
+) -> list[str]:
+    """Let tests meet mutants in a process that imports them; print and return how each ends."""
     free, used = list(copies), dict[str, tuple[Mutant, Path, bytes]]()
-    survivors = []
+    ends = []
 
     def iter_jobs() -> Iterator[Job]:
         for number, mutant in enumerate(mutants):
-            copy, tests = free.pop(), select_tests(mutant, copies[0], records, seconds)
+            copy = free.pop()
+            tests, limits = select_tests(mutant, copies[0], records, seconds)
             used[str(number)] = (mutant, copy, write_change(copy, mutant))
-            yield Job(str(number), lambda copy=copy, tests=tests: run_tests(copy, tests))
+            yield Job(str(number), lambda copy=copy, tests=tests: run_tests(copy, tests), limits)
 
-    for result in run_in_forks(iter_jobs(), processes=len(copies), limits=limit_tests(seconds)):
+    for result in run_in_forks(iter_jobs(), processes=len(copies)):
         mutant, copy, source = used.pop(result.name)
         (copy / mutant.file).write_bytes(source)
         free.append(copy)
-        if is_survivor(result):
-            survivors.append(mutant)
-        print(f"{describe_end(result)}: {mutant}", flush=True)
-    return survivors
+        ends.append(describe_end(result))
+        print(f"{ends[-1]}: {mutant}", flush=True)
+    return ends
 
 
 def write_change(copy: Path, mutant: Mutant) -> bytes:
@@ -348,45 +289,48 @@ def is_survivor(result: Result) -> bool:
 def describe_end(result: Result) -> str:
     """Return what became of a mutant, with the test that killed it."""
     if is_survivor(result):
-        return "survived"
+        return SURVIVED
     if result.exit_code is None:
-        return "killed by its time limit"
+        return TIMEOUT
     failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - |$)", result.output, re.MULTILINE)
     return f"killed by {failed[1] if failed else f'exit code {result.exit_code}'}"
 
 
-def limit_tests(seconds: int) -> Limits:
-    """Return what tests may take that have taken about `seconds` without a mutant."""
-    return Limits(cpu_seconds=20 + 2 * seconds, wall_seconds=20 * (20 + 2 * seconds))
+def limit_tests(seconds: float, elapsed: float) -> Limits:
+    """Return what tests may take that took this CPU time and this time without a mutant.
+
+    A minute more is for imports; how long tests take depends on what else the machine does.
+    """
+    return Limits(
+        cpu_seconds=int(60 + 3 * seconds), wall_seconds=int(10 * (60 + 3 * max(seconds, elapsed)))
+    )
 
 
 def select_tests(
     mutant: Mutant, copy: Path, records: Path, seconds: int, *, with_processes: bool = True
-) -> list[str]:
-    """Return the tests that may notice a mutant, for about `seconds`.
+) -> tuple[list[str], Limits]:
+    """Return the tests that may notice a mutant, for about `seconds`, and what they may take.
 
     Those named after its function or module come first, then the fastest.
     """
-    times: dict[str, tuple[bool, bool, float]] = {}
+    times: dict[str, tuple[bool, bool, float, float]] = {}
     function = mutant.function and f"{mutant.file}:{mutant.function}"
     for file in iter_test_files(copy, mutant.tests):
         record = read_record(records / name_record(copy, file))
         for test in record.get_tests(function):
-            seconds_taken = record.seconds[test]
-            times[test] = (
-                test in record.starts_processes,
-                not is_near(mutant, test),
-                seconds_taken,
-            )
-    chosen, total = [], 0.0
+            starts = test in record.starts_processes
+            if with_processes or not starts:
+                near = is_near(mutant, test)
+                times[test] = (starts, not near, record.seconds[test], record.elapsed[test])
+    chosen: list[str] = []
+    total, elapsed = 0.0, 0.0
     for test in sorted(times, key=lambda test: times[test]):
-        if times[test][0] and not with_processes:
-            continue
-        total += times[test][-1]
-        if chosen and total > seconds:
+        *_, test_seconds, test_elapsed = times[test]
+        if chosen and total + test_seconds > seconds:
             break
         chosen.append(test)
-    return chosen
+        total, elapsed = total + test_seconds, elapsed + test_elapsed
+    return chosen, limit_tests(total, elapsed)
 
 
 def is_near(mutant: Mutant, test: str) -> bool:

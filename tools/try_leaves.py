@@ -18,6 +18,7 @@ import pytest
 
 from forked_pytest import (
     PRELOADED,
+    Case,
     ForkedLoop,
     Job,
     Limits,
@@ -92,8 +93,11 @@ class FileOfTests:
     def run(self) -> int:
         """Try every setting and return pytest's exit code."""
         tests = {name: f"tests/{table()[name]}" for name in self.names}
-        cases = [(name, [test], lambda name=name: leave_out(name)) for name, test in tests.items()]
-        loop = ForkedLoop(cases, TOO_LONG, self.report)
+        cases = [
+            Case(name, [test], lambda name=name: leave_out(name), TOO_LONG)
+            for name, test in tests.items()
+        ]
+        loop = ForkedLoop(cases, self.report)
         code = run_pytest(ROOT, ["-m", "", *dict.fromkeys(tests.values())], loop)
         return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code
 
