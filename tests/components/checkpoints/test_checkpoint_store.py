@@ -172,6 +172,12 @@ def test_a_save_sweeps_what_a_crash_left_and_nothing_else(tmp_path: Path) -> Non
     assert (elsewhere / "kept").exists()
 
 
+def test_the_first_save_makes_the_folder_and_those_above(tmp_path: Path) -> None:
+    store = CheckpointStore(folder=tmp_path / "run" / "checkpoint")
+    save(store, 1)
+    assert store.list_complete_steps() == [1]
+
+
 def test_what_a_crash_left_takes_no_space_while_a_save_writes(tmp_path: Path) -> None:
     found: list[str] = []
 

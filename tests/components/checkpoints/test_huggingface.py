@@ -5,7 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from titanrun.components.checkpoints.huggingface import read_hf_folder, write_hf_folder
+from titanrun.components.checkpoints.huggingface import (
+    read_hf_folder,
+    split_names_into_shards,
+    write_hf_folder,
+)
 from titanrun.config.problems import ProblemsFound
 
 
@@ -39,6 +43,13 @@ def test_what_was_written_is_read_bitwise(tmp_path: Path, shard_bytes: int, file
     )
     assert len(list((tmp_path / "hf").glob("*.safetensors"))) == files
     assert json.loads((tmp_path / "hf" / "config.json").read_text()) == {"model_type": "llama"}
+
+
+def test_files_hold_as_many_bytes_as_they_may_and_at_least_one_tensor() -> None:
+    tensors = {name: torch.zeros(1) for name in "abcde"}
+    assert split_names_into_shards(tensors, 8) == [["a", "b"], ["c", "d"], ["e"]]
+    assert split_names_into_shards(tensors, 3) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert split_names_into_shards({}, 8) == [[]]
 
 
 def test_transformers_opens_both_forms_and_its_folders_are_read(tmp_path: Path) -> None:
