@@ -311,7 +311,7 @@ def select_tests(
 ) -> tuple[list[str], Limits]:
     """Return the tests that may notice a mutant, for about `seconds`, and what they may take.
 
-    Those named after its function or module come first, then the fastest.
+    Those named after its function or module come first, even if they start processes.
     """
     times: dict[str, tuple[bool, bool, float, float]] = {}
     function = mutant.function and f"{mutant.file}:{mutant.function}"
@@ -321,7 +321,7 @@ def select_tests(
             starts = test in record.starts_processes
             if with_processes or not starts:
                 near = is_near(mutant, test)
-                times[test] = (starts, not near, record.seconds[test], record.elapsed[test])
+                times[test] = (not near, starts, record.seconds[test], record.elapsed[test])
     chosen: list[str] = []
     total, elapsed = 0.0, 0.0
     for test in sorted(times, key=lambda test: times[test]):

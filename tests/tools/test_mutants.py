@@ -147,6 +147,27 @@ def test_tests_may_take_many_times_what_they_took_without_a_mutant(tmp_path: Pat
     )
 
 
+def test_tests_near_a_mutant_run_even_if_they_start_processes(tmp_path: Path) -> None:
+    seconds = {
+        "test_a.py::starts": 50.0,
+        "t.py::starts": 1.0,
+        "t.py::fast": 5.0,
+        "t.py::slow": 20.0,
+    }
+    for file in ("test_a.py", "t.py"):
+        own = {test: time for test, time in seconds.items() if test.startswith(file)}
+        starts = [test for test in own if "starts" in test]
+        values = [{"a.py:grow": list(own)}, own, starts, own]
+        (tmp_path / file).write_text(file)
+        (tmp_path / name_record(tmp_path, file)).write_text(json.dumps(values))
+    mutant = Mutant(Path("a.py"), 1, 0, 1, "1", "2", "grow", ("test_a.py", "t.py"))
+    for limit, expected in (
+        (60, ["test_a.py::starts", "t.py::fast"]),
+        (80, ["test_a.py::starts", "t.py::fast", "t.py::slow", "t.py::starts"]),
+    ):
+        assert select_tests(mutant, tmp_path, tmp_path, limit)[0] == expected
+
+
 @pytest.mark.parametrize(
     ("test", "near"),
     [
