@@ -148,12 +148,7 @@ def test_tests_may_take_many_times_what_they_took_without_a_mutant(tmp_path: Pat
 
 
 def test_tests_near_a_mutant_run_even_if_they_start_processes(tmp_path: Path) -> None:
-    seconds = {
-        "test_a.py::starts": 50.0,
-        "t.py::starts": 1.0,
-        "t.py::fast": 5.0,
-        "t.py::slow": 20.0,
-    }
+    seconds = {"test_a.py::starts": 50.0, "t.py::starts": 1, "t.py::fast": 5, "t.py::slow": 20}
     for file in ("test_a.py", "t.py"):
         own = {test: time for test, time in seconds.items() if test.startswith(file)}
         starts = [test for test in own if "starts" in test]

@@ -22,6 +22,7 @@ from titanrun.components.checkpoints.checkpoint_store import (
     no_usable_checkpoint_error,
 )
 from titanrun.components.checkpoints.dcp_io import IndexUnpickler
+from titanrun.components.checkpoints.spec.atomic_folder import atomic_folder
 from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE, read_manifest
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.config.problems import ProblemsFound
@@ -170,6 +171,16 @@ def test_a_save_sweeps_what_a_crash_left_and_nothing_else(tmp_path: Path) -> Non
         "step-3.tmp-0123abcd",
     ]
     assert (elsewhere / "kept").exists()
+
+
+def test_a_folder_that_someone_makes_during_a_save_is_not_replaced(tmp_path: Path) -> None:
+    final = tmp_path / "step-1"
+    with (
+        pytest.raises(ProblemsFound, match="already exists and is never overwritten"),
+        atomic_folder(final),
+    ):
+        final.mkdir()
+    assert list(tmp_path.iterdir()) == [final]
 
 
 def test_the_first_save_makes_the_folder_and_those_above(tmp_path: Path) -> None:

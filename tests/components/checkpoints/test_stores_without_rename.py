@@ -3,20 +3,24 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.components.checkpoints.fragile_store import FragileStore
+from tests.components.checkpoints.fragile_store import FragileStore, StrangeError
 from tests.components.checkpoints.test_checkpoint_store import bits, snapshot, some_tensors
 from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.spec.commit import UNFINISHED_MARKER, get_commit_strategy
+from titanrun.components.checkpoints.spec.hashed_file import HashedFile
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint, list_step_folders
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import (
     StoragePath,
     is_storage_path,
+    local_copy,
     parse_storage_path,
 )
 from titanrun.config.problems import ProblemsFound
@@ -140,6 +144,51 @@ def test_damage_and_a_lost_manifest_are_found_and_not_swept(folder: StoragePath)
     assert store.list_all_steps() == [1, 2, 3] and store.list_complete_steps() == [2, 3]
     moved = store.set_aside(2, "damaged")
     assert store.list_all_steps() == [1, 3] and is_checkpoint(moved)
+
+
+def test_an_upload_that_fails_at_its_end_is_an_error_of_the_file(folder: StoragePath) -> None:
+    file = HashedFile(folder / "shard")
+    file.write(b"content")
+    FragileStore.revive(0)
+    with pytest.raises(OSError, match="connection reset by peer"):
+        file.close()
+
+
+def test_a_download_that_fails_on_its_way_is_an_error_of_the_file(
+    folder: StoragePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CutOff(BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise StrangeError("connection reset by peer")
+
+    monkeypatch.setattr(FragileStore, "open", lambda *_, **__: CutOff())
+    with pytest.raises(OSError, match="connection reset by peer"), local_copy(folder / "shard"):
+        pass
+
+
+def test_what_others_write_is_seen_though_a_store_remembers_what_it_saw(
+    folder: StoragePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered: dict[str, Any] = {}
+    look = FragileStore.info
+
+    def look_once(self: FragileStore, path: str, **options: Any) -> Any:
+        return remembered.setdefault(path, look(self, path, **options))
+
+    monkeypatch.setattr(FragileStore, "info", look_once)
+    monkeypatch.setattr(FragileStore, "invalidate_cache", lambda *_: remembered.clear())
+    file = folder / "shard"
+    for content in (b"one", b"seven"):
+        file.write_bytes(content)
+        assert file.get_size() == len(content)
+
+
+def test_nothing_of_a_save_that_stopped_is_in_the_next_one(folder: StoragePath) -> None:
+    final = folder / "step-1"
+    for name in (UNFINISHED_MARKER, "__1_0.distcp"):
+        (final / name).write_bytes(b"old")
+    get_commit_strategy(folder).prepare(final)
+    assert [entry.name for entry in final.iterdir()] == [UNFINISHED_MARKER]
 
 
 def test_two_who_save_the_same_step_do_not_mix(folder: StoragePath) -> None:

@@ -245,6 +245,13 @@ def test_a_stage_must_be_able_to_start_from_the_one_before(
     assert messages(recipe, change) == [message]
 
 
+def test_a_stage_with_another_model_is_shown_at_the_key_that_says_so(recipe: Path) -> None:
+    recipe.write_text(RECIPE + "    model: {n_layers: 3}\n")
+    (found,) = examined(recipe).problems
+    line = len(RECIPE.splitlines()) + 1
+    assert str(found.origin) == f"{recipe}:{line}:13"
+
+
 def test_a_stage_may_say_what_it_starts_from(recipe: Path) -> None:
     recipe.write_text(
         RECIPE + "    checkpoint: {initial_load_path: elsewhere}\n    model: {n_layers: 3}\n"

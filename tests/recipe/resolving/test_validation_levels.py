@@ -143,5 +143,7 @@ def test_only_a_model_that_can_be_split_goes_over_processes(name: str, told: str
     if told is None:
         check_tensor_parallel_split(recipe, 2)
         told = "--nproc 7: "
-    with pytest.raises(ProblemsFound, match=told):
+    with pytest.raises(ProblemsFound, match=told) as found:
         check_tensor_parallel_split(recipe, 7)
+    hint = "omit --nproc" if name == "flux_debug" else "use an --nproc of 1, 2 or 4"
+    assert found.value.problems[0].hint == hint

@@ -179,3 +179,14 @@ def test_a_policy_reads_all_large_files_or_one_of_them_or_none(
         (folder / name).write_bytes(b"x".ljust(size, b"\0"))
     found = find_damaged_files(folder, read_manifest(folder), policy)
     assert len([text for text in found if "extra-" in text]) == num_found
+
+
+def test_one_of_several_ranks_looks_at_what_the_manifest_says(store: CheckpointStore) -> None:
+    folder = store.folder / "step-1"
+    forge(folder, layout={})
+    manifest = read_manifest(folder)
+    found = [
+        find_damaged_files(folder, manifest, "always", shard_index=rank, num_shards=2)
+        for rank in range(2)
+    ]
+    assert found == [["its manifest does not say how many ranks saved it"], []]
