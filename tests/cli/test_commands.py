@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.cli.main import COMMANDS
+from titanrun.cli.main import COMMAND_SYNONYMS, COMMANDS, report_unknown_command
 
 ROOT = Path(__file__).parents[2]
 DEBUG = str(ROOT / "recipes" / "llama3_debug.yaml")
@@ -222,3 +222,17 @@ def test_an_answer_that_cannot_get_out_is_no_traceback(
         ["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert (done.returncode, done.stderr) == (code, said)
+
+
+@pytest.mark.parametrize(("typed", "meant"), COMMAND_SYNONYMS.items())
+def test_another_word_for_a_command_is_told_its_name(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed not in COMMANDS and meant.split()[0] in COMMANDS
+    assert report_unknown_command(typed) == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_the_subcommands_that_are_suggested_exist(tmp_path: Path) -> None:
+    for meant in sorted(set(COMMAND_SYNONYMS.values())):
+        assert titanrun(*meant.split(), "--help", cwd=tmp_path).returncode == 0, meant

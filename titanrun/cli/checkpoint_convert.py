@@ -143,10 +143,7 @@ def add_quantization_options(parser: CommandParser) -> None:
         "--quantize",
         choices=SCHEMES,
         metavar="SCHEME",
-        help=(
-            "quantize linear modules except the output head as torchao's "
-            f"{format_word_list(SCHEMES)}"
-        ),
+        help="quantize linear modules except the output head in a format of torchao",
     )
     parser.add_argument(
         "--group-size",

@@ -53,6 +53,21 @@ COMMANDS = {
     "lsp": "language server: check and complete recipes in editors",
     "schema": "print the JSON Schema of recipes, for editors, or of run outputs",
 }
+# what people type for a command that has another name
+COMMAND_SYNONYMS = {
+    "export": "checkpoint export",
+    "convert": "checkpoint export",
+    "import": "checkpoint import",
+    "merge": "checkpoint export",
+    "run": "train",
+    "finetune": "train",
+    "start": "train",
+    "continue": "resume",
+    "infer": "generate",
+    "evaluate": "eval",
+    "upload": "push",
+    "check": "validate",
+}
 # their output is a report on training, which does not depend on it; that of others is their result
 TRAINING_COMMANDS = {"train", "launch", "resume", "fork", "reproduce", "sweep"}
 # called by completion scripts at each key press
@@ -154,7 +169,7 @@ def report_unknown_command(command: str) -> int:
     """Report an unknown command with a suggestion."""
     from titanrun.config.suggest import find_closest, format_word_list
 
-    meant = find_closest(command, COMMANDS)
+    meant = COMMAND_SYNONYMS.get(command) or find_closest(command, COMMANDS)
     hint = (
         f"did you mean '{meant}'?"
         if meant

@@ -202,6 +202,19 @@ def test_a_resumed_run_is_timed_by_its_own_steps() -> None:
     assert state.remaining_seconds == 35
 
 
+def test_what_comes_before_the_first_line_is_not_expected_of_every_step() -> None:
+    now = [0.0]
+    state = RunProgress(100, clock=lambda: now[0])
+    # a validation and the first use of every kernel
+    now[0] = 30.0
+    state.advance(1, 2.0)
+    assert state.remaining_seconds == pytest.approx(99 * 2.0)
+    # ten steps of a second, and a save of 5 seconds
+    now[0] = 45.0
+    state.advance(11, 1.0)
+    assert state.remaining_seconds == pytest.approx(89 * ((1 * 2.0 + 10 * 1.0) / 11 + 0.5))
+
+
 def test_the_curve_covers_the_whole_run_in_a_fixed_width() -> None:
     curve = Sparkline(4)
     assert str(curve) == ""

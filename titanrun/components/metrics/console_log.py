@@ -52,7 +52,9 @@ class RunProgress:
         self._began = self._advanced = clock()
         # steps since the line before, with the mean seconds of one
         self._recent: list[tuple[int, float]] = []
-        self._step_seconds = 0.0
+        # from the first line on: what comes before it, such as compilation and a first validation,
+        # does not come with every step
+        self._step_seconds, self._first_line = 0.0, (first_step, self._began)
 
     def advance(self, step: int, seconds_per_step: float | None = None) -> None:
         """Set the number of completed steps.
@@ -63,10 +65,12 @@ class RunProgress:
                 saves between them. None if it is not known.
         """
         if seconds_per_step is not None and step > self.step:
+            self._step_seconds += (step - self.step) * seconds_per_step if self._recent else 0.0
             self._recent.append((step - self.step, seconds_per_step))
-            self._step_seconds += (step - self.step) * seconds_per_step
             while sum(count for count, _ in self._recent[1:]) >= RECENT_STEPS:
                 self._recent.pop(0)
+        if self.step == self.first_step:
+            self._first_line = (step, self.clock())
         self.step = step
         self._advanced = self.clock()
 
@@ -79,14 +83,17 @@ class RunProgress:
     def remaining_seconds(self) -> float | None:
         """Estimated seconds to the end, None before the first step.
 
-        Steps take as long as the last ones, and validations and saves as long as so far.
+        Steps take as long as the last ones, and validations and saves as long as since the first
+        line.
         """
         done = self.step - self.first_step
         if done <= 0:
             return None
         seconds_a_step = (self._advanced - self._began) / done
         if self._recent:
-            pauses = max(0.0, self._advanced - self._began - self._step_seconds) / done
+            line_step, line_time = self._first_line
+            paused = max(0.0, self._advanced - line_time - self._step_seconds)
+            pauses = paused / max(1, self.step - line_step)
             count = sum(steps for steps, _ in self._recent)
             seconds_a_step = sum(steps * each for steps, each in self._recent) / count + pauses
         return max(
