@@ -195,6 +195,8 @@ def test_a_damaged_checksum_alone_changes_no_batch(
         (503, "source-unreachable", "HTTP 503 Service Unavailable"),
     ],
 )
+# it would wait for 15 minutes if nothing read retry_timeout
+@pytest.mark.timeout(60)
 def test_a_fault_that_stays_ends_with_its_name(
     status: int, rule: str, reason: str, server: FragileServer, tokenizer: Tokenizer
 ) -> None:
