@@ -25,7 +25,7 @@ from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device_timer import DeviceTimer
 from titanrun.distributed.host_copies import HostCopies
 from titanrun.distributed.precision import get_precision
-from titanrun.models.shared import attention
+from titanrun.models.shared import attention, sdpa_attention
 from titanrun.models.shared.attention_masks import CausalMask
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.nonfinite import NonFiniteGuard
@@ -173,7 +173,7 @@ def build_masks() -> None:
         64, documents, device=META, document_starts_BM=starts
     )
     assert isinstance(seen, tuple)
-    assert "CausalBias" in type(attention.build_causal_mask(2, 4, META)).__name__
+    assert "CausalBias" in type(sdpa_attention.build_causal_mask(2, 4, META)).__name__
 
 
 def multiply() -> None:

@@ -96,7 +96,7 @@ FLOAT8 = "[{name: float8_linear, emulate: true, filter_fqns: [output, router.gat
 def uncompiled_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     """flex_attention on the meta device, for which torch has no kernel, and inductor no code."""
     monkeypatch.setattr(
-        "titanrun.models.shared.attention.compile_flex_attention",
+        "titanrun.models.shared.flex_attention.compile_flex_attention",
         lambda: (flex_attention.flex_attention, flex_attention.create_block_mask),
     )
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)

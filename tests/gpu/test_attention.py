@@ -11,13 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from titanrun.models.qwen3.config import Qwen3Config
-from titanrun.models.shared.attention import (
-    BACKENDS,
-    FullAttention,
-    SdpaAttention,
-)
+from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.attention_masks import CausalMask
 from titanrun.models.shared.grouped_query_attention import GroupedQueryAttention
+from titanrun.models.shared.sdpa_attention import FullAttention, SdpaAttention
 from titanrun.models.shared.spec.flavors import resolve_model_sizes
 
 # distance from float64, relative to its norm; a kernel in fp32 adds up in blocks

@@ -25,6 +25,6 @@ def use_meta_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *given: None)
     monkeypatch.setattr(F, "scaled_dot_product_attention", attend_in_one_kernel)
     monkeypatch.setattr(
-        "titanrun.models.shared.attention.compile_flex_attention",
+        "titanrun.models.shared.flex_attention.compile_flex_attention",
         lambda: (attend_in_one_kernel, flex_attention.create_block_mask),
     )

@@ -3,6 +3,7 @@ loops over queries and keys."""
 
 import itertools
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -11,18 +12,13 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
 from titanrun.distributed.torch_versions import adapt_varlen_kernel
-from titanrun.models.shared.attention import (
-    BACKENDS,
-    KERNELS,
-    FlexAttention,
-    FullAttention,
-    SdpaAttention,
-    VarlenAttention,
-    build_attention_backend,
-    build_block_mask,
-)
+from titanrun.models.shared import flex_attention as flex_attention_module
+from titanrun.models.shared.attention import BACKENDS, build_attention_backend
 from titanrun.models.shared.attention_masks import CausalMask
 from titanrun.models.shared.config import AttentionConfig
+from titanrun.models.shared.flex_attention import FlexAttention, build_block_mask
+from titanrun.models.shared.sdpa_attention import KERNELS, FullAttention, SdpaAttention
+from titanrun.models.shared.varlen_attention import VarlenAttention
 
 TOKENS = 11
 DOCUMENTS = torch.tensor([[0] * 4 + [1] * 5 + [2] * 2, [0] * 11])
@@ -359,3 +355,54 @@ def test_an_accelerator_sees_what_the_cpu_sees_of_a_rows_end(dtype):
     )
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.cpu().float(), theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_flex_without_a_further_mask_is_plain_causal_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, capped = FlexAttention(CausalMask()), FlexAttention(CausalMask(), soft_cap=2.0)
+    device = torch.device("meta")
+    assert plain.build_mask(TOKENS, None, device=device) is None
+    monkeypatch.setattr(
+        flex_attention_module,
+        "compile_flex_attention",
+        lambda: ("kernel", lambda *arguments, **given: "blocks"),
+    )
+    for backend in (capped, FlexAttention(CausalMask(window=3))):
+        assert backend.build_mask(TOKENS, None, device=device) == ("kernel", "blocks")
+
+
+def test_flex_is_compiled_with_tuned_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: dict[str, object] = {}
+
+    def record(function: Any, *, options: object = None) -> Any:
+        compiled[function.__name__] = options
+        return function
+
+    monkeypatch.setattr(torch, "compile", record)
+    flex_attention_module.compile_flex_attention.__wrapped__()
+    assert compiled == {
+        "flex_attention": {
+            "max_autotune": True,
+            "coordinate_descent_tuning": True,
+            "triton.cudagraphs": False,
+            "wrap_inductor_compiled_regions": True,
+        },
+        "create_block_mask": None,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's compiler warns of itself
+def test_compiled_flex_attention_has_the_output_of_the_formula() -> None:
+    # on a CPU there is a forward pass only
+    kernel, build = flex_attention_module.compile_flex_attention()
+    mask = CausalMask(separates_documents=True)
+    documents_BT = DOCUMENTS.repeat_interleave(16, dim=1)
+    tokens = documents_BT.size(1)
+    q, k, v = (torch.randn(2, 2, tokens, 16) for _ in range(3))
+    blocks = build_block_mask(build, mask, tokens, tokens, documents_BT, torch.device("cpu"))
+    with torch.no_grad():
+        found = kernel(q, k, v, block_mask=blocks)
+    seen = mask.to_dense(tokens, tokens, documents_BT, device=torch.device("cpu"))
+    torch.testing.assert_close(found, F.scaled_dot_product_attention(q, k, v, attn_mask=seen))

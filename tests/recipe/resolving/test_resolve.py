@@ -8,6 +8,7 @@ import pytest
 from transformers import LlamaConfig
 
 from titanrun.components.losses.config import CrossEntropyConfig
+from titanrun.config.base import dump_config
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.hub_datasets import (
     find_dataset_commit,
@@ -535,3 +536,26 @@ def test_a_folder_of_transformers_is_a_recipe_with_its_sizes(tmp_path: Path) -> 
         6,
         2,
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"),
+    [
+        ("llama3, flavor: debugmodel", "sdpa"),
+        ("llama3, flavor: debugmodel, attention: {mask: block_causal}", "flex"),
+        ("llama3, flavor: debugmodel, attention: {mask: block_causal, backend: sdpa}", "sdpa"),
+        ("llama3, flavor: debugmodel_varlen_attn", "varlen"),
+        ("deepseek_v3, flavor: debugmodel, attention: {mask: block_causal}", "flex"),
+        ("decoder, flavor: debugmodel, attention: {window: 16}", "flex"),
+    ],
+)
+def test_attention_skips_masked_scores_unless_it_is_told_how(
+    tmp_path: Path, model: str, backend: str
+) -> None:
+    file = written(
+        tmp_path,
+        f"version: 1\ntokenizer: tiny\nmodel: {{name: {model}}}\n"
+        "training: {dataset: {name: c4_test}, seq_len: 64, steps: 2}\n",
+    )
+    resolved = dump_config(resolve_recipe(file, environment={}).run)
+    assert resolved["model"]["attention"]["backend"] == backend

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from vllm.model_executor.layers.attention import Attention
 
 from titanrun.config.problems import problem_error
-from titanrun.models.shared.attention import SdpaAttention
 from titanrun.models.shared.decoder import Decoder
+from titanrun.models.shared.sdpa_attention import SdpaAttention
 
 # kernels need multiples of this head dimension; zero padding does not change scores
 WIDTH_UNIT = 32

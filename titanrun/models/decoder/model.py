@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from titanrun.models.decoder.config import CustomDecoderConfig
 from titanrun.models.gpt_oss.clamped_experts import ClampedExperts
-from titanrun.models.shared.attention import apply_soft_cap, build_attention_backend
+from titanrun.models.shared.attention import build_attention_backend
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.models.shared.decoder import Decoder
 from titanrun.models.shared.decoder_layer import DecoderLayer, NormFactory
@@ -27,6 +27,7 @@ from titanrun.models.shared.rope import (
     build_cos_sin_rope_cache,
     select_rope_positions,
 )
+from titanrun.models.shared.sdpa_attention import apply_soft_cap
 
 NORMS: dict[str, NormFactory] = {"rms": nn.RMSNorm, "layer": partial(nn.LayerNorm, bias=False)}
 ROTARY_FNS: dict[str, RotaryFn] = {

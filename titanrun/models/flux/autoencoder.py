@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, silu
 
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.models.shared.attention import FullAttention
+from titanrun.models.shared.sdpa_attention import FullAttention
 
 # raw latents are shifted and scaled to a mean of about 0 and a variance of about 1
 SCALE, SHIFT = 0.3611, 0.1159

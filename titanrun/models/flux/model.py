@@ -20,9 +20,9 @@ from titanrun.models.flux.config import (
     TIME_WIDTH,
     FluxConfig,
 )
-from titanrun.models.shared.attention import FullAttention
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.models.shared.rope import apply_rotary_emb_complex
+from titanrun.models.shared.sdpa_attention import FullAttention
 from titanrun.models.shared.weight_init import normal_, xavier_uniform_
 
 NORM_EPS = 1e-6

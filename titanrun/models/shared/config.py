@@ -238,8 +238,7 @@ class AttentionConfig(Config):
 
     backend: OrAuto[Literal["sdpa", "flex", "varlen"]] = performance("auto")
     """sdpa: torch's scaled_dot_product_attention. flex and varlen skip masked scores, on
-    accelerators.
-    """
+    accelerators. `auto`: that of the flavor, else flex for documents and windows, else sdpa."""
     mask: OrAuto[Literal["causal", "block_causal"]] = numerics("auto")
     """causal: every earlier token of the sequence. block_causal: every earlier token of the same
     document.

@@ -30,7 +30,9 @@ class DecoderConfig(ModelConfig):
     `attention_activation_elements`, and `has_experts` if its layers differ.
     """
 
-    derived_fields: ClassVar[frozenset[DataPath]] = frozenset({("init", "output_std")})
+    derived_fields: ClassVar[frozenset[DataPath]] = frozenset(
+        {("init", "output_std"), ("attention", "backend")}
+    )
     dim: OrAuto[PositiveInt] = numerics("auto", examples=[4096])
     """Width of the residual stream."""
     n_layers: OrAuto[LayerCount] = numerics("auto", examples=[32])
@@ -59,8 +61,11 @@ class DecoderConfig(ModelConfig):
 
     @classmethod
     def fill_derived_sizes(cls, sizes: Sizes) -> Sizes:
-        """Fill the std of the output head if it is undecided, and separate a scalar head."""
+        """Fill std of the output head and back end if undecided, and separate a scalar head."""
         sizes = deepcopy(sizes)
+        attention = sizes.get("attention", {})
+        if attention.get("backend") == AUTO:
+            attention["backend"] = choose_attention_backend(attention)
         if sizes["head"] == "scalar":
             sizes["tie_word_embeddings"] = False
         if sizes["init"]["output_std"] == AUTO and sizes["dim"] != AUTO:
@@ -329,3 +334,9 @@ def find_rope_problems(rope: Sizes) -> list[Problem]:
             )
         ]
     return []
+
+
+def choose_attention_backend(attention: Sizes) -> str:
+    """Return the back end that skips masked scores, for a mask that is more than causal."""
+    is_plain = attention["mask"] == "causal" and attention.get("window") is None
+    return "sdpa" if is_plain else "flex"

@@ -14,8 +14,8 @@ from torch import Generator, Tensor, nn
 
 from titanrun.config.types import OrAuto
 from titanrun.distributed.dtensor import to_local
-from titanrun.models.shared.attention import SdpaAttention
 from titanrun.models.shared.config import DecoderInitConfig, unwrap_auto
+from titanrun.models.shared.sdpa_attention import SdpaAttention
 from titanrun.models.shared.weight_init import truncated_normal_
 
 RotaryFn = Callable[[Tensor, Tensor], Tensor]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from titanrun.models.shared.attention import SdpaAttention
+from titanrun.models.shared.sdpa_attention import SdpaAttention
 
 
 class KVCache:

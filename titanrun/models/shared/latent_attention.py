@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from titanrun.models.shared.attention import SdpaAttention
 from titanrun.models.shared.config import DecoderInitConfig, unwrap_auto
 from titanrun.models.shared.grouped_query_attention import RotaryFn
 from titanrun.models.shared.latent_config import LatentSizes, get_query_head_dim
+from titanrun.models.shared.sdpa_attention import SdpaAttention
 from titanrun.models.shared.weight_init import truncated_normal_
 
 

@@ -16,6 +16,7 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.models.shared.config import AttentionConfig, ModelConfig
+from titanrun.models.shared.decoder_config import choose_attention_backend
 from titanrun.recipe.plugins import activate_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.hub_models import (
@@ -159,7 +160,8 @@ def share_attention_mask(student: ModelConfig, teacher: ModelConfig) -> ModelCon
         if isinstance(wanted, AttentionConfig)
         else {"mask": "causal", "documents": None}
     )
-    attention = type(own).model_validate({**dict(own), **mask})
+    backend = choose_attention_backend(mask) if own.backend == "sdpa" else own.backend
+    attention = type(own).model_validate({**dict(own), **mask, "backend": backend})
     return type(teacher).model_validate({**dict(teacher), "attention": attention})
 
 

@@ -9,6 +9,7 @@ from titanrun.distributed.determinism import enable_deterministic_algorithms, se
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import get_precision
+from titanrun.models.shared.flash_kernels import activate_flash_kernels
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
 from titanrun.training.parameter_counts import count_trainable_parameters
@@ -45,6 +46,7 @@ def build_engine(
     precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
     check_device_kernels(recipe, device)
     check_attention_dtype(recipe, device, precision)
+    activate_flash_kernels(device)
     model = build_model(recipe, precision)
     conversions = convert_model(recipe, model, meshes=meshes)
     check_conversions(recipe, model, conversions)

@@ -21,8 +21,9 @@ from titanrun.distributed.quantized_weights import iter_quantized_parameters
 from titanrun.distributed.spec.parallel_dims import get_cp_chunks_per_rank
 from titanrun.distributed.spec.pipeline_stages import PipelinePlan, plan_pipeline
 from titanrun.distributed.tied_embeddings import has_tied_embeddings, retie_weights
-from titanrun.models.shared.attention import BACKENDS, FullAttention
+from titanrun.models.shared.attention import BACKENDS
 from titanrun.models.shared.moe_load_balance import get_moe_layers
+from titanrun.models.shared.sdpa_attention import FullAttention
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
 
