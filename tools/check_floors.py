@@ -66,6 +66,8 @@ ENVIRONMENT_READERS = {
     "titanrun.launch.launch_env",
     "titanrun.distributed.rank_env",
     "titanrun.recipe.plugin_files",
+    # a saved recipe is read in both wings, and its paths may have moved
+    "titanrun.recipe.moved_paths",
 }
 # the rim of each wing; stores, whose libraries share no exception;
 # trackers, which are foreign code that must not stop a run; a library that raises nothing narrower;

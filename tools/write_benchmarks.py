@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- begin: tools/write_benchmarks.py -->", "<!-- end -->"
 NOTHING = "Not measured yet.\n"
 HEAD = (
-    "| row | ms | tokens/s | TFLOP/s | bf16 peak | of the bare loop | of the ceiling | "
-    "GiB | verdict |\n|---|---|---|---|---|---|---|---|---|"
+    "| row | ms | tokens/s | TFLOP/s | causal | bf16 peak | host | of the bare loop | "
+    "of the ceiling | GiB | verdict |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -44,18 +44,22 @@ def iter_sides(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def build_line(row: dict[str, Any]) -> str:
-    """Build the line of a row; what was not measured stays empty."""
-    ours = row.get("titanrun", {})
+    """Build the line of a row; what was not measured, or is void, stays empty."""
+    is_void = row["verdict"].startswith("VOID")
+    ours = {} if is_void else row.get("titanrun", {})
+    verdict = row["verdict"].replace("|", "/")
     cells = [
         row["row"],
         format_number(ours.get("ms"), ",.2f"),
         format_number(ours.get("tokens_per_second"), ",.0f"),
         format_number(ours.get("tflops"), ".1f"),
+        format_number(ours.get("tflops_causal"), ".1f"),
         format_number(ours.get("mfu"), ".1%"),
+        format_number(ours.get("host_share"), ".0%"),
         format_number(row.get("ratio"), ".3f"),
-        format_number(row.get("ceiling_share"), ".2f"),
+        format_number(None if is_void else row.get("ceiling_share"), ".2f"),
         format_number(ours.get("max_allocated", 0) / 2**30 or None, ".1f"),
-        row["verdict"].replace("|", "/"),
+        f"**{verdict}**" if is_void else verdict,
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -170,6 +170,8 @@ def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["trian"], "did you mean 'train'?"),
+        (["-v", "validate", "x"], "options follow the command: titanrun validate x -v"),
+        (["--quiet"], "options follow the command: titanrun COMMAND --quiet"),
         (["train"], "the following arguments are required: recipe"),
         (["train", "nowhere.yaml"], "nowhere.yaml"),
         (["train", "."], "is a directory"),
@@ -178,6 +180,7 @@ def test_cp_keeps_comments_and_never_overwrites(tmp_path: Path) -> None:
             ["validate", DEBUG, "--levle", "rules"],
             "unknown option '--levle'\n  = help: did you mean '--level'?",
         ),
+        (["train", DEBUG, "--learning_rate", "1e-4"], "  = help: write optimizer.lr=1e-4\n"),
         (["train", DEBUG, "training.stepz=3"], "did you mean 'steps'?"),
     ],
     ids=str,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.cli.complete import COMMAND_SYNTAX, NO_VALUE, find_candidates
+from titanrun.cli.command_syntax import COMMAND_SYNTAX, NO_VALUE
+from titanrun.cli.complete import find_candidates
 from titanrun.cli.completion import SCRIPTS
 from titanrun.cli.main import COMMANDS
 from titanrun.config.tree import format_path

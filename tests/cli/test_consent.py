@@ -134,7 +134,7 @@ def test_a_person_at_a_terminal_is_asked_and_a_yes_is_remembered(
 def test_what_is_shown_of_a_command_is_one_line_without_control_characters(place: Path) -> None:
     run = resolved(words=("sh", "-c", "true\n\x1b[2K\u202eevil"))
     (code,) = find_recipe_code(run.run, place)
-    assert code.text == "sh -c 'true\\u000a\\u001b[2K\\u202eevil'"
+    assert code.text == "sh -c 'true\\n\\u001b[2K\\u202eevil'"
 
 
 def test_environments_and_tasks_and_batch_scripts_are_covered(
@@ -242,3 +242,15 @@ def test_the_former_option_allows_model_code_only_and_says_its_new_name(
     os.environ.pop(TRUST_VARIABLE, None)
     assert told.count("warning[deprecated]: --trust-remote-code is now --trust") == 1
     assert "have not allowed" in told
+
+
+def test_validate_ends_with_the_command_that_is_not_refused(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["rl.yaml", *overrides()]
+    assert main.run(["validate", *words]) == 0
+    trusting = shlex.join(["titanrun", "train", "--trust", *words])
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: {trusting}"
+    assert main.run(["validate", "--trust", *words]) == 0
+    allowed = shlex.join(["titanrun", "train", *words])
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: {allowed}"

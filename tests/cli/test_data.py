@@ -1,5 +1,6 @@
 """What `titanrun data` finds out, and how it is shown."""
 
+import io
 import json
 import os
 import subprocess
@@ -11,16 +12,20 @@ from typing import Any
 import pytest
 
 from titanrun.cli import data as command
+from titanrun.cli.arguments import CommandParser
 from titanrun.cli.data_output import (
     compute_histogram_bins,
     format_loss_chunk,
+    iter_build_lines,
     iter_histogram_lines,
     iter_sample_lines,
+    iter_summary_lines,
     plot_length_histogram,
 )
+from titanrun.cli.data_recipe import parse_recipe_options
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
-from titanrun.worker.commands.data import ACTIONS
+from titanrun.worker.commands.data import ACTIONS, main
 
 RECIPE = """
 version: 1
@@ -67,6 +72,14 @@ def write(file: Path, texts: list[str]) -> None:
     os.utime(file, (time.time() - 100, time.time() - 100))
 
 
+def test_build_of_data_that_ships_with_titanrun_names_no_folder(asked: Callable[..., Any]) -> None:
+    found = asked("build", "training.dataset=tiny", "validation.dataset=tiny")
+    assert [entry["folder"] for entry in found] == [None, None]
+    assert not Path("runs/.data").exists()
+    (line, _) = iter_build_lines(found)
+    assert line.startswith("training.dataset: ") and line.endswith("s, nothing to tokenize\n")
+
+
 def test_build_fills_the_folder_that_runs_share(asked: Callable[..., Any]) -> None:
     training, validation = asked("build")
     assert training["rows"] > validation["rows"] == 1 and training["folder"] == "runs/.data"
@@ -88,7 +101,7 @@ def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(
     assert kinds == ["context", "counted", "end"] * 2 + ["filled"]
     text = "".join(iter_sample_lines([validation], use_color=False))
     assert (
-        f"⟦<begin of text>⟧{TEXTS[3]}<end of text>\n" in text
+        f"⟦<|begin_of_text|>⟧{TEXTS[3]}<|end_of_text|>\n" in text
         and "1 also in the training data" in text
     )
     assert (
@@ -97,6 +110,19 @@ def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(
         != "yes"
     )
     assert asked("show", row=0, section="validation")[1]["samples"][0]["row"] == 0
+
+
+def test_of_a_stream_it_is_said_how_much_was_looked_at(asked: Callable[..., Any]) -> None:
+    training, validation = asked("stats", "training.dataset.streaming=true", "training.lanes=1")
+    first = f"the first {training['looked_at']} sequences"
+    lines = [line.strip() for line in "".join(iter_summary_lines(training)).splitlines()]
+    assert lines[-1] == f"{training['duplicates']} duplicates in {first}"
+    assert not any(line.startswith("longer than a sequence") for line in lines)
+    assert (training["left_out"], training["cut"]) == (None, None)
+    assert lines[-2] == "left out by filters, as too long, or in bad records and files: not counted"
+    lines = [line.strip() for line in "".join(iter_summary_lines(validation)).splitlines()]
+    assert lines[-1] == f"0 duplicates, 1 also in {first} of the training data"
+    assert lines[-2] == "longer than a sequence: 0 dropped, 0 truncated"
 
 
 def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> None:
@@ -111,6 +137,23 @@ def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> No
     assert training["filled"] == training["counted"] == 1.0
     # the last document may be cut off with the last row
     assert training["documents"] in (21, 22) and training["duplicates"] == 1
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "null", "documents"])
+def test_equal_pieces_of_one_document_are_no_duplicates(
+    packing: str, asked: Callable[..., Any]
+) -> None:
+    """They were counted as documents, and as duplicates of each other."""
+    # 4 texts in many pieces, of which two are equal
+    write(Path("train.jsonl"), ["ab" * 400, "ab" * 400, "cd" * 30, "abc" * 400])
+    options = [f"training.dataset.packing={packing}", "training.seq_len=7"]
+    if packing == "documents":
+        options.append("training.dataset.too_long!")
+    else:
+        options.append("training.dataset.too_long=split")
+    training, _ = asked("stats", *options)
+    assert (training["documents"], training["duplicates"]) == (4, 1)
+    assert training["longest"] > 100
 
 
 def test_lengths_become_bars_and_a_picture(asked: Callable[..., Any]) -> None:
@@ -160,6 +203,14 @@ def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> 
     [
         (["shwo"], "did you mean 'show'"),
         (["verify", "nowhere"], "data_cache"),
+        (["verify"], "data_cache"),
+        (["verify", ""], "data_cache"),
+        (["verify", "train.jsonl"], "data_cache"),
+        (["verify", "r.yaml"], "titanrun data build r.yaml tokenizes it"),
+        (["verify", "own.yaml"], "pass the folder data of the run directory"),
+        (["prune"], "data_cache"),
+        (["prune", ".", "--days", "nan"], "use 0 or more"),
+        (["prune", ".", "--days", "-1"], "use 0 or more"),
         (["build", "r.yaml", "dump_folder=runs/x"], "add training.data_cache=runs/.data"),
         (["stats", "r.yaml", "-o", "a.png"], "ends in .svg"),
         (["show", "r.yaml", "-n", "-1"], "use 0 or more"),
@@ -168,9 +219,53 @@ def test_damage_and_changes_are_found_and_cleared(asked: Callable[..., Any]) -> 
 def test_mistakes_in_the_command_line_are_told(
     arguments: list[str], told: str, asked: Callable[..., Any]
 ) -> None:
+    text = Path("r.yaml").read_text(encoding="utf-8")
+    Path("own.yaml").write_text(text + "dump_folder: runs/own\n")
     with pytest.raises(ProblemsFound) as caught:
         command.run(arguments)
     assert told in str(caught.value.problems[0].hint)
+
+
+def test_verify_reads_the_cache_that_a_recipe_names(
+    asked: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked("build", "training.data_cache=kept")
+    text = Path("r.yaml").read_text(encoding="utf-8")
+    Path("cached.yaml").write_text(text.replace("training:\n", "training:\n  data_cache: kept\n"))
+    assert command.run(["verify", "kept"]) == 0
+    expected = capsys.readouterr().out
+    assert command.run(["verify", "cached.yaml"]) == 0
+    assert capsys.readouterr().out == expected != ""
+
+
+@pytest.mark.parametrize("folder", ["train.jsonl", "train.jsonl/below", "/proc/none"])
+def test_a_cache_that_is_no_folder_is_a_problem_at_its_setting(
+    folder: str, asked: Callable[..., Any]
+) -> None:
+    with pytest.raises(ProblemsFound) as caught:
+        asked("build", f"training.data_cache={folder}")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path) == ("data", ("training", "data_cache"))
+    assert problem.message.startswith(f"'{folder}' cannot hold tokenized data: ")
+
+
+def test_a_file_that_cannot_be_written_is_a_problem(
+    asked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder has the name of the tokens."""
+    asked("build")
+    tokens = sorted(Path("runs/.data").glob("*.npy"))[0]
+    tokens.unlink()
+    tokens.mkdir()
+    text = resolve_recipe("r.yaml", [], environment={}).text
+    request = {"action": "build", "quiet": True, "resolved": text, "repair": False}
+    request |= {"workers": None, "part": None, "finish": False}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
+    capsys.readouterr()
+    assert main() == 0
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["code"] == "file"
+    assert problem["message"].endswith(": is a directory")
 
 
 def test_what_is_damaged_is_named_and_repaired_with_the_same_digest(
@@ -224,3 +319,35 @@ def test_the_commands_answer_through_the_installed_script(
     assert "train.jsonl' line 1" in said("build", "r.yaml", code=3).stderr
     assert "'train.jsonl' is missing or has changed since" in said("verify").stdout
     assert "1 removed" in said("prune", "--yes").stderr
+
+
+def test_the_data_of_a_run_is_shown_by_its_directory(
+    asked: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path("runs/one")
+    (run / "data").mkdir(parents=True)
+    resolved = resolve_recipe("r.yaml", ["dump_folder=runs/one"], environment={})
+    (run / "resolved.yaml").write_text(resolved.text)
+    for named in (run, run / "resolved.yaml"):
+        assert command.run(["show", str(named), "-n", "1"]) == 0
+        assert "--- training sequence" in capsys.readouterr().out
+    assert len(list((run / "data").glob("*.npy"))) == 2
+    with pytest.raises(ProblemsFound, match="does not exist yet"):
+        command.run(["show", "r.yaml", "dump_folder=runs/two"])
+
+
+def test_a_recipe_with_a_folder_that_was_trained_in_shows_its_data(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"version: 1\ndump_folder: {tmp_path}/run\nmodel: {{name: llama3, flavor: debugmodel}}\n"
+        "tokenizer: tiny\ntraining: {dataset: tiny, seq_len: 32, steps: 2}\n"
+    )
+    parser = CommandParser("data show", "", "")
+    with pytest.raises(ProblemsFound, match="which does not exist yet"):
+        parse_recipe_options(parser, [str(recipe)])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "resolved.yaml").write_text(
+        resolve_recipe(str(recipe), environment={}).text
+    )
+    _, found = parse_recipe_options(CommandParser("data show", "", ""), [str(recipe)])
+    assert found.run.training.data_cache == f"{tmp_path}/run/data"

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from titanrun.cli import data as command
+from titanrun.cli.data_output import iter_build_lines
 from titanrun.components.data import file_spans, unit_processes
 from titanrun.components.data.token_cache import IndexRecord, find_index_record
 from titanrun.components.data.token_cache_maintenance import (
@@ -259,6 +260,13 @@ def test_units_stay_as_long_as_they_are_of_use(build: Callable[..., Any]) -> Non
     check_equal(PARTS, WHOLE)
     after = {file: file.stat().st_ino for file in folder.rglob("*.npy")}
     assert len(after.items() & before.items()) == len(before) - 1
+    for part in (folder / ".a.npy.tmp-7", folder / "units" / ".b.npy.tmp-7"):
+        part.write_bytes(b"half")
+        assert prune_token_cache(folder, should_delete=True, **plain) == []
+        # of a process that died: it was not written for hours
+        os.utime(part, (time.time() - 10_000, time.time() - 10_000))
+        (found,) = prune_token_cache(folder, should_delete=True, **plain)
+        assert found["name"] == part.relative_to(folder).as_posix() and not part.exists()
     prune_token_cache(folder, should_delete_all=True, max_unused_days=None, should_delete=True)
     assert not list(folder.rglob("*.npy"))
 
@@ -268,6 +276,15 @@ def test_a_complete_index_is_not_tokenized_in_units(build: Callable[..., Any]) -
     assert build(WHOLE, part=[1, 1]) == [{"part": [1, 1], "units": 0}]
     build(WHOLE, workers=2)
     assert not Path(WHOLE, "units").exists()
+
+
+def test_a_part_of_a_stream_is_told_as_one(build: Callable[..., Any]) -> None:
+    overrides = ("training.dataset.streaming=true", "training.dataset.path=data/a.jsonl")
+    found = build(PARTS, *overrides, part=[1, 3])
+    assert list(iter_build_lines(found)) == [
+        "part 1 of 3: 0 units tokenized\n",
+        "training.dataset: a stream, tokenized while the run trains\n",
+    ]
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "3", "a/b", "1/0"])
@@ -323,6 +340,23 @@ def test_a_killed_build_goes_on_where_it_was(build: Callable[..., Any]) -> None:
     assert {path: path.with_suffix(".npy").stat().st_ino for path in done} == done
     build(WHOLE, "training.dataset.path=data/x*")
     check_equal(PARTS, WHOLE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["whole", "units"])
+def test_commands_that_run_at_once_make_one_index(
+    options: tuple[str, ...], build: Callable[..., Any]
+) -> None:
+    started = [start_build("training.data_cache=at-once", *options) for _ in range(3)]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    build(WHOLE)
+    assert [(one["damage"], one["changed"]) for one in verify_token_cache(Path("at-once"))] == [
+        (None, [])
+    ]
+    (found,), (expected,) = read_indexes("at-once").values(), read_indexes(WHOLE).values()
+    assert found[0].digest == expected[0].digest and np.array_equal(found[1], expected[1])
+    kept = {path.suffix for path in Path("at-once").rglob("*") if path.is_file()}
+    assert kept == {".json", ".npy", ".blocks"}
 
 
 @pytest.mark.slow

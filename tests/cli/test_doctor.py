@@ -38,6 +38,7 @@ def test_doctor_trains_a_toy_model_and_tells_no_secrets(tmp_path: Path) -> None:
         "accelerator",
         "training",
     } <= topics
+    assert "verl" not in topics
     assert "a-secret-token" not in done.stdout
     assert str(Path.home()) not in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -49,3 +50,22 @@ def test_doctor_says_what_is_wrong(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert [finding["topic"] for finding in found if finding["wrong"]] == ["training"]
     assert "rank 0 of 2 cannot reach the other ranks" in found[-1]["text"]
+
+
+def test_doctor_says_why_verl_does_not_load_the_backend(tmp_path: Path) -> None:
+    (tmp_path / "packages" / "verl").mkdir(parents=True)
+    (tmp_path / "packages" / "verl" / "__init__.py").write_text("raise RuntimeError('another Ray')")
+    info = tmp_path / "packages" / "verl-0.9.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.9.1\n")
+    paths = os.pathsep.join([str(tmp_path / "packages"), os.environ.get("PYTHONPATH", "")])
+    done = doctor("--no-training", "--json", cwd=tmp_path, PYTHONPATH=paths)
+    (found,) = [
+        finding
+        for finding in map(json.loads, done.stdout.splitlines())
+        if finding["topic"] == "verl"
+    ]
+    assert done.returncode == 1 and found["wrong"]
+    why = "the backend titanrun does not load: RuntimeError: another Ray"
+    assert found["text"] == f"0.9.1; {why}"
+    assert "0.9.1" in found["help"]

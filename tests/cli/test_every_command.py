@@ -143,3 +143,24 @@ def test_data_comes_as_json_too(titanrun: Run) -> None:
     assert found["shadowed"][0].startswith(DEBUG)
     assert json.loads(titanrun("explain", "unknown-key", "--json").stdout)["word"] == "unknown-key"
     assert titanrun("diff-config", DEBUG, DEBUG, "optimizer.lr=1", "--json").stdout.startswith("{")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "checkpoint ls",
+        "checkpoint show",
+        "diff-config",
+        "runs compare",
+        "runs diff",
+        "runs ls",
+        "runs show",
+        "sweep",
+        "validate",
+    ],
+)
+def test_a_format_of_json_has_the_short_name_json(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = " ".join(read_help(monkeypatch, *words.split()).split())
+    assert "--format" in told and "--json short for --format json" in told

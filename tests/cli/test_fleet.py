@@ -37,9 +37,9 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--listen", "7100"], "--listen is HOST:PORT, not 7100"),
-        (["--listen", "127.0.0.1:http"], "--listen is HOST:PORT"),
-        (["--listen", "127.0.0.1:0", "--idle-timeout", "0"], "--idle-timeout is a number"),
+        (["--listen", "7100"], "--listen must be HOST:PORT, not 7100"),
+        (["--listen", "127.0.0.1:http"], "--listen must be HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--idle-timeout", "0"], "--idle-timeout must be a number"),
         (["--listen", "0.0.0.0:0"], r"other machines reach 0\.0\.0\.0:0, and there is no secret"),
         (["--listen", "127.0.0.1:0", *LOCAL], "no generators that wait for a trainer"),
         (["--listen", "203.0.113.1:7100", SECRET], r"cannot listen at 203\.0\.113\.1:7100"),

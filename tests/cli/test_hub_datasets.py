@@ -127,6 +127,14 @@ def test_init_writes_a_recipe_for_data_of_the_hub(
     assert COMMIT in (place / "pinned.yaml").read_text(encoding="utf-8")
 
 
+def test_tokenizing_does_not_print_requests_to_the_hub(place: Path, hub: dict[str, str]) -> None:
+    options = (f"training.dataset.revision={COMMIT}", "training.data_cache=tokens")
+    done = titanrun(place, hub, "data", "build", "mine.yaml", *options)
+    assert done.returncode == 0, done.stderr
+    assert "tokenizing 'owner/words chats train@" in done.stderr
+    assert "HTTP" not in done.stderr
+
+
 @pytest.mark.parametrize("text", [b"---\n: [\n---\n", None])
 def test_init_says_that_a_card_cannot_be_read(
     text: bytes | None, place: Path, hub: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from datasets import Dataset
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 
-from titanrun.cli import init
+from titanrun.cli import init, migrate
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference.finetuning_template import KINDS
@@ -68,14 +69,43 @@ def test_it_writes_at_most_40_lines_that_validate(
     assert told.err.splitlines()[0] == "next: titanrun validate mine.yaml --level environment"
 
 
-def test_a_model_without_template_gets_the_one_that_suits_its_tokens(place: Path) -> None:
+def test_the_command_that_migrate_names_for_a_file_of_trl_writes_a_recipe(place: Path) -> None:
+    text = "model_name_or_path: ./model\ndataset_name: ./chat.jsonl\nlearning_rate: 1.0e-5\n"
+    Path("trl.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ProblemsFound) as found:
+        migrate.run(["trl.yaml"])
+    command = shlex.split(str(found.value.problems[0].hint).partition(" writes a recipe")[0])
+    assert command[:2] == ["titanrun", "init"] and init.run(command[2:]) == 0
+    assert resolve_recipe("recipe.yaml", environment={}, should_check_inputs=True).warnings == ()
+
+
+def test_a_model_without_template_gets_the_one_that_suits_its_tokens(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (place / "model" / "chat_template.jinja").unlink()
     settings = json.loads((place / "model" / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
     (place / "model" / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert "  chat_template: alpaca  # a guess" in write("sft", "mine.yaml")
+    text = write("sft", "mine.yaml")
+    assert "  chat_template: alpaca  # a guess" in text
+    assert "  hf_assets_path: model  # weights and tokenizer\n" in text
+    told = "model has no chat template; alpaca is a guess by its tokens: check "
+    assert f"{told}tokenizer.chat_template\n" in capsys.readouterr().err
     found = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True)
     assert found.run.tokenizer.chat_template == "alpaca"
+
+
+def test_records_that_the_template_rejects_are_counted_with_the_one_that_is_advised(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"messages": [{"role": "system", "content": "Be kind"}, *CHAT]}
+    lines = [json.dumps(record).replace("Say", f"{number} Say") for number in range(40)]
+    (place / "chat.jsonl").write_text("\n".join(lines) + "\n")
+    write("sft", "mine.yaml")
+    assert "set tokenizer.chat_template: alpaca, which renders them" in capsys.readouterr().err
+    advised = ["tokenizer.chat_template=alpaca"]
+    found = resolve_recipe("mine.yaml", advised, environment={}, should_check_inputs=True)
+    assert found.warnings == () and found.run.validation.holdout == 2
 
 
 FLAT = {
@@ -158,11 +188,31 @@ def test_many_records_are_not_counted(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "data"),
+    [
+        (
+            ["--kind", "sft", "--data", "my chats.jsonl"],
+            "hub:Qwen/Qwen3-0.6B --data 'my chats.jsonl'",
+        ),
+        (["--kind", "dpo", "--model", "mine"], "mine --data pairs.jsonl"),
+    ],
+)
+def test_the_example_has_what_was_given(words: list[str], data: str) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        init.run(words)
+    assert found.value.problems[0].hint == f"titanrun init {' '.join(words[:2])} --model {data}"
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--kind", "sft"], "--kind sft needs --model"),
         (["--kind", "sft", "--model", "model"], "--kind sft needs --data"),
         (["--data", "chat.jsonl"], "--data needs --kind"),
+        (["--model", "model"], "--model model needs --kind"),
+        (["--model", "hub:Qwen/Qwen3-0.6B"], "needs --kind"),
+        (["--kind", "qlora"], "unknown kind 'qlora'; expected sft, lora"),
+        (["--kind", "sft", "--model", "llama3:8B", "--data", "chat.jsonl"], "without weights"),
         (["--kind", "sft", "--model", "model", "--data", "no.jsonl"], "file not found: 'no.jsonl'"),
         (
             ["--kind", "sft", "--model", "hub:Q", "--data", "chat.jsonl"],
@@ -185,3 +235,69 @@ def test_it_says_what_is_wrong_and_writes_nothing(
         init.run([*words, "-o", "mine.yaml"])
     assert all(problem.hint for problem in found.value.problems)
     assert not Path("mine.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message", "hint"),
+    [
+        ("modl", "chat.jsonl", "folder not found: 'modl'", "did you mean 'model'?"),
+        ("some", "chat.jsonl", "folder not found: 'some'", "write hub:OWNER/NAME instead"),
+        ("models", "chat.jsonl", "'models' has no config.json", "did you mean 'models/tiny'?"),
+        ("me/tiny", "chat.jsonl", "folder not found: 'me/tiny'", "write hub:me/tiny instead"),
+        (
+            "runs/tuned",
+            "chat.jsonl",
+            "'runs/tuned' is a run of titanrun",
+            "titanrun checkpoint export runs/tuned tuned-hf --format hf --merge makes",
+        ),
+        (
+            "runs/whole",
+            "chat.jsonl",
+            "'runs/whole' is a run of titanrun",
+            "titanrun checkpoint export runs/whole whole-hf --format hf makes",
+        ),
+        ("runs/exported", "chat.jsonl", "is a run of titanrun", "did you mean 'runs/exported/hf'?"),
+        ("model", "chats.jsonl", "file not found: 'chats.jsonl'", "did you mean 'chat.jsonl'?"),
+        ("model", "me/chats", "file not found: 'me/chats'", "is written as hub:me/chats"),
+    ],
+)
+def test_a_wrong_path_is_told_the_right_one(
+    model: str, data: str, message: str, hint: str, place: Path
+) -> None:
+    for folder in ("models/tiny", "runs/exported/hf"):
+        (place / folder).mkdir(parents=True)
+        (place / folder / "config.json").write_text("{}")
+    for name, converters in (("tuned", "[lora]"), ("whole", "[]"), ("exported", "[]")):
+        (place / "runs" / name).mkdir(parents=True, exist_ok=True)
+        (place / "runs" / name / "resolved.yaml").write_text(f"converters: {converters}\n")
+    with pytest.raises(ProblemsFound) as found:
+        init.run(["--kind", "sft", "--model", model, "--data", data, "-o", "mine.yaml"])
+    (problem,) = found.value.problems
+    assert message in problem.message and problem.hint is not None
+    assert hint in problem.hint
+
+
+def test_messages_that_are_stored_as_text_are_told(place: Path) -> None:
+    Dataset.from_dict({"messages": [json.dumps(CHAT)]}).to_parquet("text.parquet")
+    with pytest.raises(ProblemsFound, match="has text in 'messages', not a list of messages"):
+        init.run(["--kind", "sft", "--model", "model", "--data", "text.parquet"])
+
+
+def test_a_template_that_rejects_the_data_is_told_with_the_record(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alternate = "{{ raise_exception('roles must alternate') }}"
+    (place / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        f"{alternate}{{% endif %}}{{{{ m.content }}}}<|end_of_text|>{{% endfor %}}"
+    )
+    records = [CHAT, [*CHAT, CHAT[1]]]
+    lines = [json.dumps({"messages": messages}) for messages in records]
+    (place / "chat.jsonl").write_text("\n".join(lines))
+    write("sft", "mine.yaml")
+    told = capsys.readouterr().err
+    assert "warning[data]: the chat template of 'model' rejects the messages" in told
+    assert (
+        "roles must alternate; record 2 of 'chat.jsonl' has messages from: user, assistant, "
+        "assistant" in told
+    )

@@ -116,6 +116,11 @@ def test_a_configuration_of_another_program_is_known_by_its_keys(
         )
         assert done.stderr.startswith(f"{name}: a configuration of {program}\n")
         assert titanrun("migrate", "--from", program, name).stdout == done.stdout
+        # without -o there is no file to validate
+        assert "next:" not in done.stderr
+        written = titanrun("migrate", name, "-o", f"{program}.yaml")
+        last = f"next: titanrun validate {program}.yaml --level environment"
+        assert (written.returncode, written.stderr.splitlines()[-1]) == (code, last)
     assert "torchtune has no such key" in done.stderr
     assert "optimizer.magic: 2" in done.stdout
     checked = titanrun("migrate", "theirs.yaml", "--check")

@@ -54,6 +54,31 @@ def test_an_export_is_used_and_published(
     assert [text.partition(" --prompt")[0] for text in found] == commands
 
 
+@pytest.mark.parametrize("written", ["hf", "torch"])
+def test_the_export_of_a_reward_model_is_not_talked_to(written: str, model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    asked = Namespace(place="runs/a", out=str(model), quantize=None, format=written)
+    assert list_uses(asked, has_replies=False) == [["push", "runs/a", "OWNER/NAME"]]
+
+
+@pytest.mark.parametrize("command", ["chat", "serve", "generate"])
+def test_a_folder_of_a_reward_model_gives_no_replies(command: str, model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["architectures"] = ["LlamaForSequenceClassification"]
+    (model / "config.json").write_text(json.dumps(config))
+    words = ["--prompt", "Say moon"] if command == "generate" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "titanrun", command, str(model), *words],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    told = "is a LlamaForSequenceClassification: a reward model gives scores, not replies"
+    assert told in done.stderr and "rl.rewards: [{name: model, path: RUN}]" in done.stderr
+
+
 def test_a_folder_is_evaluated_on_the_data_that_the_help_asks_for(model: Path) -> None:
     def evaluate(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "titanrun", "eval", model.name, *words]

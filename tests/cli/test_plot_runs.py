@@ -134,6 +134,31 @@ def test_a_file_has_a_line_for_each_run_and_a_band_over_seeds(
     assert f"{a} and 1 other seed" in {text.text for text in root.iter(f"{SVG}text")}
 
 
+def test_a_metric_in_the_place_of_a_run_is_told_its_option(tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / name, (3.0, 2.0)) for name in "ab")
+    with pytest.raises(ProblemsFound) as caught:
+        plot([first, second, "validation/loss"])
+    (problem,) = caught.value.problems
+    assert problem.message == "'validation/loss' is a metric, not a run"
+    assert problem.hint == f"titanrun plot {first} {second} --metric validation/loss"
+    with pytest.raises(ProblemsFound) as caught:
+        plot([first, str(tmp_path / "c")])
+    assert "is a metric" not in caught.value.problems[0].message
+
+
+def test_where_a_run_is_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in "ab":
+        run = Path(make_run(tmp_path / "runs" / name, (3.0, 2.0)))
+        (run / "run.json").write_text('{"name": "mine"}')
+    plot(["a", "b", "a"])
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("run: ")]
+    assert told == ["run: runs/a", "run: runs/b"]
+
+
 def test_a_png_file_is_the_same_drawing(tmp_path: Path) -> None:
     a, b = (
         make_run(tmp_path / "a", (4.0, 2.0), "debug.seed=1"),

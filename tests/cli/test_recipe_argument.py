@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.cli.arguments import split_overrides
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference.shipped_recipes import get_shipped_folder
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -113,7 +114,7 @@ def test_a_file_comes_before_a_shipped_recipe(
     with pytest.raises(ProblemsFound) as found:
         resolve_recipe("llama3_debug", environment={})
     (problem,) = found.value.problems
-    assert problem.hint == "did you mean llama3_debug.yaml"
+    assert problem.hint == "did you mean 'llama3_debug.yaml'?"
 
 
 @pytest.mark.parametrize(
@@ -135,3 +136,18 @@ def test_what_resembles_a_shipped_recipe_is_told_its_name(
     with pytest.raises(ProblemsFound) as found:
         resolve_recipe(word, environment={})
     assert [problem.hint for problem in found.value.problems] == [hint]
+
+
+def test_a_recipe_after_a_flag_of_torchtitan_is_not_its_value() -> None:
+    words = [
+        "--compile.enable",
+        "mine.yaml",
+        "--training.steps",
+        "5",
+        "--model.vocab",
+        "other.toml",
+    ]
+    assert split_overrides(words) == (
+        ["--compile.enable", "--training.steps", "5", "--model.vocab", "other.toml"],
+        ["mine.yaml"],
+    )

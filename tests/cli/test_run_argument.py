@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.cli import runs as runs_command
+from titanrun.cli import train
 from titanrun.cli.main import run_and_flush
-from titanrun.cli.run_argument import find_checkpoint, find_run, format_age
+from titanrun.cli.run_argument import (
+    find_checkpoint,
+    find_run,
+    find_run_or_recipe,
+    format_age,
+)
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.runs.known_runs import remember_run
@@ -51,6 +58,60 @@ def test_paths_stay_as_they_are(runs: Path) -> None:
         assert find_run(named) == named
 
 
+@pytest.mark.parametrize("named", ["other", "other-1", "runs/other-1"])
+def test_an_archived_run_says_where_it_is(named: str, runs: Path) -> None:
+    assert runs_command.run(["archive", "runs/other-1"]) == 0
+    with pytest.raises(ProblemsFound, match=f"the run '{named}' is archived") as caught:
+        find_run(named, wants="change")
+    assert str(caught.value.problems[0].hint).startswith("name its folder, runs/.archive/other-1,")
+    assert find_run("runs/.archive/other-1") == "runs/.archive/other-1"
+    # diff-config said that there is no such file
+    with pytest.raises(ProblemsFound, match=f"the run '{named}' is archived"):
+        find_run_or_recipe(named)
+
+
+def test_a_run_elsewhere_is_not_taken_for_an_archived_one(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(runs / "state"))
+    far = runs / "far" / "runs" / "other-1"
+    shutil.copytree(runs / "runs" / "other-1", far)
+    remember_run(far, "other", os.environ)
+    assert runs_command.run(["archive", "runs/other-1"]) == 0
+    with pytest.raises(ProblemsFound, match="the run 'other' is archived"):
+        find_run("other")
+
+
+@pytest.mark.parametrize("command", ["resume", "chat"])
+def test_the_folder_of_all_runs_lists_them(
+    command: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_and_flush([command, "runs"]) == 2
+    shown = capsys.readouterr().err
+    assert "'runs' is a folder of 3 runs, not one of them:\n" in shown
+    assert "runs/mine-2  preempted  step 7" in shown and "runs/other-1  finished" in shown
+    # the newest one
+    assert "help: name one of them, such as runs/mine-2\n" in shown
+
+
+def test_a_folder_of_many_runs_lists_the_newest(runs: Path) -> None:
+    for number in range(20):
+        shutil.copytree("runs/mine-2", f"runs/more-{number}")
+    with pytest.raises(ProblemsFound) as caught:
+        find_run("runs", wants="unfinished")
+    assert caught.value.problems[0].listed[-1] == "... and 13 more"
+
+
+def test_overrides_of_a_resumed_run_are_numbered_as_they_were_typed(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["resume", "runs/mine-2", "training.steps=x", "optimizer.lr=y"]
+    assert run_and_flush(words) == 2
+    shown = capsys.readouterr().err
+    assert "--> <override 1>  (training.steps)" in shown
+    assert "--> <override 2>  (optimizer.lr)" in shown
+
+
 @pytest.mark.parametrize("has_runs", [True, False])
 def test_a_word_that_is_neither_says_how_runs_elsewhere_are_named(
     has_runs: bool, runs: Path
@@ -73,7 +134,7 @@ def test_nothing_is_chosen_among_several_runs(runs: Path) -> None:
         find_run("mine")
     (problem,) = caught.value.problems
     assert problem.exit_code == 2 and "2 runs have the name 'mine'" in problem.message
-    assert "runs/mine-2  preempted  step 7" in problem.message
+    assert problem.listed[0].startswith("runs/mine-2  preempted  step 7")
 
 
 @pytest.mark.parametrize(("named", "meant"), [("othr", "other"), ("oth", "other"), ("mi", "mine")])
@@ -123,7 +184,93 @@ def test_several_runs_elsewhere_are_listed(runs: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(runs / "elsewhere")
     with pytest.raises(ProblemsFound, match="2 runs have the name 'mine'"):
         find_run("mine")
-    assert find_run("mine", wants="unfinished") == str(runs / "runs" / "mine-2")
+    # a run that is changed is one of runs/
+    for wants in ("unfinished", "change"):
+        with pytest.raises(ProblemsFound, match="no run in runs/ has the name 'mine'") as caught:
+            find_run("mine", wants=wants)
+        hint = caught.value.problems[0].hint
+        assert hint is not None and hint.endswith(f": {runs / 'runs' / 'mine-1'}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bundle RUN",
+        "chat RUN",
+        "chat runs/mine-1 RUN",
+        "checkpoint diff RUN runs/mine-1",
+        "checkpoint export RUN out --format hf",
+        "checkpoint import RUN out --from titanrun",
+        "checkpoint ls RUN",
+        "checkpoint now RUN",
+        "checkpoint prune RUN --keep 1",
+        "checkpoint show RUN",
+        "checkpoint verify RUN",
+        "eval RUN",
+        "fork RUN",
+        "generate RUN --prompt a",
+        "plot RUN",
+        "push RUN me/mine",
+        "report RUN",
+        "reproduce RUN",
+        "resume RUN",
+        "runs archive RUN",
+        "runs compare RUN runs/mine-1",
+        "runs diff RUN runs/mine-1",
+        "runs rm RUN",
+        "runs show RUN",
+        "runs tag RUN good",
+        "serve RUN",
+        "stop RUN",
+    ],
+)
+def test_every_command_with_a_run_takes_its_name(
+    words: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("mine-1", "mine-2"):
+        saved = runs / "runs" / folder / "checkpoint" / "step-20"
+        saved.mkdir(parents=True)
+        (saved / "manifest.json").write_text("{}")
+        (saved / "resolved.yaml").write_text(RECIPE)
+    run_and_flush([word.replace("RUN", "nobody") for word in words.split()])
+    assert "no run in runs/ has the name 'nobody'" in capsys.readouterr().err
+    shutil.copytree(runs / "runs" / "mine-2", runs / "runs" / "mine-3")
+    assert run_and_flush([word.replace("RUN", "mine") for word in words.split()]) != 0
+    assert " runs have the name 'mine'" in capsys.readouterr().err
+
+
+def test_runs_are_tagged_archived_and_removed_by_name(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_and_flush(["runs", "tag", "other", "good"]) == 0
+    assert "run: runs/other-1" in capsys.readouterr().err
+    assert run_and_flush(["runs", "archive", "other", "runs/other-1"]) == 0
+    archived = runs / "runs" / ".archive" / "other-1"
+    assert (archived / "tags.json").is_file()
+    assert run_and_flush(["runs", "archive", "nobody", "--restore"]) == 2
+    assert "no archived run in runs/ has the name 'nobody'" in capsys.readouterr().err
+    # an archived run is told, and no run elsewhere is taken for it
+    with pytest.raises(ProblemsFound) as found:
+        find_run("other")
+    (problem,) = found.value.problems
+    assert problem.message == "the run 'other' is archived"
+    assert "runs archive --restore runs/.archive/other-1" in str(problem.hint)
+    assert run_and_flush(["runs", "archive", "other", "--restore"]) == 0
+    assert run_and_flush(["runs", "rm", "other", "--yes"]) == 0
+    left = [folder.name for folder in (runs / "runs").glob("*-?")]
+    assert sorted(left) == ["mine-1", "mine-2"]
+    assert run_and_flush(["runs", "rm", "runs", "--yes"]) == 2
+    assert "'runs' is a folder of 2 runs" in capsys.readouterr().err
+
+
+def test_a_recipe_is_meant_before_a_run_where_both_can_be(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_and_flush(["diff-config", "other", "mine-1"]) == 0
+    assert "run: runs/other-1" in capsys.readouterr().err
+    shutil.copytree(runs / "runs" / "mine-1", runs / "runs" / "llama3_debug")
+    assert find_run_or_recipe("llama3_debug") == "llama3_debug" == find_run("llama3_debug")[5:]
+    assert find_run_or_recipe("none") == "none"
 
 
 def end_with(run: Path, *lines: str) -> None:
@@ -210,3 +357,28 @@ def test_a_folder_of_that_name_is_meant_before_names_of_recipes(
     shutil.copytree(runs / "runs" / "mine-1", runs / "runs" / "mine")
     assert find_run("mine") == "runs/mine"
     assert capsys.readouterr().err.endswith("run: runs/mine\n")
+
+
+def test_a_model_is_no_run_to_resume(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "model").mkdir()
+    (runs / "model" / "config.json").write_text("{}")
+    assert run_and_flush(["resume", "model"]) == 4
+    shown = capsys.readouterr().err
+    assert "'model' is a model, not a run or a checkpoint" in shown
+    assert "titanrun init --kind sft --model model --data FILE -o mine.yaml" in shown
+
+
+def test_every_part_of_the_path_of_a_run_may_be_misspelled(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_and_flush(["resume", "rusn/other-1"]) == 4
+    assert "= help: did you mean 'runs/other-1'?" in capsys.readouterr().err
+
+
+def test_resume_takes_the_number_of_processes(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[list[str]] = []
+    monkeypatch.setattr(train, "run", lambda words: passed.append(words) or 0)
+    assert run_and_flush(["resume", "runs/mine-2", "--nproc", "2", "training.steps=9"]) == 0
+    [words] = passed
+    assert words[:2] == ["runs/mine-2/resolved.yaml", "training.steps=9"]
+    assert words[words.index("--nproc") + 1] == "2"

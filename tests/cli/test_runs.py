@@ -9,16 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from titanrun.cli.runs import run as runs
+from titanrun.cli.runs_compare import format_comparison_table
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.rundir.run_files import read_boot_id
 from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.runs.metric_series import load_metric_series
+from titanrun.runs.run_comparison import ComparisonRow
 from titanrun.runs.run_index import INDEX, load_run_summaries
 from titanrun.runs.run_state import STALE_SECONDS, HostInfo, get_run_state
 from titanrun.runs.run_summary import load_run_summary
@@ -114,6 +117,26 @@ def test_an_entry_says_what_the_files_say(
         "started": STARTED,
         "dirty": True,
     }
+
+
+def test_the_duration_is_the_time_of_all_starts_without_the_pauses(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", heartbeat=STARTED_SECONDS + 5000)
+    record = json.loads((run / "run.json").read_text())
+
+    def add_start(place: str, seconds: int, **about: object) -> float | None:
+        time = datetime.fromtimestamp(STARTED_SECONDS + seconds, tz=UTC).isoformat()
+        record[place] = [*record.get(place, []), {"time": time, **about}]
+        (run / "run.json").write_text(json.dumps(record))
+        return load_run_summary(run).seconds
+
+    # alive for 60 s, then from 4000 s to the heartbeat at 5000 s
+    assert add_start("starts", 4000, previous_heartbeat=STARTED_SECONDS + 60) == 1060
+    # a start that was undone has only a heartbeat of its own
+    last = STARTED_SECONDS + 4100
+    assert add_start("refused_starts", 4900, previous_heartbeat=last) == 160
+    # of an earlier version, which recorded no end
+    del record["starts"][1]["previous_heartbeat"]
+    assert add_start("starts", 4990, previous_heartbeat=STARTED_SECONDS + 4910) == 4110
 
 
 def test_the_table_says_which_losses_it_shows(
@@ -350,6 +373,19 @@ def test_diff_tells_recipe_and_surroundings_by_its_exit_code_too(
     assert "optimizer.lr" in capsys.readouterr().out
 
 
+def test_a_run_that_ctrl_c_stopped_is_interrupted_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "a", state="preempted", signal="SIGINT")
+    make_run(tmp_path / "b", state="preempted", signal="SIGTERM")
+    assert runs(["ls", str(tmp_path)]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == ["interrupted", "preempted"]
+    # the state is the same for programs
+    assert {entry["state"] for entry in listed(capsys, str(tmp_path))} == {"preempted"}
+    assert len(listed(capsys, str(tmp_path), "--state", "preempted")) == 2
+
+
 def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,3 +442,15 @@ def test_listing_imports_no_recipe(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_compared_setting_is_shown_with_all_its_digits() -> None:
+    found = [
+        ComparisonRow("outcome", "loss", (2.123456789, None)),
+        ComparisonRow("numerics", "optimizer.beta2", (0.99999999, 1e-10)),
+    ]
+    lines = format_comparison_table(["a", "b"], found, head="by step").splitlines()
+    assert [line.split()[1:] for line in (lines[2], lines[4])] == [
+        ["2.12346", "-"],
+        ["0.99999999", "1e-10"],
+    ]

@@ -10,11 +10,12 @@ from typing import Literal
 import pytest
 
 from tests.shipped import RUN_RECIPES
+from titanrun.config.problems import ProblemsFound
 from titanrun.recipe import builtins
 from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.reference.recipe_template import build_recipe_template
-from titanrun.recipe.resolving.read_recipe import find_recipe_file
+from titanrun.recipe.resolving.recipe_file import find_recipe_file
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -252,3 +253,15 @@ def test_a_number_in_a_filter_is_that_number() -> None:
     assert shipped_recipes.has_all_words("llama", "Llama3 8B")
     assert shipped_recipes.has_all_words("lora", "SFT with QLoRA")
     assert not shipped_recipes.has_all_words("rl", "a URL")
+
+
+def test_a_file_that_is_no_shipped_recipe_is_told_briefly(tmp_path: Path) -> None:
+    for name in ("nosuch", str(tmp_path / "mine.yaml")):
+        with pytest.raises(ProblemsFound) as found:
+            shipped_recipes.get_shipped_recipe(name)
+        (problem,) = found.value.problems
+        assert problem.hint == "titanrun ls recipes lists them"
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(ProblemsFound) as found:
+        shipped_recipes.get_shipped_recipe(name)
+    assert str(found.value.problems[0].hint).endswith("is a file: the cp of your shell copies it")

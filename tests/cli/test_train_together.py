@@ -57,6 +57,7 @@ def test_two_processes_train_stop_together_and_go_on(tmp_path: Path) -> None:
     stopped = int(re.search(r"stopped by SIGTERM after step (\d+) of 4000, saved", error)[1])
     assert "Traceback" not in error and "warn" not in error.lower()
     assert error.count("run directory: run") == error.count("stopped by SIGTERM") == 1
+    assert error.count("SIGTERM: stopping after this step, then saving\n") == 1
     decided = json.loads((run / "run.json").read_text())["starts"][-1]["decided"]
     assert (decided["ranks"], decided["data_parallel_shard_degree"]) == (2, 2)
     assert [entry.name for entry in (run / "checkpoint").iterdir()] == [f"step-{stopped}"]

@@ -90,11 +90,11 @@ def test_fix_writes_what_is_certain_says_so_and_finds_nothing_the_second_time(
 ) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(
-        SOUND.replace("steps: 4", 'Steps: "4"').replace("tokenizer", "tokeniser"), encoding="utf-8"
+        SOUND.replace("steps: 4", 'Steps: "4"').replace("tokenizer", "tokeniers"), encoding="utf-8"
     )
     before = titanrun("validate", "mine.yaml")
     assert before.returncode == 2
-    assert before.stderr.endswith("\n\n1 of 2 can be corrected by --fix\n")
+    assert before.stderr.endswith("\n\n--fix can correct 1 of these 2 problems\n")
     (found,) = [
         fix
         for line in titanrun("validate", "mine.yaml", "--json").stdout.splitlines()
@@ -111,12 +111,16 @@ def test_fix_writes_what_is_certain_says_so_and_finds_nothing_the_second_time(
     assert done.stderr.splitlines()[:3] == [
         "fixed mine.yaml:4:27: Steps -> steps",
         'fixed mine.yaml:4:34: "4" -> 4',
-        "error[unknown-key]: unknown key 'tokeniser' in the recipe",
+        "error[unknown-key]: unknown key 'tokeniers' in the recipe",
     ]
+    assert done.stderr.endswith("\n\n--fix corrected 2 mistakes; 1 problem is left\n")
     assert done.returncode == 2
     text = mine.read_text(encoding="utf-8")
-    assert text == SOUND.replace("tokenizer", "tokeniser")
-    assert "fixed" not in titanrun("validate", "mine.yaml", "--fix").stderr
+    assert text == SOUND.replace("tokenizer", "tokeniers")
+    again = titanrun("validate", "mine.yaml", "--fix").stderr
+    assert "fixed" not in again
+    told = "\n\n--fix corrected nothing: no problem has a certain correction\n"
+    assert again.endswith(told) and told not in done.stderr
     assert mine.read_text(encoding="utf-8") == text
 
 

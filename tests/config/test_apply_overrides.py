@@ -290,6 +290,19 @@ def test_a_misspelt_override_is_shown_where_it_goes_wrong(
 
 
 @pytest.mark.parametrize(
+    ("argument", "written"),
+    [
+        ("filters.0.column=lang", "filters[0].column=lang"),
+        ("filters.0.rules.1+=1.5", "filters[0].rules[1]+=1.5"),
+    ],
+)
+def test_an_index_after_a_dot_is_told_the_override_with_brackets(
+    argument: str, written: str
+) -> None:
+    assert problem(argument).hint == f"write {written}"
+
+
+@pytest.mark.parametrize(
     ("argument", "message", "mark", "place"),
     [
         ("training.steps.x=5", "training.steps is 10, which has no keys", "x", "r.yaml:5:10"),
@@ -315,6 +328,19 @@ def test_an_override_that_does_not_fit_the_recipe_is_shown_at_its_step(
     assert (found.code, found.message) == ("usage", message)
     assert marked(found) == mark
     assert place is None or [str(related.origin) for related in found.related] == [place]
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("converters.lora.rank=4", "write converters[1].rank"),
+        ("converters.float8.recipe.x=4", "write converters[0].recipe.x"),
+        ("converters.lora=4", "write converters[0].lora for its first item"),
+        ("converters.rank=4", "write converters[0].rank for its first item"),
+    ],
+)
+def test_a_path_through_a_list_gets_the_item_that_it_names(argument: str, hint: str) -> None:
+    assert problem(argument).hint == hint
 
 
 def test_an_item_that_is_there_twice_needs_an_index() -> None:

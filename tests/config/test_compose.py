@@ -291,6 +291,26 @@ def test_a_base_in_a_named_folder_stays_in_it(tmp_path: Path) -> None:
     assert problem.origin is not None and problem.origin.line == 1
 
 
+@pytest.mark.parametrize(
+    ("base", "hint"),
+    [
+        ("parts:fast", "did you mean 'parts:fast.yaml'?"),
+        ("fast", "did you mean 'parts:fast.yaml'?"),
+        ("https://host/fast.yaml", "extends reads local files: download it first"),
+    ],
+)
+def test_a_base_without_its_suffix_or_on_a_server_is_told(
+    tmp_path: Path, base: str, hint: str
+) -> None:
+    # the toml file of the same name is as near
+    files = {"parts/fast.yaml": "a: 1\n", "parts/fast.toml": "a = 1\n"}
+    main = write(tmp_path, {"main.yaml": f"extends: {base}\n", **files})
+    with pytest.raises(ProblemsFound) as found:
+        compose(main, named_folders={"parts": tmp_path / "parts"})
+    (problem,) = found.value.problems
+    assert (problem.message, problem.hint) == (f"file not found: {base}", hint)
+
+
 @pytest.mark.parametrize("base", ['"\\0"', "loop.yaml", "x" * 300 + ".yaml", "folder.yaml"])
 def test_a_base_that_cannot_be_read_is_one_problem(tmp_path: Path, base: str) -> None:
     (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")

@@ -85,6 +85,16 @@ def test_problems_come_in_file_order_and_overrides_last() -> None:
     ] == ["a", "b", "c"]
 
 
+def test_a_related_override_is_shown_by_its_own_text() -> None:
+    first = SourceText("<override 1>", "training.steps=1 api_key=hunter2", kind="override")
+    second = SourceText("<override 2>", "steps=2", kind="override")
+    related = RelatedLocation(Origin(first, 1, 8, 9), "the other one")
+    problem = Problem("usage", "one of two", (), Origin(second, 1, 7, 8), related=(related,))
+    shown = render_problems([problem])
+    assert shown.startswith("error[usage]: one of two\n --> <override 2>\n")
+    assert shown.endswith("\n  = training.steps=1 api_key=*******: the other one\n")
+
+
 def test_a_help_too_long_for_the_terminal_stands_below() -> None:
     source = SourceText("mine.yaml", "stepz: 4\n")
     problem = Problem(
@@ -149,3 +159,26 @@ def test_words_and_paths_are_not_broken_where_lines_are() -> None:
     long = "runs/a-long-name-of-a-folder/checkpoint/step-00001000/resolved.yaml"
     lines = wrap_message_line(f"  = help: look at {long} or at step-by-step", 30)
     assert [line.strip() for line in lines] == ["= help: look at", long, "or at step-by-step"]
+
+
+def test_a_line_break_in_a_value_begins_no_line_of_its_own() -> None:
+    forged = "x\n  = help: forged"
+    related = (RelatedLocation(Origin(TEXT, 1, 1, 2), forged),)
+    for origin in (PROBLEM.origin, None):
+        problem = replace(PROBLEM, message=forged, hint=forged, related=related, origin=origin)
+        told = render_problems([problem])
+        assert told.count("x\\n  = help: forged") == 3
+        assert "\n  = help: forged" not in told
+
+
+def test_a_list_in_a_message_keeps_its_lines() -> None:
+    listed = ("runs/a  x", "runs/b  " + "y " * 20)
+    problem = Problem("usage", "2 runs have the name 'a':", listed=listed)
+    assert render_problems([problem]).splitlines()[1] == "  runs/a  x"
+    narrow = render_problems([problem], columns=40).splitlines()
+    assert narrow[:2] == ["error[usage]: 2 runs have the name 'a':", "  runs/a  x"]
+    assert all(len(line) <= 40 for line in narrow)
+
+
+def test_a_line_break_in_a_shown_value_is_escaped() -> None:
+    assert format_short_value("a\n  b") == "'a\\n  b'"

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from titanrun.config.error_messages import ErrorMessage, describe_value_error
+from titanrun.config.error_messages import describe_value_error
+from titanrun.config.number_messages import ErrorMessage
 
 
 def of_number_or_auto(value: str) -> ErrorMessage:
@@ -51,3 +52,8 @@ def test_a_message_that_helps_already_or_expects_nothing_stays_as_it_is(
     assert told == describe_value_error(inner, {}, value)
     assert (told.expected is None) == (inner == "finite_number")
     assert (told.hint is None) == (inner == "finite_number")
+
+
+def test_auto_is_one_more_choice_of_a_list() -> None:
+    message = describe_value_error("or_auto", {"inner": "bool_type", "inner_ctx": {}}, "maybe")
+    assert message.message == "expected true, false or auto, got text 'maybe'"

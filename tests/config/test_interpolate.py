@@ -124,6 +124,16 @@ def test_defaults_are_seen_where_the_caller_knows_them() -> None:
             interpolate(tree(f"x: {text}\n"), {}, get_default=default_of)
 
 
+@pytest.mark.parametrize("default", [None, "auto"])
+def test_a_default_that_says_nothing_is_no_part_of_a_text(default: object) -> None:
+    def read(text: str) -> object:
+        return to_plain_data(interpolate(tree(text), {}, get_default=lambda _: default))
+
+    assert read("x: ${a.b}\n") == {"x": default}
+    with pytest.raises(ProblemsFound, match=r"'a\.b' has the default (null|auto), which cannot"):
+        read("x: run-${a.b}\n")
+
+
 def test_values_know_where_they_come_from() -> None:
     root = interpolate(tree("a: 1\nb: ${a}\nc: x${b}\nd: plain\n"), {})
     nodes = [find_node(root, (key,)) for key in "bcd"]

@@ -82,7 +82,7 @@ def test_only_texts_of_our_own_processes_are_read_without_the_limit() -> None:
         "rl/weight_sync/shared_memory_transport.py",
         # built with the package
         "ui/http_server.py",
-        "worker/rollout_worker.py",
+        "worker/ray_owner.py",
     }
     found = {
         str(path.relative_to(PACKAGE))

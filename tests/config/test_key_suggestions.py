@@ -19,15 +19,25 @@ class Inner(Config):
     """Another."""
     choice: Literal["a"] | None = numerics(None)
     """A word."""
+    weight: int = numerics(0)
+    """A third."""
+
+
+class Weighted(Config):
+    weights: tuple[int, ...] = numerics(())
+    """Numbers."""
 
 
 class Outer(Config):
     inner: Inner = section(Inner)
+    weighted: Weighted = section(Weighted)
 
 
 def read_keys(text: str) -> KeySuggestions:
     root = read_source_text(SourceText("r.yaml", text), "yaml")
-    return KeySuggestions(Outer, root, to_plain_data(root), {"lr": ("rate",)}, ("lr",))
+    return KeySuggestions(
+        Outer, root, to_plain_data(root), {"lr": ("rate",), "weigt": ("rate",)}, ("lr",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,6 +46,13 @@ def read_keys(text: str) -> KeySuggestions:
         ("inner: {Seed: 3}", ("inner", "Seed"), "seed", True),
         ("inner: {lr: 3}", ("inner", "lr"), "rate", True),
         ("inner: {LR: 3, seed: 4}", ("inner", "LR"), "rate", True),
+        # it is a typo: one wrong letter
+        ("inner: {weigth: 3}", ("inner", "weigth"), "weight", True),
+        ("inner: {weigth: 3, weihgt: 3}", ("inner", "weigth"), "weight", False),
+        ("inner: {weigth: 3, weight: 3}", ("inner", "weigth"), "weight", False),
+        # a synonym, and a key of another section
+        ("inner: {weigt: 3}", ("inner", "weigt"), "weight", False),
+        ("inner: {weights: 3}", ("inner", "weights"), "weight", False),
         # it is given in another way
         ("inner: {Seed: 3, seed: 4}", ("inner", "Seed"), "seed", False),
         ("inner: {Seed: 3, SEED: 4}", ("inner", "Seed"), "seed", False),
@@ -77,7 +94,7 @@ def test_a_path_with_dots_is_told_its_section() -> None:
 
 def test_a_mapping_below_a_number_gets_no_suggestion_of_its_keys() -> None:
     keys = read_keys("inner: {rate: {seed: 1}}")
-    assert keys.collect_keys_inside(("inner",)) == {"seed", "rate", "choice"}
+    assert keys.collect_keys_inside(("inner",)) == {"seed", "rate", "choice", "weight"}
     assert keys.collect_keys_inside(("inner", "rate")) == set()
     assert keys.collect_keys_inside(("inner", "choice")) == set()
 
@@ -87,3 +104,17 @@ def test_a_misspelt_section_further_down_is_told_its_place() -> None:
     assert keys.suggest_key(("inner", "iner")) == (None, "did you mean 'inner', at the top level?")
     # a number is no section
     assert read_keys("inner: {iner: 3}").suggest_key(("inner", "iner")) == (None, None)
+
+
+def test_a_key_whose_file_has_the_meant_key_too_is_told_the_line() -> None:
+    keys = read_keys("inner:\n  rate: 1\n  lr: 3\n")
+    assert keys.find_given_line(("inner", "lr"), "rate") == 2
+    assert keys.find_given_line(("inner", "lr"), "seed") is None
+
+
+def test_a_key_without_a_space_after_its_colon_is_told() -> None:
+    told = read_keys("inner: {seed:3}").suggest_key(("inner", "seed:3"))
+    assert told == (None, "write a space after the colon: seed: 3")
+    # with a value of its own it is another mistake
+    meant, hint = read_keys("inner: {'seed:3': 4}").suggest_key(("inner", "seed:3"))
+    assert (meant, hint) == ("seed", None)

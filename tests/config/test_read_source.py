@@ -82,7 +82,7 @@ def test_a_missing_file_is_reported_where_it_is_named_with_similar_names(tmp_pat
     place = Origin(SourceText("r.yaml", "extends: x"), 1, 10, 11)
     problem = problem_of_file(tmp_path / "lama3_debug.yaml", included_from=place)
     assert (problem.code, problem.origin) == ("file", place)
-    assert problem.hint == f"did you mean {tmp_path / 'llama3_debug.yaml'}"
+    assert problem.hint == f"did you mean '{tmp_path / 'llama3_debug.yaml'}'?"
     assert (
         problem_of_file(tmp_path / "no" / "r.yaml").hint
         == f"folder {tmp_path / 'no'} does not exist either"

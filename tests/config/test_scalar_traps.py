@@ -1,6 +1,7 @@
 """Words that other readers of YAML and TOML take for something else: each is read right, or refused
 with what to write instead."""
 
+import shlex
 from typing import ClassVar, Literal
 
 import pytest
@@ -148,6 +149,12 @@ REFUSED_IN_YAML = [
     ("whole", "'10'", "wrong-type", "write 10 without quotes"),
     ("auto", "'10'", "wrong-type", "write 10 without quotes"),
     ("number", "' 3e-4 '", "wrong-type", "write 3e-4 without quotes"),
+    ("number", "'.5'", "wrong-type", "write 0.5 without quotes"),
+    ("number", "'5.'", "wrong-type", "write 5.0 without quotes"),
+    ("whole", "'0x10'", "wrong-type", "write 0x10 without quotes"),
+    ("whole", "'010'", "ambiguous-number", "write 10, or 0o10 if octal is meant"),
+    ("whole", "'08'", "ambiguous-number", "write 8"),
+    ("whole", "0_10", "ambiguous-number", "write 10, or 0o10 if octal is meant"),
     ("flag", "on", "wrong-type", "write true"),
     ("flag", "Off", "wrong-type", "write false"),
     ("flag", "yes", "wrong-type", "write true"),
@@ -177,12 +184,39 @@ REFUSED_IN_YAML = [
     ("number", "0,001", "wrong-type", "write 0.001"),
     ("number", "3*10^-4", "wrong-type", "write 3e-4"),
     ("number", "10%", "wrong-type", "write 0.1"),
+    ("whole", "10%", "wrong-type", None),
+    ("whole", "200%", "wrong-type", "write 2"),
+    ("whole", "10^-2", "wrong-type", None),
+    ("whole", "10^2", "wrong-type", "write 1e2"),
+    ("whole", "[abc]", "wrong-type", None),
     ("version", "true", "wrong-type", None),
     ("version", "1.0", "wrong-type", None),
     ("number", "[0x10]", "wrong-type", "write 0x10"),
     ("words", "one", "wrong-type", "write [one]"),
+    ("inner", "whole:5", "wrong-type", "write a space after the colon: whole: 5"),
+    ("traps", "[{name:bear}]", "unknown-key", "write a space after the colon: name: bear"),
     ("traps", "[ber]", "unknown-name", "did you mean 'bear'?"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("text=10", "write 'text=\"10\"'"),
+        ("text=true", "write 'text=\"true\"'"),
+        ("text=null", 'write a value, or leave it out: the default is ""'),
+        ("inner=5", "set its keys: inner.KEY=VALUE; keys: whole"),
+        ("--inner.whole", "write --inner.whole=VALUE"),
+    ],
+)
+def test_the_help_about_an_override_is_what_to_type(word: str, hint: str) -> None:
+    start = read_source_text(SourceText("r.yaml", "version: 1\n"), "yaml")
+    (found,) = validate_tree(Model, apply_overrides(start, parse_overrides([word]))).problems
+    assert found.hint == hint
+    typed = shlex.split(hint.removeprefix("write "))[0]
+    if "text=" in hint:
+        root = apply_overrides(start, parse_overrides([typed]))
+        assert validate_tree(Model, root).problems == ()
 
 
 @pytest.mark.parametrize("language", ["yaml", "override"])
@@ -190,8 +224,8 @@ REFUSED_IN_YAML = [
 def test_nothing_is_coerced_and_the_fix_is_told(
     language: str, field: str, word: str, code: str, hint: str | None
 ) -> None:
-    if language == "override" and field == "words":
-        return  # words become a list there
+    if language == "override" and field in ("words", "text"):
+        return  # words become a list there, and quotes are the shell's
     found = problem(language, field, word)
     assert (found.code, found.hint) == (code, hint)
     assert marked(found) in word

@@ -1,6 +1,11 @@
 import pytest
 
-from titanrun.config.suggest import edit_distance, find_closest, format_word_list
+from titanrun.config.suggest import (
+    edit_distance,
+    find_closest,
+    format_word_list,
+    is_certain_typo,
+)
 
 KEYS = [
     "lr",
@@ -42,6 +47,28 @@ def test_swapped_neighbours_are_one_edit() -> None:
         edit_distance("step", "steps", 3),
         edit_distance("a", "abcdef", 3),
     ] == [1, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant", "certain"),
+    [
+        ("weigth_decay", "weight_decay", True),
+        ("weight_decai", "weight_decay", True),
+        ("stepz", "steps", True),
+        # two wrong letters
+        ("weigth_decai", "weight_decay", False),
+        # too short, another first letter, another number
+        ("step", "steps", False),
+        ("height", "weight", False),
+        ("beta3", "beta1", False),
+        # as near to another
+        ("paths_a", "path_a", False),
+        ("weight", "weight_decay", False),
+    ],
+)
+def test_a_typo_is_certain_with_one_wrong_letter(typed: str, meant: str, certain: bool) -> None:
+    names = ["weight_decay", "steps", "weight", "beta1", "path_a", "paths_b"]
+    assert is_certain_typo(typed, meant, names) is certain
 
 
 def test_a_list_reads_like_a_sentence() -> None:

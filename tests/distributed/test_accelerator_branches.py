@@ -5,9 +5,11 @@ The meta device stands for the accelerator, and `FakeAccelerator` for torch's mo
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,14 +22,25 @@ from titanrun.components.data.dataloader_config import DataLoaderConfig
 from titanrun.components.data.token_collator import TokenCollator
 from titanrun.components.metrics.step_metrics import StepMetrics
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed import determinism, device, flight_recorder, grad_norm, head_products
+from titanrun.distributed import (
+    determinism,
+    device,
+    dual_pipe_overlap,
+    flight_recorder,
+    freed_memory,
+    grad_norm,
+    head_products,
+    process_group,
+)
 from titanrun.distributed.config import CommConfig
 from titanrun.distributed.device_timer import DeviceTimer
 from titanrun.distributed.host_copies import HostCopies
 from titanrun.distributed.precision import get_precision
+from titanrun.distributed.rank_env import RankInfo
 from titanrun.models.shared import attention, sdpa_attention
 from titanrun.models.shared.attention_masks import CausalMask
 from titanrun.recipe.recipe import Recipe
+from titanrun.training import synced_signals
 from titanrun.training.nonfinite import NonFiniteGuard
 from titanrun.worker import hardware_info
 from titanrun.worker.build import build_data, build_model
@@ -35,13 +48,6 @@ from titanrun.worker.build import build_data, build_model
 ROOT = Path(__file__).parents[2] / "titanrun"
 # PyTorch's compiler warns of itself
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
-# nothing stands for what they need
-ON_A_GPU_ONLY = {
-    "distributed.dual_pipe_overlap:run_overlapped_pair.go_backward": "streams of two threads",
-    "distributed.process_group:open_process_group": "NCCL",
-    "training.synced_signals:SyncedSignals.sync": "a collective, and page-locked memory",
-    "training.synced_signals:SyncedSignals._start_sync": "a collective, and page-locked memory",
-}
 
 
 def find_places() -> set[str]:
@@ -139,6 +145,9 @@ def ask_the_device(fake: FakeAccelerator) -> None:
     assert device.get_peak_memory_bytes(META) == 7
     assert device.get_total_memory_bytes(META) == 11
     device.reset_peak_memory(META)
+    # its effect, none, is tested in a process of its own
+    with freed_memory.keep_freed_memory(META):
+        pass
     assert {"synchronize", "reset_peak_memory_stats"} <= set(fake.asked)
 
 
@@ -198,6 +207,86 @@ def build_a_run(recipe: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -
         build_model.check_attention_dtype(recipe, META, get_precision("float32", "float32"))
 
 
+def run_backward_in_a_thread(fake: FakeAccelerator) -> None:
+    """Of a pair of passes, the one in a thread of its own has the device of its stage."""
+    done: list[str] = []
+    stage = SimpleNamespace(
+        stage_index=0,
+        device=torch.device("meta", 1),
+        is_first=True,
+        is_last=True,
+        forward_one_chunk=lambda *given, **named: done.append("forward"),
+        backward_one_chunk=lambda *given, **named: done.append(fake.asked[-1]),
+    )
+    schedule = SimpleNamespace(
+        _stages=[stage],
+        _n_microbatches=2,
+        backward_counter=Counter(),
+        _assert_unsharded=lambda stage: None,
+        _maybe_get_loss=lambda stage, number: None,
+        _maybe_compute_loss=lambda *given: None,
+    )
+    action: Any = SimpleNamespace(stage_index=0, microbatch_index=0)
+    context: Any = SimpleNamespace(
+        schedule_ref=schedule, arg_mbs=[()], kwarg_mbs=[{}], target_mbs=None
+    )
+    pair: Any = SimpleNamespace(sub_actions=(action, action))
+    dual_pipe_overlap.run_overlapped_pair(dual_pipe_overlap.OverlapBarrier(), pair, context)
+    assert sorted(done) == ["forward", "set_device_index"]
+
+
+def join_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group has a back end for the host and one for this rank's device."""
+    joined: list[tuple[Any, ...]] = []
+    group = process_group.dist
+    monkeypatch.setattr(group, "get_default_backend_for_device", lambda kind: "nccl")
+    monkeypatch.setattr(
+        group,
+        "init_process_group",
+        lambda backend, **named: joined.append((backend, named["device_id"])),
+    )
+    for name in ("barrier", "destroy_process_group"):
+        monkeypatch.setattr(group, name, lambda: None)
+    with process_group.open_process_group(
+        torch.distributed.HashStore(), RankInfo(), device=META, comm=CommConfig()
+    ):
+        assert joined == [("cpu:gloo,meta:nccl", META)]
+
+
+def exchange_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one call sends is read by the next, from page-locked memory, after its event."""
+    real, events, locked = torch.empty_like, [], []
+    own: Any = SimpleNamespace(stop_signal="SIGTERM", pop_save_request=lambda: True)
+
+    def allocate(source: torch.Tensor, *, device: str, pin_memory: bool) -> torch.Tensor:
+        locked.append(pin_memory)
+        return real(source, device=device)
+
+    class FakeEvent:
+        """Remembers what happens to it."""
+
+        def __init__(self, kind: str) -> None:
+            assert kind == META.type
+
+        def record(self) -> None:
+            events.append("record")
+
+        def synchronize(self) -> None:
+            events.append("synchronize")
+
+    monkeypatch.setattr(torch, "empty_like", allocate)
+    monkeypatch.setattr(torch, "Event", FakeEvent)
+    # values stay in memory of the host
+    monkeypatch.setattr(torch.Tensor, "to", lambda values, *given, **named: values)
+    monkeypatch.setattr(synced_signals.dist, "all_reduce", lambda values, op: None)
+    signals = synced_signals.SyncedSignals(own, META)
+    signals.sync()
+    assert not signals.should_stop and not signals.pop_save_request() and locked == [True]
+    signals.sync()
+    assert signals.stop_signal == "SIGTERM" and signals.pop_save_request()
+    assert events == ["record", "synchronize", "record"]
+
+
 def test_every_place_is_executed_for_an_accelerator(
     executed: set[str], fake: FakeAccelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +305,14 @@ def test_every_place_is_executed_for_an_accelerator(
     multiply()
     StepMetrics(META).add("a", torch.empty((), device=META), "sum")
     copy_to_the_host(monkeypatch)
-    assert hardware_info.get_hardware_info(META)["device_name"] == "Fake 100"
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    recorded = hardware_info.get_hardware_info(META)
+    assert (recorded["device_name"], recorded["allocator"]) == (
+        "Fake 100",
+        "expandable_segments:True",
+    )
     build_a_run(recipe, tmp_path, monkeypatch)
-    assert find_places() - executed == set(ON_A_GPU_ONLY)
+    run_backward_in_a_thread(fake)
+    join_the_group(monkeypatch)
+    exchange_signals(monkeypatch)
+    assert find_places() - executed == set()

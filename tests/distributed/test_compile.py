@@ -39,8 +39,6 @@ from titanrun.worker.simulated_ranks import simulate_rank
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
-    # of one patch release, not of what is compiled
-    pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
 ]
 FP32 = get_precision("float32", "float32")
 ROOT = Path(__file__).parents[2]

@@ -132,7 +132,7 @@ def test_a_rank_keeps_the_further_models_that_the_plan_counts(
     assert [name for name in COPIES if name in planned] == ["weights", *copies]
     fullest = max(trained.build_mask, key=lambda seen: sum(seen.values()))
     models = sum(planned.get(name, 0) for name in COPIES[:4])
-    if "working copies" in planned:  # one rank computes with a bf16 copy of each fp32 weight
-        models += planned["weights"] // 2
+    if "working copies" in planned:  # one rank computes with a bf16 copy of each trained weight
+        models += planned["gradients"] // 2
     assert models == pytest.approx(fullest["models"], rel=0.01)
     assert planned.get("published weights", 0) == pytest.approx(fullest["published"], rel=0.01)

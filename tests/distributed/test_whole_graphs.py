@@ -30,7 +30,6 @@ from titanrun.worker.build.build_parallelism import has_fixed_shapes
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
 ]
 SMALL = "flavor: debugmodel, dim: 64, n_heads: 4"
 FAMILIES = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,9 +128,75 @@ def test_one_rank_computes_what_fsdp_computes(family: str, rest: str, tmp_path: 
     assert unequal == []
 
 
+ADAPTERS = "{name: lora, rank: 4}"
+DORA = "{name: lora, rank: 4, magnitude: true}"
+OF_EXPERTS = "{name: lora, rank: 4, target_modules: [wo, experts]}"
+
+
+@pytest.mark.parametrize(
+    ("family", "converters"),
+    [
+        ("llama3", ADAPTERS),
+        ("llama3", DORA),
+        ("llama3_tied", ADAPTERS),
+        ("llama3", f"fp32_lm_head, {ADAPTERS}"),
+        ("gpt_oss", ADAPTERS),
+        ("deepseek_v3", OF_EXPERTS),
+    ],
+)
+def test_weights_that_adapters_freeze_have_no_copies_and_compute_the_same(
+    family: str, converters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = f"converters: [{converters}]\n"
+    model = built(tmp_path, FAMILIES[family], rest)
+    stored = {parameter.dtype for parameter in model.parameters() if not parameter.requires_grad}
+    assert torch.bfloat16 in stored
+    # a head in fp32, and routers, compute as stored
+    kept = {
+        name
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad and parameter.dtype == torch.float32
+    }
+    assert all("output" in name or "router" in name for name in kept), kept
+    assert any("output" in name for name in kept) is ("fp32_lm_head" in converters)
+    weights = WorkingWeights(model, BF16)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert {parameter.dtype for parameter in trained} == {torch.float32}
+    assert weights.num_bytes == 2 * sum(parameter.numel() for parameter in trained)
+    found = passed(model, weights)
+    monkeypatch.setattr(
+        "titanrun.worker.build.apply_converters.cast_frozen_weights", lambda *given: None
+    )
+    whole = built(tmp_path, FAMILIES[family], rest)
+    assert {parameter.dtype for parameter in whole.parameters()} == {torch.float32}
+    expected = passed(whole, WorkingWeights(whole, BF16))
+    assert found.keys() == expected.keys() and len(found) > 3
+    if converters != DORA:  # its magnitudes are norms of the weights as stored
+        assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+def test_frozen_weights_that_are_gathered_in_float8_stay_in_fp32(tmp_path: Path) -> None:
+    """torchao's wrapper would name bf16, but hold fp32."""
+    rest = (
+        "converters: [{name: float8_linear, recipe_name: tensorwise, emulate: true, "
+        f"enable_fsdp_float8_all_gather: true}}, {ADAPTERS}]\n"
+    )
+    (tmp_path / "recipe.yaml").write_text(
+        f"version: 1\nmodel: {{{FAMILIES['llama3']}}}\ntraining: {{dataset: tiny}}\n{rest}"
+    )
+    recipe = resolve_recipe(str(tmp_path / "recipe.yaml"), [], environment={}, ranks=2).run
+    model = build_model(recipe, BF16)
+    meshes: Any = SimpleNamespace(parallel_dims=SimpleNamespace(fsdp_size=2))
+    convert_model(recipe, model, meshes=meshes)
+    weight, norm = (
+        model.get_parameter(f"layers.0.{name}.weight") for name in ("attention.wq", "ffn_norm")
+    )
+    assert type(weight) is not nn.Parameter and not weight.requires_grad
+    assert (weight.dtype, norm.dtype) == (torch.float32, torch.bfloat16)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 def test_compiled_layers_compute_with_the_copies_and_are_compiled_once(tmp_path: Path) -> None:
     compiled = "compile: {enable: true, backend: aot_eager}\n"
     torch._dynamo.reset()
@@ -155,6 +222,8 @@ def test_outside_of_a_pass_the_model_has_its_own_parameters(tmp_path: Path) -> N
         swapped = dict(model.named_parameters())
         with pytest.raises(AssertionError, match="working copies"):
             model.state_dict()
+        with pytest.raises(AssertionError, match="working copies"):
+            weights.to(torch.device("cpu"))
     assert swapped.keys() == own.keys()
     assert {parameter.dtype for parameter in swapped.values()} == {torch.bfloat16}
     assert model.output.weight is model.tok_embeddings.weight is own["tok_embeddings.weight"]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from titanrun.cli.migrate import SOURCE_PROGRAMS
+from titanrun.config.registry import load_choices
+from titanrun.rl.algorithms.config import AlgorithmConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -91,6 +93,15 @@ def test_a_fresh_clone_trains(tmp_path: Path) -> None:
 def test_it_names_every_program_that_migrate_reads() -> None:
     section = README.partition("## Coming from another tool")[2].partition("\n## ")[0]
     assert re.findall(r"migration_(\w+)\.md", section) == list(SOURCE_PROGRAMS)
+
+
+def test_it_names_algorithms_that_there_are_and_counts_the_others() -> None:
+    row = r"^\| \[Reinforcement learning\]\(.*?\) \| ([\w, ]+) and (\w+) more"
+    (named,) = re.findall(row, README, re.MULTILINE)
+    algorithms = load_choices(AlgorithmConfig)
+    names = [name.lower() for name in named[0].split(", ")]
+    assert set(names) <= algorithms.keys()
+    assert named[1] == {6: "six", 7: "seven", 8: "eight"}[len(algorithms) - len(names)]
 
 
 def test_every_area_leads_to_a_page() -> None:

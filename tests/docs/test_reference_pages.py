@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.types import RESERVED_RUN_NAMES
-from titanrun.recipe.rundir.run_files import EXPERT_LOADS, LOCK, OPENING
+from titanrun.recipe.rundir.run_files import EXPERT_LOADS, LOCK, OPENING, PREVIOUS
 from titanrun.recipe.schemas.all_schemas import SCHEMAS
 from tools.copy_pages import ROOT, find_pages
 
@@ -20,8 +20,10 @@ INTERNAL = {
     "TITANRUN_FAILURE_FILE",
     "TITANRUN_FAILURE_FOLDER",
     "TITANRUN_GROUP",
+    "TITANRUN_LAUNCHER",
     "TITANRUN_LIFELINE",
     "TITANRUN_LIGHTHOUSE",
+    "TITANRUN_MOVED",
     "TITANRUN_PLUGIN_FILES",
     "TITANRUN_QUIET",
     "TITANRUN_STOP_AFTER",
@@ -46,7 +48,7 @@ def find_variables() -> set[str]:
 def test_the_run_directory_page_names_every_reserved_file() -> None:
     names = {name.rstrip("/") for name in read_first_cells("run_directory.md")}
     folders = {name.partition("/")[0] for name in names}
-    assert (RESERVED_RUN_NAMES | {EXPERT_LOADS, LOCK, OPENING}) - folders == set()
+    assert (RESERVED_RUN_NAMES | {EXPERT_LOADS, LOCK, OPENING, PREVIOUS}) - folders == set()
 
 
 def test_the_page_of_schemas_names_each_of_them() -> None:

@@ -1,4 +1,4 @@
-"""Faults of remote files, put into a test process before it runs the worker."""
+"""Faults of the files of a stream, put into a test process before it runs the worker."""
 
 import json
 import time
@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.seams import die
-from titanrun.components.data import http_source, line_reader, remote_file, source_faults
+from titanrun.components.data import (
+    http_source,
+    late_data,
+    line_reader,
+    remote_file,
+    source_faults,
+)
 from titanrun.components.data.http_source import HttpAnswer, HttpSource
 from titanrun.components.data.lane_loader import LaneLoader
+from titanrun.components.data.local_stream_files import CountedFile
 from titanrun.components.data.source_faults import SourceFault
 
 # few bytes at a time, so that a short run makes many requests
@@ -30,6 +37,23 @@ def requests_fail(first: int, seconds: float) -> None:
         return answer(self, start, end)
 
     http_source.HttpSource.request = failing  # type: ignore[method-assign]
+
+
+def disk_is_slow(first: int, seconds: float) -> None:
+    """The read with a number from local files of a stream takes some seconds."""
+    line_reader.BLOCK_BYTES = BLOCK_BYTES
+    late_data.LATE_SECONDS = 2.0
+    read, counts = CountedFile.readinto, {"made": 0}
+
+    def slow(self: CountedFile, buffer: Any) -> int:
+        if self.counts is None:
+            return read(self, buffer)
+        counts["made"] += 1
+        if counts["made"] == first:
+            time.sleep(seconds)
+        return read(self, memoryview(buffer)[:BLOCK_BYTES])
+
+    CountedFile.readinto = slow  # type: ignore[method-assign]
 
 
 def sequences_are_noted(file: str, dies_in: int) -> None:

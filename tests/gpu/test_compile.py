@@ -22,7 +22,6 @@ from titanrun.training.runners.forward_backward import FullModelForwardBackward
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
 ]
 SCALES = ["tensorwise", "rowwise"]
 DOCUMENTS = "attention: {backend: %s, mask: block_causal, documents: eos}"

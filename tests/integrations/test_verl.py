@@ -18,9 +18,14 @@ from tests.rl.parts import TEXT
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.dtensor import full_tensor
-from titanrun.integrations.verl.build_verl_engine import build_verl_engine, open_verl_engine
+from titanrun.integrations.verl.build_verl_engine import (
+    build_verl_engine,
+    open_verl_engine,
+    resolve_verl_recipe,
+)
 from titanrun.integrations.verl.verl_batches import VerlBatchLayout
 from titanrun.integrations.verl.verl_engine import VerlEngine
+from titanrun.models.llama3.config import Llama3Config
 from titanrun.worker.open_engine import open_engine
 
 LENGTHS = (7, 4, 11, 5, 9, 6)
@@ -464,12 +469,78 @@ def test_verls_configs_build_the_model_of_their_folder(
     engine.close()
 
 
+def test_a_recipe_says_what_verls_configs_do_not(folder: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text(
+        "version: 1\n"
+        "model: {name: qwen3}\n"
+        "converters: [{name: lora, rank: 2}]\n"
+        "optimizer: {lr: 5.0, no_decay: [norms]}\n"
+        "training: {dataset: tiny, steps: 3, gc_freq: 7}\n"
+    )
+    config = {"recipe": str(base), "use_torch_compile": False, "max_seq_len": 32}
+    optimizer = {"lr": 0.5, "total_training_steps": 10}
+    resolved = resolve_verl_recipe(folder, config.get, optimizer.get, ["training.gc_freq=9"]).run
+    assert isinstance(resolved.model, Llama3Config) and resolved.training.steps == 10
+    (lora,) = resolved.converters
+    assert lora.rank == 2  # type: ignore[attr-defined]
+    assert resolved.optimizer.lr == 0.5 and resolved.optimizer.no_decay == ("norms",)  # type: ignore[attr-defined]
+    assert resolved.training.gc_freq == 9
+    with pytest.raises(ProblemsFound, match=r"missing\.yaml"):
+        resolve_verl_recipe(folder, {"recipe": "missing.yaml"}.get, optimizer.get, ())
+
+
+def test_the_longest_sequence_is_limited_and_not_what_is_packed_together(
+    folder: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    config = {"use_torch_compile": False, "activation_checkpoint": "none", "dtype": "float32"}
+    config_file = folder / "config.json"
+    settings = json.loads(config_file.read_text())
+    config_file.write_text(json.dumps({**settings, "max_position_embeddings": 12}))
+    # unless the config says so, the limit is that of the model
+    for limits in ({"max_seq_len": 8}, {}):
+        engine = build_verl_engine(
+            {"path": str(folder)}, {**config, **limits}, overrides=["device=cpu"]
+        )
+        engine.initialize()
+        limit = engine.handle.recipe.training.seq_len
+        assert limit == limits.get("max_seq_len", 12)
+        data = batch([limit, 5, limit - 1], max_token_len_per_gpu=64)
+        found = engine.infer_batch(data)["model_output"]["log_probs"].unbind()
+        theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for tokens, own in zip(data["input_ids"].unbind(), found, strict=True):
+            logprobs = theirs(tokens.unsqueeze(0)).logits[0].log_softmax(-1)
+            expected = logprobs[:-1].gather(-1, tokens[1:, None])[:, 0].detach()
+            torch.testing.assert_close(own[:-1], expected, rtol=1e-4, atol=1e-5)
+        with pytest.raises(
+            ProblemsFound, match=rf"a sequence of {limit + 1} tokens exceeds max_seq_len \({limit}"
+        ):
+            engine.infer_batch(batch([limit + 1], max_token_len_per_gpu=64))
+        engine.close()
+
+
+def test_padding_of_a_packed_microbatch_is_no_longer_than_its_sequences() -> None:
+    layout = VerlBatchLayout(is_packed=True)
+    for data in (batch([5, 3]), {"input_ids": batch([5, 3])["input_ids"]}):
+        made = layout.build_batch(data, 0, width=21, min_batch_size=0)
+        assert made.tokens.shape == (1, 21) and made.positions is not None
+        assert made.positions.max() == 4 and not made.loss_mask[:, 8:].any()
+
+
 def test_configs_that_name_no_model_are_problems(tmp_path: Path) -> None:
     with pytest.raises(ProblemsFound, match="has no path"):
         build_verl_engine({}, {})
+    with pytest.raises(ProblemsFound, match=r"is no folder: 'Qwen/Qwen3-0\.6B'") as found:
+        build_verl_engine({"path": "Qwen/Qwen3-0.6B"}, {})
+    assert "download the model" in str(found.value.problems[0].hint)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "abacus"}))
     with pytest.raises(ProblemsFound, match="no model family reads models of type 'abacus'"):
         build_verl_engine({"path": str(tmp_path)}, {})
+    # verl copies a path such as hdfs://... to a folder
+    with pytest.raises(ProblemsFound, match="'abacus'"):
+        build_verl_engine({"path": "hdfs://there/model", "local_path": str(tmp_path)}, {})
 
 
 def ranks_work(recipe: str, overrides: Sequence[str], *, split: bool) -> dict[str, Any]:

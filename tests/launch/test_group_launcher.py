@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.launch.group_launcher import report_end
@@ -277,7 +278,9 @@ def test_a_signal_reaches_every_rank_and_no_group_starts_again(tmp_path: Path) -
     while len(list(tmp_path.glob("ready-*"))) < 4:
         time.sleep(0.05)
     launcher.send_signal(signal.SIGTERM)
-    assert end(launcher)[0] == 75
+    code, error = end(launcher)
+    assert code == 75
+    assert error.count("note: SIGTERM: stopping after this step, then saving\n") == 1
     assert [len(starts(tmp_path, group)) for group in range(2)] == [1, 1]
 
 
@@ -369,3 +372,23 @@ def test_the_groups_wait_as_the_recipe_says_and_listen_on_this_machine(
     assert options["checkpoint_transport"].metadata().startswith("http://127.0.0.1:")
     options["checkpoint_transport"].shutdown()
     assert os.environ.get("TORCHFT_USE_OTEL") == "false"
+
+
+def test_a_lighthouse_without_torchft_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torchft", "torchft.coordination"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "titanrun.worker.lighthouse", raising=False)
+    from titanrun.worker import lighthouse
+
+    with pytest.raises(ProblemsFound, match="needs the package 'torchft'") as found:
+        lighthouse.main(["127.0.0.1", "0", "1", "60000", "5000"])
+    assert found.value.problems[0].hint == 'pip install "titanrun[torchft]"'
+
+
+@pytest.mark.parametrize("words", [[], ["127.0.0.1", "port", "1", "60000", "5000"]])
+@pytest.mark.usefixtures("recorded")
+def test_a_lighthouse_tells_wrong_arguments(words: list[str]) -> None:
+    from titanrun.worker import lighthouse
+
+    with pytest.raises(ProblemsFound, match="the arguments are ADDRESS PORT"):
+        lighthouse.main(words)

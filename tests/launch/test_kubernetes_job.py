@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.launch.fake_kubernetes import Cluster, Handler, fake_kubernetes
+from tests.worker.held_runs import build_hold, release, wait_for_hold, without_hold
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ RECIPE = f"""
 extends: [{ROOT}/recipes/llama3_debug.yaml, {ROOT}/recipes/parts/cpu.yaml]
 version: 1
 model: {{n_layers: 1, dim: 64, n_heads: 4}}
-training: {{global_batch_size: 4, steps: 150, seq_len: 64}}
+training: {{global_batch_size: 4, steps: 20, seq_len: 64}}
 metrics: {{log_freq: 1}}
 checkpoint: {{enable: true, interval: 1000}}
 validation: {{enable: false}}
@@ -78,26 +79,35 @@ def start(folder: Path, ready: Ready, *words: str) -> "subprocess.Popen[str]":
 
 
 def test_a_deleted_pod_saves_and_the_run_goes_on_in_new_pods(
-    tmp_path: Path, kubernetes: Ready
+    tmp_path: Path, kubernetes: Ready, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, environment = kubernetes
+    for name, value in build_hold(3).items():
+        monkeypatch.setenv(name, value)
     run = tmp_path / "runs" / "run"
     following = start(tmp_path, kubernetes)
-    wait_until(lambda: len(steps_of(run)) >= 3, cluster, "the pods train")
+    wait_for_hold(run, following, watch=cluster.watch)
     (job,) = cluster.objects["jobs"]
     victim = next(name for name in cluster.pods if name.startswith(f"{job}-1-"))
     kubectl = ["kubectl", "delete", "pod", victim, "--wait=false"]
     subprocess.run(kubectl, env=environment, check=True, capture_output=True)
+    # the first rank waits, so the second one is in a step
+    log = run / "logs" / "rank-1.log"
+    told = "SIGTERM: stopping after this step"
+    wait_until(lambda: told in log.read_text(), cluster, "the pod is told")
+    release(run)
     # both pods heard of it, although only one was told
     wait_until(lambda: len(cluster.objects["pods"]) == 4, cluster, "both pods are replaced")
     said = following.communicate(timeout=500)[1]
     assert following.returncode == 0, said
     assert "resuming after step" in said and f"job {job} trains" in said
-    assert steps_of(run) == list(range(1, 151))
+    assert steps_of(run) == list(range(1, 21))
     assert cluster.objects["jobs"][job]["status"]["failed"] == 0
     assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
     command = ["train", "recipe.yaml", "launch=local", "--nproc", "2", "dump_folder=alone"]
-    subprocess.run([*TITANRUN, *command], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        [*TITANRUN, *command], cwd=tmp_path, env=without_hold(), check=True, capture_output=True
+    )
     lines, alone = (
         [(line["step"], line["loss"]) for line in read_metrics(folder / "metrics.jsonl")]
         for folder in (run, tmp_path / "alone")
@@ -108,7 +118,7 @@ def test_a_deleted_pod_saves_and_the_run_goes_on_in_new_pods(
     # submitted again, the Job that is over makes room, and finds its run finished
     again = start(tmp_path, kubernetes)
     said = again.communicate(timeout=300)[1]
-    assert again.returncode == 0 and "nothing to do: step 150 of 150" in said, said
+    assert again.returncode == 0 and "nothing to do: step 20 of 20" in said, said
     assert any(request.startswith("DELETE /apis/batch/v1") for request in cluster.requests)
 
 

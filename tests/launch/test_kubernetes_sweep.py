@@ -13,6 +13,7 @@ import yaml
 
 from tests.launch.fake_kubernetes import fake_kubernetes
 from tests.launch.test_kubernetes_job import RECIPE, TITANRUN, Ready, steps_of, wait_until
+from tests.worker.held_runs import build_hold, release
 
 SWEEP = """
 version: 1
@@ -108,13 +109,21 @@ def test_each_run_is_a_job_and_as_many_train_at_a_time_as_there_are_slots(
 
 
 def test_a_signal_lets_the_pods_save_and_the_sweep_resumes(
-    tmp_path: Path, kubernetes: Ready, write: Write
+    tmp_path: Path, kubernetes: Ready, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(GRID, steps=60, slots=2)
+    for name, value in build_hold(3).items():
+        monkeypatch.setenv(name, value)
+
+    def count_files(name: str) -> int:
+        return sum((run / name).exists() for run in runs_of(tmp_path))
+
+    write(GRID, steps=10, slots=2)
     process = start(tmp_path, kubernetes, "--launch")
-    ready = lambda: [len(steps_of(run)) > 2 for run in runs_of(tmp_path)] == [True] * 2  # noqa: E731
-    wait_until(ready, kubernetes[0], "both train")
+    wait_until(lambda: count_files("held-0") == 2, kubernetes[0], "both wait after a step")
     process.send_signal(signal.SIGINT)
+    wait_until(lambda: count_files("asked-0") == 2, kubernetes[0], "both are asked to stop")
+    for run in runs_of(tmp_path):
+        release(run)
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 75 and said.count("interrupted, resumes") == 2, said
     assert not kubernetes[0].objects["jobs"] and not kubernetes[0].pods
@@ -126,7 +135,7 @@ def test_a_signal_lets_the_pods_save_and_the_sweep_resumes(
     code, _, said = finish(tmp_path, kubernetes, "--launch")
     assert code == 0, said
     for run in runs_of(tmp_path):
-        assert steps_of(run) == list(range(1, 61))
+        assert steps_of(run) == list(range(1, 11))
         assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
 
 

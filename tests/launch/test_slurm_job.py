@@ -18,6 +18,7 @@ from tests.launch.slurm_runs import (
     steps_of,
     wait_until,
 )
+from tests.worker.held_runs import build_hold, release, wait_for_hold
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ RECIPE = f"""
 extends: [{ROOT}/recipes/llama3_debug.yaml, {ROOT}/recipes/parts/cpu.yaml]
 version: 1
 model: {{n_layers: 1, dim: 64, n_heads: 4}}
-training: {{global_batch_size: 4, steps: 150, seq_len: 64}}
+training: {{global_batch_size: 4, steps: 20, seq_len: 64}}
 checkpoint: {{enable: true, interval: 1000}}
 validation: {{enable: false}}
 launch: {{name: slurm, nproc_per_node: 2, partition: low}}
@@ -63,12 +64,14 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(
     following = subprocess.Popen(
         [*TITANRUN, "launch", "recipe.yaml"],
         cwd=tmp_path,
-        env=slurm,
+        env={**slurm, **build_hold(2)},
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: len(steps_of(run)) >= 2, "the job trains")
+    wait_for_hold(run, following)
     ask("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
+    wait_for_hold(run, following, word="asked")
+    release(run)
     wait_until(lambda: status(run)["state"] == "preempted", "the job makes room")
     assert status(run)["exit_code"] == 75
     saved = [folder.name for folder in (run / "checkpoint").iterdir()]
@@ -78,7 +81,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_on_from_its_checkpoint(
         saved == [f"step-{steps_of(run)[-1]}"]
         or f"resuming after {saved[0].replace('-', ' ')}" in said
     ), said
-    assert "finished: 150 steps" in said and steps_of(run) == list(range(1, 151))
+    assert "finished: 20 steps" in said and steps_of(run) == list(range(1, 21))
     assert len(json.loads((run / "run.json").read_text())["starts"]) == 2
     command = [
         *TITANRUN,
@@ -102,10 +105,11 @@ def test_a_cancelled_job_saves_and_stays_away(
     tmp_path: Path, slurm: dict[str, str], ask: Ask
 ) -> None:
     run = tmp_path / "run"
-    said = ask(*TITANRUN, "launch", "recipe.yaml", "--no-follow")
+    launch = build_ask(tmp_path, {**slurm, **build_hold(2)})
+    said = launch(*TITANRUN, "launch", "recipe.yaml", "--no-follow")
     job = str(json.loads((run / "launch" / "job.json").read_text())["job"])
     assert f"job {job} trains run" in said
-    wait_until(lambda: len(steps_of(run)) >= 2, "the job trains")
+    wait_for_hold(run)
     again = subprocess.run(
         [*TITANRUN, "launch", "recipe.yaml"],
         cwd=tmp_path,
@@ -117,11 +121,13 @@ def test_a_cancelled_job_saves_and_stays_away(
         again.returncode == 2 and f"job {job} is already training 'run': running" in again.stderr
     ), again.stderr
     ask("scancel", job)
+    wait_for_hold(run, word="asked")
+    release(run)
     wait_until(lambda: status(run)["state"] == "preempted", "the job saves")
     wait_until(
         lambda: "JobState=CANCELLED" in ask("scontrol", "show", "job", job), "the job is gone"
     )
-    assert ask("squeue", "--noheader") == ""
+    wait_until(lambda: ask("squeue", "--noheader") == "", "the queue is empty")
 
 
 @pytest.mark.parametrize("host", ["login", None])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.slurm_runs import TITANRUN, Ask, build_ask, open_slurm, wait_until
+from tests.worker.held_runs import build_hold, release
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -57,19 +58,43 @@ def list_runs(tmp_path: Path) -> list[Path]:
     return [path.parent for path in (tmp_path / "runs" / "search").glob("*/metrics.jsonl")]
 
 
+def wait_for_files(tmp_path: Path, name: str, count: int) -> list[Path]:
+    """Wait until so many runs have a file, and return them."""
+
+    def find() -> list[Path]:
+        return [run for run in list_runs(tmp_path) if (run / name).exists()]
+
+    wait_until(lambda: len(find()) == count, f"{count} runs have {name}")
+    return find()
+
+
 def load_rows(ask: Ask) -> list[dict[str, object]]:
     lines = ask(*TITANRUN, "sweep", "search.yaml", "--table", "--format", "json").splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def test_each_task_of_an_array_trains_one_trial(tmp_path: Path, ask: Ask) -> None:
-    said = ask(*TITANRUN, "sweep", "search.yaml", "--launch")
+def test_each_task_of_an_array_trains_one_trial(
+    tmp_path: Path, slurm: dict[str, str], ask: Ask
+) -> None:
+    # its runs wait, so that the array is not over when it is submitted again
+    held = {**slurm, **build_hold(1)}
+    said = build_ask(tmp_path, held)(*TITANRUN, "sweep", "search.yaml", "--launch")
     assert "trains 5 trials in runs/search" in said
     again = subprocess.run(
-        [*TITANRUN, "sweep", "search.yaml", "--launch"], cwd=tmp_path, capture_output=True
+        [*TITANRUN, "sweep", "search.yaml", "--launch"],
+        cwd=tmp_path,
+        env=slurm,
+        capture_output=True,
+        text=True,
     )
-    assert again.returncode == 2
-    wait_for_array(ask)
+    assert again.returncode == 2 and "is already training" in again.stderr, again.stderr
+
+    def is_done_when_released() -> bool:
+        for run in list_runs(tmp_path):
+            release(run)
+        return ask("squeue", "--noheader") == ""
+
+    wait_until(is_done_when_released, "the array is done")
     rows = load_rows(ask)
     assert sorted(int(str(row["trial"])) for row in rows) == [0, 1, 2, 3, 4]
     for row in rows:
@@ -83,15 +108,17 @@ def test_each_task_of_an_array_trains_one_trial(tmp_path: Path, ask: Ask) -> Non
 def test_preempted_and_killed_tasks_lose_no_trial(
     tmp_path: Path, slurm: dict[str, str], ask: Ask
 ) -> None:
-    # some seconds on a quiet machine: a run that ends before the other job comes is not preempted
-    steps = 1500
+    steps = 10
     overrides = (f"training.steps={steps}",)
     text = SEARCH.replace("count: 5", "count: 3")
     (tmp_path / "search.yaml").write_text(text)
-    ask(*TITANRUN, "sweep", "search.yaml", "--launch", *overrides)
-    wait_until(lambda: len(list_runs(tmp_path)) == 2, "two tasks train")
-    first = {run.name for run in list_runs(tmp_path)}
+    # each run waits after step 3
+    launch = build_ask(tmp_path, {**slurm, **build_hold(3)})
+    launch(*TITANRUN, "sweep", "search.yaml", "--launch", *overrides)
+    first = {run.name for run in wait_for_files(tmp_path, "held-0", 2)}
     ask("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
+    for run in wait_for_files(tmp_path, "asked-0", 2):
+        release(run)
     wait_until(
         lambda: all(
             json.loads((run / "status.json").read_text())["state"] == "preempted"
@@ -102,11 +129,10 @@ def test_preempted_and_killed_tasks_lose_no_trial(
     log = next((tmp_path / "runs" / "search" / "launch").glob("job-*_0.log"))
     said = "interrupted, resumes when the sweep is run again"
     wait_until(lambda: said in log.read_text(), "its task hears of it")
-    wait_until(lambda: len(list_runs(tmp_path)) == 3, "the third task trains")
-    (last,) = {run for run in list_runs(tmp_path) if run.name not in first}
-    wait_until(lambda: (last / "status.json").exists(), "it tells its process")
+    (last,) = {run for run in wait_for_files(tmp_path, "held-0", 3) if run.name not in first}
     pid = json.loads((last / "status.json").read_text())["pid"]
     subprocess.run(["kill", "-KILL", str(pid)], check=True)
+    release(last)
     wait_for_array(ask)
     states = {str(row["run"]): row["state"] for row in load_rows(ask)}
     assert len(states) == 3 and first == {name for name in states if states[name] == "finished"}
@@ -142,14 +168,17 @@ def test_a_pruner_ends_trials_within_their_tasks(tmp_path: Path, ask: Ask) -> No
 
 
 def test_a_canceled_array_saves_and_goes_on_when_it_is_submitted_again(
-    tmp_path: Path, ask: Ask
+    tmp_path: Path, slurm: dict[str, str], ask: Ask
 ) -> None:
     (tmp_path / "search.yaml").write_text(SEARCH.replace("count: 5", "count: 2"))
-    overrides = ("training.steps=60",)
-    ask(*TITANRUN, "sweep", "search.yaml", "--launch", *overrides)
-    wait_until(lambda: len(list_runs(tmp_path)) == 2, "both tasks train")
+    overrides = ("training.steps=10",)
+    launch = build_ask(tmp_path, {**slurm, **build_hold(3)})
+    launch(*TITANRUN, "sweep", "search.yaml", "--launch", *overrides)
+    wait_for_files(tmp_path, "held-0", 2)
     job = json.loads((tmp_path / "runs" / "search" / "launch" / "job.json").read_text())["job"]
     ask("scancel", str(job))
+    for run in wait_for_files(tmp_path, "asked-0", 2):
+        release(run)
     wait_for_array(ask)
     assert [row["state"] for row in load_rows(ask)] == ["preempted"] * 2
     said = ask(*TITANRUN, "sweep", "search.yaml", "--launch", *overrides)
@@ -157,5 +186,5 @@ def test_a_canceled_array_saves_and_goes_on_when_it_is_submitted_again(
     wait_for_array(ask)
     assert [row["state"] for row in load_rows(ask)] == ["finished"] * 2
     for run in list_runs(tmp_path):
-        assert [line["step"] for line in read_metrics(run / "metrics.jsonl")] == [*range(1, 61)]
+        assert [line["step"] for line in read_metrics(run / "metrics.jsonl")] == [*range(1, 11)]
         assert len(json.loads((run / "run.json").read_text())["starts"]) == 2

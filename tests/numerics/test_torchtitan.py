@@ -1,12 +1,14 @@
 """Ten steps of five families, of llama3 with documents as well, that torchtitan 0.2.2 recorded on a
 CPU in fp32, replayed: first weights
-are those of seed 0 here, which torchtitan loaded; rows and settings are its own.
+are those of seed 0 here, which torchtitan loaded; rows and settings are its own. The rows are the
+start of the shipped corpus, so that its documents are read again, too: streamed and indexed.
 
 Where torchtitan has a defect that titanrun does not copy, the run is replayed with the defect, to
 the last digits, and without.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from torch import Tensor
 
 from titanrun.components.metrics.spec.metrics_file import read_metrics
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.models.deepseek_v3.model import DeepseekV3
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.worker.rank_main import main
@@ -29,7 +32,7 @@ tokenizer: tiny
 optimizer: {{lr: 8.0e-4}}
 lr_scheduler: {{warmup_steps: 2, total_steps: 10, decay_ratio: 0.8}}
 training:
-  dataset: {{name: tokens, path: {tokens}}}
+  dataset: {dataset}
   local_batch_size: 4
   seq_len: 64
   steps: 10
@@ -49,6 +52,27 @@ def test_losses_norms_and_rates_are_those_that_torchtitan_recorded(
     family: str, tmp_path: Path
 ) -> None:
     assert max(differences(family, tmp_path)) <= TWO_ULP
+
+
+@pytest.mark.parametrize("streaming", [True, False], ids=["streamed", "indexed"])
+@pytest.mark.parametrize("family", ["llama3", "llama3_flex"])
+def test_documents_read_as_c4_test_have_the_recorded_losses(
+    family: str, tmp_path: Path, *, streaming: bool
+) -> None:
+    """Document masks, which llama3_flex has, follow from where documents of the files end."""
+    documents = tmp_path / "c4_test"
+    documents.mkdir()
+    shutil.copyfile(TinyTokenizerConfig().folder / "train.jsonl", documents / "data.json")
+    dataset = {
+        "name": "c4_test",
+        "path": str(documents),
+        "shuffle": False,
+        "streaming": streaming,
+    }
+    overrides = ["training.lanes=1"] if streaming else []
+    assert max(differences(family, tmp_path, *overrides, dataset=dataset)) <= TWO_ULP
+    log = (tmp_path / "logs" / "rank-0.log").read_text()
+    assert ("of a stream in 1 lane" in log) == streaming
 
 
 @pytest.mark.slow
@@ -78,9 +102,11 @@ def test_deepseek_v3_differs_by_the_epsilon_that_torchtitan_leaves_out(
     assert max(differences("deepseek_v3", tmp_path / "with")) <= TWO_ULP
 
 
-def differences(family: str, folder: Path, *overrides: str) -> tuple[float, float]:
+def differences(
+    family: str, folder: Path, *overrides: str, dataset: dict[str, Any] | None = None
+) -> tuple[float, float]:
     """How far losses and gradient norms are from the recorded ones, relatively, at most; learning
-    rates have to be equal."""
+    rates have to be equal. Without a dataset, the recorded rows are read."""
     folder.mkdir(exist_ok=True)
     tokens, recipe, resolved = (
         folder / "tokens.npy",
@@ -89,7 +115,8 @@ def differences(family: str, folder: Path, *overrides: str) -> tuple[float, floa
     )
     np.save(tokens, np.array(RECORD["tokens"], dtype=np.uint16))
     run = RECORD["runs"][family]
-    recipe.write_text(RECIPE.format(model=json.dumps(run["model"]), tokens=tokens))
+    dataset = dataset or {"name": "tokens", "path": str(tokens)}
+    recipe.write_text(RECIPE.format(model=json.dumps(run["model"]), dataset=json.dumps(dataset)))
     resolved.write_text(resolve_recipe(str(recipe), overrides, environment={}).text)
     assert main([str(resolved)]) == 0
     lines = read_metrics(folder / "metrics.jsonl")

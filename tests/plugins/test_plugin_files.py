@@ -229,3 +229,31 @@ def test_a_run_does_not_go_on_with_another_content(place: Path) -> None:
     assert refused.returncode == 2
     assert "holds a run with another content of plug-in './mine.py'" in refused.stderr
     assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN
+
+
+def test_an_error_of_its_code_names_the_line(place: Path) -> None:
+    broken = PLUGIN.replace("weight.grad.sign()", "weight.gard.sign()")
+    (place / "recipes" / "mine.py").write_text(broken)
+    line = 1 + broken[: broken.index("weight.gard")].count("\n")
+    ended = titanrun("train", "--trust", "recipes/mine.yaml", "dump_folder=run")
+    assert ended.returncode == 70
+    assert "error[internal]: AttributeError: 'Parameter' object has no attribute" in ended.stderr
+    told = f"  = help: raised in mine.py, line {line} (traceback: run/logs/internal-error.txt)"
+    assert told in ended.stderr
+
+
+def test_an_error_in_a_command_is_not_called_a_bug_of_titanrun(place: Path) -> None:
+    faulty_rule = """
+from titanrun.recipe.rules.registry import rule
+
+
+@rule("mine")
+def check(run: Any) -> Any:
+    yield 1 / 0
+"""
+    broken = PLUGIN + faulty_rule
+    (place / "recipes" / "mine.py").write_text(broken)
+    line = 1 + broken[: broken.index("1 / 0")].count("\n")
+    ended = titanrun("validate", "--trust", "recipes/mine.yaml")
+    assert ended.returncode == 70
+    assert f"help: raised in mine.py, line {line}; the report is in" in ended.stderr

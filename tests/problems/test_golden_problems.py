@@ -24,11 +24,14 @@ UNBUILT_CASES = (
     "settings-that-nothing-reads",
 )
 UNBUILT = [Path(__file__).parent / name for name in UNBUILT_CASES]
-CASES = sorted(
+FOLDERS = sorted(
     folder
     for folder in Path(__file__).parent.iterdir()
     if folder.is_dir() and folder.name != "__pycache__"
 )
+# found while a run reads its data; see test_golden_sources.py
+SOURCE_FAULTS = [folder for folder in FOLDERS if folder.name.startswith("source-")]
+CASES = [folder for folder in FOLDERS if folder not in SOURCE_FAULTS]
 
 
 def words(file: Path) -> list[str]:

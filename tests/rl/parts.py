@@ -81,6 +81,8 @@ class Scripted:
         return found
 
     def load(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        for _ in weights:
+            pass
         self.version = version
 
     def close(self) -> None:

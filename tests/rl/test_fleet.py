@@ -16,8 +16,8 @@ from titanrun.distributed.object_collectives import RankGroup
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.rl.fleet import rollout_fleet
 from titanrun.rl.fleet.config import RouterConfig
+from titanrun.rl.fleet.fleet_process import FleetProcess
 from titanrun.rl.fleet.fleet_runner import FleetRunner, StaleRolloutError
-from titanrun.rl.fleet.fleet_usage import FleetUsage
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
 from titanrun.rl.fleet.step_clock import StepClock
 from titanrun.rl.rollout_types import Completion, Prompt, RolloutGroup, Turn
@@ -37,6 +37,8 @@ class ScriptedProcess:
     num_starts: int = 0
     last_message: float = field(default_factory=time.monotonic)
     last_choice: int = 0
+    is_loading: bool = False
+    has_loaded: bool = False
     is_alive: bool = False
     log_file: Path = Path("generator.log")
     pid: int = 1
@@ -67,7 +69,7 @@ class ScriptedProcess:
         groups = [build_group(number, status) for number in numbers]
         self.on_message(
             self.num_starts,
-            {"groups": groups, "epoch": epoch, "busy_seconds": 0.1, "tokens": 5},
+            {"groups": groups, "epoch": epoch, "tokens": 5},
         )
 
     def die(self) -> None:
@@ -75,6 +77,8 @@ class ScriptedProcess:
         self.on_exit(self.num_starts)
 
     kill = die
+    expect_load = FleetProcess.expect_load
+    note_loading = FleetProcess.note_loading
 
     def read_last_stderr_line(self) -> str:
         return "out of memory"
@@ -110,19 +114,29 @@ def get_numbers(process: ScriptedProcess) -> list[list[int]]:
     ]
 
 
+def get_queue(fleet: RolloutFleet) -> dict[str, float]:
+    values = fleet.collect_usage(num_tokens=0)
+    prefix = "rl/queue/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }
+
+
 def test_groups_go_to_the_least_loaded_and_wait_while_all_are_full() -> None:
     fleet, (first, second) = build(2)
     submit(fleet, 0, 1, 2, 3, 4, 5)
     assert get_numbers(first) == [[0, 2]] and get_numbers(second) == [[1, 3]]
-    found = fleet.collect_usage()
-    assert found["rl/queue/waiting"] == 2
-    assert found["rl/queue/admitted"] == 2 + found["rl/queue/running"] + found["rl/queue/done"]
+    assert get_queue(fleet) == {"admitted": 6, "running": 4, "waiting": 2, "done": 0}
     second.finish(3)
     assert get_numbers(second) == [[1, 3], [4]]
+    assert get_queue(fleet) == {"admitted": 6, "running": 4, "waiting": 1, "done": 1}
     assert [each["number"] for each in fleet.wait_for_any([0, 3])] == [3]
     first.finish(0, 2)
     # one group waits: it goes to the process that has none
     assert get_numbers(first) == [[0, 2], [5]]
+    assert get_queue(fleet) == {"admitted": 5, "running": 3, "waiting": 0, "done": 2}
 
 
 def test_weights_come_before_the_groups_that_were_admitted_after_them() -> None:
@@ -137,13 +151,28 @@ def test_groups_of_a_process_that_ends_go_first_to_another(caplog: Any) -> None:
     fleet, (first, second) = build(2)
     submit(fleet, 0, 1, 2, 3, 4)
     first.die()
-    assert fleet.collect_usage()["rl/lost_requests"] == 2
+    assert fleet.collect_usage(num_tokens=0)["rl/lost_requests"] == 2
     second.finish(1, 3)
     assert get_numbers(second) == [[1, 3], [0, 2]] and "out of memory" in caplog.text
     # what is said about the group twice counts once
     second.finish(0)
     second.finish(0)
     assert len(fleet.wait_for_any([0])) == 1
+
+
+def test_a_group_that_takes_three_processes_with_it_is_given_up(caplog: Any) -> None:
+    fleet, processes = build(4)
+    turns = [{"status": "completed"}, {"status": "ongoing"}]
+    fleet.submit([{"number": 0, "rollouts": turns}], temperature=None)
+    for process in processes[:3]:
+        assert process.sent[-1]["requests"][0]["group"]["rollouts"] == turns
+        process.die()
+    assert not processes[3].sent and "group 0 was lost 3 times" in caplog.text
+    (group,) = fleet.wait_for_any([0])
+    assert [each["status"] for each in group["rollouts"]] == ["completed", "error_generator"]
+    # another group was lost only once
+    submit(fleet, 1)
+    assert get_numbers(processes[3]) == [[1]] and fleet.usage.num_lost == 3
 
 
 def test_a_conversation_goes_on_at_another_process_after_its_last_turn() -> None:
@@ -193,7 +222,8 @@ def test_a_process_is_started_again_with_the_newest_weights(monkeypatch: Any) ->
     while not get_numbers(process) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [message["do"] for message in process.sent] == ["load", "generate"]
-    assert get_numbers(process) == [[0, 1]] and fleet.collect_usage()["rl/restarts"] == 1
+    assert get_numbers(process) == [[0, 1]]
+    assert fleet.collect_usage(num_tokens=0)["rl/restarts"] == 1
     # the end of the first start is no news any more
     process.on_exit(1)
     assert process.running
@@ -311,7 +341,7 @@ def test_a_completion_is_never_older_than_its_group(
         return
     runner.generate_turn([group])
     assert group.is_done and group.rollouts[1].oldest_version == 3
-    assert runner.collect_metrics()["rl/tokens_per_second/0"] > 0
+    assert runner.collect_metrics(num_tokens=0)["rl/generator/0/tokens_per_second"] > 0
 
 
 def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None:
@@ -336,38 +366,6 @@ def test_each_process_has_its_settings(tmp_path: Path, monkeypatch: Any) -> None
     assert (fleet.min_generators, fleet.wait_seconds) == (2, 30)
     assert fleet.timeout_seconds == 7 and fleet.max_running == 3 * 4
     assert fleet.router == RouterConfig(name="round_robin", sticky=False)
-
-
-def test_shares_tell_who_waited_for_whom(monkeypatch: Any) -> None:
-    now = [100.0]
-    monkeypatch.setattr("titanrun.rl.fleet.step_clock.time.monotonic", lambda: now[0])
-    usage = FleetUsage(StepClock(_start=100.0))
-
-    def spend(phase: Any, seconds: float) -> None:
-        with usage.clock.within(phase):
-            now[0] += seconds
-
-    usage.clock.enter("pack")
-    spend("idle", 2.0)
-    now[0] += 0.5
-    usage.clock.enter("train")
-    now[0] += 6.0
-    usage.clock.enter("other")
-    spend("push", 1.0)
-    spend("validation", 90.0)
-    now[0] += 0.5
-    usage.record_turn(0, {"busy_seconds": 8.0, "load_seconds": 0.5, "tokens": 40})
-    found = usage.collect(2)
-    shares = ("trainer_idle", "pack", "train", "push", "unaccounted")
-    assert [found[f"rl/{share}_share"] for share in shares] == pytest.approx(
-        [0.2, 0.05, 0.6, 0.1, 0.05]
-    )
-    assert found["rl/load_seconds"] == 0.25
-    assert found["rl/generator_idle_share"] == pytest.approx(0.6)
-    assert found["rl/tokens_per_second/generated"] == 4
-    assert found["rl/generator_idle_share/1"] == 1 and found["rl/tokens_per_second/0"] == 4
-    now[0] += 1.0
-    assert usage.collect(2)["rl/trainer_idle_share"] == 0
 
 
 def test_the_record_says_who_got_which_groups_and_lost_them(tmp_path: Path) -> None:

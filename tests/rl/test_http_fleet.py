@@ -84,7 +84,7 @@ class ScriptedGenerator:
 
     def finish(self, *numbers: int, epoch: int = 0) -> None:
         groups = [build_group(number, "completed") for number in numbers]
-        self.say({"groups": groups, "epoch": epoch, "busy_seconds": 0.1, "tokens": 5})
+        self.say({"groups": groups, "epoch": epoch, "tokens": 5})
 
     def lose_trainer(self) -> None:
         assert self.server._session is not None
@@ -115,7 +115,13 @@ def without_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def open_fleet(
-    folder: Path, port: int, secret: bytes | None = None, *, starts: int = 3, **description: Any
+    folder: Path,
+    port: int,
+    secret: bytes | None = None,
+    *,
+    starts: int = 3,
+    run: str = "first",
+    **description: Any,
 ) -> Iterator[RolloutFleet]:
     """A trainer's fleet of one generator, with published weights."""
     transport = ObjectStoreTransport(copy_bucket, keep=2, ranks=RankGroup())
@@ -125,6 +131,7 @@ def open_fleet(
         place=HostPort("127.0.0.1", port),
         secret=secret,
         description={"seed": 0, **description},
+        run=run,
         find_weights=transport.find_references,
         log_file=folder / "logs" / "generator-0.log",
         starts_left=starts,
@@ -173,11 +180,30 @@ def test_groups_of_a_lost_connection_come_again_with_their_weights(tmp_path: Pat
         generator.lose_trainer()
         wait_for(lambda: generator.get_done().count("generate") == 2)
         assert generator.get_done()[3:] == ["drop", "hello", "load", "generate"]
-        assert generator.received[-1]["requests"] == asked[1:]
-        found = fleet.collect_usage()
+        assert generator.received[-1]["requests"] == [{**asked[1], "num_losses": 1}]
+        found = fleet.collect_usage(num_tokens=0)
         assert found["rl/lost_requests"] == 1 and found["rl/restarts"] == 1
         generator.finish(1)
         assert fleet.wait_for_any([1])
+    generator.stop()
+
+
+@pytest.mark.parametrize(("run", "count"), [("first", 2), ("second", 0)])
+def test_groups_of_an_earlier_trainer_are_counted_if_it_trained_the_same_run(
+    tmp_path: Path, run: str, count: int
+) -> None:
+    generator = ScriptedGenerator()
+    with open_fleet(tmp_path, generator.port):
+        wait_for(lambda: "load" in generator.get_done())
+    wait_for(lambda: generator.get_done()[-1] == "drop")
+    generator.finish(5, 6)
+    with open_fleet(tmp_path, generator.port, run=run) as fleet:
+        submit(fleet, 0)
+        wait_for(lambda: "generate" in generator.get_done())
+        hellos = [message for message in generator.received if message["do"] == "hello"]
+        assert [each["is_of_last_run"] for each in hellos] == [False, bool(count)]
+        generator.finish(0)
+        assert fleet.wait_for_any([0]) and fleet.usage.num_future == count
     generator.stop()
 
 
@@ -261,7 +287,8 @@ def test_a_trainer_can_neither_end_a_generator_nor_confuse_it(tmp_path: Path) ->
         connection.socket.settimeout(20)
         connection.send(message)
         with pytest.raises(ConnectionError):
-            connection.receive()
+            while connection.receive():
+                pass
         connection.close()
         wait_for(lambda number=number: generator.get_done() == ["hello", "drop"] * (number + 1))
     generator.stop()

@@ -1,34 +1,34 @@
 """Runs whose completions come from `titanrun fleet` in another working folder, over TCP."""
 
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.rl.fleet_runs import (
     FLEET,
+    LONG,
+    RECORDING,
     build_command,
+    check_replays,
     get_losses,
     get_taken,
+    held_reward,
     is_running,
     read_steps,
+    restart_trainer,
     slow_reward,
     train,
-    train_and_kill,
     wait_for,
+    wait_for_held,
 )
-from tests.rl.parts import TEXT
-from titanrun.config.trust import TRUST_FLAG
+from tests.rl.http_machines import build_overrides, open_machine
+from tests.worker.held_runs import release
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -38,68 +38,6 @@ ROOT = Path(__file__).parents[2]
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-
-
-@dataclass
-class Machine:
-    """A working folder with a generator in it."""
-
-    folder: Path
-    overrides: tuple[str, ...]
-    port: int = 0
-    generator: "subprocess.Popen[bytes] | None" = None
-
-    @property
-    def output(self) -> str:
-        return (self.folder / "output.txt").read_text()
-
-    def start(self) -> int:
-        """Start a generator, at the same port as the last one, and return its process id."""
-        self.folder.mkdir(exist_ok=True)
-        (self.folder / "recipe.yaml").write_text(TEXT)
-        before = self.output.count("waiting for") if self.port else 0
-        with (self.folder / "output.txt").open("a") as output:
-            self.generator = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "titanrun", "fleet", "recipe.yaml", TRUST_FLAG),
-                    *("--listen", f"127.0.0.1:{self.port}", *self.overrides),
-                ],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                # Ctrl-C of a terminal does not reach it by itself
-                start_new_session=True,
-            )
-        wait_for(lambda: self.output.count("waiting for a trainer") > before)
-        self.port = int(re.findall(r"at tcp://127.0.0.1:(\d+)", self.output)[-1])
-        return self.generator.pid
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the generator by a signal and return its exit code."""
-        assert self.generator is not None
-        self.generator.send_signal(number)
-        return self.generator.wait(60)
-
-
-def build_overrides(port: int = 1, secret: str | None = None) -> tuple[str, ...]:
-    named = "" if secret is None else f", secret_file: {secret}"
-    urls = f"urls: ['tcp://127.0.0.1:{port}']"
-    return (
-        f"rl.fleet={{processes: 1, carrier: http, {urls}{named}}}",
-        "rl.sync.transport=connection",
-    )
-
-
-@contextmanager
-def open_machine(tmp_path: Path, *overrides: str, secret: str | None = None) -> Iterator[Machine]:
-    machine = Machine(tmp_path / "generator", (*build_overrides(secret=secret), *overrides))
-    try:
-        machine.start()
-        yield machine
-    finally:
-        if machine.generator is not None:
-            machine.generator.kill()
-            machine.generator.wait()
 
 
 def test_completions_of_another_folder_are_those_of_a_local_fleet_bit_for_bit(
@@ -117,7 +55,7 @@ def test_completions_of_another_folder_are_those_of_a_local_fleet_bit_for_bit(
         file = machine.folder / "keys" / "fleet.secret"
         assert str(file) in machine.output and file.stat().st_mode & 0o777 == 0o600
         shutil.copytree(file.parent, here / "keys")
-        overrides = build_overrides(machine.port, "keys/fleet.secret")
+        overrides = build_overrides(machine.port, secret="keys/fleet.secret")
         command = build_command(here / "run", steps, reward, *overrides)
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=here)
         assert done.returncode == 0, done.stderr
@@ -144,7 +82,7 @@ def test_a_wrong_secret_is_refused_by_name_on_both_sides(tmp_path: Path) -> None
     wrong.write_text("another, of course\n")
     wrong.chmod(0o600)
     with open_machine(tmp_path, secret="fleet.secret") as machine:
-        overrides = build_overrides(machine.port, str(wrong))
+        overrides = build_overrides(machine.port, secret=str(wrong))
         command = build_command(tmp_path / "run", *overrides)
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
@@ -156,7 +94,7 @@ def test_a_wrong_secret_is_refused_by_name_on_both_sides(tmp_path: Path) -> None
 
 def test_a_killed_generator_that_is_started_again_costs_only_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    reward, schedule = slow_reward(tmp_path, 0.05), "{target_offpolicy: 2, record: true}"
+    reward, schedule = held_reward(folder, 4), "{target_offpolicy: 2, record: true}"
     settings = (reward, f"rl.schedule={schedule}")
     pids = []
     with open_machine(tmp_path, *settings) as machine:
@@ -166,11 +104,13 @@ def test_a_killed_generator_that_is_started_again_costs_only_time(tmp_path: Path
 
         run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            wait_for(lambda: (folder / "metrics.jsonl").exists() and len(read_steps(folder)) >= 4)
+            wait_for_held(folder, run)
             assert machine.generator is not None
             pids.append(machine.generator.pid)
             assert machine.end(signal.SIGKILL) == -signal.SIGKILL
             pids.append(machine.start())
+            wait_for(lambda: machine.output.count("serving the trainer at") == 2)
+            release(folder)
             output, _ = run.communicate(timeout=300)
         finally:
             run.kill()
@@ -185,23 +125,22 @@ def test_a_killed_generator_that_is_started_again_costs_only_time(tmp_path: Path
     assert not any(map(is_running, pids))
 
 
+def test_what_two_other_machines_have_generated_is_replayed_bit_for_bit(tmp_path: Path) -> None:
+    settings = (*LONG, RECORDING)
+    with (
+        open_machine(tmp_path, *settings, name="first") as first,
+        open_machine(tmp_path, *settings, name="second") as second,
+    ):
+        train(tmp_path / "recorded", *settings, *build_overrides(first.port, second.port))
+    check_replays(tmp_path / "recorded", tmp_path)
+
+
 def test_a_restarted_trainer_finds_the_waiting_generator(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    settings = (slow_reward(tmp_path, 0.05), "rl.schedule={target_offpolicy: 2}")
-    with open_machine(tmp_path, *settings) as machine:
-        command = build_command(
-            folder,
-            *("training.steps=10", "launch.max_restarts=1", *settings),
-            *("checkpoint={enable: true, interval: 5}", *build_overrides(machine.port)),
-        )
-
-        def find_trainer(run: "subprocess.Popen[str]") -> int:
-            return int(json.loads((folder / "status.json").read_text())["pid"])
-
-        train_and_kill(folder, command, find_trainer, steps=7)
-        steps = [int(step["step"]) for step in read_steps(folder)]
-        first = steps.index(6, steps.index(6) + 1)
-        assert steps[first:] == [6, 7, 8, 9, 10]
+    reward = held_reward(folder, 7)
+    with open_machine(tmp_path, reward, RECORDING) as machine:
+        overrides = (reward, *build_overrides(machine.port))
+        restart_trainer(folder, *overrides, is_noticed=lambda: "is gone" in machine.output)
         assert machine.output.count("serving the trainer at") == 2
         assert machine.output.count("waiting for a trainer") == 1
         assert machine.end() == 0

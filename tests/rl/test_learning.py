@@ -36,6 +36,28 @@ def test_a_policy_learns_from_random_weights(tmp_path: Path) -> None:
     assert max(line.get("rl/logprob_diff_max", 0.0) for line in lines) < 1e-4
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_learns_as_much_from_completions_that_a_fleet_runs_ahead_with(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the trainer and the fleet share the cores: more threads only compete
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settings = (f"debug.seed={seed}", "optimizer.lr=1e-3", "lr_scheduler.warmup_steps=5")
+    ahead = (
+        *("rl.fleet.processes=1", "rl.schedule.target_offpolicy=2"),
+        "rl.sync={transport: shared_memory, max_logprob_diff: auto}",
+    )
+    runs = [
+        trained("char_share", tmp_path / "in_turn", *settings),
+        trained("char_share", tmp_path / "ahead", *settings, *ahead),
+    ]
+    ages = [max(line.get("rl/age_max", 0.0) for line in lines) for lines in runs]
+    assert ages[0] == 0 < ages[1] <= 2
+    assert [lines[-1]["step"] for lines in runs] == [40, 40]
+    in_turn, with_fleet = (lines[-1]["validation/reward_mean"] for lines in runs)
+    assert min(in_turn, with_fleet) >= 0.95 and abs(in_turn - with_fleet) <= 0.03
+
+
 def test_a_policy_learns_in_float8_within_the_limits_that_it_has_by_default(
     tmp_path: Path,
 ) -> None:

@@ -109,7 +109,54 @@ def test_a_loop_of_torchtitans_first_names_called_by_position(
     assert found["loss"] == pytest.approx(found["loss/mean"])
 
 
-def test_metrics_are_those_of_numpy_over_the_trained_tokens(trainer: PolicyTrainer) -> None:
+def test_batches_come_under_the_name_of_either_trainer(trainer: PolicyTrainer) -> None:
+    found = []
+    for name in ("training_data", "train_data"):
+        found.append(trainer.forward_backward(**{name: [flat((5, 7), 1)]}))
+        trainer.engine.zero_grad()
+        trainer._has_own_mean = False
+    assert found[0] == found[1]
+    for wrong in ({}, {"training_data": [flat((5,))], "train_data": [flat((5,))]}):
+        with pytest.raises(TypeError, match="as training_data or as train_data"):
+            trainer.forward_backward(**wrong)
+    trainer.forward_backward([flat((5,))])  # what was refused counts as no call
+
+
+def test_one_of_several_learning_rates_is_refused_only_where_it_is_asked_for(recipe: str) -> None:
+    trainer = open_policy_trainer(
+        recipe, ["optimizer.lr=1e-3", "optimizer.param_groups=[{match: [output.*], lr: 2e-3}]"]
+    )
+    trainer.forward_backward([flat((5, 7))])
+    output = trainer.optim_step()
+    low, high = output.learning_rates
+    assert low > 0 and high == pytest.approx(2 * low) and output["lr"] in (low, high)
+    assert output.metrics.keys() == {"trainer/grad_norm/mean", "trainer/policy_version"}
+    with pytest.raises(KeyError, match="trainer/lr: the optimizer has several learning rates"):
+        output.metrics["trainer/lr"]
+    trainer.close()
+
+
+def test_a_skipped_update_is_told_with_the_step_of_the_loop(
+    trainer: PolicyTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = flat((5, 7))
+    batch.advantages[3] = float("nan")
+    before = trainer.engine.model.state_dict()["tok_embeddings.weight"].clone()
+    for step, text in ((None, "gradient norm is nan"), (3, "gradient norm of step 3 is nan")):
+        if step is not None:
+            trainer.sync_log_step(step, 1)
+        trainer.forward_backward([batch])
+        output = trainer.optim_step()
+        assert f"{text}: update skipped" in caplog.text
+        assert output["is_skipped"] == 1.0 and output.policy_version == 0
+    assert torch.equal(trainer.engine.model.state_dict()["tok_embeddings.weight"], before)
+
+
+@pytest.mark.parametrize("name", ["grpo", "cispo"])
+def test_metrics_are_those_of_numpy_over_the_trained_tokens(recipe: str, name: str) -> None:
+    low, high = 0.9, 1.1
+    algorithm = f"{{name: {name}, clip_low: 0.1, clip_high: 0.1}}"
+    trainer = open_policy_trainer(recipe, [f"rl.algorithm={algorithm}"])
     batch = flat((5, 7, 9), 3)
     model = trainer.engine.model
     mask = batch.loss_mask.numpy()
@@ -122,8 +169,18 @@ def test_metrics_are_those_of_numpy_over_the_trained_tokens(trainer: PolicyTrain
             rows.append(logits.log_softmax(-1))
     logprobs = torch.cat(rows)
     own = logprobs.gather(-1, batch.labels.unsqueeze(-1))[:, 0]
+    # some within the bounds, some outside on both sides, and one that differs by rounding only
+    batch.generator_logprobs = own + torch.linspace(-0.3, 0.3, len(own))
+    batch.generator_logprobs[mask.nonzero()[0][2]] = own[mask.nonzero()[0][2]] + 2e-7
     delta = (own - batch.generator_logprobs).numpy()[mask]
+    ratio = np.exp(delta)
+    clipped = ratio.clip(low, high)
+    assert 0 < (clipped != ratio).mean() < 1 and np.abs(delta).min() < 1e-6
     entropy = -(logprobs.exp() * logprobs).sum(-1).numpy()[mask]
+    loss = {
+        "grpo": -np.minimum(ratio * advantages, clipped * advantages),
+        "cispo": -clipped * advantages * own.numpy()[mask],
+    }[name].mean()
     found = trainer.forward_backward([batch], int(mask.sum()))
     expected = {
         "advantage_mean": advantages.mean(),
@@ -131,21 +188,33 @@ def test_metrics_are_those_of_numpy_over_the_trained_tokens(trainer: PolicyTrain
         "logprob_diff_mean": np.abs(delta).mean(),
         "logprob_diff_max": np.abs(delta).max(),
         "logprob_max_delta": delta[np.abs(delta).argmax()],
-        "ratio_mean": np.exp(delta).mean(),
+        "ratio_mean": ratio.mean(),
+        "ratio_clipped_frac": (clipped != ratio).mean(),
+        "pg_loss": loss,
+        "loss/mean": loss,
+        "bit_wise/ratio_tokens_different/mean": (np.abs(delta) > 1e-6).mean(),
         "trainer/entropy/mean": entropy.mean(),
         "logprob_bitwise_identical": 0.0,
     }
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+    for metric, value in expected.items():
+        assert found[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
+    assert expected.keys() | {each for names in FURTHER_NAMES.values() for each in names} == (
+        FIRST_NAMES | CURRENT_NAMES
+    )
+    for ours, names in FURTHER_NAMES.items():
+        assert {found[each] for each in names} == {found[ours]}
+    trainer.close()
 
 
+@pytest.mark.parametrize("lengths", [(5, 7), (25, 20)])
 def test_gradients_of_flat_documents_do_not_depend_on_how_they_are_packed(
-    trainer: PolicyTrainer,
+    trainer: PolicyTrainer, lengths: tuple[int, int]
 ) -> None:
-    whole = flat((5, 7), 4)
+    """Together they may be longer than training.seq_len, 32 here."""
+    whole = flat(lengths, 4)
     parts = [
         SimpleNamespace(**{name: value[own] for name, value in vars(whole).items()})
-        for own in (slice(0, 5), slice(5, 12))
+        for own in (slice(0, lengths[0]), slice(lengths[0], sum(lengths)))
     ]
     count = count_trained(whole)
     trainer.forward_backward([whole], count)

@@ -128,7 +128,7 @@ def test_ranks_learn_what_one_process_learns(
 def test_tensor_ranks_share_a_generator(tmp_path: Path) -> None:
     train(tmp_path, 2, "model.n_kv_heads=2", "training.steps=1", *SPLIT)
     held = re.search(
-        r"the generator has ([\d,]+) of its ([\d,]+)",
+        r"the generator holds ([\d,]+) of its ([\d,]+)",
         (tmp_path / "2" / "logs" / "rank-1.log").read_text(),
     )
     assert held is not None

@@ -1,6 +1,11 @@
 """What a fleet asks of Ray, without Ray."""
 
+import importlib
+import socket
+import sys
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +23,15 @@ from titanrun.rl.config import RlConfig
 from titanrun.rl.fleet.ray_options import (
     build_actor_options,
     build_init_options,
+    build_join_options,
     check_resources,
 )
 from titanrun.rl.weight_sync import object_store_transport
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreReader, ObjectStoreTransport
 from titanrun.worker.build import build_fleet
 from titanrun.worker.worker_job import WorkerJob
+
+BUILDER = "titanrun.worker.build.build_ray_fleet"
 
 
 def resolve(folder: Path, fleet: str) -> tuple[Recipe, RlConfig]:
@@ -49,13 +57,32 @@ def test_ray_is_asked_for_where_the_recipe_names_it(
         build_fleet.build_fleet(recipe, config, job, None)
 
 
-def test_a_ray_of_its_own_or_a_cluster(tmp_path: Path) -> None:
-    _, config = resolve(tmp_path, "")
-    own = build_init_options(config.fleet, "/tmp/short")
+def test_a_ray_of_its_own_or_a_cluster() -> None:
+    own = build_init_options("/tmp/short")
     assert own["address"] == "local" and own["_temp_dir"] == "/tmp/short"
-    _, config = resolve(tmp_path, "address: 'head:6379'")
-    joined = build_init_options(config.fleet, None)
+    joined = build_join_options("head:6379")
     assert joined["address"] == "head:6379" and "_temp_dir" not in joined
+
+
+def test_a_cluster_at_whose_address_nobody_listens_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = SimpleNamespace(OwnerDiedError=OSError, RayError=OSError)
+    without = SimpleNamespace(is_initialized=lambda: False, exceptions=errors)
+    for name in (BUILDER, "titanrun.rl.fleet.ray_cluster", "titanrun.rl.fleet.ray_process"):
+        # imported anew in this test, and again after it
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+    monkeypatch.setitem(sys.modules, "ray", without)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", errors)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        _, config = resolve(tmp_path, f"address: '{address}'")
+        job = WorkerJob(tmp_path / "resolved.yaml", "", RankInfo())
+        builder = importlib.import_module(BUILDER)
+        with ExitStack() as exit_stack, pytest.raises(ProblemsFound, match=address):
+            builder.build_owner(config, job, tmp_path, exit_stack)
 
 
 def test_each_actor_takes_its_resources(tmp_path: Path) -> None:

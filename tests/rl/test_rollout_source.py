@@ -14,7 +14,7 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text, resolve_recipe
 from titanrun.rl.rewards.reward_function import RewardFunction
 from titanrun.rl.rollout_source import RolloutLayout, RolloutSource, RolloutStep
-from titanrun.rl.rollout_types import Prompt, Rollout
+from titanrun.rl.rollout_types import Prompt, Rollout, RolloutGroup
 from titanrun.rl.state import RlState
 
 # rewards of the two completions of each prompt
@@ -178,8 +178,8 @@ def test_the_prompt_of_a_group_that_is_too_old_is_asked_again(tmp_path: Path) ->
     source.runner.generator.version = 1  # type: ignore[union-attr]
     assert learned() == ["a3"] and waiting() == ["a1", "a2"]
     assert [group.policy_version for group in source.state.rollout_buffer.groups] == [1, 1]
-    assert source._collect_too_old() == {"rl/dropped_old": 2.0}
-    assert source._collect_too_old() == {"rl/dropped_old": 0.0}
+    assert source._collect_dropped()["rl/dropped_old"] == 2
+    assert source._collect_dropped()["rl/dropped_old"] == 0
 
 
 @pytest.mark.parametrize("limit", ["", "max_age: 1, on_too_old: error, "])
@@ -192,7 +192,7 @@ def test_a_group_that_is_too_old_ends_the_run_unless_it_is_dropped(
     source.engine.policy_version = 3 if not limit else 2  # type: ignore[misc]
     with pytest.raises(ProblemsFound, match=r"group 1 is too old: it was started [23] versions"):
         source.next_input()
-    assert source._collect_too_old() == {}
+    assert not any(source._collect_dropped().values())
 
 
 def test_a_group_that_is_older_than_the_window_allows_is_dropped_where_that_is_asked(
@@ -205,4 +205,76 @@ def test_a_group_that_is_older_than_the_window_allows_is_dropped_where_that_is_a
     source.runner.generator.version = 3  # type: ignore[union-attr]
     step = source.next_input()
     assert step is not None and step.payload.groups[0].policy_version == 3
-    assert source._collect_too_old() == {"rl/dropped_old": 2.0}
+    assert source._collect_dropped()["rl/dropped_old"] == 2
+
+
+def test_dropped_groups_are_counted_by_their_reason(tmp_path: Path) -> None:
+    pairs: list[tuple[float | None, float | None]] = [(1.0, 1.0), (None, None), (0.0, 0.0)]
+    source = build_source(tmp_path, "rl.algorithm=grpo", pairs=[*pairs, (1.0, None), (1.0, 0.0)])
+    for _ in range(4):
+        assert source.next_input() is None
+    assert source.next_input() is not None
+    reasons = {"rl/dropped_old": 0, "rl/dropped_flat": 3, "rl/dropped_future": 0}
+    # a group with one reward left has no variance
+    assert source._collect_dropped() == {**reasons, "rl/dropped_error": 1}
+    assert not any(source._collect_dropped().values())
+
+
+def test_groups_that_a_rollback_drops_are_counted(tmp_path: Path) -> None:
+    source = build_source(
+        tmp_path, "rl.schedule={target_offpolicy: 2, window: 0.0}", pairs=[(1.0, 0.0)] * 9
+    )
+    source.weight_sync = SimpleNamespace(sync_after_rollback=lambda engine: None)  # type: ignore[assignment]
+    assert source.next_input() is not None and len(source.state.rollout_buffer.groups) == 2
+    source.on_rollback(0)
+    assert source._collect_dropped()["rl/dropped_future"] == 2
+
+
+def test_the_fleet_is_told_how_many_tokens_were_trained(tmp_path: Path) -> None:
+    source = build_source(tmp_path, pairs=[(1.0, 0.0)] * 3)
+    source.weight_sync = SimpleNamespace(sync_weights=lambda engine: None)  # type: ignore[assignment]
+    steps = []
+    for number in range(3):
+        step = source.next_input()
+        assert step is not None
+        steps.append(step)
+        # the second update was rejected
+        if number != 1:
+            source.on_update(number)
+    told = []
+
+    def collect(*, num_tokens: int) -> dict[str, float]:
+        told.append(num_tokens)
+        # a restarted trainer's fleet counts groups of the earlier one
+        return {"rl/dropped_future": 3.0}
+
+    source.runner = SimpleNamespace(collect_metrics=collect)  # type: ignore[assignment]
+    source._num_dropped["future"] = 1
+    found = source.collect_metrics({}, steps[-1])
+    # of the steps since the last metrics, which need not be logged each
+    tokens = [step.payload.packed.num_tokens for step in steps]
+    # two completions of three tokens each, the end token among them
+    assert told == [tokens[0] + tokens[2]] and tokens[0] in range(4, 8)
+    assert found["rl/dropped_future"] == 4 and found["rl/dropped_flat"] == 0
+    source.collect_metrics({}, steps[-1])
+    assert told[1] == 0
+
+
+def test_the_prompt_of_a_group_that_was_given_up_is_asked_again(tmp_path: Path) -> None:
+    source = build_source(tmp_path, pairs=[(1.0, 0.0)] * 3)
+    runner, lost = source.runner, [0]
+
+    def generate_turn(groups: list[RolloutGroup], **options: Any) -> None:
+        for group in [group for group in groups if group.number in lost]:
+            group.rollouts[1].status = "error_generator"
+            lost.remove(group.number)
+        runner.generate_turn(groups, **options)
+
+    source.runner = SimpleNamespace(  # type: ignore[assignment]
+        start_group=runner.start_group, generate_turn=generate_turn, clock=runner.clock
+    )
+    step = source.next_input()
+    assert step is not None
+    (group,) = step.payload.groups
+    assert (group.number, group.rollouts[0].question.prompt) == (1, "a0")
+    assert source._collect_dropped()["rl/dropped_error"] == 1

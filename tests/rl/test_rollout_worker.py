@@ -61,7 +61,11 @@ def serve(runner: RolloutRunner, shelf: Shelf) -> Iterator[tuple[Callable[..., N
     """Give what sends messages to a worker, and what waits for that many answers of it."""
     responses = io.StringIO()
     with open_messages() as (messages, send):
-        worker = RolloutWorker(runner, WorkerWeights(messages, shelf), responses)  # type: ignore[arg-type]
+        worker = RolloutWorker(
+            runner,
+            WorkerWeights(messages, shelf, responses),  # type: ignore[arg-type]
+            responses,
+        )
         thread = threading.Thread(target=worker.run)
 
         def wait_for(count: int) -> list[dict[str, Any]]:
@@ -92,8 +96,22 @@ def ask(runner: RolloutRunner, *numbers: int, is_sticky: bool = True) -> dict[st
     return {"do": "generate", "requests": requests, "max_running": 4}
 
 
+def get_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [message for message in messages if "groups" in message]
+
+
 def get_numbers(messages: list[dict[str, Any]]) -> list[list[int]]:
     return [[group["number"] for group in message["groups"]] for message in messages]
+
+
+def get_versions(messages: list[dict[str, Any]]) -> set[int]:
+    return {
+        turn["completion"]["version"]
+        for message in messages
+        for group in message["groups"]
+        for rollout in group["rollouts"]
+        for turn in rollout["turns"]
+    }
 
 
 def test_groups_wait_in_the_process_while_others_run(tmp_path: Path) -> None:
@@ -101,16 +119,21 @@ def test_groups_wait_in_the_process_while_others_run(tmp_path: Path) -> None:
     with serve(runner, Shelf(1)) as (send, wait_for):
         send(do="load", key=1, version=1)
         send(**ask(runner, 0, 1, 2))
-        found = wait_for(2)
+        found = get_turns(wait_for(4))
     assert get_numbers(found) == [[0, 1], [2]] and found[0]["tokens"] == 8
-    versions = {
-        turn["completion"]["version"]
-        for message in found
-        for group in message["groups"]
-        for rollout in group["rollouts"]
-        for turn in rollout["turns"]
-    }
-    assert versions == {1}
+    assert get_versions(found) == {1}
+
+
+def test_groups_wait_for_the_successor_of_weights_that_are_gone(tmp_path: Path) -> None:
+    """They were admitted with the weights that are gone: older ones must not begin them."""
+    runner = rollouter(tmp_path, lambda prompt: "x")
+    with serve(runner, Shelf(2)) as (send, wait_for):
+        send(do="load", key=1, version=1)
+        send(**ask(runner, 0))
+        assert wait_for(2) == [{"loading": True}, {"loading": False}]
+        send(do="load", key=2, version=2)
+        found = get_turns(wait_for(5))
+    assert get_numbers(found) == [[0]] and get_versions(found) == {2}
 
 
 @pytest.mark.parametrize("is_sticky", [True, False])
@@ -133,7 +156,7 @@ def test_a_conversation_is_reported_after_each_turn(tmp_path: Path, is_sticky: b
 
 def test_only_the_newest_weights_are_loaded_and_none_that_are_gone(tmp_path: Path) -> None:
     with open_messages() as (messages, send):
-        weights = WorkerWeights(messages, Shelf(2, 3))  # type: ignore[arg-type]
+        weights = WorkerWeights(messages, Shelf(2, 3), io.StringIO())  # type: ignore[arg-type]
         assert weights.take() is None
         send(do="load", key=2, version=2)
         send(do="generate", number=1)
@@ -147,7 +170,8 @@ def test_only_the_newest_weights_are_loaded_and_none_that_are_gone(tmp_path: Pat
         assert kept == ["generate", "drop"]
         send(do="load", key=1, version=1)
         (message,) = messages.iter_new(should_wait=True)
-        assert message is not None and weights.pull(message) is None
+        assert message is not None and weights.pull(message) is None and weights.is_behind
+        assert weights.pull({"key": 3, "version": 3}) is not None and not weights.is_behind
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
@@ -162,7 +186,7 @@ def test_weights_change_within_a_completion_where_the_recipe_says_so(
     ]
     recipe = resolve_recipe(write_recipe(tmp_path, TEXT), overrides, environment={}).run
     assert recipe.rl is not None
-    weights = WorkerWeights(RolloutMessages(io.StringIO()), Shelf())  # type: ignore[arg-type]
+    weights = WorkerWeights(RolloutMessages(io.StringIO()), Shelf(), io.StringIO())  # type: ignore[arg-type]
     updates = build_updates(recipe.rl, weights)
     assert (updates is not None) == is_enabled
     assert updates is None or updates.resets_cache == (kv_on_update == "reset")
@@ -184,10 +208,58 @@ def test_the_memory_of_a_killed_trainer_is_freed(
     messages = RolloutMessages(io.StringIO())
     worker = RolloutWorker(
         rollouter(tmp_path, lambda prompt: "x"),
-        WorkerWeights(messages, shelf),  # type: ignore[arg-type]
+        WorkerWeights(messages, shelf, io.StringIO()),  # type: ignore[arg-type]
         io.StringIO(),
     )
     worker.close()
     # of a trainer that ended by itself nothing is left
     worker.close()
     assert len(sweeps) == 3
+
+
+def test_the_trainer_is_told_about_loading_and_how_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading takes 2 s, copying another 3 s. Weights that are gone end at once."""
+    now = [100.0]
+    monkeypatch.setattr(rollout_worker.time, "monotonic", lambda: now[0])
+    shelf, responses = Shelf(1), io.StringIO()
+
+    def pull(key: int) -> Iterator[tuple[str, Tensor]]:
+        now[0] += 2.0
+        return Shelf.pull(shelf, key)
+
+    monkeypatch.setattr(shelf, "pull", pull, raising=False)
+    weights = WorkerWeights(RolloutMessages(io.StringIO()), shelf, responses)  # type: ignore[arg-type]
+    update = weights.pull({"key": 1, "version": 1})
+    assert update is not None and responses.getvalue() == '{"loading": true}\n'
+    for _ in update.weights:
+        now[0] += 3.0
+    assert responses.getvalue().splitlines()[1:] == ['{"loading": false}']
+    assert weights.load_seconds == 5.0
+    assert weights.pull({"key": 2, "version": 2}) is None
+    said = [json.loads(line)["loading"] for line in responses.getvalue().splitlines()]
+    assert said == [True, False, True, False] and weights.load_seconds == 7.0
+
+
+@pytest.mark.parametrize(("message", "count"), [({"is_orphaned": True}, 3), ({}, 0)])
+def test_a_new_trainer_is_told_how_many_groups_an_earlier_one_had(
+    tmp_path: Path, message: dict[str, Any], count: int
+) -> None:
+    """Of a connection that ended, and not of a rollback, whose trainer knows."""
+    runner, responses = rollouter(tmp_path, lambda prompt: "x"), io.StringIO()
+    weights = WorkerWeights(RolloutMessages(io.StringIO()), Shelf(), responses)  # type: ignore[arg-type]
+    worker = RolloutWorker(runner, weights, responses)
+    worker._receive(ask(runner, 0, 1, 2))
+    worker._forget({"do": "drop", **message})
+    worker._receive(ask(runner, 3))
+    worker._forget({"do": "hello", "token": "t"})
+    said = [json.loads(line) for line in responses.getvalue().splitlines()]
+    assert said == [{"hello": "t"}, {"discarded": count + 1}] and not worker.waiting
+    worker._forget({"do": "hello", "token": "u"})
+    assert json.loads(responses.getvalue().splitlines()[-1]) == {"discarded": 0}
+    # nor of another run
+    worker._receive(ask(runner, 4))
+    for is_of_last_run in (False, True):
+        worker._forget({"do": "hello", "token": "v", "is_of_last_run": is_of_last_run})
+        assert json.loads(responses.getvalue().splitlines()[-1]) == {"discarded": 0}

@@ -67,12 +67,23 @@ def test_every_option_of_a_task_makes_other_questions(tmp_path: Path) -> None:
     assert asked("questions", **read) == [("1", "2")]
     assert asked("questions", path=str(second)) == [("5", "6")]
     assert asked("questions", **read, prompt_column="q", answer_column="a") == [("3", "4")]
+    assert asked("questions", **read, answer_column=None) == [("1", "")]
     first.write_text(json.dumps({"prompt": "1", "answer": "half of 4 #### 2 "}))
     assert (
         asked("questions", **read, answer_pattern="#### (.*?) *$")
         == asked("questions", **read, answer_pattern="2")
         == [("1", "2")]
     )
+
+
+def test_the_keys_of_a_record_without_a_prompt_or_an_answer_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"question": "1"}))
+    with pytest.raises(ProblemsFound, match="has no text in 'prompt'; it has: question"):
+        asked("questions", path=str(path))
+    with pytest.raises(ProblemsFound, match="has no text in 'answer'; it has: question") as found:
+        asked("questions", path=str(path), prompt_column="question")
+    assert "or to null where no reward reads answers" in str(found.value.problems[0].hint)
 
 
 @pytest.mark.parametrize(

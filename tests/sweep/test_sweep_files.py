@@ -232,6 +232,13 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             "grid: {debug.seed: 1}",
             [
                 "3:20 wrong-type: 'debug.seed' needs a list of the values to try (write "
+                "debug.seed: [1])"
+            ],
+        ),
+        (
+            "grid: {debug.seed: []}",
+            [
+                "3:20 wrong-type: 'debug.seed' needs a list of the values to try (write "
                 "optimizer.lr: [1.0e-3, 2.0e-3])"
             ],
         ),
@@ -506,3 +513,16 @@ def test_validate_looks_for_the_data_of_points_at_the_level_environment(
     assert validated(capsys, file, "training.dataset.name=text") == (0, [])
     code, found = validated(capsys, file, "training.dataset.name=text", "--level", "environment")
     assert code == 3 and found[0][1] == 4, found
+
+
+def test_a_recipe_in_the_place_of_a_sweep_is_one_problem(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("version: 1\nmodel: llama3\ntraining: {dataset: tiny}\n")
+    with pytest.raises(ProblemsFound) as found:
+        read_sweep(file)
+    (problem,) = found.value.problems
+    assert (problem.message, problem.origin and problem.origin.line) == (
+        "this is a recipe, not a sweep",
+        2,
+    )
+    assert str(problem.hint).startswith(f"titanrun train {file}; ")

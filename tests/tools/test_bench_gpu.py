@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -16,22 +17,21 @@ ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "tools" / "bench"
 sys.path[:0] = [str(BENCH), str(ROOT / "tools")]
 
-from gpu import (  # noqa: E402
-    END_OF_DOCUMENT,
-    add_ceilings,
+from gpu import END_OF_DOCUMENT, add_ceilings, write_rows  # noqa: E402
+from gpu_ceiling_sum import compute_ceiling, list_products  # noqa: E402
+from gpu_ceilings import measure_ceilings  # noqa: E402
+from gpu_commands import run_command, run_commands  # noqa: E402
+from gpu_earlier import EarlierSides  # noqa: E402
+from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
+from gpu_profile import profile_steps, summarize_spans  # noqa: E402
+from gpu_row import compute_mfu, measure_host, summarize  # noqa: E402
+from gpu_rows import CALLS, ROWS, toy_row  # noqa: E402
+from gpu_verdicts import (  # noqa: E402
     compare_sides,
     compare_with_torchtitan,
     fails,
     format_line,
-    write_rows,
 )
-from gpu_ceilings import compute_ceiling, list_products, measure_ceilings  # noqa: E402
-from gpu_commands import run_command, run_commands  # noqa: E402
-from gpu_optimizers import OPTIMIZERS, create_weights, measure_optimizers  # noqa: E402
-from gpu_profile import profile_steps, summarize_spans  # noqa: E402
-from gpu_row import compute_mfu  # noqa: E402
-from gpu_rows import CALLS, ROWS, toy_row  # noqa: E402
-from gpu_wheels import check_wheels  # noqa: E402
 from write_benchmarks import BEGIN, END, NOTHING, build_section, renew_page  # noqa: E402
 from write_benchmarks import main as write_benchmarks  # noqa: E402
 
@@ -42,6 +42,8 @@ def side(
     ms: float = 10.0, *, state: str = "done", losses: Any = LOSSES, noise: float = 0.005
 ) -> dict[str, Any]:
     return {
+        "row": "1b",
+        "side": "titanrun",
         "state": state,
         "ms": ms,
         "noise": noise,
@@ -67,7 +69,14 @@ def side(
         ),
         (side(), side(losses=[float("nan"), 5.5]), "VOID: first losses differ by nan, 0.0e+00"),
         (side(losses=[6.0, float("nan")]), side(), "VOID: first losses differ by 0.0e+00, nan"),
+        (side(10.0, losses=[6.0]), side(10.0), "VOID: 1 first losses of titanrun, 2 of bare"),
+        (side(10.0), side(10.0, losses=[]), "VOID: 2 first losses of titanrun, 0 of bare"),
+        (side(losses=[]), side(losses=[]), "VOID: 0 first losses of titanrun, 0 of bare"),
+        (side(losses=[0.0]), side(losses=[0.0]), "tie"),
+        (side(losses=[6.0]), side(losses=[0.0]), "VOID: first losses differ by 6.0e+09"),
         (side(10.0), {"state": "absent"}, "alone"),
+        (side(losses=[float("nan")]), {"state": "absent"}, "VOID: first losses are [nan]"),
+        ({"state": "done", "parts": {}}, {"state": "absent"}, "alone"),
         (side(10.0), {"state": "timeout in compile"}, "FAILED: bare timeout in compile"),
         ({"state": "failed in build, see x"}, side(), "FAILED: titanrun failed in build, see x"),
     ],
@@ -99,12 +108,51 @@ def test_a_slow_void_or_failed_row_fails_the_command(
 
 
 @pytest.mark.parametrize(
-    ("name", "flops"),
-    # 6 a weight that is multiplied, and 12 L D S of attention
-    [("1b_s4096", 9.03e9), ("8b_s4096", 51.5e9), ("8b_s8192_float8", 57.9e9)],
+    ("name", "flops", "causal"),
+    # 6 a weight that is multiplied, and 12 L D S of attention, or half of that
+    [
+        ("1b_s4096", 9.03e9, 8.22e9),
+        ("8b_s4096", 51.5e9, 48.2e9),
+        ("8b_s8192_float8", 57.9e9, 51.5e9),
+    ],
 )
-def test_flops_are_those_of_the_formula(name: str, flops: float) -> None:
-    assert ROWS[name].flops_per_token == pytest.approx(flops, rel=2e-3)
+def test_flops_are_those_of_both_formulas(name: str, flops: float, causal: float) -> None:
+    assert ROWS[name].count_flops(causal=False) == pytest.approx(flops, rel=2e-3)
+    assert ROWS[name].count_flops(causal=True) == pytest.approx(causal, rel=2e-3)
+    found = summarize(ROWS[name], [[100.0, 100.0], [100.0, 101.0]], False)
+    tokens = ROWS[name].batch * ROWS[name].seq_len / 0.1
+    assert found["tflops"] == pytest.approx(flops * tokens / 1e12, rel=2e-3)
+    assert found["tflops_causal"] == pytest.approx(causal * tokens / 1e12, rel=2e-3)
+
+
+def test_the_share_of_the_host_is_that_of_a_step_on_an_idle_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, happened = [0.0], list[str]()
+    monkeypatch.setattr("gpu_row.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def run(steps: int, *, losses: bool, mark: Any) -> None:
+        for _ in range(steps):
+            now[0] += 0.031
+            mark()
+            happened.append("step")
+
+    def synchronize() -> None:
+        now[0] += 0.2
+        happened.append("idle")
+
+    found = measure_host(run, 100.0, True, synchronize)
+    # the device is waited for before the step that is measured, and that wait is not measured
+    assert happened == 3 * ["idle", "step", "step"]
+    assert found["host_ms"] == pytest.approx(31)
+    assert found["host_share"] == pytest.approx(0.31)
+    line = format_line({"row": "1b", "titanrun": side() | {"host_share": 0.31}, "verdict": "ok"})
+    assert "31% host" in line
+
+
+def test_a_cpu_has_no_share_of_the_host_and_says_why() -> None:
+    found = measure_host(lambda *_, **__: None, 1.0, False)
+    assert found["host_share"] is None and found["host_missing"] == "on a CPU the host computes"
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.part is None])
@@ -145,7 +193,8 @@ def test_rows_of_documents_have_ends_and_others_whole_vocabularies(tmp_path: Pat
 
 def test_rows_without_a_formula_print_no_flops() -> None:
     for name in ("moe_2layers_deepseek16b", "1b_documents_flex", "1b_documents_varlen"):
-        assert ROWS[name].flops_per_token is None
+        assert not ROWS[name].has_flops
+        assert summarize(ROWS[name], [[1.0], [1.0]], False)["tflops_causal"] is None
     found = {"row": "moe", "titanrun": side() | {"tflops": None}, "verdict": "alone"}
     assert "1,000 tokens/s" in format_line(found) and "TFLOP" not in format_line(found)
 
@@ -190,7 +239,7 @@ def test_flops_of_wide_heads_count_their_width() -> None:
     # Qwen3 0.6B: 440 million weights of layers and 156 million of the head; attention of 2048
     layer = 2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072
     expected = 6 * (28 * layer + 1024 * 151936) + 12 * 28 * 2048 * 4096
-    assert ROWS["qwen3_0.6b"].flops_per_token == expected
+    assert ROWS["qwen3_0.6b"].count_flops(causal=False) == expected
 
 
 def test_updates_of_every_optimizer_are_measured_and_printed() -> None:
@@ -205,11 +254,6 @@ def test_updates_of_every_optimizer_are_measured_and_printed() -> None:
     ours = {"state": "done", "parts": found}
     text = format_line({"row": "optimizers", "titanrun": ours, "verdict": "alone"})
     assert all(name in text for name in OPTIMIZERS)
-
-
-def test_the_bare_loop_knows_nothing_of_titanrun() -> None:
-    text = (BENCH / "gpu_bare.py").read_text()
-    assert "import titanrun" not in text and "from titanrun" not in text
 
 
 def test_the_calls_have_every_row_once() -> None:
@@ -235,7 +279,7 @@ def test_a_ceiling_is_the_sum_of_its_parts() -> None:
     # products of a layer, forward and twice backward
     flops = 3 * sum(2 * 4 * 4096 * a * b * count for a, b, count in list_products(row))
     assert flops + head * 700e9 == pytest.approx(
-        (row.flops_per_token - 12 * 16 * 2048 * 4096) * 4 * 4096
+        (row.count_flops(causal=False) - 12 * 16 * 2048 * 4096) * 4 * 4096
     )
 
 
@@ -244,16 +288,21 @@ def test_ceilings_are_measured_and_a_step_is_compared_with_them() -> None:
     parts = measure_ceilings(row, torch.device("cpu"))
     assert {"copy", "products bf16"} <= set(parts)
     assert all(part["ms"] > 0 for part in parts.values())
-    ceilings = {"row": "1b_ceilings", "titanrun": {"state": "done", "parts": parts}}
+    measured = {"row": "1b_ceilings", "side": "titanrun", "state": "done", "parts": parts}
+    ceilings = {"row": "1b_ceilings", "titanrun": measured}
     table = [ceilings | {"verdict": "alone"}, {"row": "1b_s4096", "titanrun": side(10.0)}]
     parts["attention flash"] = {"ms": 1.0, "tflops": 1.0}
-    add_ceilings(table, toy=True)
+    add_ceilings(table, EarlierSides(()), toy=True)
     assert table[1]["ceiling_share"] == pytest.approx(table[1]["ceiling_ms"] / 10.0)
     assert "of ceiling" in format_line(table[1] | {"verdict": "ok"})
     # at other shapes nothing was measured
     other = [table[0], {"row": "8b_s4096", "titanrun": side(10.0)}]
-    add_ceilings(other, toy=True)
+    add_ceilings(other, EarlierSides(()), toy=True)
     assert "ceiling_share" not in other[1]
+    # of an earlier call, and of a row that came before its ceilings
+    later = [{"row": "1b_s4096", "titanrun": side(10.0)}]
+    add_ceilings(later, EarlierSides((measured,)), toy=True)
+    assert later[0]["ceiling_share"] == table[1]["ceiling_share"]
 
 
 def test_commands_that_fail_or_take_too_long_are_told(tmp_path: Path) -> None:
@@ -263,21 +312,9 @@ def test_commands_that_fail_or_take_too_long_are_told(tmp_path: Path) -> None:
     assert failing == f"FAILED: exit code 3, see {log}"
     endless = run_command([sys.executable, "-c", "import time; time.sleep(600)"], log, 1)
     assert endless == f"FAILED: more than 1 s, see {log}"
-    late = run_commands(tmp_path, end=0.0, toy=True)
+    late = dict(run_commands(tmp_path, end=0.0, toy=True))
     assert set(late.values()) == {"FAILED: no time left"}
     assert list(late) == ["versions", "doctor", "train", "resume"]
-
-
-def test_wheels_that_are_missing_old_or_too_large_are_named(tmp_path: Path) -> None:
-    for name in ("pydantic-2.14.3-py3-none-any.whl", "tomli-1.0.0-py3-none-any.whl"):
-        (tmp_path / name).write_bytes(b"")
-    faults = check_wheels(tmp_path)
-    assert "ruamel.yaml: no wheel" in faults
-    assert any(fault.startswith("tomli: 1.0.0 is not") for fault in faults)
-    assert not any(fault.startswith("pydantic:") for fault in faults)
-    with (tmp_path / "torchao-0.17.0-cp310-abi3-manylinux_2_28_x86_64.whl").open("wb") as file:
-        file.truncate(65 * 2**20)
-    assert "65.0 MiB are more than 64" in check_wheels(tmp_path)
 
 
 def test_the_page_has_a_table_for_each_call(tmp_path: Path) -> None:
@@ -288,13 +325,16 @@ def test_the_page_has_a_table_for_each_call(tmp_path: Path) -> None:
     clocks = {"before": "name, driver\nNVIDIA H100, 570\n", "after": None}
     (folder / "clocks.json").write_text(json.dumps(clocks))
     measured = side(125.0) | {"torch": "2.11.0", "mfu": 0.55, "max_allocated": 2**33}
+    measured |= {"tflops_causal": 0.9, "host_share": 0.31}
     void = {"row": "8b_s4096", "titanrun": {"state": "failed"}, "verdict": "FAILED: titanrun x"}
     table = [{"row": "1b_s4096", "titanrun": measured, "ratio": 0.995, "verdict": "tie"}, void]
     (folder / "table.json").write_text(json.dumps(table))
     section = build_section(tmp_path / "benchmarks" / "gpu")
     assert "NVIDIA H100, 570; torch 2.11.0." in section
-    assert "| 1b_s4096 | 125.00 | 1,000 | 1.0 | 55.0% | 0.995 |  | 8.0 | tie |" in section
-    assert "| 8b_s4096 |  |  |  |  |  |  |  | FAILED: titanrun x |" in section
+    assert (
+        "| 1b_s4096 | 125.00 | 1,000 | 1.0 | 0.9 | 55.0% | 31% | 0.995 |  | 8.0 | tie |" in section
+    )
+    assert "| 8b_s4096 |  |  |  |  |  |  |  |  |  | FAILED: titanrun x |" in section
     assert write_benchmarks(tmp_path) == 0
     assert page.read_text() == f"before\n{BEGIN}\n{section.strip()}\n{END}\nafter\n"
     assert build_section(tmp_path) == NOTHING

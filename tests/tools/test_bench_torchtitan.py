@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "bench"))
 
-from gpu import gpu_report
+from gpu import Call, Options, gpu_report
 from torchtitan_pairs import compare_losses, torchtitan_report
 
 
@@ -29,8 +29,11 @@ def test_torchtitans_own_trainer_logs_the_same_losses(capsys: pytest.CaptureFixt
 
 @pytest.mark.oracles
 def test_torchtitans_trainer_is_a_side_of_a_row_of_the_gpu_benchmark(tmp_path: Path) -> None:
-    gpu_report(["1b_s4096_eager"], budget=500, folder=tmp_path, toy=True)
-    (row,) = json.loads((tmp_path / "table.json").read_text())
+    asked = Options(folder=tmp_path, budget=500, toy=True)
+    gpu_report(Call(options=asked), ["1b_s4096_eager"])
+    # the rows of its ceilings come first
+    *_, row = json.loads((tmp_path / "table.json").read_text())
+    assert row["row"] == "1b_s4096_eager"
     # its mixed precision is autocast
     assert row["torchtitan_verdict"] == "compared"
     assert len(row["torchtitan"]["first_losses"]) == 5

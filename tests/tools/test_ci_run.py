@@ -99,6 +99,18 @@ def test_without_arguments_it_runs_everything_in_order(clone: Path) -> None:
     assert printed.endswith("green\n")
 
 
+@pytest.mark.parametrize(("seconds", "budget"), [("0", 900), ("90000", 89000)])
+def test_the_benchmark_has_the_time_of_ci_and_writes_elsewhere(
+    clone: Path, seconds: str, budget: int
+) -> None:
+    run_ci(clone, "--step", "bench", TITANRUN_CI_SECONDS=seconds)
+    (call,) = [line for line in (clone / "calls").read_text().splitlines() if "bench gpu" in line]
+    words = call.split()
+    assert words[words.index("--out") + 1] == "WORK/bench"
+    found = int(words[words.index("--budget") + 1])
+    assert found == budget if budget == 900 else found > budget
+
+
 def test_without_time_only_what_may_be_left_out_is_left_out(clone: Path) -> None:
     code, calls, printed = run_ci(clone, TITANRUN_CI_SECONDS="0")
     assert code == 0, printed

@@ -372,6 +372,17 @@ def test_the_version_counts_updates_that_were_made_and_groups_may_have_rates_of_
     )
 
 
+@pytest.mark.parametrize("max_norm", [1.0, None])
+def test_a_kernel_divides_gradients_only_where_they_are_clipped(max_norm: float | None) -> None:
+    trained = engine(max_norm=max_norm)
+    trained.uses_update_scalars = True  # type: ignore[misc]
+    given: list[bool] = []
+    trained.optimizer.step = lambda: given.append(hasattr(trained.optimizer, "grad_scale"))  # type: ignore[method-assign]
+    trained.forward_backward(batch())
+    trained.optim_step()
+    assert given == [max_norm is not None]
+
+
 def test_what_reads_the_weights_is_waited_for_before_the_update_only() -> None:
     trained, seen = engine(), []
     before = trained.model.get_parameter("head.weight").detach().clone()

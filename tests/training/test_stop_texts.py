@@ -6,6 +6,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from titanrun.components.tokenizers.chat_template import (
+    ChatTemplate,
+    load_chat_template,
+    read_chat_template,
+)
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig, TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import (
     HuggingFaceTokenizer,
@@ -43,6 +48,31 @@ def test_a_text_stops_in_the_middle_of_a_token(tokenizer: HuggingFaceTokenizer) 
     stops = StopTexts(tokenizer, ["wo"], is_reply=False)
     said = tokenizer.encode("one two", add_bos=False, add_eos=False)
     assert stops.is_reached(said) and stops.decode_before_stop(said) == "one t"
+
+
+def test_the_blank_of_the_template_before_a_reply_is_not_part_of_its_text(
+    tokenizer: HuggingFaceTokenizer,
+) -> None:
+    template = load_chat_template(tokenizer)
+    assert template.blank_before_replies == " "
+    stops = StopTexts(tokenizer, [], is_reply=True, blank=template.blank_before_replies)
+    said = tokenizer.encode(" one two", add_bos=False, add_eos=False)
+    assert stops.decode_before_stop(said) == "one two"
+    assert stops.decode_before_stop([]) == ""
+    assert stops.decode_before_stop(tokenizer.encode(" ", add_bos=False, add_eos=False)) == ""
+    # of a template without it, and of a continuation, each character counts
+    assert StopTexts(tokenizer, [], is_reply=True).decode_before_stop(said) == " one two"
+    prompted = StopTexts(tokenizer, [], is_reply=False, blank=" ")
+    assert prompted.decode_before_stop(said) == " one two"
+
+
+@pytest.mark.parametrize("name", ["alpaca", "chatml", "llama3"])
+def test_published_templates_put_no_blank_before_a_reply(
+    name: str,
+) -> None:
+    text = read_chat_template(name)
+    template = ChatTemplate(text, {"bos_token": "", "eos_token": ""}, source=name)
+    assert template.blank_before_replies == ""
 
 
 def test_only_the_final_channel_of_a_reply_is_its_text(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class UiProcess:
             **(headers or {}),
         }
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in sent.items():
@@ -140,7 +140,7 @@ def start_ui(tmp_path: Path, workspace: Path) -> Iterator[Callable[..., UiProces
     for process in started:
         process.terminate()
     for process in started:
-        process.wait(10)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 

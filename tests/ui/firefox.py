@@ -66,12 +66,27 @@ class Firefox:
 
     def ask(self, command: str, parameters: dict[str, Any]) -> Any:
         """Send a command and return its answer; fail for an error."""
+        error, answer = self.try_to_ask(command, parameters)
+        assert error is None, error
+        return answer
+
+    def try_to_ask(self, command: str, parameters: dict[str, Any]) -> tuple[Any, Any]:
+        """Send a command and return its error, None without one, and its answer."""
         self.number += 1
         message = json.dumps([0, self.number, command, parameters]).encode()
         self.socket.sendall(b"%d:%s" % (len(message), message))
         _, _, error, answer = self.receive()
-        assert error is None, error
-        return answer
+        return error, answer
+
+    def ask_about(self, command: str, selector: str, **parameters: Any) -> None:
+        """Send a command about an element, again if the page draws it anew meanwhile."""
+        end = time.monotonic() + 20
+        while True:
+            error, _ = self.try_to_ask(command, {"id": self.find(selector), **parameters})
+            if error is None:
+                return
+            is_stale = error["error"] == "stale element reference"
+            assert is_stale and time.monotonic() < end, error
 
     def go(self, url: str) -> None:
         """Open an address and wait until it is loaded."""
@@ -98,11 +113,11 @@ class Firefox:
 
     def click(self, selector: str) -> None:
         """Click where a mouse would."""
-        self.ask("WebDriver:ElementClick", {"id": self.find(selector)})
+        self.ask_about("WebDriver:ElementClick", selector)
 
     def type(self, selector: str, text: str) -> None:
         """Press keys."""
-        self.ask("WebDriver:ElementSendKeys", {"id": self.find(selector), "text": text})
+        self.ask_about("WebDriver:ElementSendKeys", selector, text=text)
 
     def resize(self, width: int, height: int = 900) -> None:
         """Give the page a width; no window is narrower than 500 pixels."""

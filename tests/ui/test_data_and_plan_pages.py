@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from urllib.parse import quote
 
 import pytest
 
@@ -25,13 +26,13 @@ def test_rows_mark_the_tokens_that_count(watched: Watched) -> None:
     page.click("button:has-text('Show the rows')")
     page.wait_for_selector(".row-text", timeout=TIMEOUT)
     counted = page.inner_text("strong.counted >> nth=1")
-    assert "<end of text>" in counted and "User:" not in counted
+    assert "<|end_of_text|>" in counted and "User:" not in counted
     style = page.evaluate(
         "(s => [s.fontWeight, s.textDecorationLine])"
         "(getComputedStyle(document.querySelector('.row-text strong')))"
     )
     assert style == ["600", "underline"]
-    assert page.inner_text(".chip >> nth=1") == "<begin of text>"
+    assert page.inner_text(".chip >> nth=1") == "<|begin_of_text|>"
     # a reload shows the answer again, and another row is another command
     page.reload()
     page.wait_for_selector(".row-text")
@@ -58,6 +59,20 @@ def test_statistics_have_histograms_and_mistakes_their_message(watched: Watched)
     watched.open("/data?file=recipes/mine.yaml&set=dump_folder%3Druns%2Fx%0Atraining.data_cache!")
     page.click("button:has-text('Show the rows')")
     page.wait_for_selector(".output:has-text('error')", timeout=TIMEOUT)
+
+
+def test_what_a_stream_leaves_out_is_not_counted(watched: Watched) -> None:
+    texts = "".join(f'{{"text": "{number} words"}}\n' for number in range(2000))
+    (watched.ui.workspace / "texts.jsonl").write_text(texts)
+    dataset = "training.dataset={name: text, path: texts.jsonl, streaming: true}"
+    settings = quote(f"{dataset}\nvalidation.enable=false")
+    page = watched.open(f"/data?file=recipes/mine.yaml&tab=statistics&set={settings}")
+    page.click("button:has-text('Measure')")
+    page.wait_for_selector(".facts", timeout=TIMEOUT)
+    facts = page.eval_on_selector_all(
+        ".facts >> nth=0 >> div", "all => all.map(x => [...x.children].map(y => y.innerText))"
+    )
+    assert ["Left out", "not counted"] in facts and ["Truncated", "not counted"] in facts
 
 
 def test_the_plan_fills_cell_by_cell_and_is_kept(watched: Watched) -> None:

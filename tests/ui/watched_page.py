@@ -24,6 +24,8 @@ class Watched:
     def __init__(self, browser: Any, ui: UiProcess) -> None:
         self.ui = ui
         self.context = browser.new_context(viewport={"width": 1280, "height": 900})
+        # half a minute is too short beside a training on two slow cores
+        self.context.set_default_timeout(120_000)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.faults: list[str] = []
         self.allowed: tuple[str, ...] = ()

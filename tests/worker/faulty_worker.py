@@ -2,8 +2,8 @@
 
 FAULTS is a JSON list of [group, moment, step]. With HELD, group 0 opens once the file go exists,
 and group 1 waits for it before its fourth step. A group that was killed comes back after
-AWAY_SECONDS, and with RETURNS_LATE after the end of the other group. At its end a rank leaves the
-digest of its state.
+AWAY_SECONDS. With RETURNS_LATE it joins after the end of the other group, which trains on once it
+has loaded its state. At its end a rank leaves the digest of its state.
 """
 
 import hashlib
@@ -46,6 +46,7 @@ class FaultyGroups(ReplicaGroups):
         if any(FOLDER.glob(f"fault-{GROUP}-*")):
             time.sleep(AWAY_SECONDS)
             if RETURNS_LATE:
+                (FOLDER / f"back-{GROUP}").touch()
                 wait_for(FOLDER / f"digest-{1 - GROUP}-0")
         super().open(step)
         if FAULTS and RANK == 0:
@@ -55,8 +56,11 @@ class FaultyGroups(ReplicaGroups):
 
     def start_attempt(self) -> StepAttempt:
         if HELD and self.step == 3:
+            (FOLDER / f"held-{GROUP}").touch()
             wait_for(FOLDER / "open-0")
             time.sleep(1)
+        if RETURNS_LATE and any(FOLDER.glob(f"fault-{1 - GROUP}-*")):
+            wait_for(FOLDER / f"back-{1 - GROUP}")
         found = super().start_attempt()
         self.step = self.synced_step or found.step + 1
         die("before the backward pass", self.step)
@@ -117,7 +121,7 @@ def wait_for_other_group() -> None:
 
 
 def wait_for(file: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not file.exists() and time.monotonic() < end:
         time.sleep(0.05)
 

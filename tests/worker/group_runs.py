@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.worker.held_runs import build_hold
 
 GROUPS = (
     "fault_tolerance.enable=true",
@@ -32,7 +33,10 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @contextmanager
 def start_runs(recipe: Path) -> Iterator[Start]:
-    """Give what starts `titanrun train` of the recipe, and end all that was started."""
+    """Give what starts `titanrun train` of the recipe, and end all that was started.
+
+    With `hold`, each group waits after that step, see `tests.worker.held_runs`.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def train(
@@ -40,6 +44,7 @@ def start_runs(recipe: Path) -> Iterator[Start]:
         *overrides: str,
         faults: list[Any] | None = None,
         held: bool = False,
+        hold: int | None = None,
         away: int = 0,
         returns_late: bool = False,
     ) -> Any:
@@ -53,6 +58,7 @@ def start_runs(recipe: Path) -> Iterator[Start]:
                     "OMP_NUM_THREADS": "1",
                     "AWAY_SECONDS": str(away),
                     **({"HELD": "1"} if held else {}),
+                    **({} if hold is None else build_hold(hold)),
                     **({"RETURNS_LATE": "1"} if returns_late else {}),
                 },
                 stderr=subprocess.PIPE,
@@ -112,14 +118,6 @@ def find_workers(folder: Path, group: int) -> list[int]:
         if str(folder).encode() in command and f"\0TITANRUN_GROUP={group}\0".encode() in variables:
             found.append(int(process.name))
     return found
-
-
-def wait_for_step(folder: Path, step: int, process: subprocess.Popen[str]) -> None:
-    while process.poll() is None:
-        file = folder / "metrics.jsonl"
-        if file.exists() and len(file.read_text().splitlines()) >= step:
-            return
-        time.sleep(0.05)
 
 
 def kill_lighthouse(process: subprocess.Popen[str]) -> None:

@@ -167,6 +167,28 @@ def test_prune_deletes_what_no_option_keeps(
     assert sorted(entry.name for entry in folder.iterdir()) == ["notes", "step-10", "step-8"]
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ((), ["step-10", "step-4"]),
+        (("--best", "0"), ["step-10"]),
+        (("--best", "0", "--every", "8"), ["step-10", "step-8"]),
+        (("--every", "8"), ["step-10", "step-4", "step-8"]),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "checkpoint"])
+def test_prune_keeps_the_best_checkpoints_that_the_recipe_keeps(
+    words: tuple[str, ...], left: list[str], place: str, trained: Path
+) -> None:
+    folder, recipe = trained / "checkpoint", trained / "resolved.yaml"
+    for step, loss in ((4, 1.0), (8, 2.0), (10, 3.0)):
+        measured = replace(read_manifest(folder / f"step-{step}"), validation_loss=loss)
+        (folder / f"step-{step}" / "manifest.json").write_text(format_manifest(measured))
+    recipe.write_text(recipe.read_text().replace("keep_best: 0", "keep_best: 1"))
+    assert command.run(["prune", str(trained / place), "--keep", "1", *words]) == 0
+    assert sorted(entry.name for entry in folder.iterdir()) == left
+
+
 def test_prune_never_deletes_what_it_cannot_read(trained: Path) -> None:
     (trained / "checkpoint" / "step-4" / "manifest.json").unlink()
     assert command.run(["prune", str(trained), "--keep", "1"]) == 0
@@ -343,8 +365,15 @@ def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(
     found = resume.build_resume_arguments(moved)
     assert found[0] == str(moved / "resolved.yaml")
     assert "checkpoint.initial_load_model_only=false" in found
+    # a run that began with a Hugging Face folder does not begin there again
+    assert "checkpoint.initial_load_in_hf=false" in found
     with pytest.raises(ProblemsFound, match="neither a checkpoint nor a run directory"):
         resume.build_resume_arguments(tmp_path)
+    with pytest.raises(ProblemsFound) as missing:
+        resume.build_resume_arguments(tmp_path / "bakcup")
+    (problem,) = missing.value.problems
+    assert problem.message == f"folder not found: '{tmp_path / 'bakcup'}'"
+    assert problem.hint == f"did you mean '{tmp_path / 'backup'}'?"
 
 
 def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_path: Path) -> None:

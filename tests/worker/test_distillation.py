@@ -2,6 +2,7 @@
 float64, and teachers that do not fit."""
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,9 @@ def test_steps_are_those_of_the_formula_on_transformers(
     """All conversations are in each step, packed, in two passes."""
     resolved = distil(run, folder, f"beta{beta}", beta=beta)
     assert main([str(resolved)]) == 0
+    log = (resolved.parent / "logs" / "rank-0.log").read_text()
+    assert log.count("INFO trainable: all ") == 1
+    assert re.search(r"INFO teacher: [\d,]+ parameters, frozen\n", log)
     found = read_metrics(resolved.parent / "metrics.jsonl")
 
     student, teacher = (

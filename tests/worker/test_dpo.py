@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from tests.worker.test_resume import sending, train
+from titanrun.components.checkpoints.checkpoint_reader import CheckpointReader
 from titanrun.components.data.preference_dataset import build_preference_dataset
 from titanrun.components.data.replies_config import PreferenceDatasetConfig
 from titanrun.components.data.spec.chat_formats import Conversation
@@ -136,6 +137,13 @@ def test_steps_are_those_of_the_formula_on_transformers(run: Run, folder: Path) 
         optimizer.step()
     assert found[0]["loss"] == pytest.approx(math.log(2), rel=1e-6)
     assert found[-1]["loss"] < found[0]["loss"]
+    # each line says which of the two models it is about
+    size = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
+    log = (resolved.parent / "logs" / "rank-0.log").read_text()
+    assert log.count("trainable: ") == log.count(f"INFO trainable: all {size} parameters") == 1
+    assert log.count(f"INFO reference: {size} parameters, frozen\n") == 1
+    assert log.count(f"INFO loaded initial weights from {folder}\n") == 1
+    assert log.count(f"INFO reference: loaded initial weights from {folder}\n") == 1
 
 
 LORA = "converters=[{name: lora, rank: 4}]"
@@ -161,6 +169,48 @@ def test_a_run_that_goes_on_compares_with_what_the_first_start_did(
     assert losses[0] == losses[1]
     assert losses[0][0] == pytest.approx(math.log(2), rel=1e-6)
     assert losses[0][-1] < losses[0][0]
+
+
+def test_a_reference_in_bf16_changes_neither_losses_nor_checkpoints(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes read the reference's weights in bf16 however they are stored."""
+    resolved = []
+    for name in ("narrow", "wide"):
+        resolved.append(
+            preference_run(run, folder, name, "training.mixed_precision_param=bfloat16")
+        )
+        assert main([str(resolved[-1])]) == 0
+        monkeypatch.setattr(
+            "titanrun.worker.build.build_engine.cast_untrained_model", lambda *given: None
+        )
+    lines = [read_metrics(path.parent / "metrics.jsonl") for path in resolved]
+    for name in ("loss", "grad_norm", "dpo/margin"):
+        assert [line[name] for line in lines[0]] == [line[name] for line in lines[1]]
+    assert lines[0][-1]["loss"] < lines[0][0]["loss"]
+    saved = [
+        CheckpointReader(path.parent / "checkpoint/step-4").load_tensor_metadata()
+        for path in resolved
+    ]
+    assert saved[0] == saved[1]
+    assert {held.dtype for held in saved[0].values()} == {torch.float32}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_a_compiled_loss_records_what_all_passes_of_a_step_compute(run: Run, folder: Path) -> None:
+    """Compiled, the values of the second pass were lost."""
+    compiling = "compile={enable: true, backend: aot_eager, components: [loss]}"
+    plain, compiled = (
+        preference_run(run, folder, name, *more)
+        for name, more in (("plain", ()), ("compiled", (compiling,)))
+    )
+    assert main([str(plain)]) == main([str(compiled)]) == 0
+    lines = [read_metrics(path.parent / "metrics.jsonl") for path in (plain, compiled)]
+    for name in ("loss", "dpo/margin", "dpo/accuracy", "dpo/chosen_reward"):
+        expected = [line[name] for line in lines[0]]
+        assert [line[name] for line in lines[1]] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert lines[0][-1]["dpo/margin"] > 0
 
 
 def test_a_pair_is_two_replies_or_two_conversations() -> None:

@@ -25,6 +25,7 @@ from transformers import (
 from titanrun.cli import generate as command
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
+from titanrun.launch import worker_command
 from titanrun.models.flux.autoencoder import FluxAutoencoder
 from titanrun.models.flux.config import FluxConfig
 from titanrun.models.flux.huggingface import to_huggingface_config
@@ -204,7 +205,7 @@ def draw(folder: Path, *words: str, monkeypatch: pytest.MonkeyPatch) -> int:
         monkeypatch.setattr(sys, "stdin", io.StringIO(options["input"]))
         return type("Done", (), {"returncode": worker.main()})
 
-    monkeypatch.setattr(command.subprocess, "run", in_process)
+    monkeypatch.setattr(worker_command.subprocess, "run", in_process)
     return command.run([str(folder), "--prompt", "a red circle left", *words])
 
 
@@ -294,7 +295,7 @@ def test_what_makes_no_picture_is_a_problem(
 
 
 def test_steps_below_one_are_a_problem(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProblemsFound, match="--steps is 1 or more"):
+    with pytest.raises(ProblemsFound, match="--steps must be 1 or more"):
         draw(trained, "-o", "x.png", "--steps", "0", monkeypatch=monkeypatch)
 
 

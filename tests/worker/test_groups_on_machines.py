@@ -25,8 +25,8 @@ from tests.worker.group_runs import (
     losses,
     names,
     start_runs,
-    wait_for_step,
 )
+from tests.worker.held_runs import release, wait_for_hold
 from titanrun.cli.train import prepare_run_directory, resolve_for_ranks
 from titanrun.launch.host_address import find_own_address
 from titanrun.recipe.resolving.resolve import load_resolved
@@ -98,7 +98,7 @@ def lighthouse() -> Iterator[Lighthouse]:
 def start_group(start: Start, lighthouse: Lighthouse) -> Callable[..., Any]:
     """Starts the command of one machine."""
 
-    def train(folder: Path, group: int, *overrides: str) -> Any:
+    def train(folder: Path, group: int, *overrides: str, hold: int | None = None) -> Any:
         return start(
             folder,
             "fault_tolerance.enable=true",
@@ -106,6 +106,7 @@ def start_group(start: Start, lighthouse: Lighthouse) -> Callable[..., Any]:
             f"fault_tolerance.replica_id={group}",
             f"fault_tolerance.lighthouse=http://{lighthouse.host}:{lighthouse.port}",
             *overrides,
+            hold=hold,
         )
 
     return train
@@ -145,10 +146,11 @@ def test_two_machines_train_as_one_process_does_and_listen_on_one_interface(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "run"
-    machines = [start_group(folder, group) for group in range(2)]
-    wait_for_step(folder, 3, machines[0])
+    machines = [start_group(folder, group, hold=3) for group in range(2)]
+    wait_for_hold(folder, machines[0], groups=[0, 1])
     workers = [*find_workers(folder, 0), *find_workers(folder, 1)]
     heard = find_listeners(workers)
+    release(folder)
     for machine in machines:
         end(machine)
     check(folder, alone)
@@ -166,9 +168,10 @@ def test_a_machine_that_is_lost_comes_back_by_the_same_command(
     group: int, start_group: Callable[..., Any], alone: dict[int, float], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    machines = [start_group(folder, number) for number in range(2)]
-    wait_for_step(folder, 4, machines[0])
+    machines = [start_group(folder, number, hold=4) for number in range(2)]
+    wait_for_hold(folder, machines[0], groups=[0, 1])
     kill_machine(folder, group, machines[group])
+    release(folder)
     machines[group] = start_group(folder, group)
     for machine in machines:
         end(machine)
@@ -181,9 +184,11 @@ def test_a_signal_to_one_machine_stops_all_and_the_same_commands_resume(
     start_group: Callable[..., Any], alone: dict[int, float], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    machines = [start_group(folder, group) for group in range(2)]
-    wait_for_step(folder, 3, machines[0])
+    machines = [start_group(folder, group, hold=3) for group in range(2)]
+    wait_for_hold(folder, machines[0], groups=[0, 1])
     machines[1].send_signal(signal.SIGTERM)
+    wait_for_hold(folder, machines[1], groups=[1], word="asked")
+    release(folder)
     for machine in machines:
         end(machine, 75)
     last = max(losses(folder))
@@ -200,10 +205,11 @@ def test_a_lighthouse_that_comes_back_is_found_and_one_that_does_not_is_named(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "run"
-    machines = [start_group(folder, group) for group in range(2)]
-    wait_for_step(folder, 3, machines[0])
+    machines = [start_group(folder, group, hold=3) for group in range(2)]
+    wait_for_hold(folder, machines[0], groups=[0, 1])
     lighthouse.kill()
     lighthouse.start()
+    release(folder)
     for machine in machines:
         end(machine)
     check(folder, alone)

@@ -20,7 +20,7 @@ from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.training.hooks.status_hook import StatusHook
 from titanrun.training.loop import TrainLoop
-from titanrun.training.nonfinite import NonFiniteError
+from titanrun.training.nonfinite import NonFiniteError, NonFiniteGuard, StepValues
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.train_hook import TrainHook, TrainResult
 from titanrun.training.update_scalars import reads_update_scalars
@@ -456,3 +456,20 @@ def test_a_bad_step_that_is_read_late_leaves_evidence(run: Run, implementation: 
     train(run("good", *settings, "training.steps=2"), keep)
     for name, weight in seen["good"].model.named_parameters():
         assert torch.equal(weights[name], weight), name
+
+
+def test_values_are_read_before_too_many_inputs_are_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread: list[int] = []
+    read = NonFiniteGuard.read
+
+    def count(guard: NonFiniteGuard) -> StepValues:
+        unread.append(len(guard._inputs))
+        return read(guard)
+
+    monkeypatch.setattr(NonFiniteGuard, "read", count)
+    resolved = run("late", "training.steps=36", "metrics.log_freq=100", "checkpoint.enable=false")
+    train(resolved, lambda trainer: as_on_an_accelerator(trainer, is_fused=True))
+    # the first step is logged, and so is the last
+    assert [number for number in unread if number] == [1, 32, 3]

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.worker.test_resume import assert_same_end, saved, sending, train
 from titanrun.components.checkpoints.adapter_weights import is_adapter
+from titanrun.components.checkpoints.checkpoint_reader import CheckpointReader
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.precision import get_precision
+from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.worker.build.apply_converters import convert_model
 from titanrun.worker.build.build_model import build_model
@@ -28,6 +31,7 @@ from titanrun.worker.commands.measure_memory import measure_layers
 from titanrun.worker.commands.show_model import describe_modules
 from titanrun.worker.rank_main import main
 from titanrun.worker.weights.drawn_weights import select_drawing_device
+from titanrun.worker.weights.saved_weights import load_verified_weights
 
 # of transformers, which peft asks in its old words
 pytestmark = pytest.mark.filterwarnings(
@@ -162,6 +166,36 @@ def test_a_run_over_given_weights_begins_as_they_are_and_exports_adapters_and_me
         torch.equal(tensor, tensors[name]) != is_adapter(name) for name, tensor in imported.items()
     )
     assert read_metrics(again.parent / "metrics.jsonl")[0]["loss"] < first
+
+
+def test_merged_weights_are_not_rounded_as_frozen_ones_are_stored(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What adapters add is often less than bf16 resolves beside the frozen weight."""
+    resolved = run(
+        "narrow", LORA, "training.mixed_precision_param=bfloat16", "checkpoint.last_save_in_hf=true"
+    )
+    assert main([str(resolved)]) == 0
+    step = resolved.parent / "checkpoint/step-10"
+    saved = load_verified_weights(CheckpointReader(step))
+    name = "layers.0.attention.wq"
+    assert saved[f"{name}.weight"].dtype == torch.bfloat16
+    scale = find_lora_converter(load_resolved(resolved)).scale
+    added = scale * (saved[f"{name}.lora_b"] @ saved[f"{name}.lora_a"])
+    expected = saved[f"{name}.weight"].float() + added
+    assert not torch.equal(expected, expected.bfloat16().float())
+    out = tmp_path / "merged.pt"
+    asked = {"checkpoint": str(step), "out": str(out), "format": "torch", "merge": True}
+    assert job(monkeypatch, do="export", **asked) == 0
+    merged = torch.load(out, weights_only=True)
+    assert {weight.dtype for weight in merged.values()} == {torch.float32}
+    assert torch.equal(merged[f"{name}.weight"], expected)
+    at_end = load_file(resolved.parent / "hf/model.safetensors")
+    assert {weight.dtype for weight in at_end.values()} == {torch.float32}
+    # w2 is laid out in both as it is
+    assert torch.equal(
+        at_end["model.layers.0.mlp.down_proj.weight"], merged["layers.0.feed_forward.w2.weight"]
+    )
 
 
 def test_what_cannot_be_merged_is_said(
@@ -323,7 +357,7 @@ def test_a_plan_counts_gradients_and_optimizer_states_of_adapters_alone(run: Run
     recipe = load_resolved(run("run", LORA))
     model = build_model(recipe, get_precision("float32", "float32"))
     convert_model(recipe, model, meshes=None)
-    whole, kept, _, whole_trained, trained, _ = measure_layers(model)["layers"][0]
+    whole, kept, _, whole_trained, trained, *_ = measure_layers(model, torch.float32)["layers"][0]
     assert whole == kept
     # wq and wo are 32 x 32, wk is 16 x 32, w2 is 32 x 64
     assert whole_trained == trained == 4 * (2 * (32 + 32) + (16 + 32) + (32 + 64))

@@ -8,7 +8,12 @@ import pytest
 
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.training.train_hook import TrainResult
-from titanrun.worker.next_command import can_be_exported, can_be_used, format_next_command
+from titanrun.worker.next_command import (
+    can_be_exported,
+    can_be_used,
+    choose_use,
+    format_next_command,
+)
 from titanrun.worker.rank_main import main
 
 FINISHED = TrainResult("finished", 10, "finished: 10 steps")
@@ -23,11 +28,13 @@ def test_a_run_ends_with_what_its_checkpoint_can_do(
     prompt = f"next: titanrun generate {folder} --prompt 'Once upon a time'"
     export = f"titanrun checkpoint export {folder} out --format hf"
     assert capsys.readouterr().err.splitlines()[-1] == f"{prompt}     {export}"
-    # as a tokenizer with a chat template is saved
+    # as a tokenizer with a chat template is saved: this model has seen no conversation
     (folder / "checkpoint" / "step-2" / "chat_template.jinja").write_text("{{ messages }}")
-    assert format_next_command(folder, FINISHED) == f"next: titanrun chat {folder}     {export}"
+    assert format_next_command(folder, FINISHED) == f"{prompt}     {export}"
     stopped = TrainResult("preempted", 2, "stopped")
     assert format_next_command(folder, stopped) == f"next: titanrun resume {folder}"
+    (folder.parent / "stages.yaml").touch()
+    assert format_next_command(folder, stopped) == f"next: titanrun resume {folder.parent}"
 
 
 def test_a_run_that_saves_nothing_has_its_metrics(
@@ -53,5 +60,24 @@ def test_a_model_without_generation_is_only_exported(tmp_path: Path) -> None:
     for shipped in ("llama3_debug", "flux_debug"):
         recipe = resolve_recipe(shipped, environment={}).recipe
         assert (can_be_used(recipe), can_be_exported(recipe)) == (True, True)
+    reward = resolve_recipe("llama3_reward_debug", environment={}).recipe
+    assert (can_be_used(reward), can_be_exported(reward)) == (False, True)
     recipe = resolve_recipe("llama3_debug", change, environment={}).recipe
     assert (can_be_used(recipe), can_be_exported(recipe)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "command"),
+    [
+        ("llama3_debug", [], "generate"),
+        ("llama3_debug", ["checkpoint.initial_load_path=runs/chat/checkpoint/step-2"], "chat"),
+        ("llama3_sft_debug", [], "chat"),
+        ("llama3_orpo_debug", [], "chat"),
+    ],
+)
+def test_a_model_converses_if_it_has_learned_from_conversations(
+    recipe: str, overrides: list[str], command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    trained = resolve_recipe(recipe, overrides, environment={}).recipe
+    assert choose_use(Path("run"), tmp_path, trained)[0] == command

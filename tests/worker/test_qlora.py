@@ -44,7 +44,7 @@ def test_ten_steps_are_a_stop_and_the_rest(run: Run) -> None:
 
 
 def test_merged_weights_are_what_was_trained(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = run("base", "training.steps=4", "checkpoint.last_save_in_hf=true")
     assert main([str(base)]) == 0
@@ -73,6 +73,10 @@ def test_merged_weights_are_what_was_trained(
             for folder in (out, resolved.parent / "hf")
         )
         assert all(torch.equal(weight, at_end[name]) for name, weight in merged.items())
+        told = "the adapters were trained on nf4 weights, and peft adds them to others: --merge "
+        assert told not in capsys.readouterr().err
+        assert job(monkeypatch, out=f"{out}-adapter", **{**exporting, "merge": False}) == 0
+        assert told in capsys.readouterr().err
 
 
 def assert_same_losses(*runs: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.training.engine import Engine
-from titanrun.worker.problem_origins import find_source_entry
+from titanrun.worker.problem_origins import find_end_column, find_source_entry
 from titanrun.worker.rank_main import main
 
 Run = Callable[..., Path]
@@ -307,7 +307,21 @@ def test_a_problem_of_a_worker_stands_at_its_line(
     error = capsys.readouterr().err
     assert f"--> {tmp_path / 'recipe.yaml'}:13:33  (training.dataset" in error
     assert "13 |   dataset: {name: tokens, path: " in error
-    assert " ^ help: set model.vocab_size" in error
+    value = (
+        (tmp_path / "recipe.yaml").read_text().splitlines()[12][32:].partition(",")[0].rstrip("}")
+    )
+    assert f" {'^' * len(value)} help: set model.vocab_size" in error
+    assert "\n\n" not in error
+
+
+def test_a_problem_whose_recipe_has_changed_marks_a_character(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("version: 1\nseed: 42\n")
+    assert find_end_column(recipe, 2, 7) == 9
+    assert find_end_column(recipe, 2, 8) == 9
+    recipe.write_text("version: [")
+    assert find_end_column(recipe, 2, 7) == 8
+    assert find_end_column(tmp_path / "gone.yaml", 2, 7) == 8
 
 
 def test_a_problem_of_a_default_stands_at_its_section() -> None:

@@ -29,8 +29,8 @@ from tests.worker.group_runs import (
     losses,
     names,
     start_runs,
-    wait_for_step,
 )
+from tests.worker.held_runs import release, wait_for_hold
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 pytestmark = [pytest.mark.torchft]
@@ -166,9 +166,10 @@ def test_a_run_goes_on_from_what_the_group_saved_that_took_over(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
     folder, lost = tmp_path / "run", [[0, "before the backward pass", 7]]
-    process = start(folder, *GROUPS, "launch.max_restarts=0", faults=lost)
-    wait_for_step(folder, 8, process)
+    process = start(folder, *GROUPS, "launch.max_restarts=0", faults=lost, hold=8)
+    wait_for_hold(folder, process, groups=[1])
     os.kill(find_workers(folder, 1)[0], signal.SIGTERM)
+    release(folder)
     end(process, 75)
     last = max(losses(folder))
     assert STEPS > last > 7 and (folder / "checkpoint" / f"step-{last}").is_dir()
@@ -228,19 +229,21 @@ def test_a_group_that_returns_after_the_end_trains_nothing(
 def test_a_killed_group_that_returns_when_the_other_one_has_finished_trains_nothing(
     group: int, start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
-    """It has no state but its last checkpoint, and would train the rest again without the other."""
+    """It has the weights of the start, and would train all again without the other."""
     folder, killed = tmp_path / "run", 4
     faults = [[group, "before the backward pass", killed]]
     end(start(folder, *GROUPS, faults=faults, returns_late=True))
     check(folder, alone)
-    assert len(digests(folder)) == 1
     steps = [
         event["step"]
         for event in events(folder)
         if event["group"] == group and event["event"] == "committed"
     ]
     assert steps == list(range(1, killed))
-    assert json.loads((folder / "status.json").read_text())["state"] == "finished"
+    saved = {path.name for path in (folder / "checkpoint").glob("step-*")}
+    assert saved == {"step-5", "step-10", f"step-{STEPS}"}
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["state"], status["step"]) == ("finished", STEPS)
 
 
 def test_the_last_step_is_saved_though_its_writer_dies(
@@ -256,9 +259,10 @@ def test_a_signal_to_one_group_stops_all_at_one_step_and_the_run_goes_on_from_it
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = start(folder, *GROUPS, "fault_tolerance.min_replica_size=2")
-    wait_for_step(folder, 3, process)
+    process = start(folder, *GROUPS, "fault_tolerance.min_replica_size=2", hold=3)
+    wait_for_hold(folder, process, groups=[0, 1])
     os.kill(find_workers(folder, 1)[0], signal.SIGTERM)
+    release(folder)
     end(process, 75)
     last = {
         max(event["step"] for event in events(folder) if event["group"] == group)
@@ -275,10 +279,13 @@ def test_all_groups_killed_go_on_from_the_newest_checkpoint(
     both = "fault_tolerance.min_replica_size=2"
     end(start(tmp_path / "uncut", *GROUPS, both))
     folder = tmp_path / "run"
-    process = start(folder, *GROUPS, both)
-    wait_for_step(folder, 7, process)
-    for worker in (*find_workers(folder, 0), *find_workers(folder, 1)):
+    process = start(folder, *GROUPS, both, hold=7)
+    wait_for_hold(folder, process, groups=[0, 1])
+    workers = [*find_workers(folder, 0), *find_workers(folder, 1)]
+    assert len(workers) == 2
+    for worker in workers:
         os.kill(worker, signal.SIGKILL)
+    release(folder)
     end(process)
     check(folder, alone)
     # every step has the same groups, so that nothing is added in another order
@@ -290,9 +297,12 @@ def test_a_lighthouse_that_dies_is_replaced(
     start: Start, alone: dict[int, float], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = start(folder, *GROUPS)
-    wait_for_step(folder, 3, process)
+    # within this time of the lighthouse's start no group trains without the other
+    long = "fault_tolerance.heartbeat_timeout_ms=5000"
+    process = start(folder, "fault_tolerance.enable=true", long, hold=3)
+    wait_for_hold(folder, process)
     kill_lighthouse(process)
+    release(folder)
     assert "starting it again" in end(process)
     check(folder, alone)
 
@@ -303,7 +313,7 @@ def test_a_group_that_joins_at_a_restarted_lighthouse_takes_its_share(
     folder = tmp_path / "run"
     long = "fault_tolerance.heartbeat_timeout_ms=5000"
     process = start(folder, "fault_tolerance.enable=true", long, held=True)
-    wait_for_step(folder, 3, process)
+    wait_for_hold(folder, process, groups=[1])
     log = folder / "logs" / "lighthouse.log"
     with frozen(find_workers(folder, 1)):
         kill_lighthouse(process)

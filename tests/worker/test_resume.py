@@ -281,6 +281,7 @@ def test_a_worker_process_stopped_by_sigterm_goes_on_bitwise(run: Run) -> None:
     assert process.returncode == 75, error
     status = json.loads((stopped.parent / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("preempted", 75)
+    assert status["signal"] == "SIGTERM"
     assert 5 <= status["step"] < 150
     again = worker(stopped)
     assert again.communicate(timeout=60)[1].count("resuming after step") == 1
@@ -314,6 +315,8 @@ def test_a_stop_that_loses_steps_is_a_failure(run: Run, number: signal.Signals, 
             logging.getLogger("titanrun.steps").removeHandler(listening)
     status = json.loads((resolved.parent / "status.json").read_text())
     assert (status["state"], status["step"], status["exit_code"]) == ("failed", 1, code)
+    notice = "stopping after this step; nothing is saved (checkpoint.enable: false)"
+    assert notice in (resolved.parent / "logs" / "rank-0.log").read_text()
 
 
 def test_saves_by_the_clock_come_between_steps(run: Run) -> None:

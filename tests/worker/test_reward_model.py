@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from titanrun.cli import checkpoint
 from titanrun.components.checkpoints.checkpoint_reader import CheckpointReader
 from titanrun.components.data.document_ids import document_ids_from_positions
 from titanrun.components.data.token_collator import TokenCollator
@@ -16,10 +17,14 @@ from titanrun.components.losses.reward import RewardModelLoss, select_last
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.saved_recipe import names_reward_model, read_plain_recipe
 from titanrun.rl.rewards.config import ModelRewardConfig
 from titanrun.rl.rollout_types import Completion, Prompt, Rollout, Turn
+from titanrun.worker.commands.generate import generate_and_print
 from titanrun.worker.model_reward import ModelReward
 from titanrun.worker.rank_main import main
+from titanrun.worker.serving.chat_model import load_chat_recipe
 from titanrun.worker.weights.saved_weights import load_checkpoint_tensors
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -118,6 +123,14 @@ def test_it_starts_from_the_weights_of_a_language_model(trained: Path, tmp_path:
 
 
 @pytest.mark.slow
+def test_after_its_export_nothing_talks_to_it(
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert checkpoint.run(["export", str(trained), str(tmp_path / "out"), "--format", "hf"]) == 0
+    assert capfd.readouterr().err.splitlines()[-1] == f"next: titanrun push {trained} OWNER/NAME"
+
+
+@pytest.mark.slow
 def test_a_policy_learns_from_its_scores(trained: Path, tmp_path: Path) -> None:
     run = train(
         tmp_path / "rl",
@@ -137,6 +150,19 @@ def test_a_policy_learns_from_its_scores(trained: Path, tmp_path: Path) -> None:
 def test_another_checkpoint_is_no_reward_model(tmp_path: Path) -> None:
     with pytest.raises(ProblemsFound, match="is neither a checkpoint nor a run directory"):
         ModelReward(ModelRewardConfig(path=str(tmp_path)), log=tmp_path, device=torch.device("cpu"))
+
+
+def test_a_run_with_a_reward_model_gives_no_replies(tmp_path: Path) -> None:
+    text = resolve_recipe(str(RECIPES / "llama3_reward_debug.yaml"), environment={}).text
+    (tmp_path / RESOLVED).write_text(text)
+    job: Any = {"resolved": text, "chat": True, "prompt": ["Say"], "add_bos": False}
+    job |= {"max_new_tokens": 1, "written": []}
+    # the first is what chat and serve read
+    for use in (load_chat_recipe, generate_and_print):
+        with pytest.raises(ProblemsFound, match="a reward model gives scores, not replies") as got:
+            use(job)
+        assert got.value.problems[0].hint == "use it in rl.rewards: [{name: model, path: RUN}]"
+    assert names_reward_model(read_plain_recipe(tmp_path / RESOLVED))
 
 
 def build_sample(lengths: tuple[int, int], width: int) -> Any:

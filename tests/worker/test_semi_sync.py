@@ -23,8 +23,8 @@ from tests.worker.group_runs import (
     losses,
     names,
     start_runs,
-    wait_for_step,
 )
+from tests.worker.held_runs import release, wait_for_hold
 from titanrun.components.checkpoints.checkpoint_reader import CheckpointReader, LoadTolerance
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
@@ -232,9 +232,10 @@ def test_a_signal_stops_all_groups_at_a_sync_and_the_run_goes_on_from_it(
     start: Start, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = start(folder, *BOTH, *DILOCO)
-    wait_for_step(folder, 5, process)
+    process = start(folder, *BOTH, *DILOCO, hold=5)
+    wait_for_hold(folder, process, groups=[0, 1])
     os.kill(find_workers(folder, 1)[0], signal.SIGTERM)
+    release(folder)
     end(process, 75)
     last = {
         max(event["step"] for event in events(folder) if event["group"] == group)
@@ -259,9 +260,10 @@ def test_a_group_that_is_alone_resumes_bitwise(
 ) -> None:
     alone = (*GROUPS, *method, "fault_tolerance.group_size=1")
     end(start(tmp_path / "whole", *alone))
-    cut = start(tmp_path / "cut", *alone)
-    wait_for_step(tmp_path / "cut", 5, cut)
+    cut = start(tmp_path / "cut", *alone, hold=5)
+    wait_for_hold(tmp_path / "cut", cut)
     os.kill(find_workers(tmp_path / "cut", 0)[0], signal.SIGTERM)
+    release(tmp_path / "cut")
     end(cut, 75)
     end(start(tmp_path / "cut", *alone))
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")

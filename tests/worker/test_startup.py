@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.components.data.fragile_server import serve_files
+
 Run = Callable[..., Path]
 
 NEVER_AT_START = (
@@ -89,6 +91,42 @@ def test_a_stop_while_the_worker_starts_is_a_clean_end(run: Run, number: signal.
     )
     status = json.loads((resolved.parent / "status.json").read_text())
     assert (status["state"], status["step"], status["exit_code"]) == ("preempted", 0, 75)
+
+
+def refuse_all_but_the_size(first: int, end: int | None) -> int | None:
+    return None if end is not None and end - first <= 1 else 503
+
+
+def test_a_stop_while_the_first_batch_waits_for_its_data_is_a_clean_end(run: Run) -> None:
+    with serve_files() as server:
+        server.files["a.jsonl"] = b'{"text": "once"}\n' * 100
+        server.choose_fault["a.jsonl"] = refuse_all_but_the_size
+        stop_while_it_waits(run, f"{server.url}/a.jsonl")
+
+
+def test_a_stop_while_the_run_waits_for_its_data_is_a_clean_end(run: Run) -> None:
+    # no server listens there
+    stop_while_it_waits(run, "http://127.0.0.1:1/a.jsonl")
+
+
+def stop_while_it_waits(run: Run, address: str) -> None:
+    resolved = run(
+        "run",
+        f'training.dataset={{name: text, path: "{address}", streaming: true}}',
+        "training.dataloader.retry_timeout=5m",
+        "tokenizer=tiny",
+        "model.vocab_size=4096",
+    )
+    command = [sys.executable, "-m", "titanrun.worker", str(resolved)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        assert any("cannot be read" in line for line in worker.stderr)
+        worker.send_signal(signal.SIGTERM)
+        last_lines = worker.stderr.read().splitlines()[-2:]
+    assert (worker.returncode, last_lines) == (
+        75,
+        ["stopped by SIGTERM before the first step", f"next: titanrun resume {resolved.parent}"],
+    )
 
 
 def test_a_save_asked_for_while_the_worker_starts_waits_for_a_step(run: Run) -> None:

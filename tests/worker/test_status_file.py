@@ -27,6 +27,9 @@ def test_the_file_says_who_does_what(tmp_path: Path) -> None:
         read(status.path)["step"],
         read(status.path)["exit_code"],
     ) == ("preempted", 7, 75)
+    assert "signal" not in read(status.path)
+    status.set_state("preempted", step=7, exit_code=75, stop_signal="SIGINT")
+    assert read(status.path)["signal"] == "SIGINT"
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
 

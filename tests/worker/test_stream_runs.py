@@ -11,6 +11,7 @@ import pytest
 
 from tests.components.data.lane_streams import write_numbered
 from tests.worker.test_resume_every_step import content, train
+from titanrun.components.data.lane_plan import PLAN_FILES, StreamPlan
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -65,6 +66,33 @@ def test_a_stop_after_any_step_changes_no_bit(run: Run, texts: Path, num_workers
         (batch,) = train(resolved, until=step + 1)
         assert np.array_equal(batch, rows[step]), step
         assert content(resolved, step + 1) == content(uncut, step + 1), step
+
+
+def test_a_checkpoint_that_is_copied_alone_knows_its_files(
+    run: Run, texts: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The list of files was in the run directory only."""
+    chosen = settings(stream(texts), steps=6)
+    uncut = run("uncut", *chosen)
+    assert main([str(uncut)]) == 0
+    copied = texts.parent / "elsewhere" / "step-3"
+    shutil.copytree(uncut.parent / "checkpoint" / "step-3", copied)
+    start = [f"checkpoint.initial_load_path={copied}", "checkpoint.initial_load_model_only=false"]
+    resumed = run("resumed", *chosen, *start)
+    (plan,) = copied.glob(PLAN_FILES)
+    names = [file.name for file in StreamPlan.from_bytes(plan.read_bytes()).files]
+    assert names == [f"part-00{number}.jsonl.gz" for number in range(5)]
+    last, moved = texts / names[-1], texts / "other.jsonl.gz"
+    last.rename(moved)
+    assert main([str(resumed)]) == 3
+    assert f"added {moved.name}, removed {last.name}" in caplog.text
+    moved.rename(last)
+    assert main([str(resumed)]) == 0
+    assert saved_state(resumed, 6) == saved_state(uncut, 6)
+    # their recipes differ in where the weights come from
+    found, expected = content(resumed, 6), content(uncut, 6)
+    differing = {name for name in expected if found[name] != expected[name]}
+    assert differing <= {"resolved.yaml", "state.json"} and plan.name in found
 
 
 def test_a_stream_without_repeat_ends_the_run_with_a_checkpoint(run: Run, texts: Path) -> None:

@@ -59,9 +59,17 @@ def test_every_end_has_its_exit_code(error: BaseException, code: int, words: str
     assert failure.exit_code == code
     assert words in failure.text
     assert failure.is_internal == (code == 70)
+    assert not failure.text.endswith("\n")  # whoever writes it ends the line
     label = failure.text.partition("[")[2].partition("]")[0]
     documented = [*find_problem_codes(code), *EXIT_CODE_DOCUMENTATION[code].message_codes]
     assert code in (2, 130) or label in documented
+
+
+def test_what_an_immediate_stop_loses_is_said() -> None:
+    stopped = KeyboardInterrupt()
+    assert classify_failure(stopped).text.endswith(": steps since the last checkpoint are lost")
+    before = classify_failure(stopped, is_before_step=True)
+    assert before.text == "stopped immediately, before the first step"
 
 
 def test_memory_that_the_cpu_has_not_is_out_of_memory() -> None:

@@ -10,7 +10,14 @@ from titanrun.cli.command_docs import format_command_page, select_examples, wrap
 from titanrun.config.problems import Problem, problem_error
 from titanrun.config.suggest import find_closest
 from titanrun.config.trust import TRUST_ALL, TRUST_FLAG, TRUST_MODEL_CODE
-from titanrun.launch.launch_env import get_trust, set_log_format, set_notify_command, set_trust
+from titanrun.launch.launch_env import (
+    get_trust,
+    set_log_format,
+    set_moved_paths,
+    set_notify_command,
+    set_trust,
+)
+from titanrun.recipe.moved_paths import MOVED_FLAG, parse_moved_path
 
 TORCHTITAN_FLAG = re.compile(r"--[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_\-\[\]]+)+(=.*)?", re.DOTALL)
 OVERRIDE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-\[\]]*(\+=|-=|=|!$)")
@@ -18,6 +25,7 @@ OVERRIDE_HELP = (
     "overrides after the file, in this order: path=value, path+=item, path-=item, "
     "path! (reset to the default)"
 )
+RECIPE_SUFFIXES = (".yaml", ".yml", ".toml")
 EXAMPLES_HEAD = "examples:\n"
 # read until 0.3, with a warning
 OLD_TRUST_FLAG = "--trust-remote-code"
@@ -106,6 +114,7 @@ class CommandParser(ArgumentParser):
             formatter_class=WrappedHelpFormatter,
             allow_abbrev=False,
         )
+        self._takes_overrides = False
         self.register("action", "markdown", MarkdownHelpAction)
         self.add_argument("--help-markdown", action="markdown", nargs=0, help=SUPPRESS)
         loudness = self.add_mutually_exclusive_group()
@@ -127,6 +136,17 @@ class CommandParser(ArgumentParser):
             settings["help"] = f"{settings['help']}: {choices}"
         return super().add_argument(*names, **settings)
 
+    def add_format_option(self, hint: str, *, choices: Sequence[str] = ("text", "json")) -> None:
+        """Add --format, with the help `hint`, and --json, short for --format json."""
+        self.add_argument("--format", choices=choices, default="text", help=hint)
+        self.add_argument(
+            "--json",
+            action="store_const",
+            const="json",
+            dest="format",
+            help="short for --format json",
+        )
+
     def add_trust_option(self) -> None:
         """Add --trust and its former name, which apply to this process and its children."""
         self.register("action", "trust", TrustAction)
@@ -139,6 +159,17 @@ class CommandParser(ArgumentParser):
             help="allow the code that the recipe names, now and later; read it first",
         )
         self.add_argument(OLD_TRUST_FLAG, action="old trust", nargs=0, default=False, help=SUPPRESS)
+
+    def add_moved_option(self) -> None:
+        """Add --moved, which applies to this process and its children."""
+        self.add_argument(
+            MOVED_FLAG,
+            action="append",
+            default=[],
+            metavar="OLD=NEW",
+            help="a model, data or a run that the run names as OLD was moved or renamed: it is "
+            "NEW now; may be repeated",
+        )
 
     def add_reporting_options(self) -> None:
         """Add --log-format and --notify, which apply to this process and its children."""
@@ -160,10 +191,13 @@ class CommandParser(ArgumentParser):
             set_log_format(found.log_format)
         if getattr(found, "notify", None) is not None:
             set_notify_command(found.notify)
+        if getattr(found, "moved", None):
+            set_moved_paths(dict(map(parse_moved_path, found.moved)))
         return found
 
     def allow_overrides(self) -> None:
         """Mention overrides in the help. Call this after all arguments are added."""
+        self._takes_overrides = True
         usage, more = self.format_usage().rstrip(), "[path=value ...]"
         fits = len(f"{usage.splitlines()[-1]} {more}") <= self._get_formatter()._width
         gap = " " if fits else "\n" + " " * len(f"usage: {self.prog} ")
@@ -173,10 +207,11 @@ class CommandParser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a problem for a mistake in the command line."""
         if message.startswith(UNRECOGNIZED_PREFIX):
-            word = next(iter(message.removeprefix(UNRECOGNIZED_PREFIX).split()), "")
+            word, *rest = message.removeprefix(UNRECOGNIZED_PREFIX).split() or [""]
             meant = (
                 find_closest(word, self._option_string_actions) if word.startswith("-") else None
             )
+            setting = self._describe_setting(word, rest) if word.startswith("--") else ""
             # without its value, which may be a secret
             told = (
                 f"unknown option '{word.partition('=')[0]}'"
@@ -186,9 +221,20 @@ class CommandParser(ArgumentParser):
             raise problem_error(
                 "usage",
                 told,
-                hint=f"did you mean '{meant}'?" if meant else f"see {self.prog} --help",
+                hint=setting
+                or (f"did you mean '{meant}'?" if meant else f"see {self.prog} --help"),
             )
         raise problem_error("usage", message, hint=f"see {self.prog} --help")
+
+    def _describe_setting(self, word: str, rest: Sequence[str]) -> str:
+        """Return the override to write for an unknown option, else an empty text."""
+        if not self._takes_overrides:
+            return ""
+        # imported here, so that the other commands stay quick
+        from titanrun.recipe.editing.option_settings import describe_option_setting
+
+        option, sign, value = word.partition("=")
+        return describe_option_setting(option, value if sign else next(iter(rest), None))
 
 
 def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -198,13 +244,18 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
-        if TORCHTITAN_FLAG.fullmatch(argument):
+        if argument == MOVED_FLAG:
+            # its value OLD=NEW looks like an override
+            others += [argument, *waiting[:1]]
+            waiting = waiting[1:]
+        elif TORCHTITAN_FLAG.fullmatch(argument):
             overrides.append(argument)
             if (
                 "=" not in argument
                 and waiting
                 and not waiting[0].startswith("--")
                 and not OVERRIDE_PATTERN.match(waiting[0])
+                and not is_first_recipe(waiting[0], others)
             ):
                 overrides.append(waiting.pop(0))
         elif OVERRIDE_PATTERN.match(argument) and not argument.startswith("-"):
@@ -212,3 +263,10 @@ def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             others.append(argument)
     return overrides, others
+
+
+def is_first_recipe(argument: str, others: Sequence[str]) -> bool:
+    """Return whether an argument is a file like a recipe, and none stands before it."""
+    return argument.endswith(RECIPE_SUFFIXES) and not any(
+        word.endswith(RECIPE_SUFFIXES) for word in others
+    )

@@ -4,8 +4,9 @@ A separate process with torch does the work.
 """
 
 import math
+import shlex
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from titanrun.recipe.resolving.resolve import load_resolved_text
 SUMMARY = (
     "Converse with a model by the chat template that it was trained with: that of a run's newest "
     "checkpoint, of a checkpoint or of a Hugging Face folder. Two models get the same messages, "
-    "and /pick collects the better replies as pairs to train on. Where stdin is no terminal, each "
-    "line is a message and each reply a JSON object in a line."
+    "and /pick collects the better replies as pairs to train on. Where stdin is no terminal, its "
+    "lines are turns of one conversation, /reset on a line of its own starts another one, and each "
+    "reply is a JSON object in a line."
 )
 EXAMPLES = """  titanrun chat runs/sft
   titanrun chat runs/sft runs/dpo --temperature 0.7  two models side by side
@@ -62,11 +64,13 @@ def run(arguments: list[str]) -> int:
         help="sample from the most likely tokens with total probability P (1)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="sampling seed (0)")
+    parser.add_moved_option()
     parser.add_argument(
         "--requests",
         action="store_true",
         help="for programs: each line of stdin is a request, each line of stdout an event, as JSON",
     )
+    parser.add_argument("--prompt", help=SUPPRESS)
     options = parser.parse_args(arguments)
     require_torch()
     check_chat_options(options)
@@ -104,13 +108,17 @@ def build_export_words(place: str, resolved: str) -> list[str]:
 
 
 def check_chat_options(options: Namespace) -> None:
-    """Raise a usage problem for options out of range."""
+    """Raise a usage problem for options out of range, or of `generate`."""
+    if options.prompt is not None:
+        command = ["titanrun", "generate", options.folder, "--chat", "--prompt", options.prompt]
+        message = "titanrun chat reads messages from the terminal or stdin, not from --prompt"
+        raise problem_error("usage", message, hint=shlex.join(command))
     limit = options.max_new_tokens
     wrong = {
-        "--max-new-tokens is 1 or more": limit is not None and limit < 1,
-        "--temperature is 0 or more": not 0 <= options.temperature < math.inf,
-        "--top-p is above 0 and at most 1": not 0 < options.top_p <= 1,
-        "--seed is 0 or more": options.seed < 0,
+        "--max-new-tokens must be 1 or more": limit is not None and limit < 1,
+        "--temperature must be 0 or more": not 0 <= options.temperature < math.inf,
+        "--top-p must be above 0 and at most 1": not 0 < options.top_p <= 1,
+        "--seed must be 0 or more": options.seed < 0,
         "--base already adds a second model, the one that the run started from: omit --base or "
         "the second name": options.base and options.other is not None,
     }

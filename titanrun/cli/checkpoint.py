@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from titanrun.cli import checkpoint_convert, checkpoint_manage
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.color import style_text
+from titanrun.cli.run_argument import find_checkpoint, find_run
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width, write_wrapped
 from titanrun.components.checkpoints.spec.manifest import (
     Manifest,
@@ -84,9 +85,9 @@ def list_checkpoints(arguments: list[str]) -> int:
         metavar="run",
         help="a run directory, the folder of its checkpoints, or one of them",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_format_option("json: one object per checkpoint")
     options = parser.parse_args(arguments)
-    named = parse_storage_path(options.place)
+    named = parse_storage_path(find_run(options.place))
     found = [named] if is_checkpoint(named) else list(get_checkpoints_by_step(named).values())
     if not found:
         raise problem_error(
@@ -148,9 +149,9 @@ def show_checkpoint(arguments: list[str]) -> int:
     parser.add_argument(
         "--tensors", action="store_true", help="list every tensor with type and shape"
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_format_option("json: the manifest, one object")
     options = parser.parse_args(arguments)
-    folder = select_checkpoint(parse_storage_path(options.place))
+    folder = find_checkpoint(options.place)
     manifest = read_manifest(folder)
     if options.format == "json":
         print((folder / "manifest.json").read_text(encoding="utf-8"), end="")
@@ -209,7 +210,7 @@ def verify_checkpoints(arguments: list[str]) -> int:
         "place", metavar="run|checkpoint", help="a run directory, or one checkpoint"
     )
     options = parser.parse_args(arguments)
-    named = parse_storage_path(options.place)
+    named = parse_storage_path(find_run(options.place))
     folders = list(get_checkpoints_by_step(named).values()) or [select_checkpoint(named)]
     bad = 0
     for folder in folders:
@@ -238,7 +239,7 @@ def diff_checkpoints(arguments: list[str]) -> int:
         help="compare only names, types and shapes, from the manifests",
     )
     options = parser.parse_args(arguments)
-    folders = [select_checkpoint(parse_storage_path(named)) for named in (options.a, options.b)]
+    folders = [find_checkpoint(named) for named in (options.a, options.b)]
     left, right = (read_manifest(folder).tensors for folder in folders)
     lines = [f"- {name}  {left[name]}" for name in left if name not in right]
     lines += [f"+ {name}  {right[name]}" for name in right if name not in left]

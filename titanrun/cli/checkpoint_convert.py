@@ -3,9 +3,6 @@
 A separate process with torch does the work.
 """
 
-import json
-import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,10 +25,15 @@ from titanrun.config.problems import problem_error
 from titanrun.config.suggest import format_word_list
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
-from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
+from titanrun.launch.worker_command import run_worker_command
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
+from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
-from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint
+from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe
 from titanrun.recipe.rundir.next_commands import choose_text_command
+from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.saved_recipe import names_reward_model, read_plain_recipe
+from titanrun.recipe.rundir.started_from import check_start_exists
 
 EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
   titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
@@ -64,6 +66,8 @@ def export_checkpoint(arguments: list[str]) -> int:
         )
     check_path_is_new(Path(options.out))
     checkpoint = find_checkpoint(options.place)
+    if options.merge or options.format == "gguf":
+        check_start_exists(checkpoint)
     asked = {
         "merge": options.merge,
         "dtype": options.dtype,
@@ -75,12 +79,15 @@ def export_checkpoint(arguments: list[str]) -> int:
     code = run_checkpoint_worker({"do": "export", **place, **asked})
     # with a Modelfile the worker has told the command of Ollama
     if code == 0 and not options.ollama:
-        print_choices(options, *list_uses(options))
+        source = read_plain_recipe(Path(str(checkpoint)) / RESOLVED)
+        print_choices(options, *list_uses(options, has_replies=not names_reward_model(source)))
     return code
 
 
-def list_uses(options: Namespace) -> list[list[str]]:
-    """Return the commands for what was exported: talk to it, publish it."""
+def list_uses(options: Namespace, *, has_replies: bool = True) -> list[list[str]]:
+    """Return the commands for what was exported: talk to it if it replies, publish it."""
+    if not has_replies:
+        return [["push", options.place, "OWNER/NAME"]]
     if options.format not in ("hf", "gguf") or options.quantize:
         return [["serve", options.place]]
     push = ["push", options.place, "OWNER/NAME"]
@@ -133,6 +140,7 @@ def parse_export_options(arguments: list[str]) -> Namespace:
         help="largest file, for hf and safetensors (5 GB)",
     )
     add_quantization_options(parser)
+    parser.add_moved_option()
     parser.add_trust_option()
     return parser.parse_args(arguments)
 
@@ -212,18 +220,15 @@ def import_checkpoint(arguments: list[str]) -> int:
     parser.add_trust_option()
     parser.allow_overrides()
     options = parser.parse_args(others)
-    if not parse_storage_path(options.source).is_dir():
+    is_run = options.origin == "titanrun"
+    source = str(find_checkpoint(options.source)) if is_run else options.source
+    if not parse_storage_path(source).is_dir():
         raise problem_error(
             "file",
             f"folder not found: '{options.source}'",
             hint="pass the folder of the weights",
         )
     check_path_is_new(parse_storage_path(options.out) / "step-0")
-    source = (
-        str(select_checkpoint(parse_storage_path(options.source)))
-        if options.origin == "titanrun"
-        else options.source
-    )
     resolved = resolve_import_recipe(options.origin, source, options.recipe, overrides)
     text = None if resolved is None else resolved.text
     return run_checkpoint_worker(
@@ -276,10 +281,4 @@ def check_path_is_new(out: AnyPath) -> None:
 def run_checkpoint_worker(request: dict[str, object]) -> int:
     """Run the process that reads tensors and return its exit code."""
     require_torch()
-    sys.stdout.flush()
-    return subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.commands.checkpoint"],
-        input=json.dumps(request),
-        text=True,
-        check=False,
-    ).returncode
+    return run_worker_command("checkpoint", request).returncode

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.commit import get_commit_strategy
 from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoint, read_manifest
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
@@ -13,7 +14,8 @@ from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_sto
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.run_control import is_training, request_save
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoint_folder, get_checkpoints_by_step
-from titanrun.recipe.rundir.run_files import LOCK
+from titanrun.recipe.rundir.run_files import LOCK, RESOLVED
+from titanrun.recipe.rundir.saved_recipe import read_plain_recipe
 from titanrun.runs.run_state import is_run_directory_locked
 
 EXAMPLES = """  titanrun checkpoint prune runs/first --keep 2 --every 100 --best 1
@@ -26,8 +28,8 @@ POLL_SECONDS = 0.1
 def prune_checkpoints(arguments: list[str]) -> int:
     """Delete checkpoints. Each is renamed first."""
     options = parse_prune_options(arguments)
-    run = parse_storage_path(options.run)
-    if options.keep < 0 or options.best < 0 or (options.every is not None and options.every < 1):
+    run = parse_storage_path(find_run(options.run, wants="change"))
+    if options.keep < 0 or (options.best or 0) < 0 or (options.every or 1) < 1:
         raise problem_error(
             "usage",
             "--keep, --best and --every count checkpoints and steps",
@@ -52,7 +54,7 @@ def prune_checkpoints(arguments: list[str]) -> int:
             f"a run is training in '{run}'",
             hint="it deletes old checkpoints itself: checkpoint.keep_latest_k",
         )
-    retention = RetentionPolicy(options.keep, options.every, options.best)
+    retention = build_retention(run, options)
     gone = [
         folder
         for step, folder in get_checkpoints_by_step(run).items()
@@ -64,6 +66,19 @@ def prune_checkpoints(arguments: list[str]) -> int:
             get_commit_strategy(folder).remove(folder)
         print(f"{'would delete' if options.dry_run else 'deleted'} {folder}")
     return 0
+
+
+def build_retention(run: AnyPath, options: Namespace) -> RetentionPolicy:
+    """Return what is kept: without --every and --best, what the recipe of the run keeps."""
+    folders = (run, run.parent) if isinstance(run, Path) else ()
+    recipes = (read_plain_recipe(folder / RESOLVED) for folder in folders)
+    section = next(filter(None, recipes), {}).get("checkpoint", {})
+    every, best = section.get("keep_every"), section.get("keep_best", 0)
+    return RetentionPolicy(
+        options.keep,
+        every if options.every is None else options.every,
+        best if options.best is None else options.best,
+    )
 
 
 def parse_prune_options(arguments: list[str]) -> Namespace:
@@ -81,13 +96,18 @@ def parse_prune_options(arguments: list[str]) -> Namespace:
         metavar="K",
         help="keep the latest K; without it no checkpoint is deleted",
     )
-    parser.add_argument("--every", type=int, metavar="N", help="keep steps that are multiples of N")
+    parser.add_argument(
+        "--every",
+        type=int,
+        metavar="N",
+        help="keep steps that are multiples of N; by default checkpoint.keep_every of the run",
+    )
     parser.add_argument(
         "--best",
         type=int,
-        default=0,
         metavar="K",
-        help="keep the K with the lowest validation loss",
+        help="keep the K with the lowest validation loss; by default checkpoint.keep_best of the "
+        "run",
     )
     parser.add_argument(
         "--set-aside",
@@ -142,7 +162,7 @@ def request_checkpoint(arguments: list[str]) -> int:
         help="how long to wait for it, in seconds (600)",
     )
     options = parser.parse_args(arguments)
-    run = Path(options.run)
+    run = Path(find_run(options.run, wants="unfinished"))
     before = get_saved_checkpoints(run)
     request_save(run)
     end = time.monotonic() + options.timeout

@@ -43,14 +43,7 @@ def request_consent(
     if options.trust:
         remember_all(runs)
         return
-    missing = [
-        (code, run)
-        for run in runs
-        for code in list_code(run)
-        if code.is_required
-        and (submits or code.kind != "shell")
-        and not is_trusted(code, get_environment())
-    ]
+    missing = [(code, run) for run in runs for code in list_untrusted_code(run, submits=submits)]
     if not missing:
         return
     if is_interactive() and ask([code for code, _ in missing]):
@@ -81,6 +74,20 @@ def list_code(run: Resolved) -> list[NamedCode]:
     """Return the code that a run names, its plug-in files first."""
     files = [file.code for file in find_plugin_files(run.tree)]
     return [*files, *find_recipe_code(run.run, Path.cwd())]
+
+
+def list_untrusted_code(run: Resolved, *, submits: bool = False) -> list[NamedCode]:
+    """Return the code that a run needs and that is not allowed yet.
+
+    `submits` says whether the shell lines of a batch script run too.
+    """
+    return [
+        code
+        for code in list_code(run)
+        if code.is_required
+        and (submits or code.kind != "shell")
+        and not is_trusted(code, get_environment())
+    ]
 
 
 def needs_consent(run: Resolved) -> bool:

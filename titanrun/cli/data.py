@@ -1,6 +1,7 @@
 """`titanrun data`: tokenize the data of a recipe, inspect it, and manage its cache."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from titanrun.cli.arguments import CommandParser, split_overrides
+from titanrun.cli.arguments import CommandParser
 from titanrun.cli.data_output import (
     format_token_index,
     iter_build_lines,
@@ -23,24 +24,24 @@ from titanrun.cli.data_pipeline import (
     check_pipeline_options,
     write_pipeline,
 )
+from titanrun.cli.data_recipe import SHARED_CACHE, find_cache_folder, parse_recipe_options
 from titanrun.cli.data_slurm import (
     add_slurm_options,
     check_slurm_options,
     check_workers,
     submit_parts,
 )
-from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
 from titanrun.config.exit_codes import EXIT_DATA
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import find_closest, format_word_list
-from titanrun.launch.launch_env import get_environment, should_use_color
+from titanrun.launch.launch_env import should_use_color
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.launch.worker_command import run_worker_command
 from titanrun.launch.worker_query import problem_from_dict
-from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
+from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.resolving.validation_levels import attach_recipe_origin
-from titanrun.recipe.rundir.run_files import RUNS
 
 EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
   titanrun data build recipe.yaml --workers 32
@@ -58,7 +59,6 @@ EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
   titanrun data verify                 verify every index in runs/.data
   titanrun data prune cache/tokens --yes"""
 SUMMARY = "Tokenize the data of a recipe, inspect it before a run, and manage the tokenized data."
-SHARED_CACHE = f"{RUNS}/.data"
 
 
 def run(arguments: list[str]) -> int:
@@ -198,7 +198,8 @@ def show_data(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one object per dataset")
     options, resolved = parse_recipe_options(parser, arguments)
     if options.count < 0 or (options.row or 0) < 0:
-        raise problem_error("usage", "--row is negative", hint="use 0 or more")
+        name = "--count" if options.count < 0 else "--row"
+        raise problem_error("usage", f"{name} is negative", hint="use 0 or more")
     found = query_recipe_data(
         "show", options, resolved, count=options.count, row=options.row, section=options.section
     )
@@ -211,11 +212,8 @@ def show_data(arguments: list[str]) -> int:
     shown = [
         entry for entry in found if options.section in (None, entry["section"].partition(".")[0])
     ]
-    if options.row is not None and not any(entry["samples"] for entry in shown):
-        ranges = " and ".join(
-            f"{entry['section']} has sequences 0 to {entry['rows'] - 1}" for entry in shown
-        )
-        raise problem_error("usage", f"sequence {options.row} not found", hint=ranges)
+    if options.row is not None:
+        check_row(options.row, shown)
     if options.json:
         sys.stdout.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in found)
     else:
@@ -223,6 +221,15 @@ def show_data(arguments: list[str]) -> int:
             iter_sample_lines(found, use_color=should_use_color(sys.stdout.isatty()))
         )
     return 0
+
+
+def check_row(row: int, shown: list[dict[str, Any]]) -> None:
+    """Check that one of the datasets has the sequence `row`."""
+    if not any(entry["samples"] for entry in shown):
+        ranges = " and ".join(
+            f"{entry['section']} has sequences 0 to {entry['rows'] - 1}" for entry in shown
+        )
+        raise problem_error("usage", f"sequence {row} not found", hint=ranges)
 
 
 def show_data_stats(arguments: list[str]) -> int:
@@ -283,6 +290,9 @@ def prune_data_cache(arguments: list[str]) -> int:
     )
     parser.add_argument("--yes", action="store_true", help="remove it")
     options = parse_folder_options(parser, arguments)
+    # also not a number
+    if options.days is not None and not options.days >= 0:
+        raise problem_error("usage", f"--days is {options.days:g}", hint="use 0 or more")
     found = query_data_worker(
         "prune", options, folder=options.folder, all=options.all, days=options.days, yes=options.yes
     )
@@ -315,46 +325,26 @@ def teach_data(arguments: list[str]) -> int:
     return 0
 
 
-def parse_recipe_options(parser: CommandParser, arguments: list[str]) -> tuple[Namespace, Resolved]:
-    """Parse the options and resolve the recipe.
-
-    Raises ProblemsFound if its data would be written into a run directory.
-    """
-    overrides, others = split_overrides(arguments)
-    parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
-    parser.allow_overrides()
-    options = parser.parse_args(others)
-    resolved = resolve_recipe(
-        options.recipe, overrides, environment=get_environment(), should_check_inputs=True
-    )
-    if resolved.warnings and not options.quiet:
-        print_problems(resolved.warnings)
-    if resolved.run.training.data_cache is None:
-        hint = f"add training.data_cache={SHARED_CACHE}, here and for training"
-        raise problem_error(
-            "usage",
-            "with dump_folder set, data is tokenized into the run directory, which does not "
-            "exist yet",
-            hint=hint,
-        )
-    return options, resolved
-
-
 def parse_folder_options(parser: CommandParser, arguments: list[str]) -> Namespace:
     """Parse the options of a command that inspects a folder."""
     parser.add_argument(
         "folder",
         nargs="?",
         default=SHARED_CACHE,
-        help=f"a folder of tokenized data ({SHARED_CACHE})",
+        help=f"a folder of tokenized data, or a recipe with training.data_cache ({SHARED_CACHE})",
     )
     parser.add_argument("--json", action="store_true", help="one object per index")
     options = parser.parse_args(arguments)
-    if not Path(options.folder).is_dir():
+    options.folder = find_cache_folder(options.folder)
+    if not options.folder or not Path(options.folder).is_dir():
         raise problem_error(
             "usage",
             f"folder not found: '{options.folder}'",
             hint="pass the folder of training.data_cache",
+        )
+    if not os.access(options.folder, os.R_OK | os.X_OK):
+        raise problem_error(
+            "usage", f"'{options.folder}' cannot be read", hint="check its permissions"
         )
     return options
 
@@ -373,15 +363,8 @@ def query_recipe_data(action: str, options: Namespace, resolved: Resolved, **mor
 def query_data_worker(action: str, options: Namespace, **request: Any) -> Any:
     """Return the answer of a process with torch. Raise ProblemsFound if it fails."""
     require_torch()
-    sys.stdout.flush()
-    text = json.dumps({"action": action, "quiet": options.quiet, **request})
-    done = subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.commands.data"],
-        input=text,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    work = {"action": action, "quiet": options.quiet, **request}
+    done = run_worker_command("data", work, stdout=subprocess.PIPE)
     if done.returncode != 0:
         raise problem_error(
             "internal",

@@ -31,7 +31,9 @@ def iter_build_lines(found: Sequence[DataEntry]) -> Iterator[str]:
             yield f"{entry['section']}.dataset: a stream, tokenized while the run trains\n"
             continue
         sequences = pluralize(entry["rows"], "sequence")
-        yield f"{entry['section']}.dataset: {sequences}, tokenized in {entry['folder']}\n"
+        folder = entry["folder"]
+        done = "nothing to tokenize" if folder is None else f"tokenized in {folder}"
+        yield f"{entry['section']}.dataset: {sequences}, {done}\n"
 
 
 def iter_sample_lines(found: Sequence[DataEntry], *, use_color: bool) -> Iterator[str]:
@@ -87,18 +89,29 @@ def iter_summary_lines(entry: DataEntry) -> Iterator[str]:
     yield f"  {pluralize(entry['documents'], 'document')} or pieces, longest {longest}\n"
     filled, counted = 100 * entry["filled"], 100 * entry["counted"]
     yield f"  {filled:.1f}% non-padding, {counted:.1f}% of the labels in the loss\n"
-    yield f"  longer than a sequence: {entry['left_out']} dropped, {entry['cut']} truncated\n"
-    yield f"  {entry['duplicates']} duplicates"
-    yield (
-        "\n"
-        if entry["in_training"] is None
-        else f", {entry['in_training']} also in the training data\n"
-    )
+    # of a stream, only what is kept is known here
+    if entry["is_stream"]:
+        yield "  left out by filters, as too long, or in bad records and files: not counted\n"
+    else:
+        yield f"  longer than a sequence: {entry['left_out']} dropped, {entry['cut']} truncated\n"
+    yield f"  {format_duplicates(entry)}\n"
     if entry["without_end"]:
         replies = pluralize(entry["replies"], "reply", "replies")
         yield f"  {entry['without_end']} of {replies} without the end of the turn in the loss\n"
     if entry["without_labels"]:
         yield f"  {pluralize(entry['without_labels'], 'sequence')} without labels in the loss\n"
+
+
+def format_duplicates(entry: DataEntry) -> str:
+    """Format how many documents are there twice, and among which sequences they were looked for."""
+    text = f"{entry['duplicates']} duplicates"
+    if entry["is_stream"] or entry["looked_at"] != entry["rows"]:
+        text += f" in the first {pluralize(entry['looked_at'], 'sequence')}"
+    if entry["in_training"] is None:
+        return text
+    first = entry["training_looked_at"]
+    part = "" if first is None else f"the first {pluralize(first, 'sequence')} of "
+    return f"{text}, {entry['in_training']} also in {part}the training data"
 
 
 def iter_stats_lines(found: Sequence[DataEntry]) -> Iterator[str]:

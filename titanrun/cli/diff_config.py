@@ -5,11 +5,15 @@ import json
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_source_files
+from titanrun.cli.run_argument import find_run_or_recipe
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
+from titanrun.config.control_characters import CONTROL_CHARACTER
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.problems import Origin
+from titanrun.config.serialize import quote_text
 from titanrun.config.tree import format_path
+from titanrun.config.yaml_scalars import parse_scalar
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.comparing.recipe_diff import FieldDiff, diff_recipes, load_diff_side
 
@@ -44,15 +48,11 @@ def run(arguments: list[str]) -> int:
         action="store_true",
         help="the default: compare all values, with defaults",
     )
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object per difference"
-    )
-    parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", help="short for --format json"
-    )
+    parser.add_format_option("json: one object per difference")
     add_stdin_option(parser)
     options = parser.parse_intermixed_args(others)
     options.a, options.b = read_stdin_argument([options.a, options.b], options)
+    options.a, options.b = find_run_or_recipe(options.a), find_run_or_recipe(options.b)
     known = get_environment()
     left, right = (
         load_diff_side(options.a, [], known),
@@ -139,7 +139,7 @@ def format_field_change(item: FieldDiff) -> str:
 
 def format_sourced_value(value: object, origin: Origin | None) -> str:
     """Format a value with its origin."""
-    text = value if isinstance(value, str) and value else format_inline_value(value)
+    text = format_inline_value(value)
     if origin is None:
         return text
     place = (
@@ -151,7 +151,7 @@ def format_sourced_value(value: object, origin: Origin | None) -> str:
 
 
 def format_inline_value(value: object) -> str:
-    """Format a value on one line."""
+    """Format a value on one line: text without quotes, unless it would be read as another value."""
     if isinstance(value, dict):
         return (
             "{"
@@ -160,7 +160,10 @@ def format_inline_value(value: object) -> str:
         )
     if isinstance(value, list):
         return "[" + ", ".join(map(format_inline_value, value)) + "]"
-    return value if isinstance(value, str) and value else format_short_value(value)
+    if not isinstance(value, str) or not value:
+        return format_short_value(value)
+    is_plain = value == value.strip() and CONTROL_CHARACTER.search(value) is None
+    return value if is_plain and isinstance(parse_scalar(value), str) else quote_text(value)
 
 
 def format_change_class(item: FieldDiff) -> str:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from re import match
 from typing import Any
@@ -43,6 +43,8 @@ MIN_DISK_BYTES = GIB // 2
 TOPIC_WIDTH = 15
 WRONG = "WRONG: "
 TRAINING = "training"
+# module that verl's plug-in of titanrun names
+VERL_BACKEND = "titanrun.integrations.verl.registered_engine"
 TEXT_TOOLS_ONLY = "not installed: text tools only"
 TOY_RECIPE = {
     "version": 1,
@@ -172,6 +174,7 @@ def iter_doctor_findings(*, should_train: bool) -> Iterator[DoctorFinding]:
         )
         return
     yield from iter_device_findings()
+    yield from iter_verl_findings()
     if should_train:
         yield try_toy_training()
 
@@ -245,12 +248,7 @@ def iter_device_findings() -> Iterator[DoctorFinding]:
 
     The command line never loads torch.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.commands.doctor"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", "titanrun.worker.commands.doctor")
     if done.returncode != 0:
         yield DoctorFinding(
             "accelerators",
@@ -283,6 +281,39 @@ def iter_device_findings() -> Iterator[DoctorFinding]:
         )
     if not found["accelerators"]:
         yield DoctorFinding("accelerator", "none: training runs on the CPU")
+
+
+def run_python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run this interpreter in a separate process and return what it printed."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def iter_verl_findings() -> Iterator[DoctorFinding]:
+    """Yield whether verl, if it is installed, can load the backend titanrun.
+
+    verl itself says nothing when a plug-in does not load.
+    """
+    if not is_installed("verl"):
+        return
+    found = version("verl") if has_metadata("verl") else "of an unknown version"
+    done = run_python("-c", f"import {VERL_BACKEND}")
+    if done.returncode != 0:
+        yield DoctorFinding(
+            "verl",
+            f"{found}; the backend titanrun does not load: {get_last_line(done.stderr)}",
+            wrong=True,
+            help="verl 0.9.1 was tried, with the versions that it requires",
+        )
+    elif all(point.value != VERL_BACKEND for point in entry_points(group="verl.plugins")):
+        yield DoctorFinding(
+            "verl",
+            f"{found}; no entry point verl.plugins names the backend titanrun",
+            wrong=True,
+            help="reinstall titanrun",
+        )
+    else:
+        yield DoctorFinding("verl", f"{found}; it finds the backend titanrun")
 
 
 def try_toy_training() -> DoctorFinding:

@@ -49,10 +49,18 @@ def run_guarded(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         fault = Problem(
             "internal",
             redact(f"{type(error).__name__}: {error}", hidden),
-            hint=f"this is a bug in titanrun; the report is in {report}",
+            hint=f"{name_culprit(error)}; the report is in {report}",
         )
         print_problems([fault])
         return EXIT_INTERNAL
+
+
+def name_culprit(error: BaseException) -> str:
+    """Return whose bug an internal error is, as far as its traceback tells."""
+    # no command without a recipe needs it
+    from titanrun.recipe.plugin_errors import find_plugin_place
+
+    return find_plugin_place(error) or "this is a bug in titanrun"
 
 
 def build_light_install_problem(error: ModuleNotFoundError) -> Problem:

@@ -3,9 +3,6 @@
 A separate process with torch does the work.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +12,9 @@ from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.generate import get_weight_source
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.launch.worker_command import run_worker_command
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.started_from import build_moved_overrides
 
 SUMMARY = (
     "Evaluate the model of a checkpoint, of a run's newest checkpoint, or of a Hugging Face "
@@ -36,6 +35,7 @@ def run(arguments: list[str]) -> int:
     parser = CommandParser("eval", SUMMARY, EXAMPLES)
     parser.add_argument("folder", help="a checkpoint, a run directory, or a Hugging Face folder")
     parser.add_argument("--json", action="store_true", help="one object per task")
+    parser.add_moved_option()
     parser.add_trust_option()
     parser.allow_overrides()
     options = parser.parse_args(others)
@@ -44,15 +44,12 @@ def run(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="titanrun-") as folder:
         file = Path(folder) / "resolved.yaml"
         file.write_text(job["resolved"], encoding="utf-8")
-        resolved = resolve_recipe(str(file), overrides, environment=get_environment())
+        resolved = resolve_recipe(
+            str(file),
+            [*overrides, *build_moved_overrides(str(file))],
+            environment=get_environment(),
+        )
     if resolved.warnings and not options.quiet:
         print_problems(resolved.warnings)
     request_consent([resolved], options, ["eval", *arguments])
-    sys.stdout.flush()
-    work = {**job, "resolved": resolved.text}
-    return subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.commands.evaluate"],
-        input=json.dumps(work),
-        text=True,
-        check=False,
-    ).returncode
+    return run_worker_command("evaluate", {**job, "resolved": resolved.text}).returncode

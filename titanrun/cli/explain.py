@@ -6,7 +6,6 @@ import sys
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.plugin_option import add_plugins_option, use_plugins
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
-from titanrun.config.problems import problem_error
 
 EXAMPLES = """\
   titanrun explain training.seq_len    a field: type, default, unit, effect of a change
@@ -20,7 +19,7 @@ EXAMPLES = """\
 
 
 def run(arguments: list[str]) -> int:
-    """Print one entry of the reference, or all of it."""
+    """Print entries of the reference, all of it, or what it explains."""
     parser = CommandParser(
         "explain", "Explain a field, a component, a problem code or a rule.", EXAMPLES
     )
@@ -38,11 +37,10 @@ def run(arguments: list[str]) -> int:
         sys.stdout.write(build_reference_page())
         return 0
     if not options.word:
-        raise problem_error(
-            "usage",
-            "no word to explain",
-            hint="run titanrun explain training.steps, or titanrun explain --all",
-        )
+        from titanrun.recipe.reference.explain_overview import format_overview
+
+        sys.stdout.write(wrap_to_width(format_overview(), get_terminal_width()))
+        return 0
     from titanrun.recipe.reference.explain import explain_word
     from titanrun.recipe.reference.tool_words import find_tool_word
 

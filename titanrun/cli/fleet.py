@@ -91,12 +91,14 @@ def check_fleet_options(options: Namespace) -> HostPort:
     """
     idle = options.idle_timeout
     if idle is not None and not 0 < idle < math.inf:
-        raise problem_error("usage", "--idle-timeout is a number of seconds above 0")
+        raise problem_error("usage", "--idle-timeout must be a number of seconds above 0")
     try:
         return parse_host_port(options.listen)
     except ValueError:
         raise problem_error(
-            "usage", f"--listen is HOST:PORT, not {options.listen}", hint="--listen 127.0.0.1:7100"
+            "usage",
+            f"--listen must be HOST:PORT, not {options.listen}",
+            hint="--listen 127.0.0.1:7100",
         ) from None
 
 

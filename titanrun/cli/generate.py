@@ -5,8 +5,6 @@ A separate process with torch does the work.
 
 import json
 import math
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -14,12 +12,13 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.run_argument import find_checkpoint
 from titanrun.config.problems import problem_error
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.launch.worker_command import run_worker_command
 from titanrun.launch.worker_pool import run_worker_pool
-from titanrun.recipe.plugin_files import PLUGIN_SUFFIX
-from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
-from titanrun.recipe.resolving.resolve import load_resolved, load_resolved_text
-from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
+from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
+from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.started_from import check_start_exists
 
 SUMMARY = (
     "Continue prompts with the model of a checkpoint, of a run's newest checkpoint, or of a "
@@ -50,13 +49,7 @@ def run(arguments: list[str]) -> int:
 
         check_tensor_parallel_split(load_resolved_text(job["resolved"]), options.nproc)
         return run_worker_pool("generate", json.dumps(job), options.nproc)
-    sys.stdout.flush()
-    return subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.commands.generate"],
-        input=json.dumps(job),
-        text=True,
-        check=False,
-    ).returncode
+    return run_worker_command("generate", job).returncode
 
 
 def build_generate_parser() -> CommandParser:
@@ -71,6 +64,7 @@ def build_generate_parser() -> CommandParser:
         help="prompt to continue; several are batched",
     )
     add_text_options(parser)
+    parser.add_moved_option()
     parser.add_argument(
         "--nproc",
         type=int,
@@ -162,28 +156,27 @@ def get_weight_source(named: str) -> dict[str, str]:
     folder = Path(named)
     if is_huggingface_folder(folder):
         return {"huggingface": named, "resolved": resolve_from_huggingface(folder).text}
-    checkpoint = find_checkpoint(named)
+    checkpoint = find_checkpoint(named, takes_models=True)
+    # reads the recipe: the process that gets its text inherits where the plug-in files lie
+    check_start_exists(checkpoint)
     text = (checkpoint / RESOLVED).read_text(encoding="utf-8")
-    if PLUGIN_SUFFIX in text:
-        # the process that gets the text inherits where the plug-in files lie
-        load_resolved(Path(fetch_resolved_recipe(checkpoint)))
     return {"checkpoint": str(checkpoint), "resolved": text}
 
 
 def check_generation_options(options: Namespace) -> None:
     """Raise a usage problem for sampling options out of range."""
     wrong = {
-        "--max-new-tokens is 1 or more": options.max_new_tokens < 1,
-        "--temperature is 0 or more": not 0 <= options.temperature < math.inf,
-        "--top-k is 1 or more": options.top_k is not None and options.top_k < 1,
-        "--top-p is above 0 and at most 1": not 0 < options.top_p <= 1,
-        "--seed is 0 or more": options.seed < 0,
-        "--nproc is 1 or more": options.nproc < 1,
-        "--steps is 1 or more": options.steps is not None and options.steps < 1,
-        "--guidance is a number": options.guidance is not None
+        "--max-new-tokens must be 1 or more": options.max_new_tokens < 1,
+        "--temperature must be 0 or more": not 0 <= options.temperature < math.inf,
+        "--top-k must be 1 or more": options.top_k is not None and options.top_k < 1,
+        "--top-p must be above 0 and at most 1": not 0 < options.top_p <= 1,
+        "--seed must be 0 or more": options.seed < 0,
+        "--nproc must be 1 or more": options.nproc < 1,
+        "--steps must be 1 or more": options.steps is not None and options.steps < 1,
+        "--guidance must be a number": options.guidance is not None
         and not math.isfinite(options.guidance),
-        "--size is 1 or more": options.size is not None and options.size < 1,
-        "--stop is a non-empty text": "" in options.stop,
+        "--size must be 1 or more": options.size is not None and options.size < 1,
+        "--stop must be a non-empty text": "" in options.stop,
     }
     for message, is_wrong in wrong.items():
         if is_wrong:

@@ -1,32 +1,42 @@
 """`titanrun init`: write a commented starter recipe."""
 
+import shlex
 from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.hub_datasets import MAIN, fetch_dataset_card, fetch_dataset_commit
 from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
 from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
-from titanrun.config.problems import problem_error
+from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
+from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.reference.data_settings import build_data_settings, build_hub_settings
 from titanrun.recipe.reference.finetuning_template import (
     KINDS,
+    FinetunedModel,
     build_finetuning_template,
     open_model_folder,
+    suggest_missing_template,
 )
 from titanrun.recipe.reference.recipe_template import build_recipe_template
 from titanrun.recipe.resolving.hub_datasets import find_dataset_commit, record_dataset_commit
 from titanrun.recipe.resolving.hub_models import (
+    HUB_PREFIX,
     TOKENIZER,
     HubModel,
     find_model_folder,
     parse_hub_name,
 )
+from titanrun.recipe.resolving.resolve import resolve_recipe
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
@@ -35,11 +45,51 @@ EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --full        with every setting, commented out
   titanrun init -o mine.toml  the same as TOML"""
 
-EXAMPLE = "titanrun init --kind sft --model hub:Qwen/Qwen3-0.6B --data chats.jsonl"
+EXAMPLE_MODEL = "hub:Qwen/Qwen3-0.6B"
+EXAMPLE_FILES = {"preference": "pairs.jsonl", "labelled": "labels.jsonl"}
+QLORA = "write --kind lora, then converters: [{name: qlora, rank: 16, alpha: 32}] in the recipe"
+DORA = "write --kind lora, then magnitude: true beside rank: 16 in the recipe"
+PRETRAIN = "titanrun init --model llama3:8B, or titanrun cp continue_pretraining_lora mine.yaml"
+OTHER_KINDS = {
+    "qlora": QLORA,
+    "dora": DORA,
+    "rslora": "write --kind lora, then rank_stabilized: true beside rank: 16 in the recipe",
+    **dict.fromkeys(("full", "finetune", "instruct"), "write --kind sft"),
+    **dict.fromkeys(("adapter", "peft"), "write --kind lora"),
+    **dict.fromkeys(("pretrain", "pretraining", "cpt", "pt"), PRETRAIN),
+    **dict.fromkeys(("reward_model", "reward_modeling", "rm"), "write --kind reward"),
+    **dict.fromkeys(
+        ("distill", "distillation"), "titanrun cp distill_qwen3_8b_to_0.6b mine.yaml to start from"
+    ),
+    **dict.fromkeys(("rl", "grpo", "ppo", "rlvr"), "titanrun ls recipes lists those of kind rl"),
+}
+"""What to do for kinds of fine-tuning that have no template, and for other names of those."""
 
 
 def run(arguments: list[str]) -> int:
     """Write the recipe; an existing file is never overwritten."""
+    options = parse_init_options(arguments)
+    target = Path(options.output)
+    if target.suffix not in FORMATS:
+        raise problem_error(
+            "usage", f"'{target}' does not end in .yaml or .toml", hint="name it .yaml or .toml"
+        )
+    text = (
+        build_finetuning_recipe(options, target) if options.kind else build_recipe(options, target)
+    )
+    write_new_recipe(target, text)
+    if not options.quiet:
+        print(target)
+    if options.kind:
+        print_problems(find_template_warnings(target))
+        print_next(options, "validate", str(target), "--level", "environment")
+    else:
+        print_next(options, "train", str(target))
+    return 0
+
+
+def parse_init_options(arguments: list[str]) -> Namespace:
+    """Parse the command line of `init`."""
     parser = CommandParser(
         "init",
         "Write a short commented recipe that trains without changes; nothing is overwritten.",
@@ -52,7 +102,10 @@ def run(arguments: list[str]) -> int:
         "hub:OWNER/NAME",
     )
     parser.add_argument(
-        "--kind", choices=tuple(KINDS), help="a recipe that fine-tunes --model on --data"
+        "--kind",
+        type=parse_kind,
+        choices=tuple(KINDS),
+        help="a recipe that fine-tunes --model on --data",
     )
     parser.add_argument(
         "--data",
@@ -69,29 +122,33 @@ def run(arguments: list[str]) -> int:
     parser.add_argument(
         "--full", action="store_true", help="write every setting, the others commented out"
     )
-    options = parser.parse_args(arguments)
-    target = Path(options.output)
-    if target.suffix not in FORMATS:
-        raise problem_error(
-            "usage", f"'{target}' does not end in .yaml or .toml", hint="name it .yaml or .toml"
-        )
-    text = (
-        build_finetuning_recipe(options, target) if options.kind else build_recipe(options, target)
+    return parser.parse_args(arguments)
+
+
+def parse_kind(kind: str) -> str:
+    """Return a kind of fine-tuning. Raise ProblemsFound if it has no template."""
+    if kind in KINDS:
+        return kind
+    meant = find_closest(kind, KINDS)
+    hint = OTHER_KINDS.get(kind.lower().replace("-", "_")) or (
+        f"did you mean '{meant}'?" if meant else None
     )
-    write_new_recipe(target, text)
-    if not options.quiet:
-        print(target)
-    if options.kind:
-        print_next(options, "validate", str(target), "--level", "environment")
-    else:
-        print_next(options, "train", str(target))
-    return 0
+    known = format_word_list(KINDS)
+    raise problem_error(
+        "usage", f"unknown kind '{kind}'; expected {known}", hint=hint or "see titanrun init --help"
+    )
 
 
 def build_recipe(options: Namespace, target: Path) -> str:
     """Return the text of a recipe that trains without changes."""
     if options.data is not None:
         raise problem_error("usage", "--data needs --kind", hint="add --kind sft")
+    if options.model is not None and names_weights(options.model):
+        raise problem_error(
+            "usage",
+            f"--model {options.model} needs --kind",
+            hint=f"titanrun init --kind sft --model {options.model} --data FILE",
+        )
     return build_recipe_template(
         options.model,
         file=str(target),
@@ -101,22 +158,46 @@ def build_recipe(options: Namespace, target: Path) -> str:
     )
 
 
+def names_weights(model: str) -> bool:
+    """Return whether --model names a folder or a model of the Hub, not a family."""
+    return "/" in model or model.startswith(HUB_PREFIX) or Path(model).is_dir()
+
+
 def build_finetuning_recipe(options: Namespace, target: Path) -> str:
     """Return the text of a recipe that fine-tunes a model."""
     for name in ("model", "data"):
         if getattr(options, name) is None:
-            raise problem_error("usage", f"--kind {options.kind} needs --{name}", hint=EXAMPLE)
+            data = options.data or EXAMPLE_FILES.get(KINDS[options.kind].dataset, "chats.jsonl")
+            model = options.model or EXAMPLE_MODEL
+            raise problem_error(
+                "usage",
+                f"--kind {options.kind} needs --{name}",
+                hint=f"titanrun init --kind {options.kind} --model {shlex.quote(model)} "
+                f"--data {shlex.quote(data)}",
+            )
     if options.full:
         raise problem_error("usage", "--full excludes --kind", hint="omit one of them")
     folder = open_named_model(options)
+    templates = suggest_missing_template(folder)
+    if templates:
+        print_note(options, describe_guess(options.model, templates))
     return build_finetuning_template(
         options.kind,
-        model=options.model,
-        folder=folder,
+        model=FinetunedModel(options.model, folder, next(iter(templates), None)),
         data=find_data_settings(options),
         file=str(target),
         schema=get_schema_path(target),
         file_format=FORMATS[target.suffix],
+    )
+
+
+def describe_guess(model: str, templates: Sequence[str]) -> str:
+    """Return a note about the chat template that was chosen for a model without one."""
+    chosen, *others = templates
+    fitting = f" ({format_word_list(others, conjunction='and')} fit too)" if others else ""
+    return (
+        f"{model} has no chat template; {chosen} is a guess by its tokens{fitting}: check "
+        "tokenizer.chat_template"
     )
 
 
@@ -134,7 +215,7 @@ def find_data_settings(options: Namespace) -> dict[str, Any]:
     kind = KINDS[options.kind]
     named = parse_hub_name(options.data, what="dataset")
     if named is None:
-        settings, guess = build_data_settings(kind.dataset, options.data, record=kind.record)
+        settings, guess = build_data_settings(kind.dataset, options.data)
         if guess.doubt:
             print_note(options, f"{guess.doubt}: check it")
         return settings
@@ -145,6 +226,25 @@ def find_data_settings(options: Namespace) -> dict[str, Any]:
         revision=None if named.revision == MAIN else commit,
         card=fetch_dataset_card(named.repository, commit, options),
     )
+
+
+def find_template_warnings(recipe: Path) -> list[Problem]:
+    """Return why the model's chat template does not render the data, as warnings.
+
+    The first records are rendered. What else is wrong with the recipe is left to validate.
+    """
+    try:
+        run = resolve_recipe(str(recipe), environment=get_environment()).run
+    except ProblemsFound:
+        return []
+    # imported here: the order of rules in the registry depends on the import order
+    from titanrun.recipe.rules.chat import ConversationDataset, find_template_problems
+
+    dataset, tokenizer = run.training.dataset, run.tokenizer
+    if not isinstance(dataset, ConversationDataset) or not isinstance(tokenizer, TokenizerConfig):
+        return []
+    found = find_template_problems(dataset, tokenizer, is_learned=True)
+    return [replace(problem, severity="warning", path=()) for problem in found]
 
 
 def find_data_commit(named: HubModel) -> str:

@@ -150,7 +150,11 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     command = arguments[0]
     if command not in COMMANDS and command not in HIDDEN_COMMANDS:
-        return report_unknown_command(command)
+        return (
+            report_early_option(arguments)
+            if command.startswith("-")
+            else report_unknown_command(command)
+        )
     from titanrun.cli.error_boundary import run_guarded
 
     module = f"titanrun.cli.{command.strip('_').replace('-', '_')}"
@@ -163,6 +167,20 @@ def format_main_help() -> str:
     return HELP_TEMPLATE.format(
         commands="\n".join(f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items())
     )
+
+
+def report_early_option(arguments: Sequence[str]) -> int:
+    """Report an option before the command, with the order that works."""
+    from shlex import join
+
+    option, *rest = arguments
+    words = [*rest, option] if rest and rest[0] in COMMANDS else ["COMMAND", option]
+    print(
+        f"error[usage]: option '{option}' before the command\n"
+        f"  = help: options follow the command: {join(['titanrun', *words])}",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def report_unknown_command(command: str) -> int:

@@ -8,6 +8,7 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
+from titanrun.cli.next_command import print_next
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import should_use_color
@@ -42,6 +43,7 @@ def run(arguments: list[str]) -> int:
             )
         return migrate_from_program(options, options.files[0])
     if options.output:
+        check_is_recipe_file(options.files[0])
         raise problem_error(
             "usage",
             "--output requires a configuration of another program",
@@ -59,6 +61,13 @@ def detect_origin(options: Namespace) -> str | None:
             print_note(options, f"{file}: a configuration of {origin}")
             return origin
     return None
+
+
+def check_is_recipe_file(file: str) -> None:
+    """Raise if a file is not a recipe, or if its former names cannot be replaced."""
+    from titanrun.recipe.migrate.recipe_update import build_recipe_update
+
+    build_recipe_update(file)
 
 
 def parse_migrate_options(arguments: list[str]) -> Namespace:
@@ -165,4 +174,6 @@ def migrate_from_program(options: Namespace, file: str) -> int:
         use_color=should_use_color(sys.stderr.isatty()),
     )
     sys.stderr.write(report)
+    if target is not None:
+        print_next(options, "validate", str(target), "--level", "environment")
     return migration.exit_code

@@ -95,6 +95,8 @@ READERS: Mapping[str, tuple[str, str]] = {
         """
         import csv
 
+        # long documents are one value
+        csv.field_size_limit(2**26)
         with self.data_folder.open(
             filepath, "rt", compression="infer", encoding="utf-8-sig"
         ) as lines:

@@ -1,8 +1,10 @@
 """`titanrun plot`: plot a metric of one or several runs in the terminal or into a file."""
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite
@@ -14,7 +16,7 @@ from titanrun.cli.plots.axes import PlotCurve, Scale
 from titanrun.cli.run_argument import find_run
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import should_use_color
 from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
 from titanrun.runs.metric_series import (
@@ -50,7 +52,12 @@ def run(arguments: list[str]) -> int:
     """Plot, and print a legend below."""
     options = parse_plot_options(arguments)
     check_plot_options(options)
-    options.runs = [find_run(named) for named in options.runs]
+    # each run is told once, where it is
+    first = options.runs[0]
+    found = {first: find_run(first)}
+    check_names_no_metric(options.runs, found[first])
+    found |= {named: find_run(named) for named in dict.fromkeys(options.runs) if named != first}
+    options.runs = [found[named] for named in options.runs]
     if options.align == "tokens":
         options.x = "tokens"
     starts = {} if options.align in ("step", "tokens") else find_starts(options.runs, options.x)
@@ -184,6 +191,28 @@ def check_plot_options(options: Namespace) -> None:
             f"{len(set(options.runs))} curves are too many for a terminal",
             hint="pass fewer runs, or use --out FILE.svg",
         )
+
+
+def check_names_no_metric(words: Sequence[str], first: str) -> None:
+    """Raise a problem for a metric of the first run, in this folder, in the place of another."""
+    for word in words[1:]:
+        if Path(word).exists() or not is_metric(word, first):
+            continue
+        command = ["titanrun", "plot", *(named for named in words if named != word)]
+        raise problem_error(
+            "usage",
+            f"'{word}' is a metric, not a run",
+            hint=shlex.join([*command, "--metric", word]),
+        )
+
+
+def is_metric(word: str, run: str) -> bool:
+    """Return whether a run has logged a metric of this name."""
+    with suppress(ProblemsFound):
+        path = Path(run)
+        load_metric_series(path / METRICS if path.is_dir() else path, word, "step")
+        return True
+    return False
 
 
 def check_plot_file(file: str) -> None:

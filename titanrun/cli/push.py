@@ -1,6 +1,5 @@
 """`titanrun push`: export a run and upload it to the Hugging Face Hub, with a model card."""
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -19,12 +18,14 @@ from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_templa
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.launch.worker_command import run_worker_command
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.hub_models import RECORD_FILE
-from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
 from titanrun.recipe.rundir.run_files import RESOLVED, read_json_or_empty
+from titanrun.recipe.rundir.started_from import check_start_exists
 from titanrun.runs.model_card import PushedModel, build_model_card, merge_cards, read_recipe_text
 
 SUMMARY = (
@@ -52,6 +53,8 @@ def run(arguments: list[str]) -> int:
         raise problem_error(
             "usage", f"{checkpoint} has no adapters", hint="use --format hf or gguf"
         )
+    if options.format != "adapter":
+        check_start_exists(checkpoint)
     with tempfile.TemporaryDirectory(prefix="titanrun-push-") as name:
         folder = Path(name) / "model"
         export_model(checkpoint, folder, options, has_adapters=has_adapters)
@@ -110,6 +113,7 @@ def parse_push_options(arguments: list[str]) -> Namespace:
     parser.add_argument(
         "--dry-run", action="store_true", help="list the files and print the card, upload nothing"
     )
+    parser.add_moved_option()
     options = parser.parse_args(arguments)
     if options.dtype == GGUF_DTYPE and options.format != "gguf":
         raise problem_error("usage", f"--dtype {GGUF_DTYPE} is for --format gguf", hint="omit it")
@@ -133,13 +137,7 @@ def export_model(checkpoint: Path, folder: Path, options: Namespace, *, has_adap
         "group_size": None,
         "ollama": False,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "titanrun.worker.commands.checkpoint"],
-        input=json.dumps(request),
-        text=True,
-        stdout=subprocess.DEVNULL,
-        check=False,
-    )
+    done = run_worker_command("checkpoint", request, stdout=subprocess.DEVNULL)
     if done.returncode:
         raise problem_error(
             "checkpoint",

@@ -10,6 +10,7 @@ from typing import Any
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
 from titanrun.cli.resume import format_override, get_forwarded_flags
+from titanrun.cli.run_argument import find_run
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.exit_codes import EXIT_DIFFERS, EXIT_PREEMPTED
 from titanrun.config.pluralize import pluralize
@@ -95,7 +96,7 @@ def run(arguments: list[str]) -> int:
 
 def rerun_and_compare(options: Namespace, folder: Path) -> int:
     """Train again and compare; a bundle is unpacked into `folder`."""
-    place = Path(options.place)
+    place = Path(find_run(options.place))
     is_bundle = place.is_file()
     before = load_run_history(unpack_bundle(place, folder) if is_bundle else place, options.steps)
     beside = place.resolve().with_suffix("") if is_bundle else before.folder.resolve()

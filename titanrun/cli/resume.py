@@ -6,6 +6,7 @@ from pathlib import Path
 
 from titanrun.cli import train
 from titanrun.cli.arguments import OLD_TRUST_FLAG, CommandParser, split_overrides
+from titanrun.cli.resume_hints import add_resume_hints
 from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.manifest import STEP_FOLDER, is_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import (
@@ -14,7 +15,7 @@ from titanrun.components.checkpoints.spec.storage_path import (
     parse_storage_path,
 )
 from titanrun.config.interpolate import escape_references
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.trust import TRUST_FLAG
 from titanrun.launch.launch_env import get_environment, is_in_distributed_job
@@ -25,15 +26,20 @@ from titanrun.recipe.rundir.checkpoint_lookup import (
     fetch_resolved_recipe,
     find_enclosing_run,
     get_checkpoints_by_step,
+    missing_folder_error,
     select_checkpoint,
     to_absolute_path,
 )
 from titanrun.recipe.rundir.late_files import wait_for_files
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.schedule_extension import build_schedule_overrides
+from titanrun.recipe.rundir.stage_schedules import build_stage_schedule_overrides
+from titanrun.recipe.rundir.started_from import build_moved_overrides
+from titanrun.runs.dead_starts import undo_dead_start
 
 EXAMPLES = """  titanrun resume runs/first                     resume from the last checkpoint
   titanrun resume runs/first training.steps=500  extend a finished run
+  titanrun resume runs/first --nproc 2           on two processes
   titanrun resume runs/first/checkpoint/step-40  resume from there; later checkpoints are renamed
   titanrun resume /backup/step-40                outside its run: a new run with its full state
   titanrun resume s3://bucket/runs/first         a new run directory that loads and saves there"""
@@ -46,6 +52,8 @@ def run(arguments: list[str]) -> int:
         "resume", "Resume a run from its directory or from one of its checkpoints.", EXAMPLES
     )
     parser.add_argument("place", metavar="run|checkpoint", help="a run directory, or a checkpoint")
+    parser.add_argument("--nproc", type=int, metavar="N", help=train.NPROC_HELP)
+    parser.add_moved_option()
     parser.add_trust_option()
     parser.add_reporting_options()
     parser.allow_overrides()
@@ -53,15 +61,22 @@ def run(arguments: list[str]) -> int:
     place = find_run(options.place, wants="unfinished")
     if is_in_distributed_job(get_environment()) and not is_storage_path(place):
         wait_for_run(Path(place))
+    undo_dead_start(place)
     resumed = build_resume_arguments(parse_storage_path(place))
-    return train.run(
-        [
-            *resumed,
-            *build_length_overrides(resumed[0], overrides),
-            *overrides,
-            *get_forwarded_flags(options),
-        ]
-    )
+    # problems number the overrides: first those that were typed
+    words = [
+        resumed[0],
+        *overrides,
+        *resumed[1:],
+        *build_length_overrides(resumed[0], overrides),
+        *build_moved_overrides(resumed[0]),
+        *(["--nproc", str(options.nproc)] if options.nproc is not None else []),
+        *get_forwarded_flags(options),
+    ]
+    try:
+        return train.run(words)
+    except ProblemsFound as found:
+        raise add_resume_hints(found, resumed[0]) from None
 
 
 def wait_for_run(folder: Path) -> None:
@@ -79,20 +94,31 @@ def wait_for_run(folder: Path) -> None:
 
 
 def build_length_overrides(recipe: str, overrides: Sequence[str]) -> list[str]:
-    """Build the overrides by which a resolved recipe's schedule follows a new length of the run.
+    """Build the overrides by which the schedule of a run, or of each stage, follows its length."""
+    has_stages = Path(recipe).name == STAGES_FILE
+    build = build_stage_schedule_overrides if has_stages else build_schedule_overrides
+    return build(recipe, overrides)
 
-    Recipes of stages have no numbers in the place of `auto`.
-    """
-    is_resolved = Path(recipe).name != STAGES_FILE
-    return build_schedule_overrides(recipe, overrides) if is_resolved else []
+
+def missing_run_error(named: AnyPath) -> ProblemsFound:
+    """Build the problem of what is no folder: a recipe, or a name that is nearly that of a run."""
+    if isinstance(named, Path) and named.is_file():
+        return problem_error(
+            "usage",
+            f"'{named}' is a file, not a run directory",
+            hint=f"train a recipe with: titanrun train {named}",
+        )
+    if isinstance(named, Path):
+        return missing_folder_error(named, hint="pass a run directory or a checkpoint")
+    return problem_error(
+        "file", f"folder not found: '{named}'", hint="pass a run directory or a checkpoint"
+    )
 
 
 def build_resume_arguments(named: AnyPath) -> list[str]:
     """Build the arguments of `train`: the recipe, and the checkpoint to resume from."""
     if not named.is_dir():
-        raise problem_error(
-            "file", f"folder not found: '{named}'", hint="pass a run directory or a checkpoint"
-        )
+        raise missing_run_error(named)
     if (
         isinstance(named, Path)
         and (named / RESOLVED).is_file()
@@ -114,6 +140,8 @@ def build_resume_arguments(named: AnyPath) -> list[str]:
     if run is None:
         state = [
             format_override("checkpoint.initial_load_path", to_absolute_path(checkpoint)),
+            # its run may have begun with the weights of a Hugging Face folder
+            "checkpoint.initial_load_in_hf=false",
             "checkpoint.initial_load_model_only=false",
         ]
         return [

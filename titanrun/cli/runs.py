@@ -20,7 +20,13 @@ from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.recipe.rundir.run_files import RUNS
 from titanrun.runs.run_filters import NUMERIC_FIELDS, SORT_KEYS, parse_run_filter, sort_runs
 from titanrun.runs.run_index import INDEX, list_archives, load_run_summaries
-from titanrun.runs.run_state import STATES, get_host_info, get_run_state
+from titanrun.runs.run_state import (
+    INTERRUPTED,
+    STATES,
+    describe_run_state,
+    get_host_info,
+    get_run_state,
+)
 from titanrun.runs.run_summary import RunSummary, run_summary_to_dict
 
 EXAMPLES = """  titanrun runs ls                            all runs below runs/
@@ -39,10 +45,11 @@ SUMMARY = (
 )
 LS_SUMMARY = (
     "List the runs below a folder, oldest first. States: starting and running are alive; "
-    "finished, preempted (stopped by a signal with nothing lost) and failed have ended and "
-    "recorded it; crashed: the process died without a record; stale: on another machine, without "
-    "a heartbeat for 15 minutes. `last loss` is that of the last logged training step, `best val` "
-    "the lowest validation loss of all steps; --sort and --where call them loss and validation. "
+    "finished, preempted (stopped by a signal with nothing lost; by Ctrl-C: interrupted in the "
+    "table) and failed have ended and recorded it; crashed: the process died without a record; "
+    "stale: on another machine, without a heartbeat for 15 minutes. `last loss` is that of the "
+    "last logged training step, `best val` the lowest validation loss of all steps; --sort and "
+    "--where call them loss and validation. "
     f"The results are cached in {INDEX} in that folder, which may be "
     "deleted at any time."
 )
@@ -66,6 +73,7 @@ STATE_STYLES: Mapping[str, Style] = {
     "running": "active",
     "finished": "good",
     "preempted": "warning",
+    INTERRUPTED: "warning",
     "stale": "warning",
     "failed": "bad",
     "crashed": "bad",
@@ -173,9 +181,7 @@ def parse_list_options(arguments: list[str]) -> Namespace:
     parser.add_argument("--sort", choices=SORT_KEYS, default="started", help="sort key, ascending")
     parser.add_argument("--reverse", action="store_true", help="descending")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N only")
-    parser.add_argument(
-        "--format", choices=("text", "json", "csv"), default="text", help="json: one object per run"
-    )
+    parser.add_format_option("json: one object per run", choices=("text", "json", "csv"))
     return parser.parse_args(arguments)
 
 
@@ -233,7 +239,7 @@ def format_run_cells(entry: RunSummary, state: str) -> tuple[str, ...]:
     took = "" if entry.seconds is None else format_elapsed_time(entry.seconds)
     return (
         entry.run,
-        state,
+        describe_run_state(entry, state),
         step,
         *numbers,
         took,

@@ -26,6 +26,7 @@ from titanrun.runs.group_events import (
     load_group_events,
 )
 from titanrun.runs.run_comparison import (
+    OUTCOME,
     ComparisonRow,
     RunData,
     build_environment_rows,
@@ -50,7 +51,7 @@ def show_run(arguments: list[str]) -> int:
     """Show the known data of one run."""
     parser = CommandParser("runs show", "Show the data in the files of a run.", EXAMPLES)
     parser.add_argument("run", help="a run directory")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_format_option("json: one object")
     parser.add_argument("--plot", nargs="?", const="loss", metavar="METRIC", help=SUPPRESS)
     options = parser.parse_args(arguments)
     if options.plot:
@@ -152,9 +153,7 @@ def diff_runs(arguments: list[str]) -> int:
     )
     parser.add_argument("a", help="a run directory")
     parser.add_argument("b", help="another one")
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object per difference"
-    )
+    parser.add_format_option("json: one object per difference")
     options = parser.parse_args(arguments)
     options.a, options.b = find_run(options.a), find_run(options.b)
     variables = get_environment()
@@ -181,8 +180,8 @@ def diff_runs(arguments: list[str]) -> int:
             print_recipe_diff(of_recipe)
         write_wrapped(
             "".join(
-                f"{row.name}: {format_comparison_cell(row.values[0])} -> "
-                f"{format_comparison_cell(row.values[1])}\n"
+                f"{row.name}: {format_comparison_cell(row, 0)} -> "
+                f"{format_comparison_cell(row, 1)}\n"
                 for row in around
             )
         )
@@ -198,9 +197,7 @@ def print_run_comparison(arguments: list[str]) -> int:
     )
     parser = CommandParser("runs compare", summary, EXAMPLES)
     parser.add_argument("runs", metavar="run", nargs="+", help="two or more run directories")
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="json: one object per row"
-    )
+    parser.add_format_option("json: one object per row")
     parser.add_argument(
         "--align",
         choices=("step", "tokens", "lineage"),
@@ -240,13 +237,16 @@ def format_comparison_table(names: list[str], found: list[ComparisonRow], *, hea
         if row.group != group:
             group = row.group
             lines.append((f"{group}:", *("" for _ in names)))
-        lines.append((f"  {row.name}", *(format_comparison_cell(value) for value in row.values)))
+        cells = (format_comparison_cell(row, number) for number in range(len(row.values)))
+        lines.append((f"  {row.name}", *cells))
     return format_text_table(lines, width=get_terminal_width())
 
 
-def format_comparison_cell(value: object) -> str:
-    """Format a value for a table cell."""
+def format_comparison_cell(row: ComparisonRow, number: int) -> str:
+    """Format a value for a table cell: outcomes are rounded, settings are shown as they are."""
+    value = row.values[number]
     if value is None:
         return "-"
-    text = f"{value:.6g}" if isinstance(value, float) else format_inline_value(value)
+    is_rounded = isinstance(value, float) and row.group == OUTCOME
+    text = f"{value:.6g}" if is_rounded else format_inline_value(value)
     return text if len(text) <= MAX_CELL_WIDTH else f"{text[: MAX_CELL_WIDTH - 3]}..."

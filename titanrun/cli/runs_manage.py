@@ -6,6 +6,7 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
+from titanrun.cli.run_argument import find_archived_run, find_run
 from titanrun.recipe.rundir.run_files import TAGS
 from titanrun.runs.run_archive import archive_run_folders, check_runs_not_in_use
 from titanrun.runs.run_comparison import get_run_folder
@@ -38,7 +39,7 @@ def tag_run(arguments: list[str]) -> int:
     )
     parser.add_argument("--remove", action="store_true", help="remove the tags")
     options = parser.parse_intermixed_args(arguments)
-    folder = get_run_folder(options.run)
+    folder = get_run_folder(find_run(options.run, wants="change"))
     if options.remove:
         after = change_tags(folder, remove=options.tags)
     else:
@@ -60,7 +61,8 @@ def remove_runs(arguments: list[str]) -> int:
         "--yes", action="store_true", help="remove them; without this they are only listed"
     )
     options = parser.parse_args(arguments)
-    folders = [get_run_folder(named) for named in dict.fromkeys(options.runs)]
+    named = dict.fromkeys(find_run(word, wants="change") for word in options.runs)
+    folders = [get_run_folder(run) for run in named]
     check_runs_not_in_use(folders)
     for folder in folders:
         print(f"{folder}  {compute_folder_bytes(folder) / MIB:.1f} MiB")
@@ -86,7 +88,11 @@ def archive_runs(arguments: list[str]) -> int:
         "--restore", action="store_true", help="move them back to their original folder"
     )
     options = parser.parse_args(arguments)
-    folders = [get_run_folder(named).resolve() for named in dict.fromkeys(options.runs)]
+    named = dict.fromkeys(
+        find_archived_run(word) if options.restore else find_run(word, wants="change")
+        for word in options.runs
+    )
+    folders = [get_run_folder(run).resolve() for run in named]
     for target in archive_run_folders(folders, is_restored=options.restore):
         print(target)
     return 0

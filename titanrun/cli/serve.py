@@ -11,11 +11,13 @@ from typing import Any
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.generate import get_weight_source
 from titanrun.cli.serve_vllm import check_vllm_options, serve_with_vllm
+from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.config.host_port import is_loopback
 from titanrun.config.problems import problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.model_process import run_model_process
 from titanrun.launch.torch_requirement import require_torch
+from titanrun.recipe.rundir.started_from import check_start_exists
 
 SUMMARY = (
     "Answer requests over HTTP as OpenAI's interface does, with the model of a run, a checkpoint "
@@ -90,6 +92,7 @@ def build_serve_parser() -> CommandParser:
         "may be repeated",
     )
     add_capacity_options(parser)
+    parser.add_moved_option()
     parser.add_argument("--name", help="name of the model for clients; default: the folder's")
     return parser
 
@@ -142,20 +145,22 @@ def build_base_source(named: str, model: dict[str, Any]) -> dict[str, Any]:
         raise problem_error(
             "usage", f"--base needs a run, and '{named}' is none", hint="omit --base"
         )
+    check_start_exists(parse_storage_path(model["checkpoint"]), is_base=True)
     return {**model, "name": f"{model['name']}-base", "is_base": True}
 
 
 def check_serve_options(options: Namespace) -> None:
     """Raise a usage problem for options out of range, and for an open door."""
     wrong = {
-        "--port is 0 to 65535": not 0 <= options.port <= 65535,
-        "--queue is 0 or more": options.queue is not None and options.queue < 0,
-        "--max-concurrent is 1 or more": options.max_concurrent is not None
+        "--port must be 0 to 65535": not 0 <= options.port <= 65535,
+        "--queue must be 0 or more": options.queue is not None and options.queue < 0,
+        "--max-concurrent must be 1 or more": options.max_concurrent is not None
         and options.max_concurrent < 1,
-        "--cors is an origin, such as http://localhost:3000, or '*'": not all(
+        "--cors must be an origin, such as http://localhost:3000, or '*'": not all(
             ORIGIN.fullmatch(origin) for origin in options.cors
         ),
-        "--max-seq-len is 2 or more": options.max_seq_len is not None and options.max_seq_len < 2,
+        "--max-seq-len must be 2 or more": options.max_seq_len is not None
+        and options.max_seq_len < 2,
     }
     for message, is_wrong in wrong.items():
         if is_wrong:

@@ -169,9 +169,7 @@ def add_sweep_options(parser: CommandParser) -> None:
         action="store_true",
         help="of a search: only show how much of the metric's spread each value explains",
     )
-    parser.add_argument(
-        "--format", choices=("text", "csv", "json"), default="text", help="format of the table"
-    )
+    parser.add_format_option("format of the table", choices=("text", "csv", "json"))
     parser.add_argument(
         TASK_FLAG,
         action="store_true",

@@ -1,5 +1,6 @@
 """`titanrun train`: resolve a recipe, open its run directory, start the worker."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
@@ -45,6 +46,8 @@ from titanrun.recipe.rundir.run_directory import (
 )
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.run_lock import hold_opening, is_in_use, join_run
+from titanrun.recipe.rundir.start_undo import undo_start
+from titanrun.runs.dead_starts import undo_dead_start
 from titanrun.runs.known_runs import remember_run
 
 EXAMPLES = """  titanrun train llama3_debug                                      a shipped recipe
@@ -53,6 +56,7 @@ EXAMPLES = """  titanrun train llama3_debug                                     
   titanrun train recipes/llama3_debug.yaml --nproc 4               four processes with FSDP
   titanrun train recipes/llama3_debug.yaml dump_folder=runs/first  run again: resumes
   titanrun train runs/first/checkpoint/step-10/resolved.yaml       rerun of the same run"""
+NPROC_HELP = "worker processes, short for launch.nproc_per_node=N"
 
 
 def run(arguments: list[str]) -> int:
@@ -67,9 +71,7 @@ def run(arguments: list[str]) -> int:
         "recipe",
         help="a recipe (.yaml or .toml), the name of a shipped one, or the resolved.yaml of a run",
     )
-    parser.add_argument(
-        "--nproc", type=int, metavar="N", help="worker processes, short for launch.nproc_per_node=N"
-    )
+    parser.add_argument("--nproc", type=int, metavar="N", help=NPROC_HELP)
     parser.add_trust_option()
     parser.add_reporting_options()
     add_stdin_option(parser)
@@ -154,16 +156,21 @@ def fetch_models(options: Namespace, changes: list[str], around: Mapping[str, st
 def start_run(run: Recipe, directory: RunDirectory, processes: int) -> int:
     """Start the workers of a run, or its replica groups, and return the exit code."""
     launch, resolved = run.launch, directory.path / RESOLVED
+    code: int
     if run.fault_tolerance.enable:
         assert isinstance(launch, LocalLaunchConfig), "a rule checks it"
-        return start_replica_groups(
+        code = start_replica_groups(
             launch,
             run.fault_tolerance,
             resolved=resolved,
             processes=processes,
             joined=directory.lock,
         )
-    code: int = launch.load_builder()(launch, resolved=resolved, processes=processes)
+    else:
+        code = launch.load_builder()(launch, resolved=resolved, processes=processes)
+    # groups on other machines may train on
+    if run.fault_tolerance.replica_id is None:
+        undo_start(directory.path)
     return code
 
 
@@ -245,6 +252,7 @@ def open_run_directory(
 ) -> RunDirectory:
     """Select the run's directory and write its metadata files, unless the run is finished."""
     now = datetime.now().astimezone()
+    undo_dead_start(resolved.recipe.dump_folder)
     directory = select_run_directory(resolved, now)
     if directory.state == "finished":
         check_last_checkpoint(directory, resolved.run)
@@ -252,6 +260,7 @@ def open_run_directory(
             options,
             f"nothing to do: {format_progress(directory, resolved.run)} in {directory.path}",
         )
+        print_note(options, format_longer_command(directory, resolved.run))
         return directory
     write_run_directory(
         directory,
@@ -282,6 +291,14 @@ def format_progress(directory: RunDirectory, run: Recipe) -> str:
     steps = training.steps if training.epochs is None else None
     is_short = isinstance(steps, int) and done is not None and done < steps
     return f"step {done}{length}{', where its data ran out,' if is_short else ''}"
+
+
+def format_longer_command(directory: RunDirectory, run: Recipe) -> str:
+    """Format the command that trains a finished run for twice as long."""
+    name = "steps" if run.training.epochs is None else "epochs"
+    length = getattr(run.training, name)
+    words = ["titanrun", "resume", str(directory.path), f"training.{name}={2 * length}"]
+    return f"to train on, with a length of your choice: {shlex.join(words)}"
 
 
 def format_start_note(directory: RunDirectory) -> str:

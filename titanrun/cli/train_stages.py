@@ -54,6 +54,8 @@ from titanrun.recipe.rundir.run_files import (
     read_json_or_empty,
     write_text_atomically,
 )
+from titanrun.recipe.rundir.start_undo import undo_start
+from titanrun.runs.dead_starts import undo_dead_start
 
 STAGE_START_KEYS = (
     "initial_load_path",
@@ -160,6 +162,7 @@ def train_unfinished_stages(
     for number, stage in enumerate(stages, start=1):
         now = datetime.now().astimezone()
         check_stage_start(stages, stage, folder)
+        undo_dead_start(stage.resolved.recipe.dump_folder)
         directory = select_run_directory(stage.resolved, now)
         title = f"stage {stage.id} ({number} of {len(stages)})"
         if directory.state == "finished":
@@ -172,12 +175,10 @@ def train_unfinished_stages(
             now,
             environment=get_environment(),
         )
-        print_note(
-            options,
-            f"{title}: {'resuming in' if directory.state == 'unfinished' else 'run directory'} "
-            f"{directory.path}",
-        )
+        place = "resuming in" if directory.state == "unfinished" else "run directory"
+        print_note(options, f"{title}: {place} {directory.path}")
         code = train_stage(stage, directory)
+        undo_start(directory.path)
         if code != 0:
             return code
     return 0

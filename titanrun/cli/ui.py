@@ -18,6 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
+from titanrun.cli.run_argument import find_run_or_recipe
 from titanrun.config.problems import problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.config.version import VERSION
@@ -122,7 +123,7 @@ def parse_ui_options(arguments: list[str]) -> Namespace:
 
 def find_workspace(options: Namespace) -> tuple[Path, str]:
     """Return the workspace of a folder, recipe or run, and the page to open."""
-    place = Path(options.place)
+    place = Path(find_run_or_recipe(options.place))
     if options.runs is not None and not Path(options.runs).is_dir():
         raise problem_error("file", f"folder not found: '{options.runs}'")
     if not place.exists():

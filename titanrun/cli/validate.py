@@ -3,19 +3,22 @@
 import sys
 from argparse import Namespace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import style_text
-from titanrun.cli.consent import format_code_list, remember_all
+from titanrun.cli.consent import format_code_list, list_untrusted_code, remember_all
 from titanrun.cli.messages import print_detail, print_note, print_source_files
 from titanrun.cli.next_command import print_next
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.diagnostics import render_problems
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, problem_error
 from titanrun.config.sarif import DocumentationSite
 from titanrun.config.source_streams import is_stream
 from titanrun.config.tree import format_path
+from titanrun.config.trust import TRUST_FLAG
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
@@ -25,6 +28,9 @@ from titanrun.recipe.resolving.validation_levels import (
     merge_stage_results,
     validate_file,
 )
+
+if TYPE_CHECKING:
+    from titanrun.recipe.editing.autofix import FixResult
 
 SUMMARY = (
     "Find all problems of recipes and sweeps. Needs no GPU, no torch and no network; "
@@ -36,7 +42,7 @@ EXAMPLES = """  titanrun validate recipes/*.yaml
   titanrun validate my.yaml --world-size 64      check the parallel degrees for 64 processes
   titanrun validate my.yaml --level environment  also paths, tokenizer and packages
   titanrun validate my.yaml --level build        also build the model, without memory
-  titanrun validate my.yaml --fix                fix misspellings, quoted numbers, on for true ...
+  titanrun validate my.yaml --fix                fix spellings, quoted numbers, on for true ...
   titanrun validate - --stdin-name my.yaml       the text on standard input
   titanrun validate my.yaml --format github      annotations in a pull request"""
 LEVEL_HELP = (
@@ -49,8 +55,7 @@ LEVEL_HELP = (
 def run(arguments: list[str]) -> int:
     """Return 0 without problems, 1 for warnings under --strict, else the first error's code."""
     options, overrides = parse_validate_options(arguments)
-    if options.fix:
-        apply_fixes(overrides, options)
+    done = apply_fixes(overrides, options) if options.fix else None
     code = 0
     found: list[Problem] = []
     for file in options.recipes:
@@ -64,9 +69,9 @@ def run(arguments: list[str]) -> int:
         if options.format == "text":
             print_what_is_trusted(examined, options)
     print_validation(found, options.format)
-    fixable = sum(problem.fix is not None for problem in found)
-    if fixable and not options.fix and options.format == "text":
-        print_note(options, f"\n{fixable} of {len(found)} can be corrected by --fix")
+    summary = format_fix_summary(found, done)
+    if summary is not None and options.format == "text":
+        print_note(options, f"\n{summary}")
     elif code == 0 and options.format == "text" and len(options.recipes) == 1:
         print_next_command(examined, options.recipes[0], overrides, options)
     return code or (1 if options.strict and found else 0)
@@ -81,7 +86,9 @@ def print_next_command(
     run = None if examined.resolved is None else examined.resolved.run
     is_submitted = run is not None and run.launch.is_submitted
     command = "sweep" if examined.is_sweep else "launch" if is_submitted else "train"
-    print_next(options, command, file, *overrides)
+    runs = examined.stage_runs or ((examined.resolved,) if examined.resolved else ())
+    is_refused = any(list_untrusted_code(one, submits=is_submitted) for one in runs)
+    print_next(options, command, *([TRUST_FLAG] if is_refused else []), file, *overrides)
 
 
 def print_what_is_trusted(examined: ValidationResult, options: Namespace) -> None:
@@ -119,19 +126,14 @@ def parse_validate_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         help="validate the recipe for N processes on all nodes",
     )
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors (exit 1)")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json", "github", "sarif"),
-        default="text",
-        help="all formats except text go to stdout",
-    )
-    parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", help="short for --format json"
+    parser.add_format_option(
+        "all formats except text go to stdout", choices=("text", "json", "github", "sarif")
     )
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="write certain corrections into the RECIPE files; no other file is changed",
+        help="write certain corrections into the RECIPE files: other spellings and former names, "
+        "one wrong letter in a name, quoted numbers; no other file is changed",
     )
     parser.add_trust_option()
     add_stdin_option(parser)
@@ -223,7 +225,7 @@ def find_fixable_problems(
     return (*examined.problems, *found)
 
 
-def apply_fixes(overrides: list[str], options: Namespace) -> None:
+def apply_fixes(overrides: list[str], options: Namespace) -> "FixResult":
     """Correct the files, and report what was written and what was left."""
     from titanrun.recipe.editing.autofix import fix_files, format_fix
 
@@ -232,6 +234,30 @@ def apply_fixes(overrides: list[str], options: Namespace) -> None:
         print_note(options, f"fixed {format_fix(made)}")
     for left, reason in done.skipped_fixes.items():
         print_note(options, f"left  {format_fix(left)} ({reason})")
+    return done
+
+
+def format_fix_summary(problems: list[Problem], done: "FixResult | None") -> str | None:
+    """Format what --fix could correct, or has corrected. Return None if there is nothing to say.
+
+    Args:
+        problems: All that were found, after the corrections.
+        done: The corrections. None without --fix.
+    """
+    if not problems:
+        return None
+    count = len(problems)
+    if done is None:
+        fixable = sum(problem.fix is not None for problem in problems)
+        which = f"these {count} problems" if count > 1 else "this problem"
+        share = f"{fixable} of {which}" if fixable < count else which
+        return f"--fix can correct {share}" if fixable else None
+    if done.applied_fixes:
+        made, left = len(done.applied_fixes), pluralize(count, "problem is", "problems are")
+        return f"--fix corrected {pluralize(made, 'mistake')}; {left} left"
+    if not done.skipped_fixes:
+        return "--fix corrected nothing: no problem has a certain correction"
+    return None
 
 
 def find_site(output_format: str) -> DocumentationSite | None:

@@ -187,20 +187,27 @@ class TreeEdit:
         found = None if isinstance(node.value, str) and is_name else find_mapping_entries(node)
         if found is not None:
             return found
-        holder, step = format_path(path), self.override.path[depth]
+        holder = format_path(path)
         if isinstance(node.value, list):
-            raise self.build_error(
-                f"{holder} is a list",
-                depth,
-                node,
-                hint=f"write {holder}[0].{step} for its first item",
-            )
+            hint = self.suggest_item(node.value, depth)
+            raise self.build_error(f"{holder} is a list", depth, node, hint=hint)
         raise self.build_error(
             f"{holder} is {format_value_kind(node)}, which has no keys",
             depth,
             node,
             hint=f"set {holder} itself",
         )
+
+    def suggest_item(self, items: list[Node], depth: int) -> str:
+        """Return the hint for a path that goes on below a list as if that was a mapping.
+
+        A step that is the name of an item means that item.
+        """
+        holder, rest = self.override.path[:depth], self.override.path[depth:]
+        named = [number for number, item in enumerate(items) if find_item_name(item) == rest[0]]
+        if named and len(rest) > 1:
+            return f"write {format_path((*holder, named[0], *rest[1:]))}"
+        return f"write {format_path((*holder, 0, *rest))} for its first item"
 
     def apply_operation(self, node: Node | None) -> Node | None:
         """Return the node at the end of the path after the operation."""

@@ -22,6 +22,8 @@ MAX_EXTENDS_DEPTH = 64
 MAX_NAMED_FOLDER_DEPTH = 4
 # the only bare word that never names a component
 AUTO = "auto"
+ADDRESS_MARK = "://"
+SUFFIX = ".yaml"
 
 
 def compose(path: str, named_folders: Mapping[str, Path] | None = None) -> Node:
@@ -181,14 +183,16 @@ class Composer:
                 yield item.value, item.origin
 
     def is_missing(self, base: str, file: str, extends_origin: Origin) -> bool:
-        """Report a missing base if a named folder is involved, which allows a suggestion.
+        """Report a missing base with an address, or with a named folder, to suggest a file.
 
         Return whether it was reported.
         """
         meant = suggest_named_file(base, self.named_folders) if is_absent(file) else None
-        if meant is None:
+        is_address = ADDRESS_MARK in base and is_absent(file)
+        if meant is None and not is_address:
             return False
         hint = f"did you mean '{meant}'?" if meant else None
+        hint = "extends reads local files: download it first" if is_address else hint
         self.problems.append(
             Problem(
                 "file",
@@ -272,13 +276,14 @@ def suggest_named_file(base: str, named_folders: Mapping[str, Path]) -> str | No
             for file in sorted(named_folders[shelf].rglob("*"))
             if file.is_file()
         ]
-        meant = find_closest(path, files)
+        meant = f"{path}{SUFFIX}" if f"{path}{SUFFIX}" in files else find_closest(path, files)
         return f"{shelf}:{meant}" if meant else ""
     parts = Path(base).parts[-MAX_NAMED_FOLDER_DEPTH:]
     ends = [
-        Path(*parts[start:])
+        Path(*parts[start:-1], f"{parts[-1]}{suffix}")
         for start in range(len(parts))
-        if parts[start:] and ".." not in parts[start:]
+        if ".." not in parts[start:]
+        for suffix in ("", SUFFIX)
     ]
     return next(
         (

@@ -7,6 +7,7 @@ import re
 CONTROL_CHARACTER = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
+SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # the same without those that lay out several lines
 CONTROL_BUT_LAYOUT = re.compile(rf"(?![\t\n]){CONTROL_CHARACTER.pattern}")
 
@@ -26,4 +27,4 @@ def escape_lines(text: str) -> str:
 
 def format_escape(found: re.Match[str]) -> str:
     """Format the escape of one character."""
-    return f"\\u{ord(found[0]):04x}"
+    return SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"

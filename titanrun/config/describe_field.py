@@ -10,9 +10,10 @@ from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config, dump_value
-from titanrun.config.error_messages import add_article, format_bound_number
+from titanrun.config.error_messages import add_article
 from titanrun.config.field_docs import get_class_summary, get_field_docs
 from titanrun.config.fields import FieldMetadata, find_field_metadata, is_secret
+from titanrun.config.number_messages import format_bound_number
 from titanrun.config.pluralize import make_singular
 from titanrun.config.serialize import format_readable_scalar, to_flow_yaml
 from titanrun.config.suggest import format_word_list

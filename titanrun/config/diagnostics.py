@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Literal
 
 from titanrun.config.control_characters import escape_line
+from titanrun.config.limits import truncate_for_message
 from titanrun.config.problems import Fix, Origin, Problem, RelatedLocation
 from titanrun.config.redaction import redact_url_credentials, star_out_assigned_secrets
 from titanrun.config.sarif import DocumentationSite, build_sarif_log
@@ -87,27 +88,28 @@ def sort_problems(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def format_problem(problem: Problem, style: dict[str, str], columns: int | None = None) -> str:
-    """Format one problem as a block of lines."""
+    """Format one problem as a block of lines. A line break in a value stays within its line."""
     head = f"{problem.severity}[{problem.label}]"
-    title = "\n".join(wrap_message_line(f"{head}: {problem.message}", columns)).removeprefix(head)
+    told, hint = escape_line(problem.message), problem.hint and escape_line(problem.hint)
+    title = "\n".join(wrap_message_line(f"{head}: {told}", columns)).removeprefix(head)
     lines = [f"{style[problem.severity]}{head}{style['off']}{style['bold']}{title}{style['off']}"]
+    for line in problem.listed:
+        lines += wrap_message_line(f"  {escape_line(line)}", columns)
     origin = problem.origin
     where = f"  ({escape_line(format_path(problem.path))})" if problem.path else ""
     if origin is None:
         lines += [f"  --> {escape_line(format_path(problem.path))}"] if problem.path else []
-        lines += format_footnote("help", problem.hint, columns) if problem.hint else []
+        lines += format_footnote("help", hint, columns) if hint else []
     else:
         gutter = " " * len(str(origin.line))
         lines.append(f"{gutter}{style['place']}-->{style['off']} {origin}{where}")
         below = (
-            problem.hint is not None
+            hint is not None
             and columns is not None
-            and compute_caret_column(origin) + len(problem.hint) > columns
+            and compute_caret_column(origin) + len(hint) > columns
         )
-        lines += format_snippet(
-            origin, None if below else problem.hint, style, style[problem.severity]
-        )
-        lines += format_footnote("help", str(problem.hint), columns) if below else []
+        lines += format_snippet(origin, None if below else hint, style, style[problem.severity])
+        lines += format_footnote("help", str(hint), columns) if below else []
     for related in problem.related:
         lines += format_related(related, columns)
     lines += [f"  = note: included from {place}" for place in get_include_chain(origin)]
@@ -115,19 +117,24 @@ def format_problem(problem: Problem, style: dict[str, str], columns: int | None 
 
 
 def format_related(related: RelatedLocation, columns: int | None) -> list[str]:
-    """Format a related location. One without an origin has its path only.
+    """Format a related location. One without an origin has its path only, an override its text.
 
     The message may begin with that path.
     """
     path = escape_line(format_path(related.path))
     if related.origin is None and related.message.startswith(f"{path} "):
-        return wrap_message_line(f"  = {related.message}", columns)
-    return format_footnote(str(related.origin or path), related.message, columns)
+        return wrap_message_line(f"  = {escape_line(related.message)}", columns)
+    place = str(related.origin or path)
+    if related.origin is not None and related.origin.source.kind == "override":
+        # a problem shows its own line, but not that of a related location
+        text = related.origin.source.get_redacted_line(related.origin.line)
+        place = escape_line(truncate_for_message(text)) or place
+    return format_footnote(place, related.message, columns)
 
 
 def format_footnote(head: str, text: str, columns: int | None) -> list[str]:
     """Format a line below a problem, with continuation lines aligned below its text."""
-    return wrap_message_line(f"  = {head}: {text}", columns)
+    return wrap_message_line(f"  = {head}: {escape_line(text)}", columns)
 
 
 def wrap_message_line(line: str, columns: int | None) -> list[str]:
@@ -202,7 +209,7 @@ def format_short_value(value: object) -> str:
             if isinstance(value, str)
             else str(value)
         )
-    text = star_out_assigned_secrets(redact_url_credentials(text))
+    text = escape_line(star_out_assigned_secrets(redact_url_credentials(text)))
     return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 3] + "..."
 
 
@@ -230,7 +237,7 @@ def problem_to_dict(problem: Problem) -> dict[str, object]:
         "code": problem.code,
         "rule": problem.rule,
         "severity": problem.severity,
-        "message": problem.message,
+        "message": "\n".join([problem.message, *(f"  {line}" for line in problem.listed)]),
         "file": origin.source.name if origin else None,
         "line": origin.line if origin else None,
         "col": origin.column if origin else None,

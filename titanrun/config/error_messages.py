@@ -1,19 +1,21 @@
 """Pydantic's errors about one value, in the words of recipe authors."""
 
-import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from titanrun.config.diagnostics import format_short_value
-from titanrun.config.problems import ProblemCode
+from titanrun.config.number_messages import (
+    ErrorMessage,
+    describe_text_for_number,
+    format_bound_number,
+)
 from titanrun.config.registry import find_slots_offering
 from titanrun.config.suggest import (
-    CURLY_QUOTES,
     find_closest,
     format_word_list,
+    is_certain_typo,
     is_other_number,
     is_respelling,
 )
@@ -38,12 +40,6 @@ EXPECTED = {
 }
 SECRET_MESSAGE = "a recipe must not contain a secret; the value is not shown"
 SECRET_HELP = "write ${env:NAME} and set that environment variable where the run starts"
-SIZE_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMbBgG])(?:i?[bB])?")
-DECIMAL_COMMA = re.compile(r"[-+]?0,[0-9]{1,17}")
-PERCENT = re.compile(r"([0-9]{1,17}(?:\.[0-9]{1,17})?) ?%")
-TEN_POWER_NOTATION = re.compile(
-    r"(?:([0-9]{1,17}(?:\.[0-9]{1,17})?) ?[*x\u00d7] ?)?10 ?(?:\^|\*\*) ?\(?([-+]?[0-9]{1,9})\)?"
-)
 SHORT_DTYPES = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -52,20 +48,6 @@ SHORT_DTYPES = {
     "float": "float32",
     "full": "float32",
 }
-SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorMessage:
-    """Message about one wrong value, and the text to write instead."""
-
-    code: ProblemCode
-    message: str
-    hint: str | None = None
-    suggestion: str | None = None
-    expected: str | None = None
-    is_certain: bool = False
-    """Whether `suggestion` is certain, so that it may be applied automatically."""
 
 
 def describe_value_error(kind: str, context: Mapping[str, Any], value: Any) -> ErrorMessage:
@@ -122,7 +104,7 @@ def describe_auto_or_error(inner: ErrorMessage, value: str) -> ErrorMessage:
     """Return the message of the inner type of `auto`-or-something, with `auto` added."""
     if inner.expected is None or (inner.hint is not None and inner.code != "unknown-name"):
         return inner
-    expected = f"{inner.expected} or auto"
+    expected = f"{', '.join(inner.expected.rsplit(' or ', 1))} or auto"
     suggestion = inner.suggestion or find_closest(value, [AUTO])
     hint = f"did you mean '{suggestion}'?" if suggestion else inner.hint
     certain = inner.is_certain or (suggestion == AUTO and is_respelling(value, AUTO, [AUTO]))
@@ -177,7 +159,7 @@ def describe_wrong_type(expected: str, value: Any) -> ErrorMessage:
             expected=expected,
             is_certain=True,
         )
-    if isinstance(value, list) and len(value) == 1 and "number" in expected:
+    if "number" in expected and is_single_number(value):
         return ErrorMessage(
             "wrong-type", message, f"write {format_short_value(value[0])}", expected=expected
         )
@@ -185,79 +167,6 @@ def describe_wrong_type(expected: str, value: Any) -> ErrorMessage:
         item = value if isinstance(value, str) else format_short_value(value)
         return ErrorMessage("wrong-type", message, f"write [{item}]", expected=expected)
     return ErrorMessage("wrong-type", message, expected=expected)
-
-
-def describe_text_for_number(expected: str, value: str, message: str) -> ErrorMessage:
-    """Describe text in the place of a number: 1_000, 1:30:00, 4k, "8"."""
-    if re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]+)?([eE][-+]?[0-9]+)?", value) and "_" in value:
-        plain = value.replace("_", "")
-        wrong = f"{format_short_value(value)} is text: numbers have no underscores"
-        return ErrorMessage(
-            "ambiguous-number", wrong, f"write {plain}", plain, expected, is_certain=True
-        )
-    if re.fullmatch(r"[0-9]+(:[0-5]?[0-9])+", value):
-        parts = [int(part) for part in value.split(":")]
-        total = sum(part * 60**power for power, part in enumerate(reversed(parts)))
-        wrong = f"{format_short_value(value)} is text: numbers have no colons"
-        return ErrorMessage(
-            "ambiguous-number", wrong, f"write {total} if sixties are meant", None, expected
-        )
-    size = SIZE_WORDS.fullmatch(value)
-    if size:
-        offers = [
-            format_bound_number(float(size[1]) * factor)
-            for factor in reversed(SIZE_FACTORS[size[2].lower()])
-        ]
-        wrong = f"{format_short_value(value)} has a unit, but this field takes none"
-        return ErrorMessage(
-            "ambiguous-number", wrong, f"write {format_word_list(offers)}", None, expected
-        )
-    other = convert_other_notation(value)
-    if other:
-        return ErrorMessage("wrong-type", message, f"write {other}", None, expected)
-    plain = unicodedata.normalize("NFKC", value.strip(CURLY_QUOTES)).strip().replace("_", "")
-    try:
-        is_finite = math.isfinite(float(plain))
-    except ValueError:
-        return ErrorMessage("wrong-type", message, expected=expected)
-    return describe_quoted_number(expected, value, plain, message, is_finite=is_finite)
-
-
-def describe_quoted_number(
-    expected: str, value: str, plain: str, message: str, *, is_finite: bool
-) -> ErrorMessage:
-    """Describe text that is the number `plain` apart from quotes or Unicode digits."""
-    if not value.strip(CURLY_QUOTES).isascii():
-        return ErrorMessage(
-            "ambiguous-number",
-            f"{format_short_value(value)} is text: numbers have ASCII digits",
-            f"write {plain}",
-            plain,
-            expected,
-        )
-    if not is_finite:  # YAML reads nan, inf and infinity as text
-        return ErrorMessage(
-            "out-of-range", f"{format_short_value(value)} is not a finite number", expected=expected
-        )
-    certain = "whole" not in expected or float(plain).is_integer()
-    return ErrorMessage(
-        "wrong-type",
-        f"{message} in quotes",
-        f"write {plain} without quotes",
-        plain,
-        expected,
-        certain,
-    )
-
-
-def convert_other_notation(text: str) -> str | None:
-    """Convert a number in handwritten notation (0,001 or 3*10^-4 or 10%), or return None."""
-    if DECIMAL_COMMA.fullmatch(text):
-        return text.replace(",", ".")
-    if percent := PERCENT.fullmatch(text):
-        return format_bound_number(float(percent[1]) / 100)
-    power = TEN_POWER_NOTATION.fullmatch(text)
-    return f"{power[1] or 1}e{int(power[2])}" if power else None
 
 
 def describe_unit_error(context: Mapping[str, Any], value: Any) -> ErrorMessage:
@@ -287,6 +196,11 @@ def describe_missing_value(kind: str, context: Mapping[str, Any], value: Any) ->
         expected = EXPECTED.get(kind, "a value")
     got = "nothing" if value is NO_VALUE else "null"
     return ErrorMessage("wrong-type", f"expected {expected}, got {got}", expected=expected)
+
+
+def is_single_number(value: Any) -> bool:
+    """Return whether a value is a list of one number."""
+    return isinstance(value, list) and len(value) == 1 and type(value[0]) in (int, float)
 
 
 def describe_literal_error(context: Mapping[str, Any], value: Any) -> ErrorMessage:
@@ -340,8 +254,9 @@ def describe_unknown_name(context: Mapping[str, Any], value: Any) -> ErrorMessag
     )
     hint = f"did you mean '{suggestion}'?" if suggestion else format_known_names(context["names"])
     message = f"unknown {singularize_slot(context['slot'])} {format_short_value(context['name'])}"
-    certain = suggestion is not None and is_respelling(
-        context["name"], suggestion, context["names"]
+    name, names = context["name"], context["names"]
+    certain = suggestion is not None and (
+        is_respelling(name, suggestion, names) or is_certain_typo(name, suggestion, names)
     )
     return ErrorMessage(
         "unknown-name", message, hint, suggestion, format_word_list(context["names"]), certain
@@ -354,9 +269,9 @@ def format_expected_literals(context: Mapping[str, Any]) -> str:
 
 
 def format_known_names(names: list[str]) -> str:
-    """Return a hint that lists the known names."""
+    """Return a hint that lists all known names: none of them is the likely one."""
     return (
-        f"known names: {format_word_list(names)}"
+        f"known names: {format_word_list(names, max_words=len(names))}"
         if names
         else "no names are registered for this slot yet"
     )
@@ -382,8 +297,3 @@ def format_value_with_kind(value: Any) -> str:
     if isinstance(value, int | float):
         return f"the number {format_short_value(value)}"
     return "a list" if isinstance(value, list | tuple) else "a mapping"
-
-
-def format_bound_number(value: float) -> str:
-    """Format a bound: 1, not 1.0."""
-    return str(int(value)) if float(value).is_integer() else str(value)

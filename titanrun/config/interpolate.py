@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from titanrun.config.compose import AUTO
 from titanrun.config.path_syntax import KEY
 from titanrun.config.problems import DataPath, Origin, Problem, RelatedLocation
 from titanrun.config.redaction import is_secret_variable
@@ -172,7 +173,7 @@ class ReferenceResolver:
                 else text
             )
             return replace(reference.node, value=value, via="interpolation")
-        target = self.resolve_target(reference)
+        target = self.resolve_target(reference, is_whole_value=is_whole_value)
         return replace(
             reference.node,
             value=target.value,
@@ -218,7 +219,7 @@ class ReferenceResolver:
             )
         return default.strip() if text is None else text
 
-    def resolve_target(self, reference: ValueReference) -> Node:
+    def resolve_target(self, reference: ValueReference, *, is_whole_value: bool) -> Node:
         """Return the resolved scalar at the target of a reference."""
         path = parse_reference_path(reference)
         if self.is_secret(path):
@@ -227,7 +228,10 @@ class ReferenceResolver:
                 f"'{reference.inner}' is a secret, which references cannot read",
                 hint="refer to another value",
             )
-        node = self.find_written_node(path) or self.get_default_node(reference, path)
+        node = self.find_written_node(path)
+        if node is None:
+            node = self.get_default_node(reference, path)
+            self.check_default_has_text(reference, node, is_whole_value=is_whole_value)
         if isinstance(node.value, dict | list):
             kind = "a mapping" if isinstance(node.value, dict) else "a list"
             raise reference_error(
@@ -242,6 +246,18 @@ class ReferenceResolver:
         if resolved is None:
             raise UnresolvedReferenceError
         return resolved
+
+    def check_default_has_text(
+        self, reference: ValueReference, node: Node, *, is_whole_value: bool
+    ) -> None:
+        """Raise an error for a reference within a text to a default that is decided later."""
+        if not is_whole_value and node.value in (None, AUTO):
+            shown = format_embedded_scalar(node.value)
+            raise reference_error(
+                reference,
+                f"'{reference.inner}' has the default {shown}, which cannot be part of a text",
+                hint=f"set {reference.inner} in the recipe, or write the text itself",
+            )
 
     def find_written_node(self, path: DataPath) -> Node | None:
         """Return the node written at `path`, or a bare string for a component's name."""

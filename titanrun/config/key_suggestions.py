@@ -13,6 +13,7 @@ from titanrun.config.problems import DataPath, Origin
 from titanrun.config.suggest import (
     find_closest,
     format_word_list,
+    is_certain_typo,
     is_respelling,
     normalize_spelling,
 )
@@ -65,13 +66,27 @@ class KeySuggestions:
         claims = [name for name in rivals if name == meant or self.is_same_key(name, meant, holder)]
         return claims == [path[-1]]
 
+    def find_given_line(self, path: DataPath, meant: str) -> int | None:
+        """Return the line where the file of an unknown key also has the key that it means."""
+        parent = find_node(self.root, path[:-1])
+        if parent is None or not isinstance(parent.value, dict):
+            return None
+        origin, given = (find_key_origin(parent.value.get(str(key))) for key in (path[-1], meant))
+        return given.line if origin and given and given.source is origin.source else None
+
     def is_same_key(self, key: str, meant: str, holder: type[Config]) -> bool:
-        """Return whether `key` is another spelling or an exact synonym of `meant`."""
-        word = key.lower().replace("-", "_")
+        """Return whether `key` is another spelling, an exact synonym or a typo of `meant`."""
+        word, known = key.lower().replace("-", "_"), self.list_known_keys(holder)
         same = word in self.exact_synonyms and self.synonyms.get(word) == (meant,)
         return key not in holder.model_fields and (
-            same or is_respelling(key, meant, self.list_known_keys(holder))
+            same
+            or is_respelling(key, meant, known)
+            or (is_certain_typo(key, meant, known) and not self.is_known_word(word))
         )
+
+    def is_known_word(self, word: str) -> bool:
+        """Return whether a word is a synonym, or a key anywhere in the schema."""
+        return word in self.synonyms or word in collect_field_names(self.model)
 
     def list_known_keys(self, holder: type[Config]) -> list[str]:
         """Return the accepted keys of a mapping.
@@ -95,7 +110,11 @@ class KeySuggestions:
             key
             for key in keys
             if key not in known
-            and (find_closest(key, [NAME]) or self.synonyms.get(key.lower()) == (NAME,))
+            and (
+                find_closest(key, [NAME])
+                or self.synonyms.get(key.lower()) == (NAME,)
+                or format_spaced_key(key, [NAME])
+            )
         ]
         return near[0] if len(near) == 1 else None
 
@@ -112,16 +131,14 @@ class KeySuggestions:
         parent = find_node(self.root, path[:-1])
         if holder is None or parent is None or not isinstance(parent.value, dict):
             return None, None
-        respelt = next(
-            (
-                name
-                for name in self.list_known_keys(holder)
-                if normalize_spelling(name) == normalize_spelling(key)
-            ),
-            None,
-        )
+        known = self.list_known_keys(holder)
+        word = normalize_spelling(key)
+        respelt = next((name for name in known if normalize_spelling(name) == word), None)
         if respelt is not None:
             return respelt, None
+        spaced = format_spaced_key(key, known)
+        if spaced is not None and is_empty(parent.value[key]):
+            return None, spaced
         steps = tuple(key.split("."))
         if (
             len(steps) > 1
@@ -141,12 +158,11 @@ class KeySuggestions:
         for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
             if synonym in holder.model_fields:
                 return synonym, None
-        suggestion = find_closest(key, self.list_known_keys(holder), present=set(parent.value))
+        suggestion = find_closest(key, known, present=set(parent.value))
         exact = self.find_elsewhere(key, path)
         # a number is no section: below `optimizer`, `rl: 1e-4` is a misspelt lr
-        if suggestion and not self.fits_elsewhere(path):
-            return suggestion, None
-        if suggestion and not exact:
+        is_start = suggestion is not None and suggestion.startswith(f"{key}_")
+        if suggestion and (is_start or not exact or not self.fits_elsewhere(path)):
             return suggestion, None
         return None, exact or self.find_section_above(path)
 
@@ -190,12 +206,7 @@ class KeySuggestions:
             if name == key:
                 break
             is_beside = mark is not None and node.key is not None and node.key.source is mark.source
-            if (
-                node.value is None
-                and node.origin == node.key
-                and is_beside
-                and key in self.collect_keys_inside((*path[:-1], name))
-            ):
+            if is_empty(node) and is_beside and key in self.collect_keys_inside((*path[:-1], name)):
                 found = name
         return found
 
@@ -215,33 +226,41 @@ class KeySuggestions:
         )
 
     def find_elsewhere(self, key: str, path: DataPath) -> str | None:
-        """Return a hint about other places of this key, or of a synonym, in the schema."""
-        wanted = (key, *self.synonyms.get(key.lower().replace("-", "_"), ()))
-        place = next(
-            (place for word in wanted for place in iter_field_paths(self.model, self.data, word)),
-            None,
+        """Return a hint about other places of this key, or of a synonym, in the schema.
+
+        Other components of the same slot come first, then the place nearest to the top.
+        """
+        holders = self.find_other_choices(key, path[:-1])
+        if holders is not None:
+            return holders
+        word = key.lower().replace("-", "_")
+        synonyms = self.synonyms.get(word, ())
+        wanted = (*synonyms, key) if word in self.exact_synonyms else (key, *synonyms)
+        places = (
+            place
+            for name in wanted
+            for place in sorted(iter_field_paths(self.model, self.data, name), key=len)
         )
-        if place is not None and place[-1] != key:
+        place = next(places, None)
+        if place is None:
+            return None
+        if place[-1] != key:
             return f"'{key}' is {format_path(place)} here"
-        if place is not None:
-            return (
-                f"'{key}' belongs in {format_path(place[:-1])}"
-                if len(place) > 1
-                else f"'{key}' belongs at the top level"
-            )
-        annotation: Any = (
-            find_annotation(self.model, self.data, path[:-1]) if len(path) > 1 else None
-        )
-        if is_slot(annotation):
-            holders = [
-                name
-                for name, choice in registry.load_choices(annotation).items()
-                if key in choice.model_fields
-            ]
-            if holders:
-                kind = singularize_slot(annotation.slot)
-                return f"a key of {kind} {format_word_list(map(repr, holders))}"
-        return None
+        section = f"in {format_path(place[:-1])}" if len(place) > 1 else "at the top level"
+        return f"'{key}' belongs {section}"
+
+    def find_other_choices(self, key: str, path: DataPath) -> str | None:
+        """Return a hint about the other components of the slot at `path` that have the key."""
+        annotation: Any = find_annotation(self.model, self.data, path) if path else None
+        if not is_slot(annotation):
+            return None
+        holders = [
+            name
+            for name, choice in registry.load_choices(annotation).items()
+            if key in choice.model_fields
+        ]
+        kind = singularize_slot(annotation.slot)
+        return f"a key of {kind} {format_word_list(map(repr, holders))}" if holders else None
 
     def fits_elsewhere(self, path: DataPath) -> bool:
         """Return whether the value at `path` may stand at some place of this key."""
@@ -274,6 +293,35 @@ def iter_field_paths(
             and find_item_type(field.annotation) is None
         ):
             yield from iter_field_paths(inner, value, key, (*path, name))
+
+
+def collect_field_names(model: type[Config]) -> set[str]:
+    """Return the names of all fields of a config, and of all that it may hold."""
+    names: set[str] = set()
+    pending, seen = [model], {model}
+    while pending:
+        for name, field in pending.pop().model_fields.items():
+            names.add(name)
+            inner: Any = find_item_type(field.annotation) or unwrap_annotation(field.annotation)
+            if is_slot(inner):
+                found = list(registry.load_choices(inner).values())
+            else:
+                is_config = isinstance(inner, type) and issubclass(inner, Config)
+                found = [inner] if is_config else []
+            pending += [config for config in found if config not in seen]
+            seen.update(found)
+    return names
+
+
+def format_spaced_key(text: str, keys: Collection[str]) -> str | None:
+    """Return a hint for `key:value`, which YAML reads as one word, if there is such a key."""
+    key, _, value = text.partition(":")
+    return f"write a space after the colon: {key}: {value}" if key in keys and value else None
+
+
+def is_empty(node: Node) -> bool:
+    """Return whether a key has no value at all."""
+    return node.value is None and node.key is not None and node.origin == node.key
 
 
 def find_key_origin(node: Node | None) -> Origin | None:

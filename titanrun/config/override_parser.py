@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from titanrun.config.path_syntax import PathSyntaxError, scan_path
+from titanrun.config.path_syntax import INDEX_AFTER_DOT, PathSyntaxError, scan_path
 from titanrun.config.problems import (
     DataPath,
     Origin,
@@ -125,7 +125,8 @@ def parse_override(source: SourceText) -> Override:
     try:
         steps = scan_path(INNER_DASH.sub("_", head) if dashed else text, start)
     except PathSyntaxError as mistake:
-        raise usage_error(source, mistake.message, mistake.offset) from None
+        hint = describe_brackets(text, len(head)) or OVERRIDE_HINT
+        raise usage_error(source, mistake.message, mistake.offset, hint=hint) from None
     end = steps[-1].end
     marks = tuple(Origin(source, 1, step.start + 1, step.end + 1) for step in steps)
     path = tuple(step.key for step in steps)
@@ -144,6 +145,15 @@ def parse_override(source: SourceText) -> Override:
             path, "set", source, marks, read_path_value(path, source, end + 1, marks[-1])
         )
     return parse_operator(source, path, marks, start=start, end=end)
+
+
+def describe_brackets(text: str, end: int) -> str | None:
+    """Return the hint with indexes in brackets, None if no index stands after a dot.
+
+    The path of the override is in the first `end` characters of `text`.
+    """
+    path = INDEX_AFTER_DOT.sub(r"[\1]", text[:end])
+    return None if path == text[:end] else f"write {path}{text[end:]}"
 
 
 def parse_operator(

@@ -1,7 +1,7 @@
 """Problems of a recipe as data; diagnostics.py renders their text."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -149,6 +149,7 @@ class Problem:
 
     `message` and `hint` are short, lower case, without a full stop. URLs in them never contain
     credentials. `is_absolute` says that `path` begins at the recipe's root, whoever raised it.
+    `listed` are lines to show below the message.
     """
 
     code: ProblemCode
@@ -164,9 +165,11 @@ class Problem:
     related: tuple[RelatedLocation, ...] = field(default=())
     fix: Fix | None = None
     is_absolute: bool = False
+    listed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", to_shown_text(self.message))
+        object.__setattr__(self, "listed", tuple(map(to_shown_text, self.listed)))
         if self.hint is not None:
             object.__setattr__(self, "hint", to_shown_text(self.hint))
         if self.origin is not None:
@@ -221,7 +224,8 @@ def problem_error(
     origin: Origin | None = None,
     hint: str | None = None,
     is_absolute: bool = False,
+    listed: Iterable[str] = (),
 ) -> ProblemsFound:
     """Build an error with one problem, for the caller to raise."""
     problem = Problem(code, message, path, origin, hint=hint, is_absolute=is_absolute)
-    return ProblemsFound([problem])
+    return ProblemsFound([replace(problem, listed=tuple(listed))])

@@ -145,12 +145,8 @@ def missing_file_error(path: str, name: str, included_from: Origin | None) -> Pr
     stem, names = Path(path).stem, {Path(name).stem: name for name in list_recipe_files(folder)}
     near = find_closest(stem, names)
     alike = [near] if near else [other for other in names if stem in other]
-    hint = (
-        "did you mean "
-        + format_word_list((str(folder / names[other]) for other in alike), max_words=3)
-        if alike
-        else None
-    )
+    paths = format_word_list((f"'{folder / names[other]}'" for other in alike), max_words=3)
+    hint = f"did you mean {paths}?" if alike else None
     if not alike and included_from is None and Path(path).suffix.lower() not in FORMATS:
         hint = (
             "recipes end in .yaml, .yml or .toml; write an override as path=value, without spaces"

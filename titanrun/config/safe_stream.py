@@ -6,7 +6,7 @@ from typing import Any, TextIO, cast
 from titanrun.config.control_characters import CONTROL_BUT_LAYOUT, escape_lines
 
 # the colors that titanrun itself sends to terminals
-OWN_SEQUENCE = re.compile(r"\x1b\[(?:0|1|1;31|1;33|3[1-6])m")
+OWN_SEQUENCE = re.compile(r"\x1b\[(?:0|1|2|1;31|1;33|3[1-6])m")
 
 
 class SafeStream:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 DIGIT = re.compile("[0-9]")
 CURLY_QUOTES = "\u2018\u2019\u201a\u201c\u201d\u201e"
 IGNORED_CHARACTERS = f"-_. {CURLY_QUOTES}"
+# letters of a word that is certainly misspelled, if only one is wrong
+MIN_TYPO_LENGTH = 5
 
 
 def find_closest(
@@ -56,6 +58,22 @@ def is_respelling(word: str, meant: str, candidates: Iterable[str]) -> bool:
     return [
         option for option in candidates if normalize_spelling(option) == normalize_spelling(word)
     ] == [meant]
+
+
+def is_certain_typo(word: str, meant: str, candidates: Iterable[str]) -> bool:
+    """Return whether `word` is `meant` with one wrong letter, and no other candidate is as near.
+
+    That is a letter too many, too few or replaced, or two swapped ones. Short words and those with
+    another first letter or number are often other words: top_p and top_k, cpus and gpus, beta1 and
+    beta2.
+    """
+    written, right = normalize_spelling(word), normalize_spelling(meant)
+    if len(written) < MIN_TYPO_LENGTH or written[0] != right[0]:
+        return False
+    near = [
+        option for option in candidates if edit_distance(written, normalize_spelling(option), 1) < 2
+    ]
+    return near == [meant] and DIGIT.findall(written) == DIGIT.findall(right)
 
 
 def normalize_spelling(word: str) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from titanrun.config.problems import Fix, Origin
 from titanrun.config.text_positions import TextPositions
 from titanrun.config.tree import Node
+from titanrun.config.yaml_scalars import NUMBER, OTHER_BASE
 
-# a number that YAML and TOML write in the same way
-NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 # text that is literal between quotes, in YAML and in TOML
 UNESCAPED = re.compile(r"[A-Za-z0-9_.+:/-]+")
 ANCHOR_BEFORE = re.compile(r"[&!][^\s,\[\]{}]+\s+$")
@@ -31,7 +30,7 @@ def build_word_fix(origin: Origin | None, written: str, meant: str) -> Fix | Non
 
 def build_unquote_fix(origin: Origin, written: str, meant: str) -> Fix | None:
     """Build the edit from text to the number, boolean or null that it spells."""
-    known = meant in ("true", "false") or NUMBER.fullmatch(meant)
+    known = meant in ("true", "false") or NUMBER.fullmatch(meant) or OTHER_BASE.fullmatch(meant)
     return (
         Fix(origin, meant)
         if known and find_text_at(origin) in (written, f'"{written}"', f"'{written}'")

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import tomli
 
-from titanrun.config.error_messages import describe_text_for_number
 from titanrun.config.limits import truncate_for_message
+from titanrun.config.number_messages import describe_text_for_number
 from titanrun.config.problems import Origin, Problem, RelatedLocation
 from titanrun.config.text_edits import build_unquote_fix, build_word_fix
 from titanrun.config.text_positions import TextPositions

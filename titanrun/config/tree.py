@@ -115,6 +115,27 @@ def remove_paths(node: Node, paths: Collection[DataPath], path: DataPath = ()) -
     return node
 
 
+def replace_text(tree: Node, path: DataPath, text: str) -> Node:
+    """Return the tree with another text at a path, which has one."""
+    node = find_node(tree, path)
+    assert node is not None
+    return replace_node(tree, path, replace(node, value=text))
+
+
+def replace_node(tree: Node, path: DataPath, new: Node) -> Node:
+    """Return the tree with another node at a path, which has one."""
+    if not path:
+        return new
+    inner = tree.value
+    assert isinstance(inner, dict | list)
+    if isinstance(inner, list):
+        index = int(path[0])
+        changed = replace_node(inner[index], path[1:], new)
+        return replace(tree, value=[*inner[:index], changed, *inner[index + 1 :]])
+    step = str(path[0])
+    return replace(tree, value={**inner, step: replace_node(inner[step], path[1:], new)})
+
+
 def get_nearest_node(root: Node, path: DataPath) -> tuple[Node, DataPath]:
     """Return the deepest node on the way to `path`, and its own path."""
     for length in range(len(path), -1, -1):

@@ -1,27 +1,36 @@
 """Validation of a tree against a config class: all problems at once, each at its origin."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from titanrun.config.base import Config
 from titanrun.config.compose import EXTENDS, is_absent
 from titanrun.config.conflict import CONFLICT, get_related_uses, order_locations
+from titanrun.config.control_characters import escape_line
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.error_messages import (
     NO_VALUE,
-    ErrorMessage,
     describe_value_error,
     singularize_slot,
 )
 from titanrun.config.fields import find_field_metadata, is_secret
-from titanrun.config.key_suggestions import NAME, KeySuggestions, Synonyms, find_key_origin
+from titanrun.config.key_suggestions import (
+    NAME,
+    KeySuggestions,
+    Synonyms,
+    find_key_origin,
+    format_spaced_key,
+    is_empty,
+)
 from titanrun.config.limits import MAX_PROBLEMS
+from titanrun.config.misspelled_names import replace_misspelled_names
+from titanrun.config.number_messages import ErrorMessage
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.redaction import is_secret_key
+from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list, is_respelling
 from titanrun.config.text_edits import (
     build_quote_fix,
@@ -41,12 +50,21 @@ from titanrun.config.type_introspection import (
     find_annotation,
     find_config_class,
     find_field_info,
-    find_item_type,
+    get_literal_values,
     is_slot,
 )
-from titanrun.config.value_hints import find_path_hint, find_value_hint
+from titanrun.config.unwrapped_components import merge_unwrapped_components
+from titanrun.config.value_hints import (
+    adapt_to_override,
+    find_list_hint,
+    find_path_hint,
+    find_value_hint,
+    is_script,
+)
 
 C = TypeVar("C", bound=Config)
+KNOWN_KEYS = "known keys: "
+"""Start of the hint for an unknown key that resembles no other."""
 TOML_NULL_HINT = (
     'TOML has no null, so the text "null" represents it, but this field does not accept null'
 )
@@ -84,7 +102,37 @@ def validate_tree(
         problems.append(
             Problem("limit", message, origin=root.origin, hint="fix the shown problems first")
         )
+    problems += find_problems_below_misspelled(checker, problems)
+    problems = merge_unwrapped_components(model, root, data, problems)
     return TreeValidationResult(None, tuple(drop_follow_up_problems(problems)))
+
+
+def find_problems_below_misspelled(
+    checker: "TreeValidator", problems: Sequence[Problem]
+) -> list[Problem]:
+    """Return the problems within components and sections whose misspelled names are certain.
+
+    What one lacks is not among them: the suggestion may still be wrong.
+    """
+    keys = checker.keys
+    root, places = replace_misspelled_names(keys.model, keys.root, keys.data, problems)
+    if not places:
+        return []
+    data = to_plain_data(root)
+    try:
+        keys.model.model_validate(data)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)[:MAX_PROBLEMS]
+    else:
+        return []
+    renamed = TreeValidator(replace(keys, root=root, data=data))
+    found = [
+        renamed.to_problem(item)
+        for item in errors
+        if item["type"] != "missing"
+        and any(tuple(item["loc"])[: len(place)] == place for place in places)
+    ]
+    return [problem for problem in found if problem.path not in places]
 
 
 def drop_follow_up_problems(problems: list[Problem]) -> list[Problem]:
@@ -141,7 +189,9 @@ class TreeValidator:
         may_be_secret = is_secret_key(key) or (meant is not None and is_secret(meant))
         if may_be_secret and node is not None:
             hide_from_messages(node)
-        hint = f"did you mean '{suggestion}'?" if suggestion else elsewhere
+        given = self.keys.find_given_line(path, suggestion) if suggestion else None
+        also = f", which is given too, in line {given}" if given else ""
+        hint = f"did you mean '{suggestion}'{also}?" if suggestion else elsewhere
         if is_secret_key(key) and (meant is None or not is_secret(meant)):
             suggestion = None
             hint = f"a recipe holds no secrets: set {key.upper()} where the run starts"
@@ -149,9 +199,9 @@ class TreeValidator:
             hint is None
             and (holder := find_config_class(self.model, self.data, path[:-1])) is not None
         ):
-            known = format_word_list(self.keys.list_known_keys(holder), conjunction="and")
-            hint = f"known keys: {known}"
-        message = f"unknown key '{key}' in {self.format_location(path[:-1])}"
+            known = self.keys.list_known_keys(holder)
+            hint = KNOWN_KEYS + format_word_list(known, conjunction="and", max_words=len(known))
+        message = f"unknown key '{escape_line(key)}' in {self.format_location(path[:-1])}"
         fix = (
             build_word_fix(find_key_origin(node), key, suggestion)
             if suggestion and self.keys.can_rename(path, suggestion)
@@ -185,7 +235,7 @@ class TreeValidator:
             message,
             (*path, key),
             find_key_origin(node),
-            hint=f"did you mean '{NAME}'?",
+            hint=format_spaced_key(key, [NAME]) or f"did you mean '{NAME}'?",
             suggestion=NAME,
             got=key,
             fix=fix,
@@ -196,18 +246,21 @@ class TreeValidator:
         parent, _ = get_nearest_node(self.root, path[:-1])
         location = f" in {self.format_location(path[:-1])}" if path[:-1] else ""
         message = f"missing required key '{path[-1]}'{location}"
+        field = find_field_info(self.model, self.data, path)
+        only = get_literal_values(field.annotation) if field is not None else ()
+        value = f": {to_flow_yaml(only[0])}" if len(only) == 1 else ""
         return Problem(
             "missing-key",
             message,
             path,
             parent.key or parent.origin,
-            hint=f"add {format_path(path)}",
+            hint=f"add {format_path(path)}{value}",
         )
 
     def build_bad_value_problem(self, path: DataPath, error: Any) -> Problem:
         """Build the problem of a wrong type, a value out of range, or an unregistered name."""
         node, _ = get_nearest_node(self.root, path)
-        empty = node.value is None and node.key is not None and node.origin == node.key
+        empty = is_empty(node)
         origin = node.origin
         if error["type"].startswith(("unknown_name", "component_name")) and isinstance(
             node.value, dict
@@ -228,15 +281,13 @@ class TreeValidator:
             error["type"], error.get("ctx") or {}, NO_VALUE if empty else error["input"]
         )
         field = find_field_info(self.model, self.data, path)
-        if wording.expected == "a list" and field is not None and is_number_for_texts(field, got):
-            wording = replace(wording, hint=f'write ["{format_short_value(got)}"]')
+        if wording.expected == "a list" and field is not None:
+            wording = replace(wording, hint=find_list_hint(field, got) or wording.hint)
         wording = show_number_as_written(wording, node)
-        if (
-            isinstance(got, str)
-            and ("/" in got or not is_absent(got))
-            and is_slot(slot := find_annotation(self.model, self.data, path))
-        ):
-            wording = replace(wording, hint=find_path_hint(slot, got) or wording.hint)
+        if isinstance(got, str):
+            wording = replace(wording, hint=self.find_text_hint(path, got) or wording.hint)
+        if node.via == "override":
+            wording = adapt_to_override(wording, node, path, field)
         advised = find_value_hint(field, error["input"], is_empty=empty)
         null_text = (
             node.value is None and not empty and node.origin.source.name.lower().endswith(".toml")
@@ -252,6 +303,15 @@ class TreeValidator:
             expected=wording.expected,
             fix=build_value_fix(wording, node, origin, got) if wording.is_certain else None,
         )
+
+    def find_text_hint(self, path: DataPath, got: str) -> str | None:
+        """Return a hint for a text in the place of a mapping: a path, or a key and its value."""
+        slot: Any = find_annotation(self.model, self.data, path)
+        if is_slot(slot) and ("/" in got or is_script(got) or not is_absent(got)):
+            found = find_path_hint(slot, got)
+            if found is not None:
+                return found
+        return format_spaced_key(got, self.keys.collect_keys_inside(path)) if ":" in got else None
 
     def build_conflict_problem(self, path: DataPath, context: Mapping[str, Any]) -> Problem:
         """Build the problem of contradicting fields in one mapping.
@@ -300,11 +360,6 @@ def hide_from_messages(node: Node) -> None:
     """Hide the text of a node, and of all nodes below it, from all messages."""
     for _, inner in iter_nodes(node):
         inner.origin.source.hidden_origins.append(inner.origin)
-
-
-def is_number_for_texts(field: FieldInfo, got: Any) -> bool:
-    """Return whether a field takes a list of texts, and `got` is a number or boolean."""
-    return isinstance(got, int | float) and find_item_type(field.annotation) is str
 
 
 def show_number_as_written(wording: ErrorMessage, node: Node) -> ErrorMessage:

@@ -1,24 +1,39 @@
 """Hints about the value to write, derived from the field."""
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config, dump_value
+from titanrun.config.diagnostics import format_short_value
+from titanrun.config.fields import get_code_kind
+from titanrun.config.number_messages import ErrorMessage
+from titanrun.config.override_parser import DASHES
+from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
+from titanrun.config.tree import Node, format_path
 from titanrun.config.type_introspection import (
     accepts_auto,
     accepts_null,
+    find_item_type,
+    get_literal_values,
     is_slot,
     unwrap_annotation,
 )
 from titanrun.config.types import AUTO
+from titanrun.config.yaml_scalars import BOOLEAN_WORDS
 
 ENABLE = "enable"
 # spellings of null in other languages
 NULL_WORDS = {"none", "nil", "off", "no", "false", "disabled", "never"}
+# what runs a script, by the suffix of its file
+SCRIPT_PROGRAMS = {".py": "python", ".sh": "sh"}
 DEFAULT_WORDS = {"default", "auto"}
 
 
@@ -42,12 +57,21 @@ def find_value_hint(field: FieldInfo | None, value: Any, *, is_empty: bool) -> s
             if accepts_null(field.annotation)
             else None
         )
+    literals = get_literal_values(field.annotation)
+    if len(literals) == 1 and isinstance(literals[0], str) and is_switched_on(value):
+        null = ", or null" if accepts_null(field.annotation) else ""
+        return f"write {literals[0]}{null}"
     word = "false" if value is False else value.lower() if isinstance(value, str) else None
     if word == "null" and accepts_null(field.annotation):
         return "write null without quotes"
     if word in NULL_WORDS and accepts_null(field.annotation):
         return "write null"
     return find_default_hint(field) if word in DEFAULT_WORDS else None
+
+
+def is_switched_on(value: Any) -> bool:
+    """Return whether a value only says that something is on: true, or yes."""
+    return value is True or (isinstance(value, str) and BOOLEAN_WORDS.get(value.lower()) == "true")
 
 
 def find_default_hint(field: FieldInfo) -> str | None:
@@ -67,6 +91,9 @@ def find_default_hint(field: FieldInfo) -> str | None:
 def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
     """Return a hint for a path that was written in the place of a component's name."""
     known = registry.load_choices(slot)
+    script = find_script_hint(known, path)
+    if script is not None:
+        return script
     # in order of declaration: the simplest choice comes first
     takers = sorted(
         (name for name in known if "path" in known[name].model_fields),
@@ -78,6 +105,42 @@ def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
         if takers
         else None
     )
+
+
+def is_script(path: str) -> bool:
+    """Return whether a path names a script by its suffix."""
+    return Path(path).suffix in SCRIPT_PROGRAMS
+
+
+def find_script_hint(known: Mapping[str, type[ComponentConfig]], path: str) -> str | None:
+    """Return the component that runs a script, None for other files and if none runs commands."""
+    program = SCRIPT_PROGRAMS.get(Path(path).suffix)
+    runs = [
+        (name, key)
+        for name, choice in known.items()
+        for key, field in choice.model_fields.items()
+        if get_code_kind(field) == "command"
+    ]
+    if program is None or not runs:
+        return None
+    name, key = runs[0]
+    return f"write {to_flow_yaml({'name': name, key: [program, path]})}"
+
+
+def find_list_hint(field: FieldInfo, value: Any) -> str | None:
+    """Return the list to write instead of a value, or None if it holds the value as it is.
+
+    A text in the place of a command is split into words as by a shell.
+    """
+    if isinstance(value, int | float) and find_item_type(field.annotation) is str:
+        return f'write ["{format_short_value(value)}"]'
+    if not isinstance(value, str) or get_code_kind(field) != "command":
+        return None
+    try:
+        words = shlex.split(value)
+    except ValueError:  # a quotation mark without its other half
+        return None
+    return f"write {to_flow_yaml(words)}" if words else None
 
 
 def find_mapping_hint(
@@ -93,3 +156,22 @@ def find_mapping_hint(
     if value is None or is_slot(inner):
         return None
     return "write its keys below it, indented, one `key: value` a line"
+
+
+def adapt_to_override(
+    wording: ErrorMessage, node: Node, path: DataPath, field: FieldInfo | None
+) -> ErrorMessage:
+    """Return the message with a hint that a shell passes on, for a value on the command line."""
+    text, place = node.origin.source.text, format_path(path)
+    if node.value is True and text.startswith(DASHES) and wording.code == "wrong-type":
+        return replace(wording, hint=f"write {text}=VALUE")
+    if wording.expected == "text" and (wording.hint or "").startswith('write "'):
+        quoted = str(wording.hint).removeprefix("write ")
+        return replace(wording, hint=f"write {shlex.quote(f'{place}={quoted}')}")
+    if wording.expected == "a mapping" and wording.hint is None:
+        inner: Any = None if field is None else unwrap_annotation(field.annotation)
+        is_section = isinstance(inner, type) and issubclass(inner, Config) and not is_slot(inner)
+        names = format_word_list(inner.model_fields, conjunction="and") if is_section else ""
+        known = f"; keys: {names}" if names else ""
+        return replace(wording, hint=f"set its keys: {place}.KEY=VALUE{known}")
+    return wording

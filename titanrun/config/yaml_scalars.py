@@ -39,6 +39,8 @@ NUMBER_STARTS = frozenset("+-.0123456789")
 DECIMAL = re.compile(r"[-+]?[0-9]+")
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+# a number that YAML and TOML write in the same way
+NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from titanrun.components.converters.config import DeviceRequirement
+from titanrun.components.converters.spec.device_requirement import DeviceRequirement
 from titanrun.config.problems import problem_error
 
 CPU = torch.device("cpu")

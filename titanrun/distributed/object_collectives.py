@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.data_waits import WaitStopped
 from titanrun.distributed.process_group import init_companion_group, new_no_timeout_group
 from titanrun.distributed.rank_env import RankInfo
 
@@ -86,10 +87,12 @@ def call_and_catch(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
 def serialize_error(error: Exception | None) -> Any:
     """Convert an error for another process.
 
-    Problems stay as they are, OSError keeps its number, all others become text.
+    Problems and stopped waits stay as they are, OSError keeps its number, all others become text.
     """
     if isinstance(error, ProblemsFound):
         return error.problems
+    if isinstance(error, WaitStopped):
+        return error
     if isinstance(error, OSError):
         return OSError(error.errno, error.strerror, error.filename)
     return (

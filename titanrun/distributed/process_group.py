@@ -13,11 +13,16 @@ from torch.distributed import distributed_c10d
 
 from titanrun.config.problems import problem_error
 from titanrun.distributed.config import CommConfig
+from titanrun.distributed.data_waits import WaitStopped
 from titanrun.distributed.device import is_accelerator
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.rank_env import RankInfo
 
 POLL_SECONDS = 0.02
+# how long the first rank waits for the others to know that it stops
+STOP_SECONDS = 5.0
+# value of a key for which the other ranks wait
+DONE = "done"
 # key under which the first rank stores its exit code if it ends before the run begins
 ABORT_KEY = "left"
 # maximum time that ranks wait for one that writes files; the watchdog checks its progress
@@ -118,15 +123,43 @@ def main_rank_first(store: dist.Store | None, rank_info: RankInfo, key: str) -> 
     """Run the block on the first rank first, then on the others, which wait without a limit.
 
     `store` is None for a single rank.
+
+    Raises:
+        WaitStopped: On all ranks, if the block raises it on the first rank.
     """
-    if store is not None and not rank_info.is_main_rank:
+    if store is None:
+        yield
+        return
+    if not rank_info.is_main_rank:
         while not store.check([key]):
             # the watchdog of the first rank checks its progress
             send_heartbeat()
             time.sleep(POLL_SECONDS)
-    yield
-    if store is not None and rank_info.is_main_rank:
-        store.set(key, "done")
+        raise_if_stopped(store, key)
+        yield
+        return
+    try:
+        yield
+    except WaitStopped as stopped:
+        store.set(key, str(stopped))
+        await_stopped_ranks(store, key, rank_info.world_size - 1)
+        raise
+    store.set(key, DONE)
+
+
+def raise_if_stopped(store: dist.Store, key: str) -> None:
+    """Raise WaitStopped if the first rank did, and tell it that this rank knows."""
+    outcome = store.get(key).decode()
+    if outcome != DONE:
+        store.add(f"{key}/stopped", 1)
+        raise WaitStopped(outcome)
+
+
+def await_stopped_ranks(store: dist.Store, key: str, count: int) -> None:
+    """Wait until other ranks know that the first one has stopped: the store ends with it."""
+    end = time.monotonic() + STOP_SECONDS
+    while store.add(f"{key}/stopped", 0) < count and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
 
 
 def broadcast_bool(value: bool) -> bool:

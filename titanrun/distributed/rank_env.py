@@ -31,6 +31,7 @@ class RankInfo:
         store_port: port of the store there.
         failure_file: file in which our own launcher looks for the error of this rank. The launcher
             reports it once for all ranks.
+        launcher: process id of our own launcher, if that has the file in a folder of its own.
         is_quiet: whether the console shows warnings and errors only.
         logs_json: whether each line on the console is a JSON object.
         stop_after_step: step after which the run stops. None: after its last.
@@ -48,6 +49,7 @@ class RankInfo:
     store_host: str = "127.0.0.1"
     store_port: int = 0
     failure_file: Path | None = None
+    launcher: int | None = None
     is_quiet: bool = False
     logs_json: bool = False
     stop_after_step: int | None = None
@@ -80,6 +82,7 @@ def read_rank_info(environ: Mapping[str, str] = os.environ) -> RankInfo:
         store_host=environ.get("MASTER_ADDR", "127.0.0.1"),
         store_port=read_integer_variable(environ, "MASTER_PORT", 0),
         failure_file=get_failure_file(environ),
+        launcher=read_integer_variable(environ, "TITANRUN_LAUNCHER", 0) or None,
         is_quiet="TITANRUN_QUIET" in environ,
         logs_json=environ.get("TITANRUN_LOG_FORMAT") == "json",
         stop_after_step=read_integer_variable(environ, "TITANRUN_STOP_AFTER", 0) or None,

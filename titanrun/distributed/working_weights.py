@@ -92,7 +92,8 @@ class WorkingWeights:
         self._versions = []
 
     def to(self, device: torch.device) -> None:
-        """Move the copies to a device."""
+        """Move the copies to a device, beside a model that was moved outside of `swap_in`."""
+        self._check_not_swapped_in()
         for weight in self._weights:
             weight.copy.data = weight.copy.data.to(device)
 
@@ -155,6 +156,40 @@ def find_parameter_places(
             ):
                 found.setdefault(id(parameter), (parameter, []))[1].append((module, name))
     return found.values()
+
+
+@torch.no_grad()
+def cast_frozen_weights(model: nn.Module, precision: Precision) -> None:
+    """Store fp32 parameters that are not trained in the compute dtype, in which passes use them.
+
+    They need no copies then. Modules that keep their dtype keep it, and so do weights that FSDP
+    gathers in float8, because torchao rounds those in fp32 once.
+    """
+    if precision.computes_as_stored:
+        return
+    for parameter, _ in find_parameter_places(model):
+        if not parameter.requires_grad and is_plain_parameter(parameter):
+            parameter.data = parameter.data.to(precision.compute_dtype)
+
+
+@torch.no_grad()
+def cast_untrained_model(model: nn.Module, precision: Precision) -> None:
+    """Store the fp32 parameters of a model that no optimizer updates in the compute dtype.
+
+    The exceptions of `cast_frozen_weights` apply. If FSDP gathers any weights in float8, all keep
+    their dtype, because those of one group must have the same.
+    """
+    if precision.computes_as_stored:
+        return
+    parameters = [held for held, _ in find_parameter_places(model)]
+    if all(map(is_plain_parameter, parameters)):
+        for parameter in parameters:
+            parameter.data = parameter.data.to(precision.compute_dtype)
+
+
+def is_plain_parameter(parameter: nn.Parameter) -> bool:
+    """Return whether a parameter is a tensor of torch's own, not torchao's wrapper of one."""
+    return type(parameter) is nn.Parameter
 
 
 def iter_modules_with_cast_inputs(model: nn.Module) -> Iterator[nn.Module]:

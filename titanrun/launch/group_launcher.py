@@ -18,7 +18,7 @@ from titanrun.components.metrics.spec.console_stream import drain_console
 from titanrun.config.exit_codes import EXIT_INTERNAL, EXIT_PREEMPTED
 from titanrun.config.json_text import parse_json
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
-from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
+from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, format_stop_notice, list_run_signals
 from titanrun.launch.config import LocalLaunchConfig
 from titanrun.launch.host_address import LOOPBACK, HostAddress, find_own_address
 from titanrun.launch.launch_env import GroupPlace, get_environment
@@ -315,7 +315,9 @@ class GroupMonitor:
             return
         if number not in list_run_signals():
             return
-        self._is_stopping = self._is_stopping or number != SAVE_SIGNAL
+        if number != SAVE_SIGNAL and not self._is_stopping:
+            self._is_stopping = True
+            log_note(format_stop_notice(number))
         self._num_interrupts += number == signal.SIGINT
         for group in self._running_groups:
             group.send_signal(signal.SIGKILL if self._num_interrupts >= MAX_INTERRUPTS else number)

@@ -1,5 +1,6 @@
 """Process environment: the only torch-free module that reads os.environ."""
 
+import json
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from titanrun.config.trust import TRUST_VARIABLE
 from titanrun.launch.host_address import LOOPBACK, HostAddress
 from titanrun.launch.host_info import count_usable_cores
+from titanrun.recipe.moved_paths import MOVED_VARIABLE
 from titanrun.recipe.rundir.run_notification import NOTIFY_VARIABLE
 
 LOG_FORMAT = "TITANRUN_LOG_FORMAT"
@@ -72,6 +74,11 @@ def get_trust() -> str | None:
     return os.environ.get(TRUST_VARIABLE)
 
 
+def set_moved_paths(moved: Mapping[str, str]) -> None:
+    """Set where inputs of saved recipes are now, for this process and those it starts."""
+    os.environ[MOVED_VARIABLE] = json.dumps(dict(moved))
+
+
 def build_stop_after_environment(step: int) -> dict[str, str]:
     """Build the environment of a run that stops after a step but keeps its whole schedule."""
     return {**os.environ, "TITANRUN_STOP_AFTER": str(step)}
@@ -107,8 +114,8 @@ def build_worker_environment(
 ) -> dict[str, str]:
     """Build the environment of one of `num_workers` workers on this machine.
 
-    It contains torchrun's variables and the path of the file for a failure report. `host` is an
-    address of this machine, on `interface` if that is known.
+    It contains torchrun's variables, the path of the file for a failure report, and the id of this
+    process. `host` is an address of this machine, on `interface` if that is known.
     """
     defaults = {}
     if interface is not None:
@@ -121,7 +128,11 @@ def build_worker_environment(
         "LOCAL_WORLD_SIZE": num_workers,
         "MASTER_PORT": port,
     }
-    told = {"MASTER_ADDR": host, "TITANRUN_FAILURE_FILE": str(failure_file)}
+    told = {
+        "MASTER_ADDR": host,
+        "TITANRUN_FAILURE_FILE": str(failure_file),
+        "TITANRUN_LAUNCHER": str(os.getpid()),
+    }
     return {
         **defaults,
         **build_threads_environment(num_workers),

@@ -73,8 +73,8 @@ def is_in_volume(folder: PurePosixPath, volumes: Sequence[str]) -> bool:
 
 
 def path_exists(path: Path) -> bool:
-    """Return whether a path exists; False if a folder above it cannot be read."""
+    """Return whether a path exists; False if it is too long or a folder above cannot be read."""
     try:
         return path.exists()
-    except PermissionError:
+    except OSError:
         return False

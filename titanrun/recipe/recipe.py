@@ -91,6 +91,11 @@ def find_lora_converter(run: Recipe) -> AdapterConfig | None:
     )
 
 
+def is_reward_model(run: Recipe) -> bool:
+    """Return whether the model gives a score of a text, and no logits of tokens."""
+    return getattr(run.model, "head", "lm") == "scalar"
+
+
 def find_qat_converter(run: Recipe) -> QatConfig | None:
     """Return the converter that rounds weights in every forward pass, or None."""
     return next(

@@ -94,6 +94,8 @@ def format_bytes(value: float | None) -> str:
     """Format in binary units: `1.2 GiB`."""
     if value is None:
         return NONE
+    if value < 0:
+        return f"\u2212{format_bytes(-value)}"
     for size, unit in BYTE_UNITS:
         if value >= size:
             return f"{round_to_decimals(value / size, 1)} {unit}"

@@ -46,8 +46,9 @@ class RolloutConfig(Config):
 
     `auto`: if they have no learning signal, so not with the advantage running_mean, a KL penalty,
     an entropy term, or ref_kl."""
-    stop_after_dropped: PositiveInt = bookkeeping(20, unit="steps")
-    """Consecutive steps without any remaining group after which the run ends with an error."""
+    stop_after_dropped: PositiveInt = bookkeeping(20, unit="rounds")
+    """Consecutive rounds of prompts without any remaining group, which make no step, after which
+    the run ends with an error."""
     truncation_reward: float | None = numerics(None, examples=[0.0])
     """Reward of a truncated completion, instead of all others. Null: rewarded like any other."""
     error_reward: float | None = numerics(None, examples=[-1.0])
@@ -169,6 +170,15 @@ class RecorderConfig(Config):
     """Whether to write the generator's log-probabilities too."""
 
 
+WITH_HELD_OUT_PROMPTS = ReadWhen(
+    rule="rl-validation-needs-prompts",
+    switch="rl.validation.dataset",
+    state="is null",
+    hint="set rl.validation.dataset to held-out prompts, or remove it",
+    not_values=(None,),
+)
+
+
 class RlValidationConfig(Config):
     """Rewards of held-out prompts before, during and after training.
 
@@ -177,11 +187,17 @@ class RlValidationConfig(Config):
 
     dataset: OrAuto[DatasetConfig] | None = component("auto")
     """Held-out prompts. `auto`: held-out split of a synthetic task, else null (no validation)."""
-    samples: PositiveInt = bookkeeping(64, unit="prompts", resume=True)
+    samples: PositiveInt = bookkeeping(
+        64, unit="prompts", resume=True, read_when=WITH_HELD_OUT_PROMPTS
+    )
     """Number of prompts, from the first on."""
-    freq: PositiveInt | None = bookkeeping(None, unit="steps", resume=True, examples=[50])
+    freq: PositiveInt | None = bookkeeping(
+        None, unit="steps", resume=True, examples=[50], read_when=WITH_HELD_OUT_PROMPTS
+    )
     """Steps between validations. Null: only before the first and after the last step."""
-    temperature: Annotated[float, Interval(ge=0)] = bookkeeping(0.0, resume=True)
+    temperature: Annotated[float, Interval(ge=0)] = bookkeeping(
+        0.0, resume=True, read_when=WITH_HELD_OUT_PROMPTS
+    )
     """Temperature of these completions, as in rl.sampling."""
 
 

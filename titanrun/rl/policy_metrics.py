@@ -17,6 +17,7 @@ FURTHER_NAMES = {
     "rl/clipped_share": ("ratio_clipped_frac", "loss/ratio_clipped_frac"),
     "rl/entropy": ("trainer/entropy/mean",),
 }
+LEARNING_RATE = "trainer/lr"
 HIGHEST, LOWEST = "rl/logprob_delta_high", "rl/logprob_delta_low"
 
 
@@ -38,26 +39,38 @@ def build_policy_metrics(loss: float, averaged: Mapping[str, float]) -> dict[str
     return values
 
 
+class UpdateMetrics(dict[str, Any]):
+    """Values under torchtitan's names, which has one learning rate for all weights."""
+
+    def __missing__(self, name: str) -> Any:
+        if name == LEARNING_RATE:
+            raise KeyError(f"{name}: the optimizer has several learning rates")
+        raise KeyError(name)
+
+
 @dataclass(frozen=True, slots=True)
 class OptimStep(Mapping[str, float]):
     """Result of an update: a mapping of its values, and an object as torchtitan's.
 
     Args:
         policy_version: number of updates made, this one included.
-        numbers: `grad_norm`, `lr`, `is_skipped` and `policy_version`.
+        numbers: `grad_norm`, `lr` (of the first parameter group), `is_skipped` and
+            `policy_version`.
+        learning_rates: the different learning rates of the update.
     """
 
     policy_version: int
     numbers: dict[str, float]
+    learning_rates: tuple[float, ...]
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The values under torchtitan's names."""
-        return {
-            "trainer/grad_norm/mean": self.numbers["grad_norm"],
-            "trainer/lr": self.numbers["lr"],
-            "trainer/policy_version": self.policy_version,
-        }
+        """The values under torchtitan's names, the learning rate if there is only one."""
+        values = UpdateMetrics({"trainer/grad_norm/mean": self.numbers["grad_norm"]})
+        if len(self.learning_rates) == 1:
+            values[LEARNING_RATE] = self.learning_rates[0]
+        values["trainer/policy_version"] = self.policy_version
+        return values
 
     def __getitem__(self, name: str) -> float:
         return self.numbers[name]

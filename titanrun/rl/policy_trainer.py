@@ -63,8 +63,10 @@ class PolicyTrainer:
 
     def forward_backward(
         self,
-        training_data: Sequence[RankBatches],
+        training_data: Sequence[RankBatches] | None = None,
         num_global_valid_tokens: int | None = None,
+        *,
+        train_data: Sequence[RankBatches] | None = None,
     ) -> dict[str, float]:
         """Add the gradients of the loss sum, divided by `num_global_valid_tokens`.
 
@@ -75,23 +77,22 @@ class PolicyTrainer:
                 own. A flat microbatch of torchtitan is one sequence.
             num_global_valid_tokens: valid tokens of all ranks and of all calls until the next
                 `optim_step`. None: those of this call, which is then the only one.
+            train_data: name of `training_data` in torchtitan's first trainer.
 
         Raises:
+            TypeError: no data, or data under both names.
             ValueError: a second call without the number of tokens.
         """
+        given = train_data if training_data is None else training_data
+        if given is None or (training_data is not None and train_data is not None):
+            raise TypeError("give forward_backward its batches as training_data or as train_data")
         if self._has_own_mean:
             raise ValueError(
                 "two means do not add up: give num_global_valid_tokens to forward_backward, "
                 "or call optim_step before it is called again"
             )
         self._has_own_mean = num_global_valid_tokens is None
-        own = training_data[self.dp_rank]
-        batches = [
-            each if isinstance(each, TokenBatch) else to_token_batch(each)
-            for each in (own if isinstance(own, Sequence) else [own])
-        ]
-        if self.prepare is not None:
-            batches = self.prepare(batches)
+        batches = self._prepare_batches(given[self.dp_rank])
         normalizer = (
             None
             if num_global_valid_tokens is None
@@ -110,6 +111,14 @@ class PolicyTrainer:
         return build_policy_metrics(
             float(output.loss_sum) / max(1, count), average_over_tokens(recorded, num_tokens=count)
         )
+
+    def _prepare_batches(self, given: RankBatches) -> Sequence[TokenBatch]:
+        """Return the batches of this rank as the engine takes them."""
+        batches = [
+            each if isinstance(each, TokenBatch) else to_token_batch(each)
+            for each in (given if isinstance(given, Sequence) else [given])
+        ]
+        return batches if self.prepare is None else self.prepare(batches)
 
     def optim_step(self, lr: float | None = None) -> OptimStep:
         """Clip gradients, update weights and zero gradients.
@@ -131,7 +140,8 @@ class PolicyTrainer:
             "is_skipped": float(update.is_skipped),
             "policy_version": float(version),
         }
-        return OptimStep(version, values)
+        rates = (float(group["lr"]) for group in self.engine.optimizer.param_groups)
+        return OptimStep(version, values, tuple(sorted(set(rates))))
 
     def push_weights(self) -> int:
         """Publish the weights under the policy version and return the version.

@@ -35,9 +35,9 @@ def compute_rollout_metrics(
         "rollout/flat_groups": float(len(flat)),
         "rollout/dropped_without_reward": float(len(rollouts) - len(scored)),
         "rollout/dropped_too_long": float(packed.num_dropped),
-        "rollout/age_mean": fmean(ages) if ages else 0.0,
-        "rollout/age_max": float(max(ages, default=0)),
-        "rollout/mixed_version_share": fmean(rollout.has_mixed_versions for rollout in rollouts),
+        "rl/age_mean": fmean(ages) if ages else 0.0,
+        "rl/age_max": float(max(ages, default=0)),
+        "rl/mixed_version_share": fmean(rollout.has_mixed_versions for rollout in rollouts),
         "rollout/row_fill": packed.fill_fraction,
     }
     for name in sorted({name for rollout in scored for name in rollout.parts}):
@@ -47,7 +47,7 @@ def compute_rollout_metrics(
     return values
 
 
-def compute_age_shares(
+def compute_age_histogram(
     groups: Sequence[RolloutGroup], *, policy_version: int, max_age: int
 ) -> dict[str, float]:
     """Compute the share of the generated tokens of each age from 0 to `max_age`.
@@ -67,4 +67,4 @@ def compute_age_shares(
         for version in turn.completion.versions
     )
     total = max(1, ages.total())
-    return {f"rollout/age_share/{age}": ages[age] / total for age in range(max_age + 1)}
+    return {f"rl/age_histogram/{age}": ages[age] / total for age in range(max_age + 1)}

@@ -105,7 +105,7 @@ class RolloutRunner:
         ):
             rollout.status, rollout.reward, rollout.parts = status, reward, parts
 
-    def collect_metrics(self) -> dict[str, float]:
+    def collect_metrics(self, *, num_tokens: int) -> dict[str, float]:
         """Return no metrics: generation is part of the step."""
         return {}
 

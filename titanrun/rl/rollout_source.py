@@ -2,19 +2,20 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from titanrun.components.data.dataloader import DistributedDataLoader
-from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.rl.config import RlConfig
+from titanrun.rl.flat_rounds import FlatRounds
 from titanrun.rl.fleet.fleet_runner import FleetRunner, FleetWeightSync
 from titanrun.rl.prompts.prompt_dataset import PromptDataset
-from titanrun.rl.rollout_metrics import compute_age_shares, compute_rollout_metrics
+from titanrun.rl.rollout_metrics import compute_age_histogram, compute_rollout_metrics
 from titanrun.rl.rollout_packing import PackedRollouts, pack_rollouts, shard_for_rank
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import Prompt, Rollout, RolloutGroup, build_rollout_training_samples
@@ -29,7 +30,9 @@ from titanrun.training.train_state import TrainState
 
 log = logging.getLogger(__name__)
 
-WARN_AFTER_DROPPED = 3
+# old: older than allowed; flat: rewards without variance; future: of weights that a rollback or a
+# restart discarded; error: no conversation with a reward, or lost too often
+DropReason = Literal["old", "flat", "future", "error"]
 AnyRolloutRunner = RolloutRunner | FleetRunner
 AnyWeightSync = WeightSync | FleetWeightSync
 
@@ -93,7 +96,11 @@ class RolloutSource:
     max_prompts: int | None = None
     recorder: ScheduleRecorder | None = None
     replay: ScheduleReplay | None = None
-    _num_too_old: int = 0
+    _num_dropped: Counter[DropReason] = field(default_factory=Counter)
+    _flat_rounds: FlatRounds = field(default_factory=FlatRounds)
+    # tokens with a loss: of the step under way, and of those since the last metrics
+    _num_step_tokens: int = 0
+    _num_trained_tokens: int = 0
 
     def start(self, state: TrainState) -> None:
         """Send the first weights to the generator."""
@@ -116,10 +123,10 @@ class RolloutSource:
         """Generate the rollouts of one step.
 
         Raises:
-            ProblemsFound: too many consecutive steps had nothing to learn from.
+            ProblemsFound: too many consecutive rounds of prompts had nothing to learn from.
         """
         clock = self.runner.clock
-        clock.enter("pack")
+        clock.enter("train")
         key = TakeKey(self.engine.policy_version, self.state.consecutive_dropped_steps)
         groups = self._collect_groups() if self.replay is None else self.replay.get_groups(key)
         if self.recorder is not None:
@@ -130,6 +137,7 @@ class RolloutSource:
             self._record_dropped_step()
             return None
         self.state.consecutive_dropped_steps = 0
+        self._num_step_tokens = packed.num_tokens
         layout = self.layout
         batches = shard_for_rank(
             packed.batch,
@@ -149,6 +157,7 @@ class RolloutSource:
     def on_update(self, step: int) -> None:
         """Send the new weights to the generator."""
         self.runner.clock.enter("other")
+        self._num_trained_tokens += self._num_step_tokens
         self._send_weights()
 
     def on_rollback(self, step: int) -> None:
@@ -156,6 +165,7 @@ class RolloutSource:
 
         The position in the prompts is kept, so that the prompts since the checkpoint are skipped.
         """
+        self._num_dropped["future"] += len(self.state.rollout_buffer.groups)
         self.state.rollout_buffer.groups.clear()
         self._record("rollback", version=self.engine.policy_version)
         self.weight_sync.sync_after_rollback(self.engine)
@@ -172,24 +182,26 @@ class RolloutSource:
     def collect_metrics(self, recorded: dict[str, float], inp: StepInput) -> dict[str, float]:
         """Return the metrics recorded by the loss in this step, and those of its rollouts."""
         payload: RolloutStep = inp.payload
+        num_tokens, self._num_trained_tokens = self._num_trained_tokens, 0
         version, max_age = self.engine.policy_version - 1, self.state.rollout_buffer.max_version_lag
         metrics = (
             recorded
             | payload.recorded
             | compute_rollout_metrics(payload.groups, payload.packed, policy_version=version)
-            | self.runner.collect_metrics()
-            | self._collect_too_old()
+            | self.runner.collect_metrics(num_tokens=num_tokens)
         )
+        for name, count in self._collect_dropped().items():
+            metrics[name] = metrics.get(name, 0.0) + count
         if max_age:
-            metrics |= compute_age_shares(payload.groups, policy_version=version, max_age=max_age)
+            metrics |= compute_age_histogram(
+                payload.groups, policy_version=version, max_age=max_age
+            )
         return metrics
 
-    def _collect_too_old(self) -> dict[str, float]:
-        """Return how many groups were dropped for their age since the last call."""
-        if unwrap_auto(self.config.schedule.on_too_old) == "error":
-            return {}
-        count, self._num_too_old = self._num_too_old, 0
-        return {"rl/dropped_old": float(count)}
+    def _collect_dropped(self) -> dict[str, float]:
+        """Return how many groups were dropped since the last call, by reason."""
+        found, self._num_dropped = self._num_dropped, Counter()
+        return {f"rl/dropped_{reason}": float(found[reason]) for reason in get_args(DropReason)}
 
     def _collect_groups(self) -> list[RolloutGroup]:
         """Return the scored groups of one step.
@@ -207,14 +219,20 @@ class RolloutSource:
             self.runner.generate_turn([group for group in buffer.groups if not group.is_done])
             send_heartbeat()
             for group in buffer.pop_finished(wanted - len(taken)):
-                if self._is_too_old(group):
+                if group.is_given_up:
+                    self._drop(group, "error")
+                elif self._is_too_old(group):
                     self._require_drop(group)
-                    self._num_too_old += 1
-                    self._record("drop", group=group.number)
-                    self._start_group(group.rollouts[0].question)
+                    self._drop(group, "old")
                 else:
                     taken.append(group)
         return taken
+
+    def _drop(self, group: RolloutGroup, reason: DropReason) -> None:
+        """Count a group that was taken out of the buffer, and ask its prompt again."""
+        self._num_dropped[reason] += 1
+        self._record("drop", group=group.number)
+        self._start_group(group.rollouts[0].question)
 
     def _start_group(self, prompt: Prompt) -> None:
         """Add a group without turns to the buffer."""
@@ -262,10 +280,12 @@ class RolloutSource:
             scored = [rollout for rollout in group.rollouts if self._is_usable(rollout)]
             rewards = [float(rollout.reward or 0.0) for rollout in scored]
             if not rewards:
+                self._num_dropped["error"] += 1
                 continue
             # dropped groups count too in the baseline of later ones
             advantages = self.state.advantage_fn(rewards)
             if drops_flat and algorithm.learns_from_rewards and len(set(rewards)) == 1:
+                self._num_dropped["flat"] += 1
                 continue
             for rollout, advantage in zip(scored, advantages, strict=True):
                 rollout.advantage = advantage
@@ -290,27 +310,12 @@ class RolloutSource:
         )
 
     def _record_dropped_step(self) -> None:
-        """Count a step without reward variance.
+        """Count a round of prompts without reward variance.
 
         Raises:
-            ProblemsFound: too many consecutive steps had no reward variance.
+            ProblemsFound: too many consecutive rounds had no reward variance.
         """
         self.state.consecutive_dropped_steps += 1
-        count, limit = self.state.consecutive_dropped_steps, self.config.rollout.stop_after_dropped
-        if count >= limit:
-            message = (
-                f"no reward variance for {pluralize(count, 'consecutive step')}: "
-                "all completions of a prompt scored the same or had no reward"
-            )
-            hint = (
-                "use easier prompts, a reward with more than two values, "
-                "more samples_per_prompt, or a higher temperature"
-            )
-            raise problem_error("data", message, path=("rl", "rewards"), hint=hint)
-        if count == WARN_AFTER_DROPPED:
-            log.warning(
-                "no reward variance for %d consecutive steps (stopping after %d):"
-                " all completions of a prompt scored the same or had no reward",
-                count,
-                limit,
-            )
+        self._flat_rounds.check(
+            self.state.consecutive_dropped_steps, limit=self.config.rollout.stop_after_dropped
+        )

@@ -11,6 +11,7 @@ RolloutStatus = Literal[
     "truncated_prompt",
     "truncated_turns",
     "error_environment",
+    "error_generator",
     "error_reward",
 ]
 TRUNCATED_STATUSES: frozenset[str] = frozenset(
@@ -181,6 +182,11 @@ class RolloutGroup:
     def is_done(self) -> bool:
         """Whether all conversations have ended."""
         return all(rollout.status != "ongoing" for rollout in self.rollouts)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the processes that generated it ended too often."""
+        return any(rollout.status == "error_generator" for rollout in self.rollouts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for a checkpoint."""

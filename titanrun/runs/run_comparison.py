@@ -39,6 +39,9 @@ Lines = Mapping[int, Mapping[str, Any]]
 Alignment = Literal["step", "tokens", "lineage"]
 
 
+OUTCOME = "outcome"
+
+
 @dataclass(frozen=True, slots=True)
 class RunData:
     """Data of a run directory: summary, recipe, last start, and logged steps by number.
@@ -160,28 +163,26 @@ def build_outcome_rows(
     steps = tuple(run.summary.step + compute_step_offset(run.ancestors) for run in runs)
     starts = tuple(format_start(run.ancestors) if run.ancestors else None for run in runs)
     found = [
-        ComparisonRow("outcome", "state", tuple(states)),
-        ComparisonRow("outcome", "began at", starts),
-        ComparisonRow("outcome", "step", steps),
-        ComparisonRow("outcome", "loss", tuple(entry.loss for entry in entries)),
+        ComparisonRow(OUTCOME, "state", tuple(states)),
+        ComparisonRow(OUTCOME, "began at", starts),
+        ComparisonRow(OUTCOME, "step", steps),
+        ComparisonRow(OUTCOME, "loss", tuple(entry.loss for entry in entries)),
     ]
     common = find_last_common_step([run.metrics_by_step for run in runs])
     ends = tuple(max(run.metrics_by_step, default=None) for run in runs)
     if common is None and all(end is not None for end in ends):
         unit = "tokens" if align == "tokens" else "steps"
         nothing = (f"no common {unit}", *(None for _ in runs[1:]))
-        found.append(ComparisonRow("outcome", "loss in common", nothing))
+        found.append(ComparisonRow(OUTCOME, "loss in common", nothing))
     elif common is not None and any(end != common for end in (*ends, *steps)):
         at_common = tuple(run.metrics_by_step[common].get("loss") for run in runs)
         where = f"{common:,} tokens" if align == "tokens" else f"step {common}"
-        found.append(ComparisonRow("outcome", f"loss at {where}", at_common))
+        found.append(ComparisonRow(OUTCOME, f"loss at {where}", at_common))
     found.append(
-        ComparisonRow(
-            "outcome", "best validation loss", tuple(entry.validation for entry in entries)
-        )
+        ComparisonRow(OUTCOME, "best validation loss", tuple(entry.validation for entry in entries))
     )
-    found.append(ComparisonRow("outcome", "tokens/s", tuple(entry.tps for entry in entries)))
-    found.append(ComparisonRow("outcome", "seconds", tuple(entry.seconds for entry in entries)))
+    found.append(ComparisonRow(OUTCOME, "tokens/s", tuple(entry.tps for entry in entries)))
+    found.append(ComparisonRow(OUTCOME, "seconds", tuple(entry.seconds for entry in entries)))
     return [row for row in found if any(value is not None for value in row.values)]
 
 

@@ -14,8 +14,8 @@ from titanrun.runs.run_summary import SUMMARY_FIELDS, RunSummary, load_run_summa
 INDEX = ".titanrun-index.json"
 # a hidden folder: runs in it are listed only if it is named
 ARCHIVE = ".archive"
-# increment when the fields of a summary change: an older index is rebuilt
-FORMAT = 1
+# increment when the fields of a summary change, or what they mean: an older index is rebuilt
+FORMAT = 2
 # levels for runs, sweeps and users; deeper runs must be named
 MAX_DEPTH = 4
 STAMPED_FILES = (RUN_JSON, STATUS, METRICS, TAGS)

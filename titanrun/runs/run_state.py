@@ -1,12 +1,12 @@
 """Liveness of runs: detection of stale `running` states."""
 
 import fcntl
-import os
 import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from titanrun.config.process_id import is_process_alive
 from titanrun.recipe.rundir.run_files import LOCK, read_boot_id
 from titanrun.runs.run_summary import RunSummary
 
@@ -14,6 +14,8 @@ ACTIVE_STATES = ("starting", "running")
 # the heartbeat is written at the end of steps: steps with a save or a validation take minutes
 STALE_SECONDS = 900.0
 STATES = ("starting", "running", "finished", "preempted", "failed", "crashed", "stale", "unknown")
+# what tables and messages say of a run in the state preempted that Ctrl-C stopped
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ def get_run_state(summary: RunSummary, host_info: HostInfo) -> str:
     )
 
 
+def describe_run_state(summary: RunSummary, state: str) -> str:
+    """Return a state for people: a run that Ctrl-C stopped is interrupted, not preempted."""
+    return INTERRUPTED if state == "preempted" and summary.signal == "SIGINT" else state
+
+
 def is_run_directory_locked(lock: Path) -> bool:
     """Return whether a live process holds the lock of a run directory."""
     try:
@@ -63,16 +70,3 @@ def is_run_directory_locked(lock: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def is_process_alive(pid: int | None) -> bool:
-    """Return whether a process with this id exists."""
-    if pid is None or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

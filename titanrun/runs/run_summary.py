@@ -1,8 +1,10 @@
 """Summary of one run, read only from the files in its folder."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from titanrun.components.metrics.spec.metrics_file import NON_FINITE
 from titanrun.config.json_text import parse_json
 from titanrun.recipe.rundir.run_files import (
     METRICS,
+    REFUSED_STARTS,
     RUN_JSON,
     STATUS,
     TAGS,
@@ -33,12 +36,13 @@ class RunSummary:
         loss, grad_norm, tps: Values of the last logged step; tps in tokens/s per device.
         validation: The best validation loss.
         started: Time of the first start, in ISO 8601.
-        seconds: From the first start to the last heartbeat, including pauses between starts.
+        seconds: How long it was alive, over all starts, without the pauses between them.
         commit, dirty: The git commit of the working directory at the last start, and whether it had
             changes.
         pid, host, boot_id, heartbeat: Of the process that wrote status.json; heartbeat in seconds
             since
             1970.
+        signal: Name of the signal that stopped a preempted run, None if it is not known.
     """
 
     run: str
@@ -60,11 +64,12 @@ class RunSummary:
     host: str | None = None
     boot_id: str | None = None
     heartbeat: float | None = None
+    signal: str | None = None
 
 
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
 # these identify the writer of a file, which is irrelevant afterwards
-PROCESS_FIELDS = ("pid", "boot_id", "heartbeat")
+PROCESS_FIELDS = ("pid", "boot_id", "heartbeat", "signal")
 
 
 def load_run_summary(folder: Path, *, needs_metrics: bool = True) -> RunSummary:
@@ -92,7 +97,7 @@ def load_run_summary(folder: Path, *, needs_metrics: bool = True) -> RunSummary:
         tps=parse_metric_number(metrics.get("tps")),
         validation=metrics.get("best validation"),
         started=get_text_value(first, "time"),
-        seconds=compute_seconds_between(get_text_value(first, "time"), status.get("heartbeat")),
+        seconds=compute_active_seconds(record, status.get("heartbeat")),
         starts=len(starts),
         commit=get_text_value(git, "commit"),
         dirty=git.get("dirty"),
@@ -101,6 +106,7 @@ def load_run_summary(folder: Path, *, needs_metrics: bool = True) -> RunSummary:
         host=get_text_value(status, "host"),
         boot_id=get_text_value(status, "boot_id"),
         heartbeat=parse_metric_number(status.get("heartbeat")),
+        signal=get_text_value(status, "signal"),
     )
 
 
@@ -164,14 +170,35 @@ def parse_whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def compute_seconds_between(first: object, last: object) -> float | None:
-    """Return the seconds from an ISO 8601 time to a Unix time; None if either is missing."""
-    if not isinstance(first, str) or not isinstance(last, int | float):
-        return None
+def compute_active_seconds(record: Mapping[str, Any], heartbeat: object) -> float | None:
+    """Return how long a run was alive: each start until its last heartbeat. None if not known.
+
+    In runs of earlier versions, which do not record when a start ended, it ends with the next.
+
+    Args:
+        record: Content of run.json.
+        heartbeat: The last one, from status.json, in seconds since 1970.
+    """
+    trained = [(parse_start_time(start), True, start) for start in get_starts(record)]
+    # they did not train, but tell when the start before them ended
+    others = get_starts({"starts": record.get(REFUSED_STARTS)})
+    refused = [(parse_start_time(start), False, start) for start in others]
+    known = sorted((item for item in trained + refused if item[0]), key=itemgetter(0))
+    ends = [later.get("previous_heartbeat", began) for began, _, later in known[1:]]
+    seconds = [
+        max(0.0, end - began)
+        for (began, has_trained, _), end in zip(known, [*ends, heartbeat], strict=False)
+        if has_trained and isinstance(end, int | float)
+    ]
+    return sum(seconds) if seconds else None
+
+
+def parse_start_time(start: Mapping[str, Any]) -> float:
+    """Return the time of a start in seconds since 1970, 0 if it has none."""
     try:
-        return max(0.0, last - datetime.fromisoformat(first).timestamp())
+        return datetime.fromisoformat(get_text_value(start, "time") or "").timestamp()
     except ValueError:
-        return None
+        return 0.0
 
 
 def run_summary_to_dict(summary: RunSummary, state: str) -> dict[str, object]:

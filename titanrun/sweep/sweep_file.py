@@ -63,6 +63,7 @@ def read_sweep(file: Path) -> Sweep:
     """
     root = read_source(str(file))
     assert isinstance(root.value, dict)
+    check_is_sweep(root, file)
     known = (*SweepConfig.model_fields, *SECTIONS, SEARCH)
     problems = [
         build_unknown_sweep_key_problem(key, node, known)
@@ -105,6 +106,17 @@ def read_sweep(file: Path) -> Sweep:
         for chosen in product(*parts)
     )
     return Sweep(checked.config, file, points)
+
+
+def check_is_sweep(root: Node, file: Path) -> None:
+    """Raise one problem if a file is a recipe. Every key of it would be unknown."""
+    assert isinstance(root.value, dict)
+    first = next((root.value[key] for key in ("model", "training") if key in root.value), None)
+    if first is not None and not {"recipe", *SECTIONS, SEARCH} & set(root.value):
+        hint = f"titanrun train {file}; a sweep names it by recipe: {file}, and has values to try"
+        raise problem_error(
+            "file", "this is a recipe, not a sweep", origin=first.key or first.origin, hint=hint
+        )
 
 
 def read_sections(sections: Mapping[str, Node], problems: list[Problem]) -> list[list[Point]]:
@@ -213,8 +225,10 @@ def read_value_lists(name: str, node: Node) -> dict[str, list[Node]]:
             found[path] = [replace(value, key=values.key) for value in values.value]
         else:
             message = f"'{path}' needs a list of the values to try"
+            is_alone = values.value is not None and not isinstance(values.value, list | dict)
+            meant = f"{path}: [{to_flow_yaml(values.value)}]" if is_alone else EXAMPLE
             problems.append(
-                Problem("wrong-type", message, (name, path), values.origin, hint=f"write {EXAMPLE}")
+                Problem("wrong-type", message, (name, path), values.origin, hint=f"write {meant}")
             )
     if problems:
         raise ProblemsFound(problems)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +21,9 @@ from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
+from titanrun.components.checkpoints.spec.storage_path import AnyPath
 from titanrun.components.metrics.log_events import SAVED_STEP
+from titanrun.config.pluralize import pluralize
 from titanrun.distributed.determinism import get_rng_states, set_rng_states
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.training.engine import Engine
@@ -34,11 +36,7 @@ from titanrun.training.resume_selection import (
     find_latest_valid,
     get_requested_step,
 )
-from titanrun.training.snapshot_tensors import (
-    cast_tensors,
-    find_nonfinite_names,
-    format_name_list,
-)
+from titanrun.training.snapshot_tensors import cast_tensors, find_nonfinite_names, format_name_list
 from titanrun.training.train_state import TrainState
 
 log = logging.getLogger(__name__)
@@ -94,6 +92,7 @@ class CheckpointManager:
         run_id: id of the run, for the manifest.
         assets: files that go with the weights, by name, on the main rank.
         check_owner: raises a problem for a checkpoint of another run.
+        keep_data_files: copies the files of the data from a checkpoint that is restored.
     """
 
     config: CheckpointConfig
@@ -110,6 +109,7 @@ class CheckpointManager:
     run_id: str | None = None
     assets: Mapping[str, bytes] = field(default_factory=dict)
     check_owner: CheckOwner = accept_any_owner
+    keep_data_files: Callable[[AnyPath], None] | None = None
     _last_saved_step: int | None = field(default=None)
 
     @property
@@ -239,6 +239,9 @@ class CheckpointManager:
             ranks=self.rank_group,
         )
         self.engine.on_state_loaded()
+        if self.keep_data_files is not None:
+            keep = partial(self.keep_data_files, checkpoint.folder)
+            self.rank_group.broadcast_from_main(keep)
         with name_damaged_state(checkpoint):
             self._restore_state(saved, excluded)
         self.loaded_layout = checkpoint.load_manifest().layout
@@ -247,9 +250,9 @@ class CheckpointManager:
             set_rng_states(checkpoint.load_rng_states(self.rank_group.rank), self.engine.device)
         else:
             log.info(
-                "checkpoint was saved by %d ranks, this run has %d: RNG states are reset from "
+                "checkpoint was saved by %s, this run has %d: RNG states are reset from "
                 "debug.seed, the data order is unchanged",
-                before,
+                pluralize(before, "rank"),
                 self.rank_group.size,
             )
 

@@ -1,6 +1,7 @@
 """Weights and optimizer state of an engine by name, and listeners of weight changes."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from titanrun.training.engine_outputs import find_averaging_optimizer
 from titanrun.training.parameter_counts import ParameterCounts
 
 MODEL_PREFIX = "model."
+FrozenRole = Literal["reference", "teacher"]
 
 
 class EngineState:
@@ -37,6 +39,8 @@ class EngineState:
 
     # of the whole model, of which a pipeline rank has a part; None if nobody counted them
     parameters: ParameterCounts | None = None
+    # what a frozen model beside the trained one is for; None for the trained model
+    role: FrozenRole | None = None
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from titanrun.components.metrics.step_metrics import StepMetrics
 from titanrun.components.metrics.throughput import Throughput
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.data_waits import WaitStopped, wait_for_next_step
 from titanrun.training.config import GuardConfig
 from titanrun.training.engine import Engine
 from titanrun.training.engine_outputs import StepOutput
@@ -19,7 +20,7 @@ from titanrun.training.loop_config import CheckpointManagerProtocol, LoopConfig
 from titanrun.training.nonfinite import NonFiniteError, NonFiniteGuard
 from titanrun.training.recovery_budget import RecoveryBudget
 from titanrun.training.replicas.group_signals import GroupSignals
-from titanrun.training.signal_requests import SignalRequests
+from titanrun.training.signal_requests import SignalRequests, get_stop_exit_code
 from titanrun.training.synced_signals import SyncedSignals
 from titanrun.training.train_hook import (
     DueEvent,
@@ -66,6 +67,7 @@ class TrainLoop:
     _lr: float = 0.0
     _logged_step: int = 0
     _data_error: ProblemsFound | None = None
+    _stopped_wait: WaitStopped | None = None
 
     def train(self) -> TrainResult:
         """Run the remaining steps.
@@ -73,6 +75,7 @@ class TrainLoop:
         Raises:
             NonFiniteError: the loss or a gradient is NaN or infinite, and the run cannot recover.
             ProblemsFound: the data of the next step cannot be read.
+            WaitStopped: the run shall stop, and waits for the data of its first step.
         """
         step, end, result = self.state.step, self.config.steps, None
         if step >= end:
@@ -88,7 +91,7 @@ class TrainLoop:
                 self._has_next()
                 and self._data_error is None
                 and self.state.step < self.config.last_step
-                and not self.signals.should_stop
+                and self._stop_signal is None
             ):
                 self._run_step()
             if self._data_error is not None:
@@ -230,13 +233,28 @@ class TrainLoop:
         """Return whether there is another step.
 
         If its data cannot be read, on all ranks, keep the problem and return True: the last step
-        is logged and saved first.
+        is logged and saved first. Likewise if the run shall stop while a rank waits for the data.
         """
+        # what failed has lost its position, and would wait again
+        if self._data_error is not None or self._stopped_wait is not None:
+            return True
         try:
-            return self.source.has_next()
+            with wait_for_next_step():
+                return self.source.has_next()
         except ProblemsFound as error:
             self._data_error = error
-            return True
+        except WaitStopped as stopped:
+            if not self._has_trained:
+                raise
+            self._stopped_wait = stopped
+        return True
+
+    @property
+    def _stop_signal(self) -> str | None:
+        """Signal that asks the run to stop, None if there is none."""
+        if self._stopped_wait is not None:
+            return str(self._stopped_wait)
+        return self.signals.stop_signal
 
     def _is_due(self, event: DueEvent, is_last: bool) -> bool:
         return any(hook.is_due(self, event, is_last) for hook in self._hooks_by_event["is_due"])
@@ -276,13 +294,13 @@ class TrainLoop:
         if step == end:
             return TrainResult("finished", end, f"finished: {pluralize(end, 'step')}")
         after = f"after step {step} of {end}"
-        if not self.source.has_next():
+        if not self._has_next():
             return TrainResult("finished", step, f"finished: the data ran out {after}")
-        by = f"by {self.signals.stop_signal}" if self.signals.should_stop else "as planned"
-        text = f"stopped {by} {after}"
-        if self._has_trained and self.checkpoints is None and self.signals.should_stop:
+        stop = self._stop_signal
+        text = f"stopped {'as planned' if stop is None else f'by {stop}'} {after}"
+        if self._has_trained and self.checkpoints is None and stop is not None:
             text += ", nothing saved: this run writes no checkpoints"
-            return TrainResult("failed", step, text, self.signals.exit_code)
+            return TrainResult("failed", step, text, get_stop_exit_code(stop))
         if self._has_trained:
             self._read_guard()
             self._save()

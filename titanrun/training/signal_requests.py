@@ -7,9 +7,18 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from titanrun.distributed.spec.run_signals import SAVE_SIGNAL, list_run_signals
+from titanrun.distributed.spec.run_signals import (
+    SAVE_SIGNAL,
+    STOPS_BEFORE_STEP,
+    list_run_signals,
+)
 
 SHELL_SIGNAL_BASE = 128
+
+
+def get_stop_exit_code(stop_signal: str) -> int:
+    """Return the exit code of a process that a signal ended, after the shell's convention."""
+    return SHELL_SIGNAL_BASE + signal.Signals[stop_signal]
 
 
 class SignalRequests:
@@ -22,6 +31,10 @@ class SignalRequests:
 
     def __init__(self) -> None:
         self.stop_signal: str | None = None
+        # known during a call of torch too, after which alone Python calls the handlers
+        self.arrived_stop: str | None = None
+        # what a request to stop does at this time, for the line that answers it
+        self.stop_effect = STOPS_BEFORE_STEP
         self._save = False
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -46,11 +59,12 @@ class SignalRequests:
         """Whether the run shall save and stop after the current step."""
         return self.stop_signal is not None
 
-    @property
-    def exit_code(self) -> int:
-        """Exit code of a process ended by the stop signal, after the shell's convention."""
-        assert self.stop_signal is not None
-        return SHELL_SIGNAL_BASE + signal.Signals[self.stop_signal]
+    def find_stop(self) -> str | None:
+        """Return the signal that asks this process to stop, None if there is none.
+
+        Any thread may call this, during a call of torch too.
+        """
+        return self.stop_signal or self.arrived_stop
 
     def sync(self) -> None:
         """Do nothing: this is the only process."""

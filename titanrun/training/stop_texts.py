@@ -16,10 +16,14 @@ class StopTexts:
         tokenizer: the tokenizer of the model.
         texts: the texts.
         is_reply: whether the continuation is a reply in a chat.
+        blank: white space that the chat template puts before a reply. It is not part of its text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str], *, is_reply: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, texts: Sequence[str], *, is_reply: bool, blank: str = ""
+    ) -> None:
         self._tokenizer = tokenizer
+        self._blank = blank if is_reply else ""
         self._channels = find_reply_channels(tokenizer) if is_reply else None
         self._texts: list[str] = []
         self._ids: list[list[int]] = []
@@ -47,4 +51,6 @@ class StopTexts:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         channels = self._channels
-        return self._tokenizer.decode(tokens if channels is None else channels.select_final(tokens))
+        text = self._tokenizer.decode(tokens if channels is None else channels.select_final(tokens))
+        # of the first pieces of a reply there may be a part of the blank only
+        return "" if self._blank.startswith(text) else text.removeprefix(self._blank)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from titanrun.distributed.device import is_accelerator
-from titanrun.training.signal_requests import SHELL_SIGNAL_BASE, SignalRequests
+from titanrun.training.signal_requests import SignalRequests
 
 
 class SyncedSignals:
@@ -28,12 +28,6 @@ class SyncedSignals:
     def should_stop(self) -> bool:
         """Whether the run shall save and stop after the current step."""
         return self.stop_signal is not None
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of a process ended by the stop signal, after the shell's convention."""
-        assert self.stop_signal is not None
-        return SHELL_SIGNAL_BASE + signal.Signals[self.stop_signal]
 
     def pop_save_request(self) -> bool:
         """Return whether a save was requested since the last call."""

@@ -18,7 +18,6 @@ from torch.optim import Adam, AdamW, Optimizer
 from titanrun.components.optimizers.adamw import EagerAdam, EagerAdamW
 from titanrun.components.optimizers.kernel_adamw import KernelAdamW
 from titanrun.distributed.device import is_accelerator
-from titanrun.distributed.dtensor import is_sharded
 from titanrun.distributed.grad_norm import EPSILON
 
 FUSED_OPTIMIZERS = (Adam, AdamW, EagerAdam, EagerAdamW)
@@ -38,20 +37,28 @@ class DeferredUpdate:
 def accepts_update_scalars(optimizer: Optimizer, device: torch.device) -> bool:
     """Return whether the optimizer's kernel reads the scalars.
 
-    On a CPU it would too, but gradients are scaled beforehand there, as in recorded runs. torch's
-    kernels over sharded weights take sharded scalars only.
+    On a CPU it would too, but gradients are scaled beforehand there, as in recorded runs. Weights
+    that are offloaded to host memory are updated there: torch would copy the scalars to it, and not
+    wait for their arrival.
     """
-    return is_accelerator(device) and reads_update_scalars(optimizer)
+    is_there = all(
+        weight.device.type == device.type
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    )
+    return is_accelerator(device) and is_there and reads_update_scalars(optimizer)
 
 
 def reads_update_scalars(optimizer: Optimizer) -> bool:
-    """Return whether this is a fused Adam or AdamW over whole tensors, or one with own kernels."""
+    """Return whether this is a fused Adam or AdamW, or one with own kernels.
+
+    A scalar beside sharded weights is the same on all ranks.
+    """
     if isinstance(optimizer, KernelAdamW):
         return optimizer.kernels is not None
     # not isinstance(): Muon is an AdamW whose matrices have another update
     return type(optimizer) in FUSED_OPTIMIZERS and all(
-        group.get("fused") and not any(map(is_sharded, group["params"]))
-        for group in optimizer.param_groups
+        group.get("fused") for group in optimizer.param_groups
     )
 
 

@@ -14,6 +14,7 @@ from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.recipe.recipe import is_reward_model
 from titanrun.rl.rewards.config import ModelRewardConfig
 from titanrun.rl.rollout_types import Rollout
 from titanrun.worker.training_template import load_training_template
@@ -46,7 +47,7 @@ class ModelReward:
             hint = "use the run directory of a recipe with loss: reward"
             raise problem_error("checkpoint", message, path=REWARDS, hint=hint) from error
         recipe = use_saved_tokenizer(load_checkpoint_recipe(checkpoint), checkpoint.folder)
-        if getattr(recipe.model, "head", "lm") != "scalar":
+        if not is_reward_model(recipe):
             message = f"the model in {config.path} has no scalar head"
             hint = "use the run directory of a recipe with loss: reward"
             raise problem_error("checkpoint", message, path=REWARDS, hint=hint)

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.components.data.chat_config import ConversationsConfig
+from titanrun.config.base import iter_nested_configs
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.recipe import Recipe, find_lora_converter, is_reward_model
+from titanrun.recipe.resolving.multi_stage import is_multi_stage_folder
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import select_checkpoint
 from titanrun.recipe.rundir.next_commands import PROMPT, choose_text_command, format_commands
@@ -20,7 +23,9 @@ def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
     prompt, one that does neither is exported, and otherwise a run has its metrics only.
     """
     if outcome.state != "finished":
-        return format_commands(["resume", str(run_dir)])
+        # all stages go on, not this one alone
+        is_stage = is_multi_stage_folder(run_dir.parent)
+        return format_commands(["resume", str(run_dir.parent if is_stage else run_dir)])
     recipe = load_resolved(run_dir / RESOLVED)
     if recipe.kind == "eval":
         return format_commands(["runs", "show", str(run_dir)])
@@ -42,6 +47,8 @@ def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
 def can_be_used(recipe: Recipe) -> bool:
     """Return whether titanrun generates texts or images with the model."""
     model = recipe.model
+    if is_reward_model(recipe):
+        return False
     return model.modality == "images" or "text generation" not in model.unsupported_features
 
 
@@ -58,4 +65,19 @@ def choose_use(run_dir: Path, checkpoint: Path, recipe: Recipe) -> list[str]:
     """Return the command that uses the model."""
     if recipe.model.modality == "images":
         return ["generate", str(run_dir), "--prompt", PROMPT, "-o", "image.png"]
+    if has_read_texts_alone(recipe):  # its tokenizer may have a chat template all the same
+        return ["generate", str(run_dir), "--prompt", PROMPT]
     return choose_text_command(str(run_dir), checkpoint)
+
+
+def has_read_texts_alone(recipe: Recipe) -> bool:
+    """Return whether a model has been trained from random weights, and without conversations."""
+    dataset, checkpoint = recipe.training.dataset, recipe.checkpoint
+    has_conversations = any(
+        isinstance(found, ConversationsConfig) for _, found in iter_nested_configs(dataset)
+    )
+    path = checkpoint.initial_load_path
+    is_new = path in (None, "auto") and not checkpoint.initial_load_in_hf
+    return (
+        recipe.kind == "pretrain" and is_new and not has_conversations and dataset.compares is None
+    )

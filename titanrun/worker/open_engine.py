@@ -123,7 +123,7 @@ class EngineHandle:
         Args:
             names: `native` gathers one weight at a time. `hf` yields Hugging Face names with
                 adapters merged, and gathers all weights in host memory first.
-            dtype: target dtype. None: the training dtype.
+            dtype: target dtype. None: that of each weight, or of the adapters if they are merged.
         """
         if names == "native":
             return self.engine.state_dict_stream(dtype=dtype)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, SourceText
-from titanrun.config.tree import format_path
+from titanrun.config.read_source import FORMATS, read_source
+from titanrun.config.tree import format_path, iter_nodes
 from titanrun.recipe.rundir.run_files import SOURCES, read_json_or_empty
 
 
@@ -47,7 +48,7 @@ def find_source_entry(path: DataPath, values: dict[str, Any]) -> dict[str, Any] 
 
 
 def build_source_origin(entry: dict[str, Any]) -> Origin:
-    """Return the location of a recorded value, marked at its first character.
+    """Return the location of a recorded value.
 
     The line is shown if the file still exists.
     """
@@ -55,4 +56,21 @@ def build_source_origin(entry: dict[str, Any]) -> Origin:
     path = Path(name)
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     source = SourceText(name, text, kind="override" if entry["source"] == "override" else "file")
-    return Origin(source, line, column, column + 1)
+    return Origin(source, line, column, find_end_column(path, line, column))
+
+
+def find_end_column(file: Path, line: int, column: int) -> int:
+    """Return the end of the value at a place in a recipe, of one character if none is there now."""
+    try:
+        tree = read_source(str(file)) if file.suffix in FORMATS and file.is_file() else None
+    except ProblemsFound:
+        tree = None
+    return next(
+        (
+            node.origin.end_column
+            for _, node in (() if tree is None else iter_nodes(tree))
+            if (node.origin.line, node.origin.column) == (line, column)
+            and node.origin.end_column > column
+        ),
+        column + 1,
+    )

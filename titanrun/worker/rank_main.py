@@ -1,12 +1,14 @@
 """Main program of one rank: reads the resolved recipe, trains, and returns an exit code."""
 
 import logging
+import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,13 @@ from titanrun.components.checkpoints.spec.commit import get_name_aside, is_occup
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.exit_codes import EXIT_FINISHED, EXIT_PREEMPTED, EXIT_USAGE
 from titanrun.config.problems import ProblemsFound
+from titanrun.config.process_id import is_process_alive
 from titanrun.config.secrets import fill_secrets, get_secret_values
+from titanrun.distributed.data_waits import WaitStopped, end_waits_on, is_waiting_for_next_step
 from titanrun.distributed.flight_recorder import dump_flight_recorder
 from titanrun.distributed.process_group import abort_rendezvous, create_store
 from titanrun.distributed.rank_env import RankInfo, get_environment_variables, read_rank_info
+from titanrun.distributed.spec.run_signals import STOPS_AFTER_STEP
 from titanrun.recipe.consent.recipe_code import check_code_is_trusted
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
@@ -30,8 +35,10 @@ from titanrun.recipe.rundir.run_files import (
 )
 from titanrun.recipe.rundir.run_lock import lock_run_directory
 from titanrun.recipe.rundir.run_notification import run_notify_command
+from titanrun.recipe.rundir.start_undo import undo_start
 from titanrun.recipe.trainer_kinds import load_trainer_builder
 from titanrun.training.signal_requests import SignalRequests
+from titanrun.training.stop_notice import announce_stops
 from titanrun.training.train_hook import TrainResult
 from titanrun.worker.build.build_evaluation import run_evaluation
 from titanrun.worker.build.run_start_log import NOTHING_SAVED
@@ -41,7 +48,7 @@ from titanrun.worker.oom_report import format_memory_table
 from titanrun.worker.problem_origins import attach_origins
 from titanrun.worker.status_file import StatusFile
 from titanrun.worker.training_template import find_training_end_ids
-from titanrun.worker.wait_board import report_data_waits
+from titanrun.worker.wait_board import WaitBoard, report_data_waits
 from titanrun.worker.weights.huggingface_export import export_huggingface
 from titanrun.worker.worker_failures import (
     WorkerFailure,
@@ -62,6 +69,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"finished": EXIT_FINISHED, "preempted": EXIT_PREEMPTED}
 EXPORT_RECORD = "titanrun.json"
+STOPS_UNSAVED = f"stopping after this step; {NOTHING_SAVED}"
+EVALUATION_GOES_ON = "an evaluation goes on to its end"
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +103,33 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalRequests | No
             if place.is_main_rank and place.group is None and resolved is not None
             else nullcontext()
         )
-        with lock, nullcontext(signals) if signals is not None else SignalRequests() as listening:
+        listens = nullcontext(signals) if signals is not None else SignalRequests()
+        with clean_up_after_launcher(place), lock, listens as listening:
             return run_job(rendezvous(resolved, place, listening), listening)
     except ProblemsFound as error:
         # only the lock raises here: a process without it must not write into the run directory
         sys.stderr.write(render_problems_as_text(error.problems))
         return error.exit_code
+
+
+@contextmanager
+def clean_up_after_launcher(place: RankInfo) -> Iterator[None]:
+    """Remove the launcher's folder of failure files after the block if it was killed.
+
+    Of several ranks, the last to end does it.
+    """
+    file, launcher = place.failure_file, place.launcher
+    was_child = os.getppid() == launcher
+    try:
+        yield
+    finally:
+        # one whose end nobody has noticed still exists, but is no parent any more
+        is_orphaned = was_child and os.getppid() != launcher
+        has_ended = launcher is not None and (is_orphaned or not is_process_alive(launcher))
+        if file is not None and has_ended:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+                file.parent.rmdir()
 
 
 def run_job(job: WorkerJob, signals: SignalRequests) -> int:
@@ -117,27 +147,46 @@ def run_job(job: WorkerJob, signals: SignalRequests) -> int:
     with configure_logging(run_dir / "logs" / f"{place.file_stem}.log", hidden, place):
         status.set_state("starting")
         try:
-            with report_data_waits(job.store, status):
-                outcome = train_run(job, signals, status, hidden)
+            with (
+                report_data_waits(job.store, status, signals.find_stop) as board,
+                open_stop_notice(signals, place),
+                end_waits_on(partial(find_stop_in_wait, signals, status, board)),
+            ):
+                outcome = train_or_stop(job, signals, status, hidden)
         except (Exception, KeyboardInterrupt) as error:
-            failure = add_memory_table(classify_failure(attach_origins(error, run_dir)), error, job)
+            failure = classify_failure(
+                attach_origins(error, run_dir),
+                is_before_step=status.state == "starting",
+            )
+            failure = add_memory_table(failure, error, job)
             failure = add_silent_ranks(failure, job.heartbeats)
-            # a failed peer has already written its own failure
-            if (
-                not failure.is_peer_failure
-                or read_json_or_empty(run_dir / STATUS).get("state") != "failed"
+            # a failed peer has already written its own failure, or undone the start
+            if not failure.is_peer_failure or read_json_or_empty(run_dir / STATUS).get("state") in (
+                "starting",
+                "running",
             ):
                 status.set_state("failed", exit_code=failure.exit_code)
             log_failure(failure, error, job, hidden)
             notify_run_end(job, status, failure.exit_code, hidden.redact(failure.text))
+            # a launcher may start this rank again, and undoes the start at its own end
+            if place.failure_file is None:
+                undo_start(run_dir)
             return failure.exit_code
         exit_code = EXIT_CODES[outcome.state] if outcome.exit_code is None else outcome.exit_code
         log.info("%s", outcome.message)
         if place.is_main_rank and place.group is None:
             log.info("%s", format_next_command(run_dir, outcome))
-        status.set_state(outcome.state, step=outcome.step, exit_code=exit_code)
+        stop_signal = signals.stop_signal if outcome.state == "preempted" else None
+        status.set_state(
+            outcome.state, step=outcome.step, exit_code=exit_code, stop_signal=stop_signal
+        )
         notify_run_end(job, status, exit_code, outcome.message)
         return exit_code
+
+
+def open_stop_notice(signals: SignalRequests, place: RankInfo) -> AbstractContextManager[None]:
+    """Return the context that answers a signal to stop; the launcher of groups does it for them."""
+    return announce_stops(signals) if place.group is None else nullcontext()
 
 
 def notify_run_end(job: WorkerJob, status: StatusFile, exit_code: int, message: str) -> None:
@@ -167,6 +216,32 @@ def add_memory_table(failure: WorkerFailure, error: BaseException, job: WorkerJo
     return replace(failure, text=f"{failure.text}\n{table}")
 
 
+def find_stop_in_wait(signals: SignalRequests, status: StatusFile, board: WaitBoard) -> str | None:
+    """Return the signal that asks any rank to stop, None if a wait for data shall go on.
+
+    After the first step, only a wait that all ranks end together may end.
+    """
+    may_end = status.state == "starting" or is_waiting_for_next_step()
+    if not may_end or signals.stop_effect == EVALUATION_GOES_ON:
+        return None
+    return signals.find_stop() or board.find_stop()
+
+
+def train_or_stop(
+    job: WorkerJob, signals: SignalRequests, status: StatusFile, secret_values: SecretValues
+) -> TrainResult:
+    """Train the run, or end its wait for data if it shall stop before its first step."""
+    try:
+        return train_run(job, signals, status, secret_values)
+    except WaitStopped as stopped:
+        return make_unstarted_result(status, str(stopped))
+
+
+def make_unstarted_result(status: StatusFile, stop_signal: str | None) -> TrainResult:
+    """Return the result of a run that was stopped before its first step."""
+    return TrainResult("preempted", status.step, f"stopped by {stop_signal} before the first step")
+
+
 def train_run(
     job: WorkerJob, signals: SignalRequests, status: StatusFile, secret_values: SecretValues
 ) -> TrainResult:
@@ -177,10 +252,9 @@ def train_run(
     check_code_is_trusted(recipe, get_environment_variables())
     # with several ranks, no rank may exit alone: they agree before the first step
     if signals.should_stop and job.store is None:
-        return TrainResult(
-            "preempted", status.step, f"stopped by {signals.stop_signal} before the first step"
-        )
+        return make_unstarted_result(status, signals.stop_signal)
     if recipe.kind == "eval":
+        signals.stop_effect = EVALUATION_GOES_ON
         return run_evaluation(recipe, job.resolved_path.parent)
     with load_trainer_builder(recipe.kind)(
         recipe, job, signals=signals, on_step=status.record_step
@@ -190,6 +264,7 @@ def train_run(
             trainer.session.add_writer_listener(status.set_writer)
         if recipe.checkpoint.create_seed_checkpoint:
             return save_seed_checkpoint(trainer)
+        signals.stop_effect = STOPS_AFTER_STEP if recipe.checkpoint.enable else STOPS_UNSAVED
         outcome = get_train_method(trainer)()
         trainer.metrics.set_end_state(outcome.state)
         if outcome.state == "finished" and recipe.checkpoint.last_save_in_hf:

@@ -1,24 +1,25 @@
 """One process of an RL run's fleet: `python -m titanrun.worker.rollout_worker RESOLVED NUMBER`.
 
 It reads messages as lines of JSON on stdin: weights to load, groups to generate, `drop`, `stop`, or
-the `hello` of a restarted trainer. After each turn it writes its groups on stdout, with the time
-and the tokens of the turn.
+the `hello` of a restarted trainer. After each turn it writes its groups on stdout, with the tokens
+of the turn.
 
 With two further arguments, a descriptor and a file, it outlives its trainer, until the other end of
 the descriptor is closed and nobody locks the file.
 """
 
-import json
 import os
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from torch import Tensor
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.device import select_device
@@ -27,7 +28,7 @@ from titanrun.distributed.spec.run_signals import ignore_run_signals
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.rl.config import RlConfig
 from titanrun.rl.fleet.named_pipes import wait_for_end
-from titanrun.rl.fleet.rollout_messages import RolloutMessages
+from titanrun.rl.fleet.rollout_messages import RolloutMessages, respond_problem, write_message
 from titanrun.rl.generators.generator_protocol import GenerationLog, WeightUpdate, WeightUpdates
 from titanrun.rl.rollout_runner import RolloutRunner
 from titanrun.rl.rollout_types import RolloutGroup, rollout_group_from_dict
@@ -60,11 +61,25 @@ class ActiveGroup:
 
 @dataclass(slots=True)
 class WorkerWeights:
-    """Weights that the trainer has published, as its messages name them."""
+    """Weights that the trainer has published, as its messages name them.
+
+    The trainer is told when they are being loaded, and when they are.
+
+    Args:
+        messages: messages of the trainer.
+        transport: reader of the weights.
+        responses: file of the messages to the trainer.
+
+    Attributes:
+        load_seconds: time to read weights and to copy them into the generator.
+        is_behind: whether the last ones were gone, and their successor has not come yet.
+    """
 
     messages: RolloutMessages
     transport: WeightTransport
+    responses: TextIO
     load_seconds: float = 0.0
+    is_behind: bool = False
 
     def take(self) -> WeightUpdate | None:
         """Return the newest weights, or None if there are no others."""
@@ -77,12 +92,25 @@ class WorkerWeights:
         None: they are gone. They have a successor, whose message is on its way.
         """
         start = time.monotonic()
+        write_message({"loading": True}, self.responses)
         try:
             weights = list(self.transport.pull(message["key"]))
         except KeyError:
+            self.is_behind = True
+            self._end_load(start)
             return None
+        self.is_behind = False
+        return WeightUpdate(self._iter_loaded(weights, start), message["version"])
+
+    def _iter_loaded(
+        self, weights: Iterable[tuple[str, Tensor]], start: float
+    ) -> Iterator[tuple[str, Tensor]]:
+        yield from weights
+        self._end_load(start)
+
+    def _end_load(self, start: float) -> None:
         self.load_seconds += time.monotonic() - start
-        return WeightUpdate(weights, message["version"])
+        write_message({"loading": False}, self.responses)
 
 
 @dataclass(slots=True)
@@ -97,6 +125,9 @@ class RolloutWorker:
         weights: weights of the trainer.
         responses: file of the messages to it.
         log: what the generator did, which the trainer records. None: it does not.
+
+    Attributes:
+        num_orphaned: groups of earlier trainers that were dropped since the last one came.
     """
 
     runner: RolloutRunner
@@ -104,6 +135,7 @@ class RolloutWorker:
     responses: TextIO
     log: GenerationLog | None = None
     max_running: int = 0
+    num_orphaned: int = 0
     active: list[ActiveGroup] = field(default_factory=list)
     waiting: deque[ActiveGroup] = field(default_factory=deque)
 
@@ -112,7 +144,8 @@ class RolloutWorker:
         messages = self.weights.messages
         while True:
             weights = None
-            for message in messages.iter_new(should_wait=not self.active and not self.waiting):
+            can_start = bool(self.waiting) and not self.weights.is_behind
+            for message in messages.iter_new(should_wait=not self.active and not can_start):
                 if message is None:
                     return
                 if message["do"] == "load":
@@ -120,15 +153,29 @@ class RolloutWorker:
                 elif message["do"] == "generate":
                     self._receive(message)
                 else:
-                    self.active.clear()
-                    self.waiting.clear()
-                    if message["do"] == "hello":
-                        self._respond({"hello": message["token"]})
+                    self._forget(message)
             if weights is not None:
                 self._load(weights)
             self._start_waiting()
             if self.active:
                 self._generate_turn()
+
+    def _forget(self, message: dict[str, Any]) -> None:
+        """Drop all groups. A trainer that says `hello` is told how many an earlier one had here.
+
+        That is one of the same run.
+        """
+        count = len(self.active) + len(self.waiting)
+        self.active.clear()
+        self.waiting.clear()
+        # a rollback's trainer has counted them itself
+        if message["do"] == "hello" or message.get("is_orphaned"):
+            self.num_orphaned += count
+        if message["do"] == "hello":
+            write_message({"hello": message["token"]}, self.responses)
+            count = self.num_orphaned if message.get("is_of_last_run", True) else 0
+            write_message({"discarded": count}, self.responses)
+            self.num_orphaned = 0
 
     def _receive(self, message: dict[str, Any]) -> None:
         self.max_running = message["max_running"]
@@ -143,7 +190,12 @@ class RolloutWorker:
             self.runner.generator.load(update.weights, version=update.version)
 
     def _start_waiting(self) -> None:
-        """Start groups while there is room, at least one."""
+        """Start groups while there is room, at least one.
+
+        None may start with older weights than those that the trainer sent before it.
+        """
+        if self.weights.is_behind:
+            return
         running = sum(len(each.group.rollouts) for each in self.active)
         while self.waiting:
             running += len(self.waiting[0].group.rollouts)
@@ -153,21 +205,19 @@ class RolloutWorker:
 
     def _generate_turn(self) -> None:
         """Generate a turn of all conversations and send their groups to the trainer."""
-        tokens, busy_seconds = 0, 0.0
+        tokens = 0
         for temperature in {each.request["temperature"] for each in self.active}:
             groups = [
                 each.group for each in self.active if each.request["temperature"] == temperature
             ]
-            start, before = time.monotonic(), count_tokens(groups)
+            before = count_tokens(groups)
             self.runner.generate_turn(groups, temperature=temperature)
             # the trainer's metrics are about training only
             if temperature is None:
-                busy_seconds += time.monotonic() - start
                 tokens += count_tokens(groups) - before
         message = {
             "groups": [each.group.to_dict() for each in self.active],
             "epoch": self.active[0].request["epoch"],
-            "busy_seconds": busy_seconds,
             "load_seconds": self.weights.load_seconds,
             "tokens": tokens,
             "generated": [] if self.log is None else self.log.pop(),
@@ -176,11 +226,7 @@ class RolloutWorker:
         self.active = [
             each for each in self.active if each.request["is_sticky"] and not each.group.is_done
         ]
-        self._respond(message)
-
-    def _respond(self, message: dict[str, Any]) -> None:
-        self.responses.write(json.dumps(message) + "\n")
-        self.responses.flush()
+        write_message(message, self.responses)
 
     def close(self) -> None:
         """Release all resources, and the memory of a trainer that was killed."""
@@ -234,7 +280,7 @@ def open_worker(
     assert tokenizer is not None, "a rule requires one"
     folder = job.resolved_path.parent
     weights = WorkerWeights(
-        messages, transport or build_weight_transport(config, folder / WEIGHTS_FOLDER)
+        messages, transport or build_weight_transport(config, folder / WEIGHTS_FOLDER), responses
     )
     log = GenerationLog() if config.schedule.record else None
     resources = build_generator_resources(
@@ -280,18 +326,13 @@ def serve_rollouts(
     return 0
 
 
-def respond_problem(error: ProblemsFound, responses: TextIO) -> None:
-    """Send the first problem to the trainer."""
-    problem = error.problems[0]
-    responses.write(json.dumps({"problem": problem.message, "hint": problem.hint}) + "\n")
-    responses.flush()
-
-
 if __name__ == "__main__":
-    sys.exit(
-        serve_rollouts(
-            Path(sys.argv[1]),
-            int(sys.argv[2]),
-            (int(sys.argv[3]), Path(sys.argv[4])) if len(sys.argv) > 3 else None,
-        )
+    exit_code = serve_rollouts(
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        (int(sys.argv[3]), Path(sys.argv[4])) if len(sys.argv) > 3 else None,
     )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # the end of an interpreter with torch takes seconds on a busy machine
+    os._exit(exit_code)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from titanrun.recipe.rundir.run_files import read_boot_id, read_json_or_empty
+from titanrun.recipe.rundir.start_undo import accept_start
 
 WorkerState = Literal["starting", "running", "finished", "preempted", "failed"]
 
@@ -56,13 +57,23 @@ class StatusFile:
             self.set_state("running")
 
     def set_state(
-        self, state: WorkerState, *, step: int | None = None, exit_code: int | None = None
+        self,
+        state: WorkerState,
+        *,
+        step: int | None = None,
+        exit_code: int | None = None,
+        stop_signal: str | None = None,
     ) -> None:
-        """Write the file with a new state, replacing the old one atomically."""
+        """Write the file with a new state, replacing the old one atomically.
+
+        `stop_signal` is the name of the signal that ended the run, if one did.
+        """
+        if self.state == "starting" and state not in ("starting", "failed"):
+            accept_start(self.path.parent)
         with self._lock:
             self.state = state
             self.step = self.step if step is None else step
-            self._write(exit_code=exit_code)
+            self._write(exit_code=exit_code, stop_signal=stop_signal)
 
     def record_wait(self, source: str | None, *, seconds: float = 0.0) -> None:
         """Record that a rank waits for data from `source`, None once all go on.
@@ -75,7 +86,11 @@ class StatusFile:
                 self._write(waiting=None if source is None else waiting)
 
     def _write(
-        self, *, exit_code: int | None = None, waiting: dict[str, Any] | None = None
+        self,
+        *,
+        exit_code: int | None = None,
+        stop_signal: str | None = None,
+        waiting: dict[str, Any] | None = None,
     ) -> None:
         if not self._is_written(self.state):
             return
@@ -86,6 +101,7 @@ class StatusFile:
             "heartbeat": time.time(),
             "waiting": waiting,
             "exit_code": exit_code,
+            **({} if stop_signal is None else {"signal": stop_signal}),
         }
         try:
             self._write_atomically(json.dumps(content) + "\n")

@@ -16,6 +16,7 @@ from titanrun.config.exit_codes import (
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.process_group import is_peer_failure
 from titanrun.distributed.rank_heartbeats import RankHeartbeats, format_silent_ranks
+from titanrun.recipe.plugin_errors import find_plugin_place
 from titanrun.training.nonfinite import NonFiniteError
 from titanrun.training.step_replay import CorruptionError
 
@@ -38,6 +39,7 @@ HELP_SILENT_RANK = (
     "the process is stopped or killed, or its machine does not respond: check it, then start the "
     "same command again"
 )
+LOST_STEPS = ": steps since the last checkpoint are lost"
 HELP_NON_FINITE = "lower optimizer.lr, or resume from an earlier checkpoint with other data"
 
 
@@ -62,10 +64,13 @@ class WorkerFailure:
     silent_ranks: tuple[int, ...] = ()
 
 
-def classify_failure(error: BaseException) -> WorkerFailure:
-    """Return exit code and message for an error that ended the worker."""
+def classify_failure(error: BaseException, *, is_before_step: bool = False) -> WorkerFailure:
+    """Return exit code and message, without a last line break, for an error that ended the worker.
+
+    `is_before_step` says that a run had not begun its first step.
+    """
     if isinstance(error, ProblemsFound):
-        return WorkerFailure(error.exit_code, render_problems_as_text(error.problems))
+        return WorkerFailure(error.exit_code, render_problems_as_text(error.problems).rstrip())
     if isinstance(error, NonFiniteError):
         return WorkerFailure(
             error.exit_code, f"error[non-finite]: {error}\n  = help: {HELP_NON_FINITE}"
@@ -81,9 +86,8 @@ def classify_failure(error: BaseException) -> WorkerFailure:
             "  = help: see the warning above for the call in the forward pass",
         )
     if isinstance(error, KeyboardInterrupt):
-        return WorkerFailure(
-            EXIT_INTERRUPTED, "stopped immediately: steps since the last checkpoint are lost"
-        )
+        lost = ", before the first step" if is_before_step else LOST_STEPS
+        return WorkerFailure(EXIT_INTERRUPTED, f"stopped immediately{lost}")
     if is_out_of_memory(error):
         first_line = str(error).splitlines()[0] if str(error) else "an allocation failed"
         return WorkerFailure(
@@ -107,9 +111,9 @@ def classify_failure(error: BaseException) -> WorkerFailure:
             f"error[{kind}]: another rank ended or does not respond: {first_line}",
             is_peer_failure=True,
         )
-    return WorkerFailure(
-        EXIT_INTERNAL, f"error[internal]: {type(error).__name__}: {error}", is_internal=True
-    )
+    text, place = f"error[internal]: {type(error).__name__}: {error}", find_plugin_place(error)
+    text += "" if place is None else f"\n  = help: {place}"
+    return WorkerFailure(EXIT_INTERNAL, text, is_internal=True)
 
 
 def add_silent_ranks(failure: WorkerFailure, heartbeats: RankHeartbeats | None) -> WorkerFailure:

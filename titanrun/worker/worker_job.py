@@ -8,7 +8,7 @@ from torch.distributed import Store
 from titanrun.distributed.process_group import broadcast_over_store, create_store
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.distributed.rank_heartbeats import RankHeartbeats
-from titanrun.training.signal_requests import SignalRequests
+from titanrun.training.signal_requests import SignalRequests, get_stop_exit_code
 
 JOIN = "--join"
 LEAVE = "--leave"
@@ -66,5 +66,6 @@ def rendezvous(
         should_stop=lambda: requests.should_stop,
     )
     if path is None or text is None:
-        raise SystemExit(requests.exit_code)
+        assert requests.stop_signal is not None
+        raise SystemExit(get_stop_exit_code(requests.stop_signal))
     return WorkerJob(Path(path), text, rank_info, store, RankHeartbeats(store, rank_info))

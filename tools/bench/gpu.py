@@ -1,120 +1,250 @@
 """titanrun against a bare loop on one GPU: rows by priority, each side in a process of its own."""
 
-import json
-import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from gpu_ceilings import compute_ceiling
-from gpu_commands import run_commands
+from gpu_ceiling_sum import compute_ceiling
+from gpu_commands import run_commands, run_limited
+from gpu_earlier import EarlierSides, find_ceilings_row, read_earlier, read_machine
+from gpu_files import read_json, write_json
 from gpu_rows import ROWS, Row, toy_row
+from gpu_verdicts import (
+    NOT_RUN,
+    TARGET,
+    compare_sides,
+    compare_with_torchtitan,
+    fails,
+    format_line,
+)
 
 ROW_TIMEOUT_SECONDS = 110
-# a side that gets less does not even compile
-LEAST_SECONDS = 30
-# first losses of both sides must agree: else they computed different things
-LOSS_TOLERANCE = 2e-3
-NUM_ROWS = 512
+# a side may take as many times what it is estimated to take
+SLOWER = 1.5
+DATA, NUM_ROWS = "rows.npy", 512
+# of earlier calls, a folder each
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "gpu"
 # of the tokenizer `characters`
 END_OF_DOCUMENT = 0
-TARGET = 0.99
+# what a side is until it ended: what table.json says if the call ends before
+CUT_OFF, ABSENT = {"state": "cut off"}, {"state": "absent"}
 
 
-def gpu_report(
-    rows: list[str], *, budget: float, folder: Path, toy: bool, with_commands: bool = False
-) -> bool:
-    """Run the rows that fit into the budget, print a line a row at once and a table last.
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a call was asked to do.
+
+    Args:
+        folder: where results go.
+        budget: seconds for everything.
+        toy: whether rows have toy size, on a CPU.
+        with_commands: whether commands that must succeed come first.
+    """
+
+    folder: Path
+    budget: float
+    toy: bool
+    with_commands: bool = False
+
+
+def run_side(name: str, side: str, folder: Path, seconds: float, toy: bool) -> dict[str, Any]:
+    """Run one side of a row in a process of its own, and return what it wrote."""
+    out, log = (folder / f"{name}-{side}{suffix}" for suffix in (".json", ".log"))
+    out.unlink(missing_ok=True)
+    program = Path(__file__).with_name("gpu_row.py")
+    command = [sys.executable, str(program), name, side, str(folder / DATA), str(out)]
+    code = run_limited([*command, *(["--toy"] if toy else [])], log, seconds)
+    found: dict[str, Any] = read_json(out) or {"phase": "start"}
+    if code is None and found["phase"] in ("host", "profile"):
+        # speed was measured
+        found |= {"state": "done", "profile": None, "profile_missing": "its time was over"}
+        found.setdefault("host_share", None)
+    elif code is None:
+        found["state"] = f"timeout in {found['phase']}"
+    elif code:
+        found["state"] = f"failed in {found['phase']}, see {log}"
+    return found
+
+
+def read_memory_gib() -> float | None:
+    """Return the memory of the GPU, None without nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    # in MiB, a line for each GPU
+    return float(done.stdout.splitlines()[0]) / 1024
+
+
+@dataclass(kw_only=True)
+class Call:
+    """The rows of a call so far. Its files are written after each side: it may be cut off.
+
+    Args:
+        options: what was asked.
+        run_side: what runs a side of a row.
+        now: the clock, in seconds.
+        read_memory: returns the memory of the GPU in GiB, None if it is unknown.
+    """
+
+    options: Options
+    run_side: Callable[[str, str, Path, float, bool], dict[str, Any]] = run_side
+    now: Callable[[], float] = time.monotonic
+    read_memory: Callable[[], float | None] = read_memory_gib
+    table: list[dict[str, Any]] = field(default_factory=list)
+    commands: dict[str, str] = field(default_factory=dict)
+    clocks: dict[str, str | None] = field(default_factory=dict)
+    earlier: EarlierSides = field(default_factory=EarlierSides)
+
+    def run(self, rows: list[str]) -> None:
+        """Run commands and rows, and print a line for each."""
+        folder = self.options.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.end = self.now() + self.options.budget
+        self.clocks["before"] = read_clocks()
+        machine = read_machine(self.clocks["before"], toy=self.options.toy)
+        self.earlier = read_earlier([*RESULTS.glob("*/"), folder], machine)
+        self.write()
+        if self.options.with_commands:
+            for name, said in run_commands(folder, end=self.end, toy=self.options.toy):
+                self.commands[name] = said
+                self.write()
+        try:
+            for name in sorted(self.add_ceilings_rows(rows), key=list(ROWS).index):
+                if name in rows or self.may_use_ceilings(name, rows):
+                    self.run_row(name)
+                    self.clocks["after"] = read_clocks()
+                    self.write()
+                    print(format_line(self.table[-1]), flush=True)
+        finally:
+            # results travel, and are kept: the data are the same each time
+            (folder / DATA).unlink(missing_ok=True)
+
+    def add_ceilings_rows(self, rows: list[str]) -> set[str]:
+        """Return rows with those of the ceilings that they need and no earlier call measured."""
+        missing = {find_ceilings_row(name) for name in rows if not self.earlier.find_ceilings(name)}
+        return {*rows, *(name for name in missing if name is not None)}
+
+    def may_use_ceilings(self, ceilings: str, rows: list[str]) -> bool:
+        """Return whether a row with the shapes of ceilings was measured or is still to come."""
+        failed = {found["row"] for found in self.table if "ms" not in found["titanrun"]}
+        return any(find_ceilings_row(name) == ceilings for name in rows if name not in failed)
+
+    def run_row(self, name: str) -> None:
+        """Run the sides of a row, titanrun first, and compare them with it."""
+        options = self.options
+        row = toy_row(ROWS[name]) if options.toy else ROWS[name]
+        sides = list_sides(row)
+        found: dict[str, Any] = {"bare": ABSENT, "torchtitan": ABSENT}
+        self.table.append({"row": name, "what": row.what} | found | dict.fromkeys(sides, CUT_OFF))
+        self.compare()
+        write_rows(options.folder / DATA, row)
+        # torchtitan decides nothing: a row is worth it without
+        needed = sum(
+            self.earlier.estimate_seconds(name, side, row) for side in sides if side != "torchtitan"
+        )
+        ours = self.run_side_in_time("titanrun", row, needed)
+        for side in sides[1:]:
+            if ours["state"].startswith(NOT_RUN):
+                self.add_side(side, ours)
+            else:
+                # the others do the same work as the first
+                self.run_side_in_time(side, row, ours.get("seconds", row.seconds))
+
+    def run_side_in_time(self, side: str, row: Row, needed: float) -> dict[str, Any]:
+        """Run a side of the last row if what is needed fits into what is left."""
+        options, left = self.options, self.end - self.now()
+        memory = None if options.toy else self.read_memory()
+        if memory is not None and memory < row.memory_gib:
+            said = f"{NOT_RUN}: needs {row.memory_gib:.0f} GiB, the GPU has {memory:.0f}"
+            return self.add_side(side, {"state": said})
+        if left < needed:
+            said = f"{NOT_RUN}: {left:.0f} s left, needs about {needed:.0f} s"
+            return self.add_side(side, {"state": said})
+        limit = min(left, max(ROW_TIMEOUT_SECONDS, SLOWER * row.seconds))
+        name = self.table[-1]["row"]
+        return self.add_side(side, self.run_side(name, side, options.folder, limit, options.toy))
+
+    def add_side(self, side: str, found: dict[str, Any]) -> dict[str, Any]:
+        """Add what became of a side to the last row."""
+        self.table[-1][side] = found
+        self.compare()
+        return found
+
+    def compare(self) -> None:
+        """Say what is known of the last row, here and on the disk."""
+        found = self.table[-1]
+        found |= compare_sides(found["titanrun"], found["bare"])
+        found |= compare_with_torchtitan(found["titanrun"], found["torchtitan"])
+        add_ceilings(self.table, self.earlier, toy=self.options.toy)
+        self.write()
+
+    def write(self) -> None:
+        """Write what is known."""
+        for name in ("table", "commands", "clocks"):
+            write_json(self.options.folder / f"{name}.json", getattr(self, name))
+
+    def list_faults(self) -> list[str]:
+        """Return a line for each command and row that fails the call."""
+        commands = (
+            f"{name}: {said}" for name, said in self.commands.items() if said.startswith("FAILED")
+        )
+        rows = (
+            f"{found['row']}: {found['verdict']}"
+            for found in self.table
+            if fails(found["verdict"], toy=self.options.toy)
+        )
+        return [*commands, *rows]
+
+
+def gpu_report(call: Call, rows: list[str]) -> bool:
+    """Run the rows that fit into the budget, by value; print a line a row at once and a table last.
 
     Return whether all rows were measured, both sides computed the same and, but for toy sizes,
-    each row reached the target. With commands, they come first and must succeed too.
+    each row reached the target. Commands come first and must succeed too. What failed is last.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    clocks = {"before": read_clocks()}
-    data = folder / "rows.npy"
-    end, table = time.monotonic() + budget, []
-    commands = run_commands(folder, end=end, toy=toy) if with_commands else {}
-    (folder / "commands.json").write_text(json.dumps(commands, indent=1))
-    for name in rows:
-        table.append(run_row(name, data, folder, end=end, toy=toy))
-        add_ceilings(table, toy=toy)
-        print(format_line(table[-1]), flush=True)
-    clocks["after"] = read_clocks()
-    (folder / "clocks.json").write_text(json.dumps(clocks, indent=1))
-    (folder / "table.json").write_text(json.dumps(table, indent=1))
-    print("\n".join(["", *map(format_line, table)]))
-    print("\n".join(f"{when}: {found}" for when, found in clocks.items()))
+    call.run(rows)
+    print("\n".join(["", *map(format_line, call.table)]))
+    print("\n".join(f"{when}: {found}" for when, found in call.clocks.items()))
     print(
         f"target: {TARGET} of the bare loop; void rows and timeouts count as failed"
-        + (", speed at toy size does not" if toy else ", so do rows below the target")
+        + (", speed at toy size does not" if call.options.toy else ", so do rows below the target")
     )
-    failed = [said for said in commands.values() if said.startswith("FAILED")]
-    return not failed and not any(fails(found["verdict"], toy=toy) for found in table)
+    faults = call.list_faults()
+    if faults:
+        print("\n".join(["", f"{len(faults)} OF THESE DO NOT COUNT OR FAILED:", *faults]))
+    return not faults
 
 
-def add_ceilings(table: list[dict[str, Any]], *, toy: bool) -> None:
-    """Add to the last row its share of the ceilings that were measured at its shapes."""
-    last, row = table[-1], ROWS[table[-1]["row"]]
-    if row.bare is None or "ms" not in last["titanrun"]:
-        return
+def add_ceilings(table: list[dict[str, Any]], earlier: EarlierSides, *, toy: bool) -> None:
+    """Add to rows their share of the ceilings at their shapes, of this call or of an earlier."""
+    sides = [found["titanrun"] for found in table if found["titanrun"]["state"] == "done"]
+    known = EarlierSides((*earlier.sides, *sides))
     for found in table:
-        measured = ROWS[found["row"]]
-        same = (measured.sizes, measured.batch, measured.seq_len)
-        is_ceiling = measured.part == "ceilings" and found["titanrun"]["state"] == "done"
-        if is_ceiling and same == (row.sizes, row.batch, row.seq_len):
-            sizes = toy_row(row) if toy else row
-            ceiling = compute_ceiling(sizes, found["titanrun"]["parts"])
+        row, ceilings = ROWS[found["row"]], known.find_ceilings(found["row"])
+        if ceilings is not None and "ms" in found["titanrun"]:
+            ceiling = compute_ceiling(toy_row(row) if toy else row, ceilings["parts"])
             if ceiling is not None:
-                last["ceiling_ms"] = ceiling
-                last["ceiling_share"] = ceiling / last["titanrun"]["ms"]
+                found["ceiling_ms"] = ceiling
+                found["ceiling_share"] = ceiling / found["titanrun"]["ms"]
 
 
-def fails(verdict: str, *, toy: bool) -> bool:
-    """Return whether a row fails the command: two steps of a toy say nothing about speed."""
-    return verdict.startswith(("VOID", "FAILED") if toy else ("VOID", "FAILED", "BELOW"))
-
-
-def run_row(name: str, data: Path, folder: Path, *, end: float, toy: bool) -> dict[str, Any]:
-    """Run the sides of a row, titanrun first, and compare them with it."""
-    row = toy_row(ROWS[name]) if toy else ROWS[name]
-    write_rows(data, row)
-    found: dict[str, Any] = {"row": name, "what": row.what}
-    sides = ["titanrun", "bare", *(["torchtitan"] if has_torchtitan(row) else [])]
-    for side in sides:
-        left = end - time.monotonic()
-        if left < LEAST_SECONDS:
-            found[side] = {"state": "no time left"}
-            continue
-        found[side] = run_side(name, side, data, folder, min(left, ROW_TIMEOUT_SECONDS), toy)
-    found |= compare_sides(found["titanrun"], found["bare"])
-    found.setdefault("torchtitan", {"state": "absent"})
-    return found | compare_with_torchtitan(found["titanrun"], found["torchtitan"])
-
-
-def has_torchtitan(row: Row) -> bool:
-    """Return whether torchtitan is installed and has what the row asks for."""
-    bare = row.bare
-    return (
-        find_spec("torchtitan") is not None
-        and bare is not None
-        and not (bare.get("bf16_states") or bare.get("bf16_storage"))
-    )
-
-
-def compare_with_torchtitan(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Return the ratio to torchtitan, or why there is none. It decides nothing."""
-    if theirs["state"] == "absent":
-        return {}
-    found = compare_sides(ours, theirs)
-    if "ratio" in found:
-        return {"torchtitan_ratio": found["ratio"], "torchtitan_verdict": "compared"}
-    return {"torchtitan_verdict": found["verdict"].replace("bare", "torchtitan")}
+def list_sides(row: Row) -> list[str]:
+    """Return the sides of a row: titanrun, and others that have what the row asks for."""
+    if row.bare is None:
+        return ["titanrun"]
+    lacks_settings = row.bare.get("bf16_states") or row.bare.get("bf16_storage")
+    if find_spec("torchtitan") is None or lacks_settings:
+        return ["titanrun", "bare"]
+    return ["titanrun", "bare", "torchtitan"]
 
 
 def write_rows(path: Path, row: Row) -> None:
@@ -124,87 +254,6 @@ def write_rows(path: Path, row: Row) -> None:
     if row.document_tokens is not None:
         drawn[generator.random(shape) < 1 / row.document_tokens] = END_OF_DOCUMENT
     numpy.save(path, drawn.astype("uint32"))
-
-
-def run_side(
-    name: str, side: str, data: Path, folder: Path, seconds: float, toy: bool
-) -> dict[str, Any]:
-    """Run one side in a process group of its own, which is killed when its time is over."""
-    out = folder / f"{name}-{side}.json"
-    out.unlink(missing_ok=True)
-    program = Path(__file__).with_name("gpu_row.py")
-    command = [
-        sys.executable,
-        str(program),
-        name,
-        side,
-        str(data),
-        str(out),
-    ]
-    command += ["--toy"] if toy else []
-    log = folder / f"{name}-{side}.log"
-    with log.open("w") as lines:
-        process = subprocess.Popen(command, stdout=lines, stderr=lines, start_new_session=True)
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = None
-    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"phase": "start"}
-    if code is None:
-        found["state"] = f"timeout in {found['phase']}"
-    elif code:
-        found["state"] = f"failed in {found['phase']}, see {log}"
-    return found
-
-
-def compare_sides(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
-    """Return the ratio of both sides and whether it counts."""
-    if ours.get("state") != "done":
-        return {"verdict": f"FAILED: titanrun {ours['state']}"}
-    if bare.get("state") == "absent":
-        return {"verdict": "alone"}
-    if bare.get("state") != "done":
-        return {"verdict": f"FAILED: bare {bare['state']}"}
-    pairs = list(zip(ours["first_losses"], bare["first_losses"], strict=True))
-    differences = [abs(a - b) / abs(b) for a, b in pairs]
-    # not max(): it may pass over a NaN
-    if not all(difference <= LOSS_TOLERANCE for difference in differences):
-        shown = ", ".join(f"{difference:.1e}" for difference in differences)
-        return {"verdict": f"VOID: first losses differ by {shown}"}
-    off = max(differences)
-    ratio, noise = bare["ms"] / ours["ms"], max(ours["noise"], bare["noise"])
-    # noise explains no ratio below the target: a noisy row must not pass for a fast one
-    verdict = "BELOW TARGET" if ratio < TARGET else "tie" if abs(1 - ratio) <= noise else "ok"
-    return {"verdict": verdict, "ratio": ratio, "noise": noise, "loss_difference": off}
-
-
-def format_line(found: dict[str, Any]) -> str:
-    """Return a row of the table."""
-    ours = found.get("titanrun", {})
-    tflops = f"{ours['tflops']:>6.1f} TFLOP/s" if ours.get("tflops") is not None else " " * 14
-    if ours.get("mfu") is not None:
-        tflops += f" {ours['mfu']:.1%} MFU"
-    speed = f"{ours['tokens_per_second']:>9,.0f} tokens/s {tflops}" if "ms" in ours else " " * 33
-    ratio = f"{found['ratio']:.3f} of bare" if "ratio" in found else ""
-    if "torchtitan_ratio" in found:
-        ratio += f" {found['torchtitan_ratio']:.3f} of torchtitan"
-    elif "torchtitan_verdict" in found:
-        ratio += f" torchtitan {found['torchtitan_verdict']}"
-    if "ceiling_share" in found:
-        ratio += f" {found['ceiling_share']:.2f} of ceiling"
-    line = f"{found['row']:<28} {speed} {ratio:<14} {found['verdict']}"
-    parts = ours.get("parts", {})
-    return "\n".join([line, *(format_part(name, each) for name, each in parts.items())])
-
-
-def format_part(name: str, found: dict[str, float]) -> str:
-    """Return the line of what was measured alone."""
-    speed, unit = (
-        (found["tflops"], "TFLOP/s") if "tflops" in found else (found["gb_per_second"], "GB/s")
-    )
-    return f"  {name:<26} {found['ms']:>9,.2f} ms {speed:>14,.1f} {unit}"
 
 
 def read_clocks() -> str | None:

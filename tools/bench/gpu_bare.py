@@ -8,7 +8,7 @@ X = B * T tokens, C tokens of a chunk.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +23,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from gpu_bare_update import build_update
+
 KERNELS = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -30,8 +32,6 @@ KERNELS = [
     SDPBackend.MATH,
 ]
 THETA, EPS, INIT_STD = 500_000.0, 1e-5, 0.02
-STATES = ("exp_avg", "exp_avg_sq")
-LR, BETAS, ADAM_EPS, DECAY, MAX_NORM = 3e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 CHUNKS = 8
 
 
@@ -191,7 +191,10 @@ def build_step(
     bf16_storage: bool = False,
     computes_bf16: bool = True,
 ) -> Callable[[Tensor], Tensor]:
-    """Build the model and return the function of one optimizer step on rows [B, T + 1]."""
+    """Build the model and return the function of one optimizer step on rows [B, T + 1].
+
+    Rows lie on the device.
+    """
     model = build_model(sizes, device, float8)
     names = dict(model.named_parameters())
     masters = list(names.values())
@@ -209,10 +212,14 @@ def build_step(
     angles = torch.outer(positions, 1.0 / THETA**exponents)
     rope = torch.stack([angles.cos(), angles.sin()], dim=-1)
     slopes = torch.compile(compute_slopes) if compiles else compute_slopes
-    update = build_update(masters, bf16_states=bf16_states, device=device, compiles=compiles)
+    update = build_update(
+        dict(zip(names, masters, strict=True)),
+        bf16_states=bf16_states,
+        device=device,
+        compile_lists=torch.compile if compiles else None,
+    )
 
-    def step(rows_BS: Tensor) -> Tensor:
-        rows = rows_BS.to(device, non_blocking=True)
+    def step(rows: Tensor) -> Tensor:
         stream = model(rows[:, :-1], rope).flatten(0, 1)
         loss = HeadLoss.apply(stream, model.output.weight, rows[:, 1:].flatten(), slopes)
         loss.backward()
@@ -265,76 +272,3 @@ def wrap_layers(model: Llama, *, compiles: bool, selective_ac: bool) -> None:
             )
         if compiles:
             layer.forward = torch.compile(layer.forward, fullgraph=True)
-
-
-def build_update(
-    masters: list[nn.Parameter], *, bf16_states: bool, device: torch.device, compiles: bool
-) -> Callable[[Tensor], None]:
-    """Build the function that clips and updates: one fused kernel, or foreach for bf16 states."""
-    mixes = bf16_states and any(master.dtype == torch.float32 for master in masters)
-    if mixes and not updates_bf16_states(device):
-        return build_bf16_state_update(masters, compiles=compiles)
-    adam = torch.optim.AdamW(
-        masters, lr=LR, betas=BETAS, eps=ADAM_EPS, weight_decay=DECAY, fused=True
-    )
-    if mixes:
-        preset_bf16_states(adam)
-
-    def update(norm: Tensor) -> None:
-        adam.grad_scale = torch.clamp((norm.float() + 1e-6) / MAX_NORM, min=1.0)
-        adam.found_inf = torch.zeros((), device=device)
-        adam.step()
-
-    return update
-
-
-def updates_bf16_states(device: torch.device) -> bool:
-    """Return whether the fused kernel updates weights in fp32 with states in bf16."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return device.type == "cuda" and version >= (2, 12)
-
-
-def preset_bf16_states(adam: torch.optim.AdamW) -> None:
-    """Give each weight states in bf16, which the fused kernel of torch 2.12 and later updates."""
-    for master in adam.param_groups[0]["params"]:
-        zeros = {name: torch.zeros_like(master, dtype=torch.bfloat16) for name in STATES}
-        adam.state[master] = {"step": torch.zeros((), device=master.device), **zeros}
-
-
-def build_bf16_state_update(
-    masters: list[nn.Parameter], *, compiles: bool
-) -> Callable[[Tensor], None]:
-    """Build AdamW with bf16 states, compiled one weight at a time."""
-    means, squares = (
-        [torch.zeros_like(m, dtype=torch.bfloat16) for m in masters] for _ in range(2)
-    )
-    count = torch.zeros((), device=masters[0].device)
-
-    def one(w: Tensor, g: Tensor, m: Tensor, s: Tensor, scale: Tensor, steps: Tensor) -> None:
-        g = g / scale
-        mean = m.float().lerp(g, 1 - BETAS[0])
-        square = s.float() * BETAS[1] + (1 - BETAS[1]) * g * g
-        m.copy_(mean)
-        s.copy_(square)
-        root = (square / (1 - BETAS[1] ** steps)).sqrt() + ADAM_EPS
-        w.mul_(1 - LR * DECAY).sub_(LR / (1 - BETAS[0] ** steps) * mean / root)
-
-    run = torch.compile(one) if compiles else one
-
-    @torch.no_grad()
-    def update(norm: Tensor) -> None:
-        count.add_(1)
-        scale = torch.clamp((norm.float() + 1e-6) / MAX_NORM, min=1.0)
-        for w, m, s in zip(masters, means, squares, strict=True):
-            run(w, w.grad, m, s, scale, count)
-
-    return update
-
-
-def iter_rows(rows_NS: Any, batch: int, *, pins: bool) -> Iterator[Tensor]:
-    """Yield batches in order, in pinned memory, from the beginning again at the end."""
-    start = 0
-    while True:
-        taken = torch.from_numpy(rows_NS[start : start + batch].astype("int64"))
-        yield taken.pin_memory() if pins else taken
-        start = (start + batch) % (len(rows_NS) // batch * batch)

@@ -1,12 +1,13 @@
 """What a device reaches at best at the shapes of a row: products, attention and copies."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from gpu_ceiling_sum import list_products
 from gpu_optimizers import time_calls
 from gpu_rows import Row
 
@@ -17,9 +18,6 @@ KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-# bytes of a parameter that an update reads and writes: fp32 weight both ways and gradient, states
-UPDATE_BYTES = 28
-UPDATE_BYTES_BF16_STATES = 20
 Found = dict[str, dict[str, float]]
 
 
@@ -48,20 +46,6 @@ def measure_copy(device: torch.device) -> dict[str, float]:
     target = torch.empty_like(source)
     seconds = time_calls(lambda: target.copy_(source), device)
     return {"ms": 1e3 * seconds, "gb_per_second": 2 * size / seconds / 1e9}
-
-
-def list_products(row: Row) -> Iterator[tuple[int, int, int]]:
-    """Yield input and output size of each product of a step, and how often it comes.
-
-    Products with the same input are one, as a loop may join them.
-    """
-    s = row.sizes
-    dim, hidden, layers = s["dim"], s["hidden_dim"], s["n_layers"]
-    keys = dim // s["n_heads"] * s["n_kv_heads"]
-    yield dim, dim + 2 * keys, layers
-    yield dim, dim, layers
-    yield dim, 2 * hidden, layers
-    yield hidden, dim, layers
 
 
 def multiply_bf16(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
@@ -127,24 +111,3 @@ def measure_attention(
     # 2 products forward and 5 backward, half of them below the diagonal
     flops = 7 * s["n_layers"] * row.batch * s["n_heads"] * head * row.seq_len**2
     return {"ms": 1e3 * seconds, "tflops": flops / seconds / 1e12}
-
-
-def compute_ceiling(row: Row, found: Found) -> float | None:
-    """Return the milliseconds of a step of a row, of which nothing but these parts takes time.
-
-    None: what it needs was not measured.
-    """
-    precision = f"float8 {row.bare['float8']}" if "float8" in (row.bare or {}) else "bf16"
-    attention = [part["ms"] for name, part in found.items() if name.startswith("attention")]
-    products = found.get(f"products {precision}")
-    if products is None or not attention:
-        return None
-    s = row.sizes
-    head_flops = 6 * row.batch * row.seq_len * s["dim"] * s["vocab_size"]
-    head = head_flops / found["products bf16"]["tflops"] / 1e9
-    per_layer = sum(width * out for width, out, _ in list_products(row))
-    parameters = s["n_layers"] * per_layer + 2 * s["dim"] * s["vocab_size"]
-    states_in_bf16 = (row.bare or {}).get("bf16_states") or (row.bare or {}).get("bf16_storage")
-    moved = parameters * (UPDATE_BYTES_BF16_STATES if states_in_bf16 else UPDATE_BYTES)
-    update = moved / found["copy"]["gb_per_second"] / 1e6
-    return products["ms"] + min(attention) + head + update

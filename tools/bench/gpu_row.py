@@ -2,11 +2,10 @@
 
 python tools/bench/gpu_row.py ROW titanrun|bare|torchtitan ROWS.npy OUT.json [--toy]
 
-OUT.json is written again at each phase (import, build, compile, warm, timed, profile), so that a
-timeout still says where it was.
+OUT.json is written again at each phase (import, build, compile, warm, timed, host, profile), so
+that a timeout still says where it was.
 """
 
-import json
 import os
 import statistics
 import sys
@@ -21,9 +20,10 @@ STARTED = time.perf_counter()
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
+from gpu_files import write_json  # noqa: E402
 from gpu_rows import ROWS, Row, toy_row  # noqa: E402
 
-FIRST_STEPS, WARM_STEPS, BLOCK_STEPS, BLOCKS = 5, 10, 15, 2
+FIRST_STEPS, WARM_STEPS, BLOCK_STEPS, BLOCKS, HOST_STEPS = 5, 10, 15, 2, 3
 TOY_STEPS = 2
 
 
@@ -37,9 +37,7 @@ class Report:
     def add(self, phase: str, **values: Any) -> None:
         """Write the phase that begins, and values."""
         self.content |= {"phase": phase, "seconds": time.perf_counter() - STARTED, **values}
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.content, indent=1))
-        temporary.replace(self.path)
+        write_json(self.path, self.content)
 
 
 class Clock:
@@ -81,7 +79,8 @@ def main() -> None:
 
     is_gpu = torch.cuda.is_available() and not is_toy
     device = torch.device("cuda" if is_gpu else "cpu")
-    report.add("build", torch=torch.__version__, device=str(device))
+    device_name = torch.cuda.get_device_name() if is_gpu else "cpu"
+    report.add("build", torch=torch.__version__, device=str(device), device_name=device_name)
     if row.part is not None:
         from gpu_parts import PARTS
 
@@ -116,14 +115,15 @@ def measure(opened: Any, row: Row, report: Report, is_gpu: bool, is_toy: bool) -
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         report.add("timed")
-        blocks, host = [], []
+        blocks = []
         for _ in range(BLOCKS):
             clock = Clock(is_gpu)
             clock.mark()
             run(TOY_STEPS if is_toy else BLOCK_STEPS, losses=False, mark=clock.mark)
-            host.append(1e3 * (clock.host[-1] - clock.host[0]) / (len(clock.host) - 1))
             blocks.append(clock.milliseconds())
-        report.add("profile", **summarize(row, blocks, host, is_gpu))
+        speed = summarize(row, blocks, is_gpu)
+        report.add("host", **speed)
+        report.add("profile", **measure_host(run, speed["ms"], is_gpu))
         from gpu_profile import profile_steps
 
         seen = profile_steps(
@@ -150,9 +150,43 @@ def compute_mfu(row: Row, tflops: float | None, device_name: str) -> float | Non
     return tflops * 1e12 / peak
 
 
-def summarize(
-    row: Row, blocks: list[list[float]], host: list[float], is_gpu: bool
+def measure_host(
+    run: Callable[..., Any],
+    ms: float,
+    is_gpu: bool,
+    synchronize: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
+    """Return what the host takes for a step, and its share of the step's time on the device.
+
+    The device is idle when the step begins: a host that has to wait for room in a full queue of
+    kernels would seem slow.
+
+    Args:
+        run: takes a number of steps and marks the end of each.
+        ms: time of a step.
+        is_gpu: whether steps run on a device of their own.
+        synchronize: waits for the device. None: torch's.
+    """
+    if not is_gpu:
+        return {"host_ms": None, "host_share": None, "host_missing": "on a CPU the host computes"}
+    import torch
+
+    synchronize, taken = synchronize or torch.cuda.synchronize, []
+    for _ in range(HOST_STEPS):
+        clock = Clock(is_gpu=False)
+
+        def mark(clock: Clock = clock) -> None:
+            if not clock.host:
+                synchronize()
+            clock.mark()
+
+        run(2, losses=False, mark=mark)
+        taken.extend(clock.milliseconds())
+    host_ms = statistics.median(taken)
+    return {"host_ms": host_ms, "host_share": host_ms / ms}
+
+
+def summarize(row: Row, blocks: list[list[float]], is_gpu: bool) -> dict[str, Any]:
     """Return speed, memory and noise."""
     import torch
 
@@ -160,21 +194,23 @@ def summarize(
     median = statistics.median(steps)
     medians = [statistics.median(block) for block in blocks]
     tokens = row.batch * row.seq_len / median * 1e3
-    found = {
+    found: dict[str, Any] = {
         "ms": median,
         "ms_p10": steps[len(steps) // 10],
         "ms_p90": steps[-1 - len(steps) // 10],
         "noise": abs(medians[0] - medians[1]) / median,
-        "host_ms": statistics.median(host),
         "tokens_per_second": tokens,
-        "tflops": None if row.flops_per_token is None else row.flops_per_token * tokens / 1e12,
     }
+    for suffix, causal in (("", False), ("_causal", True)):
+        flops = row.count_flops(causal=causal) * tokens / 1e12 if row.has_flops else None
+        found[f"tflops{suffix}"] = flops
+        if is_gpu:
+            name = torch.cuda.get_device_name()
+            found[f"mfu{suffix}"] = compute_mfu(row, flops, name)
     if not is_gpu:
         return found
-    stats, device_name = torch.cuda.memory_stats(), torch.cuda.get_device_name()
+    stats = torch.cuda.memory_stats()
     return found | {
-        "device_name": device_name,
-        "mfu": compute_mfu(row, found["tflops"], device_name),
         "max_allocated": torch.cuda.max_memory_allocated(),
         "max_reserved": torch.cuda.max_memory_reserved(),
         "num_alloc_retries": stats["num_alloc_retries"],
@@ -189,12 +225,13 @@ class open_bare:  # noqa: N801 - used as a function
         import numpy
 
         import gpu_bare
+        from gpu_bare_batches import iter_rows, iter_staged
 
         assert row.bare is not None
         sizes = gpu_bare.Sizes(**row.sizes)
         self.step = gpu_bare.build_step(sizes, device=device, seq_len=row.seq_len, **row.bare)
         rows = numpy.load(rows_file, mmap_mode="r")
-        self.batches = gpu_bare.iter_rows(rows, row.batch, pins=device.type == "cuda")
+        self.batches = iter_staged(iter_rows(rows, row.batch), device)
 
     def __enter__(self) -> Callable[..., list[float]]:
         return self.run

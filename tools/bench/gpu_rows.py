@@ -37,6 +37,8 @@ TOY = {
     "hidden_dim": 192,
     "vocab_size": 512,
 }
+# of a side at toy size, on a busy CPU
+TOY_SECONDS = 10
 DEEPSEEK = {"vocab_size": 102400, "num_experts": 64}
 LLAMA = "llama3"
 TOY_QWEN3 = (
@@ -68,6 +70,9 @@ class Row:
         part: what is measured alone instead of steps: optimizers, head_loss, checkpoint or
             ceilings.
         document_tokens: mean length of documents, which end with id 0. None: rows are whole.
+        memory_gib: memory that a GPU must have, by `titanrun plan`.
+        seconds: estimate for one side on a Hopper GPU from its start to its end, with a cold cache
+            of compiled kernels: 15 to import and build, 30 to 60 to compile, and the steps.
     """
 
     what: str
@@ -81,6 +86,8 @@ class Row:
     compiles: bool = True
     part: str | None = None
     document_tokens: int | None = None
+    memory_gib: float = 70
+    seconds: float
 
     @property
     def has_float8(self) -> bool:
@@ -88,20 +95,23 @@ class Row:
         return any("float8_linear" in line for line in self.settings)
 
     @property
-    def flops_per_token(self) -> int | None:
-        """FLOP of a token: 6 a weight but the embedding's, and 12 L N H S for attention.
+    def has_flops(self) -> bool:
+        """Whether a token meets all weights and all tokens of its row: else other formulas hold."""
+        return self.document_tokens is None and "num_experts" not in self.sizes
 
-        None where a token does not meet all weights or not all tokens of its row: other formulas.
+    def count_flops(self, *, causal: bool) -> int:
+        """Return the FLOP of a token: 6 a weight but the embedding's, and 12 L N H S of attention.
+
+        Args:
+            causal: whether to count only the half of attention that a causal kernel computes.
         """
         s = self.sizes
-        if self.document_tokens is not None or "num_experts" in s:
-            return None
         head_dim = s.get("head_dim", s["dim"] // s["n_heads"])
         heads = s["n_heads"] * head_dim
         attention = 2 * s["dim"] * heads + 2 * s["dim"] * head_dim * s["n_kv_heads"]
         layer = attention + 3 * s["dim"] * s["hidden_dim"]
         weights = s["n_layers"] * layer + s["dim"] * s["vocab_size"]
-        return 6 * weights + 12 * s["n_layers"] * heads * self.seq_len
+        return 6 * weights + (6 if causal else 12) * s["n_layers"] * heads * self.seq_len
 
     def recipe(self, rows_file: Path, device: str) -> str:
         """Return titanrun's recipe."""
@@ -163,8 +173,7 @@ def float8(recipe_name: str) -> str:
 EIGHT_B_SETTINGS = (BF16_STATES, SELECTIVE)
 EIGHT_B_BARE = {"bf16_states": True, "selective_ac": True}
 ROWS = {
-    "1b_ceilings": Row(what="ceilings of 1B", sizes=ONE_B, batch=4, seq_len=4096, part="ceilings"),
-    "1b_s4096": Row(what="1B, bf16", sizes=ONE_B, batch=4, seq_len=4096, bare={}),
+    "1b_s4096": Row(what="1B, bf16", sizes=ONE_B, batch=4, seq_len=4096, bare={}, seconds=65),
     "1b_s4096_float8_tensorwise": Row(
         what="1B, float8 tensorwise",
         sizes=ONE_B,
@@ -172,9 +181,7 @@ ROWS = {
         seq_len=4096,
         settings=(float8("tensorwise"),),
         bare={"float8": "tensorwise"},
-    ),
-    "8b_ceilings": Row(
-        what="ceilings of 8B", sizes=EIGHT_B, batch=2, seq_len=4096, part="ceilings"
+        seconds=80,
     ),
     "8b_s4096": Row(
         what="8B, bf16, states in bf16",
@@ -183,6 +190,8 @@ ROWS = {
         seq_len=4096,
         settings=EIGHT_B_SETTINGS,
         bare=EIGHT_B_BARE,
+        memory_gib=109,
+        seconds=110,
     ),
     "8b_s4096_float8": Row(
         what="8B, float8 tensorwise, states in bf16",
@@ -191,6 +200,14 @@ ROWS = {
         seq_len=4096,
         settings=(*EIGHT_B_SETTINGS, float8("tensorwise")),
         bare={**EIGHT_B_BARE, "float8": "tensorwise"},
+        memory_gib=109,
+        seconds=120,
+    ),
+    "1b_ceilings": Row(
+        what="ceilings of 1B", sizes=ONE_B, batch=4, seq_len=4096, part="ceilings", seconds=30
+    ),
+    "8b_ceilings": Row(
+        what="ceilings of 8B", sizes=EIGHT_B, batch=2, seq_len=4096, part="ceilings", seconds=30
     ),
     "8b_s8192_float8": Row(
         what="8B, float8 tensorwise, 8192 tokens",
@@ -199,14 +216,22 @@ ROWS = {
         seq_len=8192,
         settings=(*EIGHT_B_SETTINGS, float8("tensorwise")),
         bare={**EIGHT_B_BARE, "float8": "tensorwise"},
+        memory_gib=109,
+        seconds=120,
     ),
-    "8b_s4096_bf16_storage": Row(
-        what="8B, everything in bf16",
+    "8b_s8192_ceilings": Row(
+        what="ceilings of 8B, 8192 tokens",
         sizes=EIGHT_B,
-        batch=2,
-        seq_len=4096,
-        settings=(SELECTIVE,),
-        bare={"bf16_storage": True, "selective_ac": True},
+        batch=1,
+        seq_len=8192,
+        part="ceilings",
+        seconds=30,
+    ),
+    "optimizers": Row(
+        what="updates of 1B", sizes=ONE_B, batch=1, seq_len=64, part="optimizers", seconds=45
+    ),
+    "head_loss": Row(
+        what="head of 1B", sizes=ONE_B, batch=4, seq_len=4096, part="head_loss", seconds=25
     ),
     "1b_s4096_eager": Row(
         what="1B, bf16, not compiled",
@@ -215,6 +240,16 @@ ROWS = {
         seq_len=4096,
         bare={"compiles": False},
         compiles=False,
+        seconds=45,
+    ),
+    "8b_s4096_bf16_storage": Row(
+        what="8B, everything in bf16",
+        sizes=EIGHT_B,
+        batch=2,
+        seq_len=4096,
+        settings=(SELECTIVE,),
+        bare={"bf16_storage": True, "selective_ac": True},
+        seconds=110,
     ),
     "1b_float8_rowwise": Row(
         what="1B, float8 rowwise",
@@ -223,6 +258,7 @@ ROWS = {
         seq_len=4096,
         settings=(float8("rowwise"),),
         bare={"float8": "rowwise"},
+        seconds=80,
     ),
     **{
         f"1b_documents_{backend}": Row(
@@ -233,6 +269,7 @@ ROWS = {
             settings=("tokenizer: {name: characters}",),
             attention=f"{{backend: {backend}, mask: block_causal, documents: eos}}",
             document_tokens=512,
+            seconds=90,
         )
         for backend in ("flex", "varlen")
     },
@@ -242,6 +279,7 @@ ROWS = {
         batch=4,
         seq_len=4096,
         model="{name: qwen3, flavor: 0.6B}",
+        seconds=70,
     ),
     "moe_2layers_deepseek16b": Row(
         what="DeepSeek 16B, 2 of 27 layers",
@@ -250,31 +288,34 @@ ROWS = {
         seq_len=4096,
         model="{name: deepseek_v3, flavor: 16B, n_layers: 2, n_dense_layers: 0, "
         "attention: {backend: auto, mask: causal, documents: null}}",
+        seconds=90,
     ),
-    "optimizers": Row(what="updates of 1B", sizes=ONE_B, batch=1, seq_len=64, part="optimizers"),
-    "head_loss": Row(what="head of 1B", sizes=ONE_B, batch=4, seq_len=4096, part="head_loss"),
-    "checkpoint_1b": Row(what="saves of 1B", sizes=ONE_B, batch=1, seq_len=64, part="checkpoint"),
-    "debugmodel": Row(what="launch bound", sizes=TOY, batch=32, seq_len=512, bare={}),
+    "checkpoint_1b": Row(
+        what="saves of 1B", sizes=ONE_B, batch=1, seq_len=64, part="checkpoint", seconds=60
+    ),
+    "debugmodel": Row(what="launch bound", sizes=TOY, batch=32, seq_len=512, bare={}, seconds=40),
 }
+"""Rows in the order of their value: what is first runs first."""
 
 CALLS = {
-    "runs": ("1b_ceilings", "1b_s4096", "1b_documents_varlen", "qwen3_0.6b"),
+    "runs": ("1b_s4096", "1b_ceilings", "1b_documents_varlen", "qwen3_0.6b"),
     "speed": (
-        "8b_ceilings",
         "1b_s4096_float8_tensorwise",
         "8b_s4096",
         "8b_s4096_float8",
+        "8b_ceilings",
         "8b_s8192_float8",
+        "8b_s8192_ceilings",
     ),
     "rest": (
         "optimizers",
         "head_loss",
         "1b_s4096_eager",
+        "8b_s4096_bf16_storage",
         "1b_float8_rowwise",
         "1b_documents_flex",
         "moe_2layers_deepseek16b",
         "checkpoint_1b",
-        "8b_s4096_bf16_storage",
         "debugmodel",
     ),
 }
@@ -296,7 +337,9 @@ def toy_row(row: Row) -> Row:
         batch=2,
         seq_len=64,
         document_tokens=None if row.document_tokens is None else 16,
+        memory_gib=1,
         bare=bare,
         settings=settings,
         compiles=False,
+        seconds=TOY_SECONDS,
     )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy
 import torch
 
-from gpu_bare import ADAM_EPS, BETAS, DECAY, LR, MAX_NORM, init_weight
+from gpu_bare import init_weight
+from gpu_bare_update import ADAM_EPS, BETAS, DECAY, LR, MAX_NORM
 from gpu_rows import Row
 from torchtitan_side import ALONE, put_cpu_into_torch
 

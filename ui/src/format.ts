@@ -43,6 +43,7 @@ export function formatCount(given: number | null | undefined): string {
 export function formatBytes(given: number | null | undefined): string {
   const value = parse(given);
   if (value === null) return NONE;
+  if (value < 0) return `−${formatBytes(-value)}`;
   for (const [size, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]] as const) {
     if (value >= size) return `${(value / size).toFixed(1)} ${unit}`;
   }
@@ -119,4 +120,14 @@ export function formatValue(value: unknown): string {
   if (value === null) return "null";
   if (typeof value === "string") return value === "" ? '""' : value;
   return JSON.stringify(value);
+}
+
+/** A cell of the table that compares runs. Settings stand there as they are written, whatever their names. */
+export function formatComparison(group: string, name: string, value: unknown): string {
+  if (value === null || value === undefined) return NONE;
+  if (typeof value !== "number") return formatValue(value);
+  if (group !== "outcome") return String(value);
+  if (name.includes("loss")) return formatLoss(value);
+  if (name === "seconds") return formatDuration(value);
+  return name === "tokens/s" ? formatSpeed(value) : String(value);
 }

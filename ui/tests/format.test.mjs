@@ -17,3 +17,12 @@ test("a metric is written by its name", () => {
   assert.equal(format.formatMetric("tps", 1966.7), "1,967");
   assert.equal(format.formatMetric("grad_norm", "nan"), "NaN");
 });
+
+test("only outcomes of runs are rounded where they are compared", () => {
+  assert.equal(format.formatComparison("outcome", "loss", 2.123456), "2.1235");
+  assert.equal(format.formatComparison("outcome", "seconds", 61), "1 min 1 s");
+  // a setting of the loss is no loss
+  assert.equal(format.formatComparison("recipe", "loss.beta", 0.00001), "0.00001");
+  assert.equal(format.formatComparison("recipe", "loss", "dpo"), "dpo");
+  assert.equal(format.formatComparison("recipe", "loss.beta", null), "–");
+});

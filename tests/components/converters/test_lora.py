@@ -9,6 +9,7 @@ import torch
 from peft import LoraConfig as PeftConfig
 from peft import PeftModel, get_peft_model
 from peft.optimizers import create_loraplus_optimizer
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
@@ -86,13 +87,12 @@ def test_modules_that_are_named_get_adapters_of_the_rank_and_nothing_else_is_tra
     ) == ((3, 32), (HIDDEN, 3))
 
 
-def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied_heads_and_heads_in_fp32() -> (  # noqa: E501
-    None
-):
-    _, conversion = adapted(LoraConfig())
+def test_with_null_every_linear_module_is_adapted_but_routers_experts_tied_and_fp32_heads() -> None:
+    every = LoraConfig(target_modules=None)
+    _, conversion = adapted(every)
     assert len(conversion.converted) == 2 * 7 + 1
     assert adapted(LoraConfig(target_modules=()))[1].converted == ()
-    _, conversion = adapted(LoraConfig(), MIXTURE)
+    _, conversion = adapted(every, MIXTURE)
     assert conversion.converted == tuple(
         f"layers.0.attention.{name}" for name in ("wq", "wk", "wv", "wo")
     )
@@ -101,8 +101,38 @@ def test_without_targets_every_linear_module_is_adapted_but_routers_experts_tied
         "layers.0.moe.router.gate": "it is a router, and readers of adapters do not support it",
         "output": "it shares its matrix with tok_embeddings",
     }
-    _, conversion = adapted(LoraConfig(), before=Fp32LmHeadConfig())
+    _, conversion = adapted(every, before=Fp32LmHeadConfig())
     assert conversion.skipped == {"output": "it computes in another dtype than the rest"}
+
+
+def test_without_targets_the_output_head_and_experts_have_no_adapters() -> None:
+    _, conversion = adapted(LoraConfig())
+    assert len(conversion.converted) == 2 * 7
+    assert conversion.skipped == {"output": "it is the output head"}
+    _, conversion = adapted(LoraConfig(target_modules=("all-linear", "output")))
+    assert len(conversion.converted) == 2 * 7 + 1
+    _, conversion = adapted(LoraConfig(), MIXTURE)
+    assert conversion.skipped["layers.0.moe.experts"] == (
+        "experts get adapters only if target_modules names them"
+    )
+
+
+def test_all_linear_adapts_the_modules_that_peft_adapts(tmp_path: Path, base: Path) -> None:
+    model = with_weights(LoraConfig())
+    adapters = split_adapters(model.state_dict())[1]
+    write_adapters(tmp_path / "adapter", adapters, LoraConfig(), LLAMA)
+    theirs = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        PeftConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=8, lora_alpha=16),
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours, wanted = (
+        load_file(tmp_path / folder / "adapter_model.safetensors")
+        for folder in ("adapter", "theirs")
+    )
+    assert {name: one.shape for name, one in ours.items()} == {
+        name: one.shape for name, one in wanted.items()
+    }
 
 
 def test_adapters_stand_beside_modules_in_float8() -> None:
@@ -155,7 +185,7 @@ def test_dropout_leaves_out_inputs_of_the_adapter_alone_and_only_in_training() -
 def test_merged_weights_give_the_same_bits_where_nothing_is_rounded_and_nearly_the_same_elsewhere() -> (  # noqa: E501
     None
 ):
-    lora = LoraConfig(rank=2, alpha=4.0)
+    lora = LoraConfig(rank=2, alpha=4.0, target_modules=None)
     model = with_weights(lora)
     linear, name = model.output, "output"
     generator = torch.Generator().manual_seed(3)

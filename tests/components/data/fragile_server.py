@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,7 +23,12 @@ class FragileServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, str | None]] = []
         # status that every request to a name gets
         self.status: dict[str, int] = {}
+        # called with the first byte of each request to a name and the one after its last, None for
+        # the end of the file; returns the fault of the request
+        self.choose_fault: dict[str, Callable[[int, int | None], Any]] = {}
         self.has_ranges, self.lists_folders = True, False
+        # ends the silence of the fault of this name
+        self.has_ended = threading.Event()
 
     @property
     def url(self) -> str:
@@ -43,6 +48,8 @@ class FragileHandler(BaseHTTPRequestHandler):
         name = unquote(self.path.lstrip("/").partition("?")[0])
         self.server.requests.append((self.path, self.headers.get("Authorization")))
         fault = self.server.faults[name].pop(0) if self.server.faults[name] else None
+        if name in self.server.choose_fault:
+            fault = self.server.choose_fault[name](*self.parse_range())
         status = self.server.status.get(name) or (fault if isinstance(fault, int) else None)
         content = self.server.files.get(name)
         if content is None and name.endswith("/") and self.server.lists_folders:
@@ -55,6 +62,10 @@ class FragileHandler(BaseHTTPRequestHandler):
             return self.send_empty(fault[0], fault[1])
         if fault == "stall":
             time.sleep(2)
+            self.close_connection = True
+            return None
+        if fault == "silence":
+            self.server.has_ended.wait()
             self.close_connection = True
             return None
         if fault == "reset":
@@ -70,6 +81,12 @@ class FragileHandler(BaseHTTPRequestHandler):
         links = ["../", "?C=N;O=D", *map(quote, sorted(names))]
         return "".join(f'<li><a href="{link}">{link}</a></li>\n' for link in links).encode()
 
+    def parse_range(self) -> tuple[int, int | None]:
+        """Return the first byte that is asked for, and the one after the last if it is named."""
+        wanted = self.headers.get("Range", "bytes=0-")
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        return int(first), int(last) + 1 if last else None
+
     def send_empty(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for key, value in {**(headers or {}), "Content-Length": "0"}.items():
@@ -78,8 +95,10 @@ class FragileHandler(BaseHTTPRequestHandler):
 
     def send_file(self, content: bytes, fault: Any) -> None:
         wanted = self.headers.get("Range") if self.server.has_ranges else None
-        first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
-        start, end = int(first), min(len(content), int(last) + 1) if last else len(content)
+        start, last = self.parse_range() if wanted else (0, None)
+        if wanted and start >= len(content):
+            return self.send_empty(416, {"Content-Range": f"bytes */{len(content)}"})
+        end = len(content) if last is None else min(len(content), last)
         body = content[start:end]
         self.send_response(206 if wanted else 200)
         if fault != "cut without length":
@@ -101,6 +120,7 @@ class FragileHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
         self.close_connection = fault in ("cut", "cut without length")
+        return None
 
     def log_message(self, *_: object) -> None:
         """Quiet."""
@@ -115,6 +135,7 @@ def serve_files() -> Iterator[FragileServer]:
     try:
         yield server
     finally:
+        server.has_ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

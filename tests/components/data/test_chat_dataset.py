@@ -289,7 +289,8 @@ def test_what_is_too_long_can_be_refused(opened: Open) -> None:
         ),
         ({"messages": [{"role": "user", "content": None}]}, {}, "has null in 'content', not text"),
         ({"messages": [{"role": "user", "content": "half \ud83d"}]}, {}, "at position 6"),
-        ({"messages": "hello"}, {}, "no list of messages"),
+        ({"messages": "hello"}, {}, "has text in 'messages', not a list of messages"),
+        ({"messages": ["hello"]}, {}, "no list of messages"),
         (
             {"conversations": [{"from": "human", "value": "one"}, {"from": "gpt"}]},
             {"layout": "sharegpt"},
@@ -308,6 +309,13 @@ def test_a_conversation_that_cannot_be_made_is_told(
     record: Any, options: dict[str, Any], told: str, opened: Open
 ) -> None:
     assert told in problem_of(opened, record, **options).message
+
+
+def test_a_near_column_is_suggested_if_it_can_hold_messages(opened: Open) -> None:
+    turns = chat("one", "two")["messages"]
+    assert problem_of(opened, {"message": turns}).hint == "did you mean 'message'?"
+    hint = problem_of(opened, {"message": "one"}).hint
+    assert hint == "set layout and its columns to match the files"
 
 
 def test_rows_by_number_go_on_from_any_position_on_any_number_of_ranks(opened: Open) -> None:
@@ -386,7 +394,7 @@ CALLS = (
     ("text", "words"),
     [
         (NO_TOOLS, "omits message 2 of record 1, which is from 'tool'"),
-        (RAISES, "who?; record 1 has messages from: user, tool, assistant"),
+        (RAISES, "who?; record 1 has messages from: user, tool, assistant, assistant"),
         (CALLS, None),
         (FORGETFUL, "omits the tool calls of message 3 of record 1, which is from 'assistant'"),
     ],

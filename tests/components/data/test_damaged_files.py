@@ -2,8 +2,10 @@
 
 import errno
 import gzip
+import io
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +17,7 @@ from tests.components.data.lane_streams import Ranks, lane_texts, numbers_in, sa
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.lane_plan import PlanFile
 from titanrun.components.data.lane_records import RecordFile
+from titanrun.components.data.record_readers import iter_arrow_records
 from titanrun.components.data.source_faults import RetryPolicy
 from titanrun.components.data.stream_head import build_stream_head
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
@@ -119,6 +122,20 @@ def test_one_more_damaged_file_than_the_limit_ends_the_run_with_all_names(
     assert refused.rule == "source-damaged" and refused.path == ("path",)
 
 
+def test_a_lane_whose_only_file_is_damaged_says_so(
+    tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(4):
+        lines = "".join(f'{{"text": "words {number} {line}"}}\n' for line in range(40))
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    file = tmp_path / "2.jsonl.gz"
+    file.write_bytes(file.read_bytes()[:12])
+    problem = find_problem(text(tmp_path), tokenizer)
+    assert "of 4 lanes finds no records in its files without those that are damaged" in str(problem)
+    assert problem.hint == "set fewer training.lanes, or repair the files that the log names"
+    assert "the whole file is left out" in caplog.text and "the rest" not in caplog.text
+
+
 def test_the_end_of_a_truncated_compressed_file_is_left_out(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
@@ -202,3 +219,42 @@ def test_bytes_and_documents_are_counted(tmp_path: Path, tokenizer: Tokenizer) -
             }
         finally:
             ranks.close()
+
+
+class KeptFiles:
+    """Files in memory, all with the same content."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def open(self, file: PlanFile) -> BinaryIO:
+        return io.BytesIO(self.content)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_any_damage_without_a_checksum_is_a_problem(suffix: str, tmp_path: Path) -> None:
+    """Bytes that are no text were an internal error, and offsets in Arrow files ended the process
+    with SIGSEGV."""
+    table, content = pa.table({"text": [f"<{number}> wörds" for number in range(30)]}), io.BytesIO()
+    if suffix == ".parquet":
+        pq.write_table(table, content, compression="none", use_dictionary=False)
+    else:
+        with pa.ipc.new_file(content, table.schema) as writer:
+            writer.write_table(table)
+    file, num_problems = PlanFile(f"a{suffix}", 0, "", f"a{suffix}"), 0
+    for place in range(0, len(content.getvalue()), 3):
+        damaged = bytearray(content.getvalue())
+        damaged[place] ^= 255
+        source = RecordFile(KeptFiles(bytes(damaged)), file, {"text": ("column",)})
+        try:
+            for record in source.iter_from(0, 0):
+                source.parse(record)
+        except ProblemsFound as found:
+            assert found.exit_code == 3
+            num_problems += 1
+        # an index reads the same file with the datasets library, or mapped into memory
+        (tmp_path / "a.arrow").write_bytes(damaged)
+        if suffix == ".arrow":
+            with suppress(ProblemsFound):
+                list(iter_arrow_records(tmp_path / "a.arrow", {"text": ("column",)}))
+    assert num_problems > 100

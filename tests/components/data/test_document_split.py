@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from titanrun.components.data.config import (
     TinyDatasetConfig,
 )
 from titanrun.components.data.data_inspection import iter_document_spans
-from titanrun.components.data.document_split import HeldOutDataTooSmall, Holdout
+from titanrun.components.data.document_split import HeldOutDataTooSmall, Holdout, format_split
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.preference_dataset import build_preference_dataset
 from titanrun.components.data.replies_config import PreferenceDatasetConfig
@@ -106,6 +107,15 @@ def write_jsonl(path: Path, *records: object) -> Path:
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "texts.jsonl", *({"text": text} for text in TEXTS))
+
+
+def test_the_log_says_which_side_is_tokenized(
+    texts: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    read_both_sides(text_config(texts), tmp_path, 0.1)
+    told = re.findall(r"tokenizing '.*' \((.*)\) into", caplog.text)
+    assert told == ["training", "held out"]
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.05, 0.5])
@@ -243,13 +253,10 @@ def test_conversations_are_split_by_their_messages_and_completions_by_their_prom
     decoded = [tokenizer.decode(side[True][index][0].tolist()) for index in range(len(side[True]))]
     assert all(any(question in text for text in decoded) for question in expected)
     holdout = Holdout(0.05, None, is_validation=True)
-    read = {
-        one.messages[0]["content"]
-        for one in iter_conversations(config, scratch=tmp_path, holdout=holdout)
-    }
+    read = {one.messages[0]["content"] for one in iter_conversations(config, holdout=holdout)}
     assert read == expected
     five = Holdout(5, None, is_validation=True)
-    assert len(list(iter_conversations(config, scratch=tmp_path, holdout=five))) == 5
+    assert len(list(iter_conversations(config, holdout=five))) == 5
 
 
 def test_pairs_of_one_prompt_are_on_one_side(tmp_path: Path) -> None:
@@ -363,3 +370,18 @@ def test_the_shipped_corpus_is_split_too(tmp_path: Path) -> None:
     ids = [token for index in range(len(rows)) for token in rows[index].tolist()]
     wanted = [token for text in expected for token in tokenizer.encode(text)]
     assert ids == wanted[: len(ids)] and len(wanted) - len(ids) < 65
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "told"),
+    [
+        (20, 0.05, "held out 20 of 200 pairs (10%, 5% asked)"),
+        (10, 0.05, "held out 10 of 200 pairs (5%)"),
+        (12, 12, "held out 12 of 200 pairs (6%)"),
+        (13, 12, "held out 13 of 200 pairs (6.5%, 12 asked)"),
+    ],
+)
+def test_a_share_that_is_missed_is_told_with_what_was_asked(
+    held: int, asked: float, told: str
+) -> None:
+    assert format_split(200 - held, held, "pair", asked=asked) == told

@@ -32,7 +32,8 @@ FILES = {
                 "messages": [
                     {"role": "user", "content": f"what is {number}?"},
                     {"role": "assistant", "content": f"it is {number}"},
-                ]
+                ],
+                "system": "",
             }
         ).encode()
         + b"\n"
@@ -44,7 +45,7 @@ FILES = {
     ),
     "chats/validation-0.jsonl": (
         b'{"messages": [{"role": "user", "content": "who?"}, '
-        b'{"role": "assistant", "content": "nobody"}]}\n'
+        b'{"role": "assistant", "content": "nobody"}], "system": "Be brief."}\n'
     ),
     "pairs/validation-0.jsonl": b'{"prompt": "who?", "chosen": "me", "rejected": "nobody"}\n',
     "sums/validation-0.jsonl": b'{"prompt": "5+6", "answer": "11"}\n',
@@ -306,6 +307,15 @@ def test_a_split_at_a_commit_is_read_once(limit: int | None, read: Callable[...,
 
 
 @pytest.mark.slow
+def test_a_part_of_a_split_is_read_as_the_datasets_library_slices_it(
+    read: Callable[..., str],
+) -> None:
+    assert read(split="train[:2]") == documents(*TEXTS[:2])
+    assert read(split="train[2:]") == documents(*TEXTS[2:])
+    assert read(split="train[:1]+validation", column="lang").count("\n") == 1
+
+
+@pytest.mark.slow
 def test_no_more_is_fetched_than_max_documents(
     read: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,6 +402,9 @@ def test_conversations_and_pairs_come_from_the_hub(read: Callable[..., str]) -> 
     assert read(script=CONVERSE, name="chat", subset="chats", column="talk").startswith(
         "('column',) owner/words train record 1 has no 'talk'"
     )
+    assert read(
+        script=CONVERSE, name="chat", subset="chats", system_column="sys", cache="other"
+    ).startswith("('system_column',) no record has a 'sys'")
     assert read(script=CONVERSE, name="chat", repo="owner/none").startswith("('repo',)")
     asked = read(script=ASK, name="questions", subset="sums", max_questions=1)
     assert json.loads(asked) == [["3+4", "7"]]
@@ -405,6 +418,10 @@ def test_another_split_of_conversations_and_pairs_comes_from_the_hub(
         return json.loads(read(script=CONVERSE, split="validation", **fields))
 
     assert len(conversed(name="chat", subset="chats")) == 1
+    # the tiny template has no system messages: only the column brings one
+    assert "roles are user and assistant, not system" in read(
+        script=CONVERSE, name="chat", subset="chats", split="validation", system_column="system"
+    )
     assert len(conversed(name="preference", subset="pairs")) == 1
     assert len(conversed(name="labelled", from_pairs=True, subset="pairs")) == 2
     asked = read(script=ASK, name="questions", subset="sums", split="validation")

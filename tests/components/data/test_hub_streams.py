@@ -5,7 +5,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -29,6 +31,38 @@ config = HubDatasetConfig(
     repo="owner/words", subset="words", revision=sys.argv[1], streaming=True
 )
 print(plan_stream(config, RetryPolicy(0)).digest)
+"""
+BUSY = """
+import json, sys, time
+from titanrun.components.data.config import HubDatasetConfig
+from titanrun.components.data.source_faults import RetryPolicy
+from titanrun.components.data.stream_sources import plan_stream
+from titanrun.config.problems import ProblemsFound
+config = HubDatasetConfig(
+    repo="owner/words", subset="words", revision=sys.argv[1], streaming=True
+)
+sleeps = []
+time.sleep = sleeps.append
+try:
+    plan_stream(config, RetryPolicy(0))
+except ProblemsFound as found:
+    print(json.dumps([found.problems[0].rule, found.problems[0].message, sleeps]))
+"""
+ASK = """
+import json, sys, time
+from titanrun.components.data import source_faults
+from titanrun.components.data.config import HubDatasetConfig, TextDatasetConfig
+from titanrun.components.data.source_faults import RetryPolicy
+from titanrun.components.data.stream_sources import plan_stream
+from titanrun.config.problems import ProblemsFound
+source_faults.LAST_TRY_SECONDS = 1.0
+fields = json.loads(sys.argv[1])
+config = (TextDatasetConfig if "path" in fields else HubDatasetConfig)(streaming=True, **fields)
+started = time.monotonic()
+try:
+    plan_stream(config, RetryPolicy(0.5))
+except ProblemsFound as found:
+    print(json.dumps([found.problems[0].rule, time.monotonic() - started]))
 """
 STREAM = """
 import json, os, sys
@@ -179,6 +213,82 @@ def test_faults_of_the_hub_pass_or_end_with_their_names(
             f"hf://datasets/owner/words@{COMMIT}/words/train-1.json.gz' cannot be" in message
             or ("train-1.json.gz' after " in message)
         )
+
+
+class BusyHub(BaseHTTPRequestHandler):
+    """Hub that answers nothing else."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.mark.slow
+def test_a_busy_hub_is_not_one_without_the_dataset(hub_environment: dict[str, str]) -> None:
+    """The datasets library says "Couldn't find 'owner/words' on the Hugging Face Hub"."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BusyHub) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-c", BUSY, COMMIT]
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = subprocess.run(
+            command,
+            env={**hub_environment, "HF_ENDPOINT": url},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        server.shutdown()
+    rule, message, sleeps = json.loads(done.stdout)
+    assert rule == "source-unreachable"
+    # a run that the library's own retries hold up cannot be stopped
+    assert sleeps == []
+    assert "Retrying" not in done.stderr
+    assert "'owner/words' cannot be read: " in message and "503 Service" in message
+
+
+class SilentHub(BusyHub):
+    """Hub that answers nothing."""
+
+    def do_HEAD(self) -> None:
+        self.server.has_ended.wait()  # type: ignore[attr-defined]
+        self.close_connection = True
+
+    do_GET = do_HEAD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hub", [BusyHub, SilentHub])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"repo": "owner/words", "subset": "words", "revision": COMMIT},
+        {"path": f"hf://datasets/owner/words@{COMMIT}/words/*.jsonl"},
+    ],
+    ids=["repo", "path"],
+)
+def test_files_are_not_listed_for_longer_than_the_run_is_patient(
+    fields: dict[str, str], hub: type[BusyHub], hub_environment: dict[str, str]
+) -> None:
+    """The library asked a busy Hub for 25 s, and waited for a silent one for minutes."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), hub) as server:
+        server.daemon_threads, server.has_ended = True, Event()  # type: ignore[attr-defined]
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        command = [sys.executable, "-c", ASK, json.dumps(fields)]
+        environment = {**hub_environment, "HF_ENDPOINT": url}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        server.has_ended.set()  # type: ignore[attr-defined]
+        server.shutdown()
+    rule, seconds = json.loads(done.stdout)
+    assert rule == "source-unreachable"
+    # 1.5 s, and 3 s in which the library asks for something else
+    assert seconds < 15
 
 
 @pytest.mark.slow

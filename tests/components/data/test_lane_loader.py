@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tests.components.data.lane_streams import (
     same,
     write_numbered,
 )
+from titanrun.components.data import late_data
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.config import (
     DatasetConfig,
@@ -25,12 +27,14 @@ from titanrun.components.data.config import (
     TokensDatasetConfig,
 )
 from titanrun.components.data.document_split import Holdout
+from titanrun.components.data.lane_runner import LaneShare
 from titanrun.components.data.replies_config import PreferenceDatasetConfig
 from titanrun.components.data.text_dataset import build_text_dataset
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import ProblemsFound
+from titanrun.distributed.heartbeat import on_heartbeat
 
 KINDS = ["windows", "documents", "best_fit", "null", "chat", "preference", "mixture"]
 Make = Callable[..., Ranks]
@@ -213,8 +217,34 @@ def test_data_too_small_for_its_lanes_is_told(tmp_path: Path, tokenizer: Tokeniz
         ranks.batches(9)
     (problem,) = found.value.problems
     assert problem.message == "the stream has 2 windows for 4 lanes"
-    fewer = "training.lanes to 2 at most"
+    fewer = "training.lanes: 2"
     assert problem.hint == f"set streaming: false, which suits data this small, or {fewer}"
+    assert Ranks(text(tmp_path), tokenizer, lanes=2).batches(9)
+
+
+def test_as_many_windows_as_lanes_are_enough_in_every_epoch(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    # windows of fewer files than lanes: 2, 1, 4 and 1
+    write_numbered(tmp_path, [50, 20, 100, 32])
+    ranks = Ranks(text(tmp_path, packing=None), tokenizer, lanes=8)
+    first = ranks.state()["fields"].index("epoch")
+    by_epoch: dict[int, list[int]] = {}
+    for turn in range(250):
+        if turn % 20 == 7:
+            state = ranks.state()
+            ranks = Ranks(text(tmp_path, packing=None), tokenizer, 2 ** (turn // 20 % 4), lanes=8)
+            ranks.load(state)
+        row_texts = [numbers_in(tokenizer.decode(row[0])) for row in ranks.next()]
+        for (number,), cursor in zip(row_texts, ranks.state()["cursors"][0], strict=True):
+            by_epoch.setdefault(cursor[first], []).append(number)
+    complete = [
+        epoch
+        for epoch in by_epoch
+        if epoch < min(one[first] for one in ranks.state()["cursors"][0])
+    ]
+    assert len(complete) >= 5
+    assert all(sorted(by_epoch[epoch]) == list(range(202)) for epoch in complete)
 
 
 def test_a_lane_whose_records_no_filter_lets_through_is_told(
@@ -237,11 +267,15 @@ def test_another_stream_is_not_gone_on_with(tmp_path: Path, tokenizer: Tokenizer
         other = Ranks(config, tokenizer, folder=tmp_path, **options)
         with pytest.raises(ProblemsFound) as found:
             other.load(state)
-        return found.value.problems[0].message
+        problem = found.value.problems[0]
+        assert ("set training.lanes: 4, or" in (problem.hint or "")) == ("lanes" in options)
+        return problem.message
 
     assert told(text(folder), lanes=8) == "the checkpoint's stream has 4 lanes, the recipe 8"
     settings = "the checkpoint was trained on other data: the same files, read with other settings"
     assert told(text(folder, window=31)) == told(text(folder), seed=3) == settings
+    with pytest.raises(ProblemsFound, match="dealt to its lanes by another version of titanrun"):
+        ranks.load({**state, "version": 1})
     # another global batch continues each lane where it is
     larger = Ranks(text(folder), tokenizer, batch=16, folder=tmp_path)
     larger.load(state)
@@ -258,6 +292,11 @@ def test_another_stream_is_not_gone_on_with(tmp_path: Path, tokenizer: Tokenizer
         "part-000.jsonl, changed part-003.jsonl"
     )
     assert told(text(folder)) == changed
+    # a crash has left a part of the plan
+    for plan in (tmp_path / "plans").glob("plan-*"):
+        plan.write_bytes(plan.read_bytes()[:20])
+    assert told(text(folder)).startswith("the checkpoint was trained on other data: ")
+    assert told(text(folder)).endswith(" files now")
     new = Ranks(text(folder), tokenizer, folder=tmp_path)
     new.load(state, allows_other_data=True)
     assert same(new.batches(2), Ranks(text(folder), tokenizer).batches(2))
@@ -273,16 +312,47 @@ def test_a_copied_folder_is_the_same_data(tmp_path: Path, tokenizer: Tokenizer) 
     assert same(after.batches(3), before.batches(3))
 
 
-def test_a_file_that_changes_while_the_run_trains_ends_it(
-    tmp_path: Path, tokenizer: Tokenizer
+@pytest.mark.parametrize(
+    ("change", "rule", "message"),
+    [
+        (
+            lambda file: file.write_text(file.read_text() * 2),
+            "source-changed",
+            "has changed since the run began",
+        ),
+        (Path.unlink, "source-gone", "cannot be read: there is no such file"),
+    ],
+)
+def test_a_file_that_changes_or_goes_while_the_run_trains_ends_it(
+    change: Callable[[Path], object], rule: str, message: str, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     write_numbered(tmp_path, [40] * 8, suffix=".jsonl")
     ranks = Ranks(text(tmp_path), tokenizer)
     ranks.next()
     for file in tmp_path.iterdir():
-        file.write_text(file.read_text() * 2)
-    with pytest.raises(ProblemsFound, match="has changed since the run began"):
+        change(file)
+    with pytest.raises(ProblemsFound, match=message) as found:
         ranks.batches(40)
+    assert found.value.problems[0].rule == rule
+
+
+def test_a_rank_is_alive_while_it_waits_for_local_files(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system of many machines may answer late too, on this rank or on another."""
+    monkeypatch.setattr(late_data, "HEARTBEAT_SECONDS", 0.01)
+    write_numbered(tmp_path, [40] * 4)
+    expected = Ranks(text(tmp_path), tokenizer).next()
+    (loader,) = Ranks(text(tmp_path), tokenizer).loaders
+    was_heard, read = Event(), loader._runner.next_shares
+
+    def read_late() -> dict[int, LaneShare]:
+        assert was_heard.wait(30), "the watchdog would end this rank"
+        return read()
+
+    monkeypatch.setattr(loader._runner, "next_shares", read_late)
+    with on_heartbeat(was_heard.set):
+        assert np.array_equal(loader.next_samples(), expected)
 
 
 def test_bad_records_are_skipped_up_to_a_share(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.components.data.lane_streams import Ranks, write_numbered
-from titanrun.components.data.config import TextDatasetConfig
-from titanrun.components.data.lane_mixture import MixturePattern
+from titanrun.components.data.config import MixtureDatasetConfig, TextDatasetConfig
+from titanrun.components.data.lane_mixture import MixturePattern, build_mixture_pattern
 from titanrun.components.data.lane_plan import assign_files, find_lanes, find_window_lane
 from titanrun.components.data.mixture_counts import interleave_sources
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
+from titanrun.config.problems import ProblemsFound
 
 
 @pytest.mark.parametrize("dp_size", [1, 2, 4])
@@ -65,10 +66,16 @@ def test_each_file_is_in_one_lane_or_in_all(
         assert all(number in lanes[0].striped for number, s in enumerate(sizes) if s > 2 * mean)
 
 
-@given(num_lanes=st.integers(1, 40), stripe=st.integers(0, 9))
-def test_windows_of_a_striped_file_go_to_the_lanes_in_turn(num_lanes: int, stripe: int) -> None:
-    lanes = [find_window_lane(stripe, place, num_lanes) for place in range(2 * num_lanes)]
-    assert sorted(lanes[:num_lanes]) == list(range(num_lanes)) and lanes[0] == stripe % num_lanes
+@given(num_lanes=st.integers(1, 40), counts=st.lists(st.integers(0, 90), min_size=1, max_size=9))
+def test_lanes_take_turns_at_the_windows_of_all_striped_files(
+    num_lanes: int, counts: list[int]
+) -> None:
+    lanes = [
+        find_window_lane(sum(counts[:stripe]), place, num_lanes)
+        for stripe, count in enumerate(counts)
+        for place in range(count)
+    ]
+    assert lanes == [number % num_lanes for number in range(sum(counts))]
 
 
 @given(num_ranks=st.integers(1, 32), num_lanes=st.integers(1, 32), share=st.integers(1, 4))
@@ -108,3 +115,12 @@ def test_an_indexed_source_of_a_mixture_is_read_once_an_epoch_and_shares_are_exa
     for lanes in (epochs,):
         counts = np.unique(lanes.reshape(400, 65), axis=0, return_counts=True)[1]
         assert counts.min() >= 9 and counts.max() <= 11 and len(counts) == 40
+
+
+def test_a_weight_that_no_lane_would_meet_is_told() -> None:
+    sources = [
+        {"dataset": {"name": "tokens", "path": "a.npy"}, "weight": weight} for weight in (1, 1e-6)
+    ]
+    with pytest.raises(ProblemsFound, match="weight 1e-06 is less than 1 sequence of 65,536") as f:
+        build_mixture_pattern(MixtureDatasetConfig.model_validate({"sources": sources}), 4)
+    assert f.value.problems[0].path == ("sources", 1, "weight")

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.components.data.conftest import ByteTokenizer
 from tests.components.data.lane_streams import Ranks, same, write_numbered
 from tests.components.data.test_lane_loader import KINDS, configure, text
+from titanrun.components.data import dataloader_workers, lane_processes
 from titanrun.components.data.lane_processes import LaneProcesses
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
@@ -67,18 +69,47 @@ def test_batches_are_those_of_the_rank_itself_for_any_number_of_processes(
         assert len(processes_of(ranks)) == min(num_workers, 4 // dp_size)
 
 
-def test_a_process_that_is_killed_at_any_step_is_replaced(
-    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks], caplog: pytest.LogCaptureFixture
+def test_processes_that_do_not_end_are_killed_together(
+    tmp_path: Path, tokenizer: Tokenizer, opened: list[Ranks]
 ) -> None:
+    """As those that wait for a server. A run that shall stop waited 10 s for each of them."""
     write_numbered(tmp_path, [60] * 8)
-    alone = Ranks(text(tmp_path), tokenizer).batches(9)
-    for step in (0, 1, 4):
-        opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=2))
-        assert same(ranks.batches(step + 1), alone[: step + 1])
+    ranks = Ranks(text(tmp_path), tokenizer, num_workers=4)
+    opened.append(ranks)
+    ranks.batches(1)
+    processes = processes_of(ranks)
+    assert len(processes) == 4
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    ranks.close()
+    assert time.monotonic() - started < 20
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 4
+
+
+def test_a_process_that_is_killed_at_any_step_is_replaced(
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    opened: list[Ranks],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dataloader_workers, "MAX_WORKER_DEATHS", 12)
+    write_numbered(tmp_path, [60] * 8)
+    alone = Ranks(text(tmp_path), tokenizer).batches(15)
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=2))
+    for step in range(12):
+        assert same([ranks.next()], alone[step : step + 1])
+        # amid reading ahead, or with what it has read ahead delivered
+        end = time.monotonic() + 60
+        while step % 3 == 2 and answers_of(ranks, step % 2) == 0:
+            assert time.monotonic() < end
+            time.sleep(0.01)
         victim = processes_of(ranks)[step % 2]
         victim.kill()
-        assert same(ranks.batches(4), alone[step + 1 : step + 5])
-        assert f"tokenization process {victim.pid} was killed by SIGKILL; starting" in caplog.text
+        victim.wait()
+    assert same(ranks.batches(3), alone[12:])
+    assert caplog.text.count(" was killed by SIGKILL; starting a replacement") == 12
 
 
 def test_a_batch_that_was_read_ahead_waits_for_no_process(
@@ -116,10 +147,10 @@ def test_as_many_batches_are_read_ahead_as_the_setting_says(
             time.sleep(0.01)
 
 
-def answers_of(ranks: Ranks) -> int:
-    """Return how many batches of the first process have arrived."""
+def answers_of(ranks: Ranks, process: int = 0) -> int:
+    """Return how many batches of a process have arrived."""
     runner: Any = ranks.loaders[0]._runner
-    count: int = runner._workers[0].connection.num_answers
+    count: int = runner._workers[process].connection.num_answers
     return count
 
 
@@ -128,13 +159,27 @@ def test_the_fourth_death_ends_the_run(
 ) -> None:
     write_numbered(tmp_path, [60] * 8)
     opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=1, prefetch=1))
-    for _ in range(3):
+    for _ in range(4):
         ranks.next()
-        processes_of(ranks)[0].kill()
-    ranks.next()
-    processes_of(ranks)[0].kill()
+        process = processes_of(ranks)[0]
+        process.kill()
+        # until then its connection is open, and the rank may ask it for the next batch
+        process.wait()
     with pytest.raises(ProblemsFound, match="was killed by SIGKILL, the 4th that died"):
         ranks.batches(3)
+
+
+def test_processes_that_die_at_their_start_end_the_run(
+    tmp_path: Path, opened: list[Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process is sent first is larger than what a connection holds."""
+    monkeypatch.setattr(lane_processes, "ENTRY", "import os; os._exit(1)")
+    write_numbered(tmp_path, [60] * 8)
+    tokenizer: Any = ByteTokenizer()
+    tokenizer.words = b"x" * 2**22
+    opened.append(ranks := Ranks(text(tmp_path), tokenizer, num_workers=2))
+    with pytest.raises(ProblemsFound, match="ended with code 1, the 4th that died"):
+        ranks.next()
 
 
 def test_problems_and_warnings_of_a_process_are_told_by_the_rank(

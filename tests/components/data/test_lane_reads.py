@@ -1,4 +1,6 @@
-"""What a resume reads again: a window and a row group of each lane, or a compressed file so far."""
+"""What a resume reads again: a window and a row group of each lane, or a compressed file so far.
+
+Of an arrow file, a window and a batch."""
 
 import gzip
 import json
@@ -29,6 +31,11 @@ def write_files(folder: Path, suffix: str) -> int:
             pq.write_table(
                 table, path, row_group_size=GROUP, compression="none", use_dictionary=False
             )
+        elif suffix.endswith(".arrow"):
+            table = pa.table({"text": texts})
+            new = pa.ipc.new_stream if suffix.startswith(".stream") else pa.ipc.new_file
+            with new(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=GROUP)
         else:
             path.write_bytes(gzip.compress(lines) if suffix == ".jsonl.gz" else lines)
     return len(lines) // RECORDS
@@ -38,7 +45,9 @@ def count_bytes(ranks: Ranks) -> int:
     return int(ranks.loaders[0].collect_metrics()["data/bytes"])
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".jsonl.gz"])
+@pytest.mark.parametrize(
+    "suffix", [".jsonl", ".parquet", ".jsonl.gz", ".feather.arrow", ".stream.arrow"]
+)
 def test_a_resume_reads_little_again(
     suffix: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +67,8 @@ def test_a_resume_reads_little_again(
     allowed = {
         ".jsonl": windows + 2 * BUFFER,
         ".parquet": windows + 2 * GROUP * record + 2 * FOOTER,
+        ".feather.arrow": windows + 2 * GROUP * record + 2 * FOOTER,
+        ".stream.arrow": windows + 2 * GROUP * record + 2 * BUFFER,
         ".jsonl.gz": so_far // LANES + 128 * 2**10,
     }
     assert read <= LANES * allowed[suffix]

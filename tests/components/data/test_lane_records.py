@@ -3,7 +3,9 @@
 import csv
 import gzip
 import json
+import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.components.data.lane_streams import Ranks, lane_texts, numbers_in, write_numbered
-from titanrun.components.data import lane_records
+from titanrun.components.data import lane_records, line_reader
 from titanrun.components.data.config import TextDatasetConfig
 from titanrun.components.data.lane_records import RawRecord, RecordFile
 from titanrun.components.data.lane_windows import LaneSettings, WindowReader, WindowStart
@@ -47,6 +49,14 @@ def write_arrow(file: Path, *, stream: bool) -> None:
         writer.write_table(table, max_chunksize=1300)
 
 
+def write_arrow_of_words(file: Path) -> None:
+    # a stream has the words of a dictionary before its first batch
+    table = pa.Table.from_pylist(RECORDS)
+    table = table.set_column(0, "text", table["text"].dictionary_encode())
+    with pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1300)
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "plain.jsonl": lambda file: file.write_text("\n\n".join(LINES) + "\n"),
     "crlf.jsonl": lambda file: file.write_bytes("\r\n".join(LINES).encode()),
@@ -66,6 +76,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     ),
     "feather.arrow": lambda file: write_arrow(file, stream=False),
     "stream.arrow": lambda file: write_arrow(file, stream=True),
+    "words.arrow": write_arrow_of_words,
     "alone.txt": lambda file: file.write_bytes("one\r\ntwo\rthree ☕\n".encode()),
 }
 
@@ -84,7 +95,7 @@ def test_a_stream_reads_what_an_index_reads_from_any_record_on(name: str, tmp_pa
     if name.endswith(".txt"):
         assert [record for _, record in found] == [{"text": "one\ntwo\nthree ☕\n"}]
         return
-    expected = [record for _, record in iter_records([file], scratch=tmp_path / "scratch")]
+    expected = [record for _, record in iter_records([file])]
     assert [record for _, record in found] == expected and len(expected) == len(TEXTS)
     assert [raw.number for raw, _ in found] == list(range(len(found)))
     for start in (1, 999, 1000, 1024, 1100, 2999):
@@ -133,6 +144,47 @@ def test_lines_that_are_not_utf8_and_rows_of_another_width_name_their_record(
             parse_all(RecordFile(LocalStreamFiles(), planned))
 
 
+@pytest.mark.parametrize("name", ["plain.jsonl", "members.jsonl.gz", "rows.csv", "rows.parquet"])
+def test_a_file_is_read_as_large_as_it_was_when_it_was_opened(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_reader, "BLOCK_BYTES", 2000)
+    # since Python 3.12, 128 KiB: the whole file
+    monkeypatch.setattr(gzip, "READ_BUFFER_SIZE", 2000, raising=False)
+    file = tmp_path / name
+    WRITERS[name](file)
+    content = file.read_bytes()
+    (planned,) = plan_local_files(str(file)).files
+    source = RecordFile(LocalStreamFiles(), planned)
+    records = source.iter_from(0, 0)
+    found = list(islice(records, 5))
+    with file.open("ab") as opened:
+        opened.write(content)
+    assert [raw.number for raw in [*found, *records]] == list(range(len(TEXTS)))
+    file.write_bytes(content)
+    records = source.iter_from(0, 0)
+    next(records)
+    os.truncate(file, len(content) // 2)
+    with pytest.raises(ProblemsFound, match=f"{name}' cannot be read: it ends after") as told:
+        list(records)
+    assert told.value.problems[0].rule == "source-changed"
+
+
+def test_a_value_of_a_csv_file_may_be_a_long_document(tmp_path: Path) -> None:
+    file = tmp_path / "long.csv"
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([["text"], ["short"], ["word " * 100_000], ["end"]])
+    limit = csv.field_size_limit(2**17)
+    try:
+        (planned,) = plan_local_files(str(file)).files
+        found = [record for _, record in parse_all(RecordFile(LocalStreamFiles(), planned))]
+        csv.field_size_limit(2**17)
+        assert [record for _, record in iter_records([file])] == found
+    finally:
+        csv.field_size_limit(limit)
+    assert [len(str(record["text"])) for record in found] == [5, 500_000, 3]
+
+
 def test_a_file_that_is_read_whole_has_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +219,23 @@ def test_text_files_and_names_of_their_column(tmp_path: Path, tokenizer: Tokeniz
         )
         texts = lane_texts(Ranks(config, tokenizer).rest(), tokenizer, 4)
         assert sorted(set(numbers_in("".join(texts)))) == list(range(24))
+
+
+@pytest.mark.parametrize("name", ["part-001.jsonl", "part-001.jsonl.gz", "part-001.csv"])
+def test_a_file_of_a_byte_order_mark_holds_nothing(
+    name: str, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """As some programs write a table without rows. It was an error of Python."""
+    mark = line_reader.BYTE_ORDER_MARK
+    (tmp_path / name).write_bytes(gzip.compress(mark) if name.endswith(".gz") else mark)
+    write_numbered(tmp_path, [20], suffix=".jsonl")
+    config = TextDatasetConfig(path=str(tmp_path), streaming=True, repeat=False)
+    if name.endswith(".csv"):
+        with pytest.raises(ProblemsFound, match="has no column 'text'"):
+            Ranks(config, tokenizer, lanes=1).rest()
+        return
+    texts = lane_texts(Ranks(config, tokenizer, lanes=1).rest(), tokenizer, 1)
+    assert sorted(numbers_in(texts[0])) == list(range(20))
 
 
 def test_a_document_longer_than_a_chunk_is_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -126,6 +126,33 @@ def test_what_is_wrong_with_a_source_is_told_at_its_place(given: list[Path]) -> 
     )
 
 
+def test_huge_weights_have_their_shares(given: list[Path]) -> None:
+    huge = mixed(given, {"weight": 1e308}, {"weight": 1.5e308}, {"weight": 0.5e308})
+    plain = mixed(given, {"weight": 2.0}, {"weight": 3.0}, {"weight": 1.0})
+    assert firsts(huge) == firsts(plain)
+
+
+@pytest.mark.parametrize(
+    ("sources", "key", "message"),
+    [
+        (({}, {"weight": 1e-320}), "weight", "makes an epoch of the mixture inf sequences long"),
+        (({}, {"weight": 1e-12}), "weight", "weight 1e-12 makes an epoch of the mixture 2e+13 "),
+        (({}, {"epochs": 1e308}), "epochs", "epochs 1e+308 makes an epoch of the mixture inf "),
+    ],
+)
+def test_an_epoch_that_no_memory_holds_is_a_problem(
+    given: list[Path], sources: tuple[dict[str, float], ...], key: str, message: str
+) -> None:
+    """Also one that no number holds: these were ValueErrors, OverflowErrors and MemoryErrors."""
+    problem = problem_of(given, *sources)
+    assert problem.path == ("sources", 1, key) and message in problem.message
+
+
+def test_a_source_may_have_more_epochs_than_are_ever_read(given: list[Path]) -> None:
+    rows = mixed(given, {"epochs": 1e308}, {"epochs": 2.0})
+    assert len(firsts(rows)) == 80
+
+
 def test_a_source_that_changes_is_noticed(given: list[Path]) -> None:
     rows = mixed(given, {}, {})
     rows.check()

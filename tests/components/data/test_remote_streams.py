@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.components.data.fragile_server import FragileServer, serve_files
-from tests.components.data.lane_streams import Ranks, same
+from tests.components.data.lane_streams import Ranks, same, write_numbered
 from titanrun.components.checkpoints.spec import storage_path
 from titanrun.components.data import http_source, line_reader, remote_file, source_faults
 from titanrun.components.data.config import TextDatasetConfig
@@ -104,6 +104,25 @@ def test_a_resume_reads_no_more_of_lines_than_a_window_and_a_block(
     resumed.load(ranks.state())
     resumed.next()
     assert len(server.requests) <= 4
+
+
+def test_empty_files_leave_no_lane_without_records(
+    server: FragileServer, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """Jobs that write a file each leave some of them empty."""
+    write_numbered(tmp_path, [30, 25, 28, 33], suffix=".jsonl")
+    expected = Ranks(text(str(tmp_path)), tokenizer).batches(12)
+    for number in (1, 2, 3, 9):
+        (tmp_path / f"part-00{number}-.jsonl").touch()
+    assert same(Ranks(text(str(tmp_path)), tokenizer).batches(12), expected)
+    server.lists_folders = True
+    server.files |= {f"data/{file.name}": file.read_bytes() for file in tmp_path.glob("*")}
+    ranks = Ranks(text(f"{server.url}/data/*.jsonl"), tokenizer)
+    assert same(ranks.batches(12), expected)
+    # a file of this format is never empty, unless it is damaged
+    (tmp_path / "part-004.parquet").touch()
+    with pytest.raises(ProblemsFound, match=r"part-004.parquet' record 1 cannot be read"):
+        Ranks(text(str(tmp_path)), tokenizer, lanes=1).batches(90)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +224,11 @@ def test_a_fault_that_stays_ends_with_its_name(
     ranks = Ranks(text(url), tokenizer, retry_timeout=0.1)
     ranks.batches(1)
     server.status["part.jsonl"] = status
-    with pytest.raises(ProblemsFound) as found:
+    waits: list[str | None] = []
+    with on_wait(waits.append), pytest.raises(ProblemsFound) as found:
         ranks.batches(60)
+    # the last step is saved then, for which nobody waits
+    assert waits[-1] is None
     (problem,) = found.value.problems
     assert (problem.code, problem.rule, problem.path) == ("data", rule, ("path",))
     assert problem.message.startswith(f"'{url}' ") and problem.message.endswith(reason)
@@ -215,6 +237,16 @@ def test_a_fault_that_stays_ends_with_its_name(
     assert find_problem(url, tokenizer, retry_timeout=0.1).rule == rule
     server.status.clear()
     assert len(batches(url, tokenizer)) == 12
+
+
+@pytest.mark.parametrize("name", ["two words.jsonl", "two%20words.jsonl", "données.jsonl"])
+@pytest.mark.timeout(60)
+def test_an_address_is_written_as_people_read_it(
+    name: str, server: FragileServer, tokenizer: Tokenizer
+) -> None:
+    """A space was tried again for 15 minutes, and other letters were an error of Python."""
+    server.files["two words.jsonl"] = server.files["données.jsonl"] = LINES
+    assert len(batches(f"{server.url}/{name}", tokenizer)) == 12
 
 
 def test_a_file_that_changes_while_the_run_trains_ends_it(
@@ -292,6 +324,15 @@ def test_objects_of_a_store_are_read_as_files(
         ranks.batches(60)
     assert found.value.problems[0].rule == "source-changed"
     store.rm("/bucket/sub/b.jsonl")
+    # an object that is replaced while it is read
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(line_reader, "BLOCK_BYTES", 2000)
+    ranks = Ranks(text("memory://bucket/a.jsonl"), tokenizer, retry_timeout=1)
+    ranks.next()
+    store.pipe("/bucket/a.jsonl", LINES[:3000])
+    with pytest.raises(ProblemsFound) as found:
+        ranks.batches(60)
+    assert found.value.problems[0].rule == "source-changed"
     ranks = Ranks(text("memory://bucket"), tokenizer)
     assert find_problem("memory://bucket/none.jsonl", tokenizer).rule == "source-gone"
     assert "names no .jsonl" in find_problem("memory://bucket/*.md", tokenizer).message
@@ -303,6 +344,7 @@ def test_objects_of_a_store_are_read_as_files(
         ("s3://bucket/*.jsonl", "needs a package that is not installed", "titanrun[s3]"),
         ("gs://bucket/*.jsonl", "needs a package that is not installed", "titanrun[gcs]"),
         ("ftpx://example.com/a.jsonl", "has an unknown scheme", "use https, hf, s3"),
+        ("ftp://example.com/a.jsonl", "has an unknown scheme", "use https, hf, s3"),
     ],
 )
 def test_addresses_that_cannot_be_read_here_are_told(

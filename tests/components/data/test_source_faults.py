@@ -8,9 +8,9 @@ import pytest
 
 from titanrun.components.data import source_faults
 from titanrun.components.data.http_source import classify_status
-from titanrun.components.data.source_faults import RetryPolicy, SourceFault
+from titanrun.components.data.source_faults import RetryPolicy, SourceFault, limit_timeout
 from titanrun.config.problems import ProblemsFound
-from titanrun.distributed.data_waits import on_wait
+from titanrun.distributed.data_waits import WaitStopped, end_waits_on, on_wait
 
 
 def test_a_wait_is_reported_and_its_end_too() -> None:
@@ -28,6 +28,36 @@ def test_a_wait_is_reported_and_its_end_too() -> None:
         assert policy.request(work, name="'part.jsonl'") == "read"
     assert waits == ["'part.jsonl'", "'part.jsonl'", None]
     assert policy.counts.num_retries == 2
+
+
+def test_a_wait_ends_when_the_run_shall_stop() -> None:
+    tries = []
+
+    def work() -> None:
+        tries.append(1)
+        raise SourceFault("unreachable", "503", retry_after=0.01)
+
+    with (
+        end_waits_on(lambda: "SIGTERM" if len(tries) == 3 else None),
+        pytest.raises(WaitStopped, match="SIGTERM"),
+    ):
+        RetryPolicy(20).request(work, name="'part.jsonl'")
+    assert len(tries) == 3
+
+
+def test_a_wait_says_when_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    left = [2]
+
+    def work() -> None:
+        if left[0]:
+            left[0] -= 1
+            raise SourceFault("unreachable", "503", retry_after=0.0)
+
+    RetryPolicy(90_000).request(work, name="'part.jsonl'", advice="read the cache")
+    first, second = caplog.messages
+    assert first.startswith("'part.jsonl' cannot be read: 503; waiting 0.5 s for try 2, giving up")
+    assert first.endswith(" in 90000 s (retry_timeout); read the cache")
+    assert second.endswith(" s (retry_timeout)")
 
 
 @pytest.mark.parametrize("kind", ["refused", "gone", "changed"])
@@ -70,6 +100,8 @@ def test_waits_double_up_to_a_minute_with_jitter(monkeypatch: pytest.MonkeyPatch
 def test_a_server_that_says_when_to_come_back_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list_delays(monkeypatch, 3, 7.0) == [7.0] * 3
     assert list_delays(monkeypatch, 2, 300.0) == [300.0] * 2
+    # a clock that is late names a time that has passed: it was asked without a pause
+    assert list_delays(monkeypatch, 2, 0.0) == [0.5] * 2
 
 
 def test_no_wait_is_longer_than_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +120,27 @@ def test_no_wait_is_longer_than_the_time_that_is_left(monkeypatch: pytest.Monkey
     with pytest.raises(ProblemsFound, match="after 4 tries in 20 s"):
         RetryPolicy(20).request(work, name="'part.jsonl'")
     assert delays == [8.0, 8.0, 4.0]
+
+
+def test_a_server_without_an_answer_is_given_up_soon_after_the_time_for_retries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, timeouts = [0.0], list[float]()
+    monkeypatch.setattr(source_faults.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(source_faults, "sleep_with_heartbeats", lambda _: None)
+
+    def work() -> None:
+        timeouts.append(limit_timeout(30))
+        now[0] += timeouts[-1]
+        raise SourceFault("unreachable", "no answer")
+
+    for seconds, expected in ((100, [30, 30, 30, 18]), (4, [12]), (0, [30])):
+        timeouts.clear()
+        with pytest.raises(ProblemsFound):
+            RetryPolicy(seconds).request(work, name="'part.jsonl'")
+        assert timeouts == expected
+    # of a request that nobody repeats
+    assert limit_timeout(30) == 30
 
 
 @pytest.mark.parametrize(

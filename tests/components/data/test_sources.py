@@ -15,6 +15,7 @@ import pyarrow.feather
 import pytest
 
 from titanrun.components.data.config import TextDatasetConfig
+from titanrun.components.data.jsonl_reader import iter_file_lines
 from titanrun.components.data.spec.data_files import SourceFile, is_file_unchanged
 from titanrun.components.data.spec.file_columns import find_file_columns, iter_valid_json_records
 from titanrun.components.data.text_dataset import build_text_dataset
@@ -142,10 +143,12 @@ def test_bad_records_are_left_out_counted_and_told(
     # what was left out is said again by a run that finds the data tokenised
     ids_of(file, tokenizer, bad_records="skip", max_bad_share=0.1)
     assert "2 records could not be read" in caplog.text
-    problem = problem_of(file, tokenizer, bad_records="skip", max_bad_share=0.09, max_documents=30)
-    assert problem.path == ("max_bad_share",) and problem.message.startswith(
-        "2 of 20 records cannot be read"
-    )
+    # tokenized anew, and as it was with a larger share
+    for options in ({"max_documents": 30}, {}):
+        problem = problem_of(file, tokenizer, bad_records="skip", max_bad_share=0.09, **options)
+        assert problem.path == ("max_bad_share",) and problem.message.startswith(
+            "2 of 20 records cannot be read"
+        )
 
 
 @pytest.mark.parametrize(
@@ -298,3 +301,22 @@ def test_columns_of_an_array_are_those_of_its_first_records(tmp_path: Path) -> N
     assert list(iter_valid_json_records(file)) == [{"a": 1}, {"b": 2}]
     file.write_text("[]")
     assert list(iter_valid_json_records(file)) == []
+
+
+def test_lines_are_those_of_the_datasets_library(tmp_path: Path) -> None:
+    """Which splits at all three kinds of line ends, and at nothing else."""
+    content = (
+        "\ufeffone\r\ntwo\rthree\n\n\r\r\nfour\x0b\x0c\x1c\x85\u2028five\u00e9" + "x" * 100_000
+    )
+    for end in ("", "\n", "\r", "\r\n"):
+        (tmp_path / "lines.txt").write_bytes((content + end).encode())
+        library = datasets.Dataset.from_text(
+            str(tmp_path / "lines.txt"),
+            cache_dir=str(tmp_path / "cache"),
+            streaming=True,
+            keep_linebreaks=True,
+            encoding="utf-8-sig",
+        )
+        expected = [row["text"] for row in library]
+        assert list(iter_file_lines(tmp_path / "lines.txt")) == expected
+        assert len(expected) == 7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.components.data.lane_streams import numbers_in, write_numbered
-from titanrun.components.data import lane_records
+from titanrun.components.data import lane_records, stream_head
 from titanrun.components.data.config import (
     MixtureDatasetConfig,
     MixtureSource,
@@ -104,6 +104,23 @@ def test_held_out_documents_of_a_stream_are_found_in_order(
         head(tmp_path, tokenizer, 10, holdout=Holdout(1e-9, is_validation=True))
 
 
+def test_the_search_for_held_out_documents_says_how_far_it_is(
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Millions of records may be read before the first step."""
+    assert stream_head.PROGRESS_RECORDS == 100_000
+    monkeypatch.setattr(stream_head, "PROGRESS_RECORDS", 100)
+    write_numbered(tmp_path / "texts", [60, 190, 70])
+    with caplog.at_level("INFO", logger=stream_head.log.name):
+        head(tmp_path, tokenizer, None, holdout=Holdout(0.1, is_validation=True))
+    told = [line for line in caplog.messages if "for validation" in line]
+    name = str(tmp_path / "texts")
+    assert told == [f"{name}: {count} records read for validation" for count in (100, 200, 300)]
+
+
 def test_a_mixture_with_streams_is_validated_on_the_head_of_each(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
@@ -145,3 +162,19 @@ def test_bad_records_before_the_end_are_counted(tmp_path: Path, tokenizer: Token
     with pytest.raises(ProblemsFound, match="record 4 column 1 is not JSON"):
         head(tmp_path, tokenizer, 10)
     assert len(head(tmp_path, tokenizer, 10, bad_records="skip")) >= 10
+
+
+def test_too_many_bad_records_before_the_end_are_refused(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts").mkdir()
+    lines = [json.dumps({"text": "words " * 20}) for _ in range(50)]
+    lines[3] = lines[5] = "torn"
+    (tmp_path / "texts" / "a.jsonl").write_text("\n".join(lines))
+    # as in a lane, few records say nothing about the share
+    monkeypatch.setattr(stream_head, "BAD_SHARE_RECORDS", 100)
+    assert len(head(tmp_path, tokenizer, 10, bad_records="skip", max_bad_share=0.02)) >= 10
+    monkeypatch.setattr(stream_head, "BAD_SHARE_RECORDS", 20)
+    with pytest.raises(ProblemsFound, match=r"2 of \d+ records cannot be read, more than") as found:
+        head(tmp_path, tokenizer, 9, bad_records="skip", max_bad_share=0.02)
+    assert found.value.problems[0].path == ("max_bad_share",)

@@ -19,6 +19,7 @@ from titanrun.components.data.spec.data_files import SUFFIXES, resolve_data_file
 from titanrun.components.data.text_dataset import build_text_dataset
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.recipe.rundir.input_hashes import hash_input
 
 
 def rows_of(path: Path | str, tokenizer: Tokenizer, cache: Path, **options: Any) -> IndexedDataset:
@@ -225,18 +226,15 @@ def test_paths_without_data_are_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     (tmp_path / "docs" / "notes.md").write_text("a")
     (tmp_path / "empty.txt").touch()
     (tmp_path / "blank.jsonl").write_text("\n\n")
-    (tmp_path / "a::b.txt").write_text("a")
+    (tmp_path / "a::b.parquet").write_bytes(b"PAR1")
     for path, told in (
         ("absent.txt", "file not found"),
         ("*.absent", "file not found"),
         ("docs", "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md"),
-        (
-            "docs/notes.md",
-            "names no .jsonl, .json, .parquet, .csv, .arrow, .txt file; found: notes.md",
-        ),
+        ("docs/notes.md", "is not a .jsonl, .json, .parquet, .csv, .arrow or .txt file"),
         ("empty.txt", "holds no documents"),
         ("blank.jsonl", "holds no documents"),
-        ("a::b.txt", "has '::' in its name"),
+        ("a::b.parquet", "has '::' in its name"),
     ):
         problem = problem_of(tmp_path / path, tokenizer, cache)
         assert told in problem.message and problem.path == ("path",), path
@@ -307,3 +305,37 @@ def test_building_needs_no_network_and_leaves_nothing_elsewhere(tmp_path: Path) 
         ".json",
         ".npy",
     ]
+
+
+def test_links_to_folders_are_followed_and_no_file_is_read_twice(tmp_path: Path) -> None:
+    """Files behind them were left out without a word."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for file in (data / "part" / "a.jsonl", elsewhere / "below" / "b.jsonl"):
+        file.parent.mkdir(parents=True)
+        file.write_text('{"text": "one"}\n')
+    (data / "more").symlink_to(elsewhere)
+    expected = [data / "more" / "below" / "b.jsonl", data / "part" / "a.jsonl"]
+    assert resolve_data_files(str(data)) == expected
+    # twice the same, the folder around the link, and one folder by two names
+    (data / "again").symlink_to("part")
+    (elsewhere / "around").symlink_to(data)
+    (data / "most").symlink_to(elsewhere)
+    assert resolve_data_files(str(data)) == expected
+    assert hash_input(str(data), data)["files"] == 2
+
+
+@pytest.mark.parametrize("named", ["", "/*.jsonl", "/**/*.jsonl"])
+def test_a_link_to_nothing_is_no_missing_file(tmp_path: Path, named: str) -> None:
+    """Such links were left out without a word: of a mount that was not there, all files."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "b.jsonl").symlink_to("a.jsonl")
+    # not read in any case
+    (tmp_path / ".c.jsonl").symlink_to("nowhere")
+    (tmp_path / "notes").symlink_to("nowhere")
+    assert len(resolve_data_files(f"{tmp_path}{named}")) == 2
+    (tmp_path / "d.jsonl").symlink_to("nowhere")
+    with pytest.raises(ProblemsFound) as found:
+        resolve_data_files(f"{tmp_path}{named}")
+    (problem,) = found.value.problems
+    assert problem.message == f"'{tmp_path}/d.jsonl' cannot be read: a link to nothing"
+    assert (problem.rule, problem.path) == ("source-gone", ("path",))

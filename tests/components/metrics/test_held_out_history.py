@@ -22,7 +22,8 @@ def tell(*losses: float) -> tuple[HeldOutHistory, list[str]]:
 
 def test_three_rises_in_a_row_are_told_once() -> None:
     said = (
-        "held-out loss rises since step 300: checkpoint step-300 is the best (checkpoint.keep_best)"
+        "held-out loss rises since step 300, it was lowest at step 300 "
+        "(checkpoint.keep_best: 1 keeps the best saved one)"
     )
     assert tell(3, 2, 1, 1.1, 1.2)[1] == []
     assert tell(3, 2, 1, 1.1, 1.2, 1.3)[1] == [said]
@@ -32,7 +33,8 @@ def test_three_rises_in_a_row_are_told_once() -> None:
 def test_a_loss_that_falls_meanwhile_begins_anew() -> None:
     history, told = tell(3, 1, 2, 3, 2.5, 2.6, 2.7, 2.8)
     assert told == [
-        "held-out loss rises since step 500: checkpoint step-200 is the best (checkpoint.keep_best)"
+        "held-out loss rises since step 500, it was lowest at step 200 "
+        "(checkpoint.keep_best: 1 keeps the best saved one)"
     ]
     assert history.format_best() == "best held-out loss: 1.00000 at step 200"
 

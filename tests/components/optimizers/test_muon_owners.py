@@ -140,6 +140,8 @@ def test_the_costly_matrices_go_to_the_least_loaded_ranks() -> None:
     loads = [sum(c for c, o in zip(costs, owners, strict=True) if o == rank) for rank in range(3)]
     assert max(loads) <= 4 / 3 * 17 and sum(loads) == 50
     assert assign_owners([5, 5, 5, 5], 4) == [0, 1, 2, 3]
+    # one in turn would have 12 and 4
+    assert assign_owners([8, *[1] * 8], 2) == [0, *[1] * 8]
 
 
 def test_buckets_hold_all_matrices_once_and_at_most_their_limit() -> None:

@@ -198,3 +198,13 @@ def test_the_quick_size_of_the_vocabulary_is_the_tokenizers(make_folder: MakeFol
             == opened(folder).vocab_size
             == len(AutoTokenizer.from_pretrained(folder))
         ), config
+
+
+def test_half_a_surrogate_pair_is_no_text(make_folder: MakeFolder) -> None:
+    # as JSON may encode it, and as Python reads bytes of a command line that are not UTF-8
+    for wrong, shown in (("moon \ud83d x", r"moon \ud83d x"), ("x" * 99 + "\udcff", r"xx\udcff'")):
+        with pytest.raises(ProblemsFound) as caught:
+            opened(make_folder()).encode_batch(["moon", wrong])
+        (problem,) = caught.value.problems
+        assert problem.code == "data" and shown in problem.message
+        assert "is not Unicode text" in problem.message

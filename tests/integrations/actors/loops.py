@@ -51,16 +51,16 @@ def run_handles(actor: Any, steps: int = 2) -> list[dict[str, Any]]:
     """The same loop over handles with `call_one` and `get`."""
     found = []
     for step in range(1, steps + 1):
-        actor.sync_log_step.call(step, step).get(timeout=60)
+        actor.sync_log_step.call(step, step).get(timeout=240)
         losses = [
-            actor.forward_backward.call([each], NUM_TOKENS).get(timeout=60).get(0)["loss/mean"]
+            actor.forward_backward.call([each], NUM_TOKENS).get(timeout=240).get(0)["loss/mean"]
             for each in DATA
         ]
-        update = actor.optim_step.call_one().get(timeout=60)
-        actor.push_model_state_dict.call().get(timeout=60)
-        saved = actor.save_checkpoint.call_one(step, step == steps).get(timeout=60)
+        update = actor.optim_step.call_one().get(timeout=240)
+        actor.push_model_state_dict.call().get(timeout=240)
+        saved = actor.save_checkpoint.call_one(step, step == steps).get(timeout=240)
         found.append({"losses": losses, "norm": update["grad_norm"], "saved": saved})
-    assert actor.get_policy_version.call_one().get(timeout=60) == steps
+    assert actor.get_policy_version.call_one().get(timeout=240) == steps
     return found
 
 
@@ -98,7 +98,7 @@ def open_waiting_trainer(recipe: str, folder: str) -> WaitingTrainer:
 
 
 def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not file.exists():
         assert time.monotonic() < deadline, f"{file} never came"
         time.sleep(0.01)
@@ -106,13 +106,13 @@ def wait_for(file: Path) -> None:
 
 def check_that_versions_are_told_beside_a_long_call(actor: Any, folder: Path) -> None:
     """A second long call waits; the version and the step of the log do not."""
-    actor.forward_backward.call(DATA[:1], NUM_TOKENS).get(timeout=60)
+    actor.forward_backward.call(DATA[:1], NUM_TOKENS).get(timeout=240)
     long, queued = actor.optim_step.call_one(), actor.state_dict.call_one()
     wait_for(folder / "begun")
-    assert actor.get_policy_version.call_one().get(timeout=60) == 0
-    actor.sync_log_step.call_one(4).get(timeout=60)
-    assert actor.health.call_one().get(timeout=60)["running"] == "optim_step"
+    assert actor.get_policy_version.call_one().get(timeout=240) == 0
+    actor.sync_log_step.call_one(4).get(timeout=240)
+    assert actor.health.call_one().get(timeout=240)["running"] == "optim_step"
     (folder / "go").touch()
-    assert long.get(timeout=60)["policy_version"] == 1
+    assert long.get(timeout=240)["policy_version"] == 1
     # what came after it saw its update
-    assert queued.get(timeout=60) == {"policy_version": 1}
+    assert queued.get(timeout=240) == {"policy_version": 1}

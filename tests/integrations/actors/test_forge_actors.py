@@ -34,10 +34,10 @@ def generate(policy: Policy, reference: LocalActor, buffer: LocalActor) -> float
     rewards = (ids[:, REQUEST:] < LETTERS // 2).float().mean(1)
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     for row, reward, behind, advantage in zip(
-        ids, rewards, logprobs.get(timeout=120), advantages, strict=True
+        ids, rewards, logprobs.get(timeout=240), advantages, strict=True
     ):
         episode = Episode(policy.version, row, float(reward), behind, float(advantage))
-        buffer.add.call_one(episode).get(timeout=120)
+        buffer.add.call_one(episode).get(timeout=240)
     return float(rewards.mean())
 
 
@@ -63,22 +63,22 @@ def test_forges_main_loop_learns_through_handles(tmp_path: Path) -> None:
             each.get(timeout=300)
         policy, rewards, step = Policy(), [], 0
         while step < STEPS:
-            batch = buffer.sample.route(curr_policy_version=step).get(timeout=120)
+            batch = buffer.sample.route(curr_policy_version=step).get(timeout=240)
             if batch is None:
                 rewards.append(generate(policy, reference, buffer))
                 continue
-            trainer.train_step.call(*batch).get(timeout=120)
+            trainer.train_step.call(*batch).get(timeout=240)
             step += 1
-            trainer.push_weights.call(step).get(timeout=120)
+            trainer.push_weights.call(step).get(timeout=240)
             policy.update_weights(step, SimpleNamespace(store=store))  # type: ignore[arg-type]
             if step >= 2:
                 drop_version(store, step - 1)
         # what the trainer cannot take reaches the caller, and the trainer goes on
         with pytest.raises(ProblemsFound) as found:
-            trainer.train_step.call([{"tokens": torch.zeros(1, 3)}], [{}]).get(timeout=120)
+            trainer.train_step.call([{"tokens": torch.zeros(1, 3)}], [{}]).get(timeout=240)
         assert "raised in rank 0 of TitanTrainer" in found.value.__notes__[0]
-        trainer.push_weights.call(step + 1).get(timeout=120)
+        trainer.push_weights.call(step + 1).get(timeout=240)
         assert f"policy_ver_{step + 1:010d}.model_state_dict" in store
-        trainer.cleanup.call().get(timeout=120)
+        trainer.cleanup.call().get(timeout=240)
     policy.actor.cleanup()
     assert len(rewards) == STEPS and sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2

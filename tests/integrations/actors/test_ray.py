@@ -59,8 +59,8 @@ def test_a_loop_of_torchtitans_names_has_the_losses_of_the_plain_trainer(
     with spawn(loops.open_trainer, recipe, folder=str(tmp_path / "actor")) as actor:
         assert loops.run_handles(actor) == expected
         # Ray's own call, with Ray's own reference
-        assert ray.get(actor.get_policy_version.remote(), timeout=60) == 2
-        found = ray.get(actor.forward_backward.remote(loops.DATA[:1], 9), timeout=60)
+        assert ray.get(actor.get_policy_version.remote(), timeout=240) == 2
+        found = ray.get(actor.forward_backward.remote(loops.DATA[:1], 9), timeout=240)
     assert found == plain.forward_backward(loops.DATA[:1], 9)
     plain.close()
 
@@ -75,10 +75,10 @@ def test_two_ranks_have_the_losses_of_one(ray: Any, recipe: str, tmp_path: Path)
     with spawn(
         loops.open_trainer, recipe, str(tmp_path / "ranks"), 2, ranks=2, actor_options=options
     ) as actor:
-        found = actor.forward_backward.call(loops.DATA, loops.NUM_TOKENS).get(timeout=120)
+        found = actor.forward_backward.call(loops.DATA, loops.NUM_TOKENS).get(timeout=240)
         assert len(found) == 2 and found.get(0) == found.get(1)
         assert found.get(0)["loss/mean"] == pytest.approx(alone["loss/mean"], rel=1e-5)
-        pids = {each["pid"] for each in ray.get(actor.health.remote(), timeout=60)}
+        pids = {each["pid"] for each in ray.get(actor.health.remote(), timeout=240)}
         assert len(pids) == 2 and os.getpid() not in pids
 
 
@@ -95,9 +95,9 @@ def test_an_error_reaches_the_caller_with_its_traceback_and_the_actor_lives() ->
     with spawn(OddBuffer, 2, seed=0) as buffer:
         buffer.add.broadcast(Episode(5))
         with pytest.raises(ZeroDivisionError) as found:
-            buffer.evict.call_one(0).get(timeout=60)
+            buffer.evict.call_one(0).get(timeout=240)
         assert "self.add(1 // curr_policy_version)" in str(found.value)
-        state: Any = buffer.state_dict.route().get(timeout=60)
+        state: Any = buffer.state_dict.route().get(timeout=240)
         assert [episode.policy_version for episode, _ in state["buffer"]] == [5]
 
 

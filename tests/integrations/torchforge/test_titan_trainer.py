@@ -131,6 +131,11 @@ def test_the_loss_is_told_of_its_rows_and_of_what_is_the_same_for_all(make: Make
     assert all(beta == 2.0 and name == "x" for _, _, beta, name in seen)
 
 
+def test_a_tokenizer_that_was_named_must_be_there(make: Make) -> None:
+    with pytest.raises(ProblemsFound, match="folder not found: 'nowhere'"):
+        make(model={"hf_assets_path": "nowhere"}, checkpoint={"enable": True})
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
     saves = {
@@ -157,6 +162,8 @@ def test_a_run_goes_on_from_its_checkpoint(make: Make) -> None:
     assert again.step == 5 and all(
         torch.equal(weight, state[name]) for name, weight in weights(again).items()
     )
+    # the documented default is a folder that only TorchForge's checkout has
+    assert not list((folder / "step-4").rglob("tokenizer*"))
     back = make(checkpoint={**saves, "load_step": 2})
     assert back.step == 3
     inputs, targets = batch(2)

@@ -38,6 +38,7 @@ OTHER_VALUES: dict[str, Any] = {
     "max_seq_len": 77,
     "name": "SGD",
     "overrides": ["training.no_such_key=1"],
+    "recipe": "base.yaml",
     "reshard_after_forward": "never",
     "save_contents": ["model"],
     "spmd_backend": "default",

@@ -17,12 +17,8 @@ pytestmark = [
 ]
 STEPS = 20
 # what of BaseEngine is verl's own here, and what is not built
-INHERITED = {"train_batch", "infer_batch", "delta_pin_snapshots"}
-NOT_BUILT = {
-    "get_per_tensor_param_shard",
-    "get_per_tensor_param_delta_shard",
-    "prime_delta_snapshots",
-}
+INHERITED = {"train_batch", "infer_batch", "delta_pin_snapshots", "prime_delta_snapshots"}
+NOT_BUILT = ("get_per_tensor_param_shard", "get_per_tensor_param_delta_shard")
 
 
 def build_worker(folder: Path, backend: str, **optimizer: Any) -> Any:
@@ -84,9 +80,26 @@ def test_a_bare_import_of_verl_finds_the_backend(
     }
     environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
     run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
     )
     assert run.stdout.strip() == named, run.stderr[-2000:]
+
+
+def test_doctor_says_that_verl_finds_the_backend(tmp_path: Path) -> None:
+    import json
+    import os
+
+    run = subprocess.run(
+        [sys.executable, "-m", "titanrun", "doctor", "--no-training", "--json"],
+        env={**os.environ, "VERL_USE_EXTERNAL_MODULES": "", "VERL_PLATFORM": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    findings = [json.loads(line) for line in run.stdout.splitlines()]
+    (found,) = [each for each in findings if each["topic"] == "verl"]
+    assert found["text"] == "0.9.1; it finds the backend titanrun" and not found["wrong"]
 
 
 def test_every_name_of_the_base_class_is_there() -> None:
@@ -95,7 +108,67 @@ def test_every_name_of_the_base_class_is_there() -> None:
     from titanrun.integrations.verl.registered_engine import TitanrunEngine
 
     names = {name for name in dir(BaseEngine) if not name.startswith("_")}
-    assert names - set(vars(TitanrunEngine)) == INHERITED | NOT_BUILT
+    assert names - set(vars(TitanrunEngine)) == INHERITED
+    bare = object.__new__(TitanrunEngine)
+    for name in (*NOT_BUILT, "prime_delta_snapshots"):
+        with pytest.raises(NotImplementedError, match="exports whole weights only: use"):
+            getattr(bare, name)()
+
+
+def test_it_takes_torchtitans_place_only_where_that_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from verl.workers.engine.base import BaseEngine, EngineRegistry
+
+    from titanrun.integrations.verl.registered_engine import TitanrunEngine, take_torchtitan_place
+
+    class TorchTitanEngine(BaseEngine):
+        """What verl has on accelerators where torchtitan is installed."""
+
+    others = EngineRegistry._engines["language_model"].copy()
+    others.pop("torchtitan", None)
+    monkeypatch.setitem(EngineRegistry._engines, "language_model", others)
+    EngineRegistry.register("language_model", "torchtitan", "cuda", vendor="nvidia")(
+        TorchTitanEngine
+    )
+    assert take_torchtitan_place() == ["cpu"]
+    assert "torchtitan on cuda stays its own TorchTitanEngine" in caplog.text
+    assert EngineRegistry.get_engine_cls("language_model", "torchtitan") is TitanrunEngine
+    assert others["torchtitan"]["cuda", "nvidia"] is TorchTitanEngine
+    assert take_torchtitan_place() == []
+    del others["torchtitan"]
+    assert take_torchtitan_place() == ["cpu", "cuda"]
+
+
+def test_configs_of_verls_strategy_torchtitan_train_in_its_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    from verl.workers.config import TorchtitanEngineConfig
+    from verl.workers.engine.base import EngineRegistry
+    from verl.workers.engine_workers import TrainingWorker
+    from verl.workers.utils.losses import sft_loss
+
+    from tests.integrations.verl_package.configs import worker_config
+    from titanrun.integrations.verl.registered_engine import take_torchtitan_place
+
+    others = EngineRegistry._engines["language_model"].copy()
+    others.pop("torchtitan", None)
+    monkeypatch.setitem(EngineRegistry._engines, "language_model", others)
+    take_torchtitan_place()
+    config = worker_config(folder, "titanrun")
+    settings = {
+        each.name: getattr(config.engine_config, each.name)
+        for each in dataclasses.fields(TorchtitanEngineConfig)
+        if each.init and not each.name.startswith("_")
+    }
+    engine = TorchtitanEngineConfig(**{**settings, "strategy": "torchtitan"})
+    worker = TrainingWorker(config=dataclasses.replace(config, engine_config=engine))
+    worker.set_loss_fn(partial(sft_loss, None))
+    worker.reset()
+    expected = train(build_worker(folder, "titanrun"), 2)
+    assert get_losses(train(worker, 2)) == get_losses(expected)
 
 
 def test_losses_norms_and_log_probs_are_those_of_verls_own_engine(folder: Path) -> None:

@@ -11,7 +11,7 @@ from titanrun.distributed.activation_checkpoint import apply_full_ac
 from titanrun.distributed.config import FullActivationCheckpointConfig
 from titanrun.distributed.row_permutation import invert_permutation, permute_rows
 from titanrun.models.shared.config import DecoderInitConfig, MoeConfig, find_moe_problems
-from titanrun.models.shared.moe import Moe
+from titanrun.models.shared.moe import Moe, sum_outputs_by_product, sum_outputs_elementwise
 from titanrun.models.shared.moe_load_balance import LoadBalancer, get_moe_layers
 
 PLAIN = {
@@ -226,6 +226,31 @@ def test_the_bias_is_moved_before_each_step_of_the_optimizer_and_told():
         "moe/most_tokens_per_expert",
         "moe/least_tokens_per_expert",
     }
+
+
+@pytest.mark.parametrize("add_up", [sum_outputs_by_product, sum_outputs_elementwise])
+def test_weighted_outputs_in_bf16_are_added_in_fp32_and_rounded_once(add_up):
+    generator = torch.Generator().manual_seed(0)
+    gates_NK = torch.rand(16, 8, generator=generator)
+    out_NKD = torch.rand(16, 8, 32, generator=generator).bfloat16()
+    exact_ND = (gates_NK.double().unsqueeze(-1) * out_NKD.double()).sum(1)
+    found_ND = add_up(gates_NK, out_NKD)
+    assert found_ND.dtype == torch.bfloat16
+    # half of the last of eight bits
+    assert ((found_ND - exact_ND).abs() <= exact_ND * 2**-8 * (1 + 1e-4)).all()
+
+
+def test_a_refused_step_leaves_the_bias_as_it_is():
+    moe = layer()
+    optimizer = torch.optim.AdamW(moe.parameters(), lr=0.0, fused=True)
+    LoadBalancer([moe]).register_step_hook(optimizer, lambda name, value, reduce: None)
+    before = moe.expert_bias.clone()
+    for found_inf, moves in ((1.0, False), (0.0, True)):
+        moe(torch.randn(1, 6, DIM)).sum().backward()
+        optimizer.found_inf = torch.tensor(found_inf)
+        optimizer.step()
+        assert torch.equal(moe.expert_bias, before) is not moves
+        assert moe.tokens_per_expert.sum() == 0
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from typing import Any
 
 from titanrun.config.data_diff import DataChange
 from titanrun.config.path_syntax import parse_path
-from titanrun.config.problems import Origin, SourceText
+from titanrun.config.problems import DataPath, Origin, SourceText
 from titanrun.config.tree import Node, format_path
 from titanrun.recipe.comparing.recipe_diff import DiffSide, build_field_diff
-from titanrun.recipe.comparing.resume_policy import classify_change
+from titanrun.recipe.comparing.resume_policy import classify_change, suggest_allowed_changes
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.reference.explain import iter_field_lines
@@ -115,3 +115,14 @@ def test_a_resume_refuses_another_split_of_the_training_data() -> None:
     allowing = get_recipe_class().model_validate(named)
     change = DataChange(("validation", "holdout"), "changed", 0.05, 0.2)
     assert classify_change(change, run, allowing) == "reported"
+
+
+def test_the_advice_to_allow_changes_names_what_the_setting_takes() -> None:
+    advice = "list the intended ones in checkpoint.allow_change"
+    rank, lr = ("converters", 0, "rank"), ("optimizer", "lr")
+    assert (
+        suggest_allowed_changes([rank, ("converters", 0, "alpha"), lr])
+        == f"{advice}, as in 'checkpoint.allow_change=[converters,optimizer.lr]'"
+    )
+    many: list[DataPath] = [("training", name) for name in ("a", "b", "c", "d")]
+    assert suggest_allowed_changes(many) == suggest_allowed_changes([]) == advice

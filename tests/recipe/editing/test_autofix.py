@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.shipped import RUN_RECIPES
-from titanrun.config.problems import Problem
+from titanrun.config.problems import Fix, Origin, Problem, SourceText
 from titanrun.recipe.editing.autofix import FixResult, fix_files
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.resolving.validation_levels import validate_file
@@ -182,6 +182,8 @@ def test_bytes_beside_the_corrections_stay(tmp_path: Path, monkeypatch: pytest.M
     [
         "debug: {sead: 3}",
         "debug: {seed: 0100}",
+        "debug: {seed: '0100'}",
+        "debug: {seed: 0_10}",
         "debug: {seed: 1:30:00}",
         "debug: {seed: 4k}",
         'debug: {seed: "1.5"}',
@@ -194,6 +196,21 @@ def test_bytes_beside_the_corrections_stay(tmp_path: Path, monkeypatch: pytest.M
         'x-a: {b: "3"}\ndebug: {seed: !!str "3"}',
         "debug: {seed: '${env:N,on}'}",
         "debug: {batch_size: 3}",
+        # two typos of one key, one that is given too, keys and sections of other programs
+        "checkpoint: {interval: 3, intervall: 4}",
+        "checkpoint: {intervl: 3, intervall: 4}",
+        "stage: sft",
+        "stage: []",
+        "metrics: {log_frek: 3, log_frequency: 4}",
+        # both beta1 and beta2 are near, and adam and adamw
+        "optimizer: {beta: 0.9}",
+        "optimizer: {beta3: 0.9}",
+        "optimizer: adamx",
+        # another number, another first letter, a key of another section
+        "lr_scheduler: cosine2",
+        "launch: {name: slurm, bpus_per_node: 4}",
+        "launch: {name: skypilot, gpus_per_node: 8}",
+        "lr_scheduler: {step: 4}",
         "debug: [",
     ],
 )
@@ -205,6 +222,73 @@ def test_what_is_not_certain_is_left_alone(
     assert problems_of("mine.yaml") != ()
     assert fix("mine.yaml").applied_fixes == []
     assert Path("mine.yaml").read_text(encoding="utf-8") == f"{SOUND}{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("broken", "mended"),
+    [
+        ("debug: {sede: 3}  # so\n", None),
+        ("checkpoint:  # so\n  intervl:   3   # many\n", "intervl interval"),
+        ("optimizer: {weigth_decay: 0.1}\n", "weigth_decay weight_decay"),
+        ("lr_scheduler: {name: cosin, warmupsteps: 1}\n", "cosin cosine warmupsteps warmup_steps"),
+        ("optimizer: adamww\n", "adamww adamw"),
+        ("validaton: {enable: false}  # so\n", "validaton validation"),
+        ("optimizer: {betta1: 0.9}\n", "betta1 beta1"),
+    ],
+)
+def test_one_wrong_letter_of_a_longer_word_is_corrected(
+    broken: str, mended: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(SOUND + broken)
+    fix(str(file))
+    words = (mended or "").split()
+    for written, meant in zip(words[::2], words[1::2], strict=True):
+        broken = broken.replace(written, meant)
+    assert file.read_text() == SOUND + broken
+    assert bool(problems_of(str(file))) is (mended is None)
+
+
+def test_a_key_of_another_program_is_no_typo(tmp_path: Path) -> None:
+    """The format of a file in axolotl is no dtype."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(SOUND.replace("steps: 4", "steps: 4, ds_type: json"))
+    (problem,) = problems_of(str(file))
+    assert (problem.suggestion, problem.fix) == ("dtype", None)
+
+
+def test_a_key_anywhere_in_the_schema_is_no_typo(tmp_path: Path) -> None:
+    """`tasks` of evaluation is a key of another component than that of a task."""
+    file = tmp_path / "mine.yaml"
+    text = f"{SOUND}evaluation: {{tasks: [{{name: lm_eval, tasks: arc_easy}}]}}\n"
+    file.write_text(text)
+    assert fix(str(file)).applied_fixes == []
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("setting", "number"),
+    [
+        ("optimizer: {lr: '.5'}", "0.5"),
+        ('optimizer: {lr: "5."}', "5.0"),
+        ("debug: {seed: '0x10'}", "0x10"),
+    ],
+)
+def test_a_quoted_number_becomes_one_that_yaml_and_toml_read(
+    setting: str, number: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{SOUND}{setting}\n")
+    assert [made.replacement for made in fix(str(file)).applied_fixes] == [number]
+    assert problems_of(str(file)) == ()
+
+
+def test_an_edit_that_changes_nothing_is_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(SOUND)
+    mark = Origin(SourceText(str(file), SOUND), 1, 1, 8)
+    same = Problem("unknown-key", "x", origin=mark, fix=Fix(mark, "version"))
+    assert fix_files([str(file)], lambda _: (same,)).applied_fixes == []
 
 
 def test_an_included_file_is_written_only_when_it_is_named(
@@ -268,3 +352,15 @@ def test_toml_whose_reader_stops_is_mended_whole_or_not_at_all(
     done = fix("mine.toml")
     assert (done.applied_fixes, len(done.skipped_fixes)) == ([], 3)
     assert Path("mine.toml").read_text(encoding="utf-8") == f"{broken}interval = \n"
+
+
+def test_names_of_modules_in_transformers_are_replaced(tmp_path: Path) -> None:
+    """The model has other names for them, of which only whole words are certain."""
+    mine = tmp_path / "mine.yaml"
+    targets = "converters: [{name: lora, target_modules: [q_proj, 'v_proj', self_attn.k_proj]}]\n"
+    mine.write_text(SOUND + targets, encoding="utf-8")
+    done = fix(str(mine))
+    assert [made.replacement for made in done.applied_fixes] == ["wq", "'wv'"]
+    assert "target_modules: [wq, 'wv', self_attn.k_proj]" in mine.read_text(encoding="utf-8")
+    (left,) = problems_of(str(mine))
+    assert left.got is None and left.hint == "transformers' k_proj is called wk here"

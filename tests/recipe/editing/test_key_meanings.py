@@ -14,6 +14,8 @@ SECTIONS = {
     "optimizer": "lr: 1.0e-3",
     "lr_scheduler": "decay_ratio: 0.5",
     "metrics": "log_freq: 1",
+    "parallelism": "pipeline_parallel_degree: 1",
+    "checkpoint": "interval: 10",
     "fault_tolerance": "group_size: 2",
 }
 
@@ -45,9 +47,29 @@ def problems_of(folder: Path, section: str, entry: str) -> list[Problem]:
             "converters-: [float8_linear]",
             "converters- is for the command line: in a file, converters replaces the whole value",
         ),
-        ("optimizer", "rl: 1.0e-4", "did you mean 'lr'?"),
+        ("optimizer", "rl: 1.0e-4", "did you mean 'lr', which is given too, in line 4?"),
         ("optimizer", "rl: {rewards: [exact_match]}", "'rl' belongs at the top level"),
         ("training", "lr: 1.0e-4", "'lr' belongs in optimizer"),
+        # the place nearest to the top, not the first one of the schema
+        ("", "seed: 3", "write debug.seed: 3"),
+        ("", "eval_steps: 3", "write validation.freq: 3"),
+        # a word that certainly means another key, though some section has a key of that name
+        ("", "batch_size: 3", "'batch_size' is training.local_batch_size here"),
+        # torchtitan's section of this name is a mapping
+        ("", "data: x.txt", "'data' is training.dataset here"),
+        ("parallelism", "tensor_parallel: 2", "did you mean 'tensor_parallel_degree'?"),
+        ("optimizer", "momentum: 0.9", "a key of optimizer 'muon' or 'sgd'"),
+        ("optimizer", "lr:1.0e-4", "write a space after the colon: lr: 1.0e-4"),
+        (
+            "optimizer",
+            "learning_rate: 1.0e-4",
+            "did you mean 'lr', which is given too, in line 4?",
+        ),
+        ("checkpoint", "path: x", "did you mean 'folder'?"),
+        ("metrics", "wandb: true", "write metrics.trackers: [wandb]"),
+        ("", "gradient_checkpointing: true", "write activation_checkpoint: full"),
+        ("", "gradient_checkpointing: false", "write activation_checkpoint: none"),
+        ("", "gpus: 8", "write launch.nproc_per_node, or --nproc on the command line"),
         ("optimizer", "betas: [0.8, 0.99]", "write beta1: 0.8 and beta2: 0.99"),
         (
             "fault_tolerance",
@@ -83,6 +105,12 @@ def problems_of(folder: Path, section: str, entry: str) -> list[Problem]:
             "its rows are dealt to them; remove it",
         ),
         ("training", "bf16: true", "write training.mixed_precision_param: bfloat16"),
+        (
+            "training",
+            "fp16: true",
+            "nothing is computed in float16: write training.mixed_precision_param: bfloat16",
+        ),
+        ("training", "fp16: false", "remove it: nothing is computed in float16"),
         (
             "lr_scheduler",
             "min_lr: 1.0e-4",
@@ -128,3 +156,52 @@ def test_a_folder_in_the_place_of_a_dataset_is_read_as_text(
     file.write_text(f"{head}training: {{dataset: {meant}}}\n")
     dataset = resolve_recipe(str(file), environment={}).run.training.dataset
     assert (dataset.name, dataset.path) == ("text", "mytxt")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [("true", "write best_fit, or null"), ("yes", "write best_fit, or null"), ("no", "write null")],
+)
+def test_a_switch_for_packing_is_told_the_name(value: str, hint: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "version: 1\nkind: sft\nmodel: {name: llama3, flavor: debugmodel}\n"
+        f"training: {{dataset: {{name: tiny_chat, packing: {value}}}, steps: 4}}\n"
+    )
+    (problem,) = validate_file(str(file), [], level="rules", environment={}).problems
+    assert problem.hint == hint
+
+
+@pytest.mark.parametrize(("loss", "dataset"), [("dpo", "preference"), ("kto", "labelled")])
+def test_a_loss_in_the_place_of_rl_is_told_its_own(loss: str, dataset: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"version: 1\nrl: {loss}\ntraining: {{dataset: tiny, steps: 4}}\n")
+    found = validate_file(str(file), [], level="rules", environment={}).problems
+    (hint,) = [problem.hint for problem in found if problem.path == ("rl",)]
+    assert hint == f"write loss: {loss}, and training.dataset: {{name: {dataset}, path: FILE}}"
+
+
+def test_a_part_of_an_epoch_is_told_the_steps(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "training: {dataset: tiny, epochs: 0.5}\n"
+    )
+    (problem,) = validate_file(str(file), [], level="rules", environment={}).problems
+    assert problem.hint == (
+        "epochs are whole: write training.steps, 0.5 x sequences / global_batch_size; titanrun "
+        "data stats counts the sequences"
+    )
+
+
+def test_a_key_in_a_misspelled_section_keeps_its_value_in_the_help(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "version: 1\nmodel: {name: llama3, flavor: debugmodel}\n"
+        "traning: {dataset: tiny, lora_r: 8}\n"
+    )
+    found = validate_file(str(file), [], level="rules", environment={}).problems
+    assert [problem.hint for problem in found] == [
+        "did you mean 'training'?",
+        "adapters are a converter: write converters: [{name: lora, rank: 8}]",
+    ]

@@ -93,6 +93,74 @@ def test_every_key_is_carried_over_or_told_why_not(tmp_path: Path) -> None:
             assert f": {item.entry.written_path}: " in shown  # type: ignore[union-attr]
 
 
+def test_aliases_of_the_schemas_are_the_keys_that_they_name(tmp_path: Path) -> None:
+    data = small(
+        model_type="LlamaForCausalLM", model_revision="v1", model_config={"a": {"b": 1}}, seed=2
+    )
+    migration = migrated({**data, "model_kwargs": {"use_cache": False}}, tmp_path)
+    found = fates(migration)
+    assert found["model_type"][0] == "unread" and "config.json" in found["model_type"][1]
+    assert found["model_revision"][0] == "mapped"
+    assert recipe(migration)["model"]["hf_assets_path"] == f"hub:{SMALL['base_model']}@v1"
+    for alias in ("model_config", "model_kwargs"):
+        assert found[alias] == ("refused", "weights are loaded from the folder unchanged")
+    assert "no such key" not in format_migration_report(migration, "config.yaml")
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    migration = migrated(small(base_model="./here", model_revision="v1"), tmp_path)
+    assert fates(migration)["model_revision"] == ("unread", "left out: a folder has no revisions")
+    assert recipe(migration)["model"]["hf_assets_path"] == "./here"
+
+
+PER_EPOCH = {"evals_per_epoch": 4, "saves_per_epoch": 2, "eval_sample_packing": False}
+
+
+def test_what_depends_on_the_data_is_left_to_the_user_with_its_setting(tmp_path: Path) -> None:
+    asked = small(**PER_EPOCH, sample_packing=True, val_set_size=0.1, save_strategy="epoch")
+    migration = migrated(asked, tmp_path)
+    found = fates(migration)
+    settings = {
+        "evals_per_epoch": "validation.freq: ",
+        "saves_per_epoch": "checkpoint.interval: ",
+        "eval_sample_packing": "validation.dataset, ",
+        "save_strategy": "checkpoint.interval, ",
+    }
+    for key, setting in settings.items():
+        assert found[key][0] == "manual" and found[key][1].startswith(setting)
+    report = format_migration_report(migration, "config.yaml")
+    head, _, rest = report.partition("\n")
+    assert head.endswith(" 0 refused, 4 to set yourself")
+    listed = rest.partition("not carried over: set it yourself:")[2].partition("\n\n")[0]
+    assert all(f": {key}: " in listed for key in settings)
+    assert "#   set checkpoint.interval: the steps of an epoch" in migration.text
+    assert migration.exit_code == 0
+
+
+def test_validation_without_held_out_data_has_no_effect(tmp_path: Path) -> None:
+    unread = {"evals_per_epoch": 4, "eval_sample_packing": False, "eval_steps": 5}
+    found = fates(migrated(small(**unread, eval_strategy="epoch", val_set_size=0), tmp_path))
+    for key in (*unread, "eval_strategy"):
+        assert found[key] == ("unread", "left out: nothing is held out")
+
+
+def test_numbers_of_validation_are_mapped(tmp_path: Path) -> None:
+    asked = small(val_set_size=0.1, eval_steps=5, eval_batch_size=3, eval_sequence_len=256)
+    run = recipe(migrated(asked, tmp_path))
+    assert run["validation"] == {
+        "holdout": 0.1,
+        "freq": 5,
+        "local_batch_size": 3,
+        "seq_len": 256,
+    }
+
+
+def test_two_steps_of_warmup_in_place_of_one_are_explained(tmp_path: Path) -> None:
+    migration = migrated(small(warmup_steps=1), tmp_path)
+    assert recipe(migration)["lr_scheduler"]["warmup_steps"] == 2
+    assert fates(migration)["warmup_steps"] == ("changed", "axolotl makes 2 of a single step")
+
+
 def test_unknown_keys_are_refused_with_a_suggestion(tmp_path: Path) -> None:
     migration = migrated(small({"fields": "x"}, sequence_length=2, mine={"own": 1}), tmp_path)
     assert fates(migration)["sequence_length"] == (
@@ -237,15 +305,141 @@ def test_losses_of_pairs_keep_their_settings(
     assert written["training"]["dataset"]["name"] == "preference"
 
 
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        ("chatml.intel", {"prompt_column": "question", "system_column": "system"}),
+        ("llama3.icr", {"prompt_column": "input", "system_column": "system"}),
+        ("chatml.ultra", {"system_column": "system"}),
+        ("chatml.prompt_pairs", {"system_column": "system"}),
+        (
+            "chatml.argilla",
+            {
+                "prompt_column": "instruction",
+                "chosen_column": "chosen_response",
+                "rejected_column": "rejected_response",
+                "system_column": "system",
+            },
+        ),
+        ("chatml.argilla_chat", {}),
+        ("chat_template.argilla_chat", {}),
+    ],
+)
+def test_formats_of_pairs_become_columns(
+    kind: str, columns: dict[str, str], tmp_path: Path
+) -> None:
+    data = small({"type": kind, "path": "owner/pairs"}, rl="dpo")
+    migration = migrated(data, tmp_path)
+    assert migration.exit_code == 0
+    run = recipe(migration)
+    expected = {"name": "preference", "repo": "owner/pairs", **columns}
+    assert run["training"]["dataset"] == expected
+    template = kind.partition(".")[0]
+    written = run.get("tokenizer", {}).get("chat_template")
+    assert written == (template if template in ("chatml", "llama3") else None)
+
+
+def test_whole_conversations_have_another_name_for_orpo(tmp_path: Path) -> None:
+    data = small({"type": "chat_template.argilla", "path": "owner/pairs"}, rl="orpo")
+    migration = migrated(data, tmp_path)
+    assert migration.exit_code == 0
+    expected = {"name": "preference", "repo": "owner/pairs"}
+    assert recipe(migration)["training"]["dataset"] == expected
+    other = fates(migrated({**data, "rl": "dpo"}, tmp_path))
+    assert other["datasets[0].type"][0] == "refused"
+
+
+def test_plugins_that_only_bring_kernels_are_left_out(tmp_path: Path) -> None:
+    names = ["liger.LigerPlugin", "cut_cross_entropy.CutCrossEntropyPlugin"]
+    known = [f"axolotl.integrations.{name}" for name in names]
+    assert fates(migrated(small(plugins=known), tmp_path))["plugins"] == (
+        "unread",
+        "left out: each model family chooses its kernels",
+    )
+    mixed = fates(migrated(small(plugins=[*known, "mine.Plugin"]), tmp_path))
+    assert mixed["plugins"][0] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("roles", "role_field", "outcome"),
+    [
+        ({"user": ["user"], "assistant": ["assistant"]}, "role", "unread"),
+        ({"user": ["human", "user"], "assistant": ["gpt"]}, "from", "unread"),
+        ({"assistant": ["gpt"]}, "role", "refused"),
+        ({"assistant": ["gpt", "model"]}, "from", "refused"),
+        ({"bot": ["bot"]}, "role", "refused"),
+    ],
+)
+def test_roles_that_keep_their_names_are_left_out(
+    roles: dict[str, Any], role_field: str, outcome: str, tmp_path: Path
+) -> None:
+    data = small({"roles": roles, "message_field_role": role_field})
+    assert fates(migrated(data, tmp_path))["datasets[0].roles"][0] == outcome
+
+
+def test_a_template_that_the_format_replaces_is_kept_and_told(tmp_path: Path) -> None:
+    asked = small({"type": "chatml.intel"}, rl="dpo", chat_template="llama3")
+    migration = migrated(asked, tmp_path)
+    assert recipe(migration)["tokenizer"] == {"chat_template": "llama3"}
+    assert fates(migration)["datasets[0].type"] == (
+        "changed",
+        "formatted by chat_template, which axolotl replaces by chatml",
+    )
+
+
+@pytest.mark.parametrize("has_system", [True, False])
+def test_a_system_text_is_read_where_a_file_has_one(has_system: bool, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    system = {"system": ""} if has_system else {}
+    file.write_text(json.dumps({**system, "question": "a", "chosen": "b", "rejected": "c"}))
+    run = recipe(migrated(small({"type": "chatml.intel", "path": str(file)}, rl="dpo"), tmp_path))
+    assert ("system_column" in run["training"]["dataset"]) == has_system
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome", "words"),
+    [
+        ({"messages": [], "system": "Be brief."}, "changed", "an empty text in column system"),
+        ({"messages": []}, "mapped", ""),
+        (None, "changed", "axolotl reads a column `system`"),
+    ],
+)
+def test_a_chat_template_has_the_system_text_beside_the_messages(
+    record: dict[str, Any] | None, outcome: str, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "chats.jsonl"
+    if record is not None:
+        file.write_text(json.dumps(record))
+    migration = migrated(small({"path": str(file)}), tmp_path)
+    is_set = record is not None and "system" in record
+    dataset = recipe(migration)["training"]["dataset"]
+    assert dataset.get("system_column") == ("system" if is_set else None)
+    found, told = fates(migration)["datasets[0].type"]
+    assert found == outcome and told.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("rl", "name"), [("dpo", "preference"), (None, "chat")], ids=["pairs", "conversations"]
+)
+def test_an_unknown_format_keeps_the_name_of_the_dataset(
+    rl: str | None, name: str, tmp_path: Path
+) -> None:
+    migration = migrated(small({"type": "chatml.unknown"}, rl=rl), tmp_path)
+    assert recipe(migration)["training"]["dataset"]["name"] == name
+    assert fates(migration)["datasets[0].type"][0] == "refused"
+    assert [problem.severity for problem in migration.problems] == ["warning"]
+
+
 def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
     told = {
         "val_set_size": (0.9, "a share up to 0.5"),
         "test_datasets": ([{"path": "held_out.jsonl"}], "validation.dataset"),
         "rl": ("grpo", "no loss of preferences"),
-        "plugins": (["axolotl.integrations.liger.LigerPlugin"], "recipes import nothing"),
+        "plugins": (["axolotl.integrations.spectrum.SpectrumPlugin"], "recipes import nothing"),
+        "liger_use_token_scaling": (True, "tokens by their probability"),
         "fp16": (True, "fp32 or bf16"),
         "optimizer": ("lion_8bit", "no such optimizer"),
-        "num_epochs": (1.5, "whole"),
+        "num_epochs": ("many", "not a number of epochs"),
         "deepspeed": ("zero3.json", "FSDP2"),
     }
     data = small(**{key: value for key, (value, _) in told.items()})
@@ -254,6 +448,15 @@ def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
     assert {
         key: (found[key][0], words in found[key][1]) for key, (_, words) in told.items()
     } == dict.fromkeys(told, ("refused", True))
+
+
+@pytest.mark.parametrize(("asked", "epochs"), [(0.5, 1), (1.5, 2), (2.0, 2)])
+def test_parts_of_epochs_are_rounded_up(asked: float, epochs: int, tmp_path: Path) -> None:
+    migration = migrated(small(num_epochs=asked), tmp_path)
+    assert recipe(migration)["training"]["epochs"] == epochs
+    fate, words = fates(migration)["num_epochs"][:2]
+    is_whole = asked == epochs
+    assert fate == ("mapped" if is_whole else "changed") and ("rounded up" in words) is not is_whole
 
 
 def test_a_warmup_of_epochs_keeps_its_share(tmp_path: Path) -> None:

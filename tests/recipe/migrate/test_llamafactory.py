@@ -118,6 +118,22 @@ def test_losses_keep_their_settings(
             {"name": "chat", "layout": "alpaca", "path": "data/a.json"},
         ),
         (
+            {"file_name": "a.json", "columns": {"prompt": "instruction", "system": "sys"}},
+            "sft",
+            {"name": "chat", "layout": "alpaca", "system_column": "sys", "path": "data/a.json"},
+        ),
+        (
+            {"file_name": "a.jsonl", "formatting": "sharegpt", "columns": {"system": "system"}},
+            "sft",
+            {
+                "name": "chat",
+                "layout": "sharegpt",
+                "column": "conversations",
+                "system_column": "system",
+                "path": "data/a.jsonl",
+            },
+        ),
+        (
             {"file_name": "a.jsonl", "formatting": "sharegpt"},
             "sft",
             {
@@ -161,6 +177,18 @@ def test_losses_keep_their_settings(
             },
         ),
         (
+            {"file_name": "p.json", "columns": {"prompt": "question", "system": "sys"}},
+            "rm",
+            {
+                "name": "preference",
+                "prompt_column": "question",
+                "chosen_column": "chosen",
+                "rejected_column": "rejected",
+                "system_column": "sys",
+                "path": "data/p.json",
+            },
+        ),
+        (
             {"file_name": "k.json", "columns": {"kto_tag": "label"}},
             "kto",
             {
@@ -168,6 +196,16 @@ def test_losses_keep_their_settings(
                 "prompt_column": "instruction",
                 "completion_column": "output",
                 "label_column": "label",
+                "path": "data/k.json",
+            },
+        ),
+        (
+            {"file_name": "k.json", "formatting": "sharegpt"},
+            "kto",
+            {
+                "name": "labelled",
+                "completion_column": "conversations",
+                "label_column": "kto_tag",
                 "path": "data/k.json",
             },
         ),
@@ -189,6 +227,37 @@ def test_dataset_info_describes_the_data(
     assert "was not found" not in fates(migration)["dataset"][1]
 
 
+@pytest.mark.parametrize(
+    ("entry", "unread"),
+    [
+        ({"columns": {"history": "h"}}, "columns.history of its entry"),
+        ({"columns": {"prompt": "q", "response": "a"}}, "columns.prompt, columns.response of"),
+        ({"formatting": "sharegpt", "tags": {"role_tag": "who"}}, "tags.role_tag of its entry"),
+        ({"num_samples": 5}, "num_samples of its entry"),
+        ({"columns": {"tools": "tools"}}, "columns.tools of its entry"),
+        ({"formatting": "sharegpt", "columns": {"tools": "t"}}, "columns.tools of its entry"),
+    ],
+)
+def test_what_would_read_other_records_is_refused(
+    entry: dict[str, Any], unread: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(json.dumps({"mine": entry}))
+    monkeypatch.chdir(tmp_path)
+    fate, words = fates(migrated(tmp_path, stage="sft"))["dataset"]
+    assert fate == "refused" and words.startswith(unread)
+
+
+def test_tools_are_read_where_conversations_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"formatting": "sharegpt", "columns": {"messages": "conversations", "tools": "tools"}}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(json.dumps({"mine": entry}))
+    monkeypatch.chdir(tmp_path)
+    assert fates(migrated(tmp_path, stage="sft"))["dataset"][0] != "refused"
+
+
 def test_adapters_have_twice_the_rank_as_alpha(tmp_path: Path) -> None:
     lora = {"finetuning_type": "lora", "lora_rank": 32, "lora_target": "q_proj, v_proj"}
     (converter,) = recipe(migrated(tmp_path, **lora))["converters"]
@@ -204,8 +273,16 @@ def test_adapters_have_twice_the_rank_as_alpha(tmp_path: Path) -> None:
 
 
 def test_validation_happens_as_often_as_before(tmp_path: Path) -> None:
-    found = recipe(migrated(tmp_path, val_size=0.1, eval_steps=500))
-    assert found["validation"] == {"holdout": 0.1, "freq": 500}
+    asked = {"val_size": 0.1, "eval_steps": 500, "per_device_eval_batch_size": 4}
+    found = recipe(migrated(tmp_path, **asked))
+    assert found["validation"] == {"holdout": 0.1, "freq": 500, "local_batch_size": 4}
+
+
+def test_epochs_between_validations_are_left_to_the_user(tmp_path: Path) -> None:
+    migration = migrated(tmp_path, val_size=0.1, eval_strategy="epoch", save_strategy="epoch")
+    told = fates(migration)
+    assert told["eval_strategy"] == ("manual", "validation.freq, in steps")
+    assert told["save_strategy"] == ("manual", "checkpoint.interval, in steps or time")
 
 
 def test_what_is_not_written_has_its_defaults(tmp_path: Path) -> None:

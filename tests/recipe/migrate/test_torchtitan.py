@@ -252,6 +252,35 @@ seed = 2
     )
 
 
+def test_keys_of_older_versions_without_use_are_left_out(tmp_path: Path) -> None:
+    text = """
+[job]
+print_args = true
+use_for_integration_test = true
+[training]
+dataset = "tiny"
+batch_size = 3
+compile = true
+[lr_scheduler]
+lr_min = 0.1
+[validation]
+enabled = false
+[parallelism]
+enable_compiled_autograd = false
+pipeline_parallel_split_points = []
+"""
+    migration = migrated(text, tmp_path)
+    fates = {item.entry.written_path: item.outcome for item in migration.items if item.entry}
+    assert fates["job.use_for_integration_test"] == "unread"
+    assert fates["parallelism.pipeline_parallel_split_points"] == "unread"
+    assert fates["parallelism.enable_compiled_autograd"] == "unread"
+    assert {"  local_batch_size: 3", "  print_config: true", "  min_lr_factor: 0.1"} <= set(
+        lines(migration)
+    )
+    assert "\ncompile:\n  enable: true\n" in migration.text
+    assert migration.exit_code == 0
+
+
 def test_a_value_of_a_wrong_type_is_kept_and_told(tmp_path: Path) -> None:
     migration = migrated(
         '[training]\ndataset = "tiny"\n[optimizer]\nlr = '

@@ -1,6 +1,8 @@
 """Configurations of torchtitan that read C4, and where their recipes read it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from titanrun.recipe.migrate.migration import migrate_file
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.resolving.resolve import resolve_recipe
 
+DUMPS = Path(__file__).parent / "dumps"
 COPIES_OF_C4 = [
     ("allenai/c4", {}),
     (
@@ -56,3 +59,31 @@ def test_c4_is_streamed_from_where_it_is(
     for key, value in wanted.items():
         assert read[key] == (value.replace("SPLIT", split) if isinstance(value, str) else value)
     assert getattr(run, section).dataset.is_streamed
+
+
+@pytest.mark.parametrize(
+    ("name", "shuffle", "size", "expected"),
+    [
+        ("c4", True, 1000, {"window": 1000}),
+        ("c4", True, 500, {"window": 500}),
+        ("c4", False, 500, {}),
+        ("c4_test", True, 500, {}),
+    ],
+)
+def test_the_shuffle_buffer_of_later_versions_is_the_window(
+    name: str, shuffle: bool, size: int, expected: dict[str, int], tmp_path: Path
+) -> None:
+    dump = json.loads((DUMPS / "head.json").read_text(encoding="utf-8"))
+    chosen: dict[str, Any] = {"dataset": name, "shuffle": shuffle}
+    dump["dataloader"] |= {**chosen, "streaming_shuffle_buffer_size": size}
+    (tmp_path / "head.json").write_text(json.dumps(dump), encoding="utf-8")
+    migration = migrate_file(
+        str(tmp_path / "head.json"), TORCHTITAN, recipe_name="recipe.yaml", header_lines=()
+    )
+    items = {item.entry.written_path: item for item in migration.items if item.entry}
+    buffer = items["dataloader.streaming_shuffle_buffer_size"]
+    assert {target[-1]: value for target, value in buffer.targets.items()} == expected
+    assert buffer.outcome == ("changed" if expected else "unread")
+    # a stream that is shuffled has other sequences than torchtitan's, and says so
+    is_told = "in another order than torchtitan's" in items["dataloader.shuffle"].words
+    assert is_told == bool(expected)

@@ -109,13 +109,26 @@ def test_a_key_is_carried_over_or_told_why_not(key: SourceKey, tmp_path: Path) -
     assert f": {key.path}: " in format_migration_report(migration, "config.yaml")
 
 
+def test_held_out_data_are_told_where_they_go(tmp_path: Path) -> None:
+    named = {"_component_": "torchtune.datasets.alpaca_dataset", "split": "train[95%:]"}
+    numbers = {"run_val_every_n_steps": 25, "batch_size_val": 4, "save_every_n_steps": 100}
+    told = fates(migrated(small(dataset_val=named, **numbers), tmp_path))
+    assert told["dataset_val"] == ("refused", "name held-out data in validation.dataset")
+    assert told["run_val_every_n_steps"] == ("manual", "validation.freq, in steps")
+    assert told["batch_size_val"] == ("manual", "validation.local_batch_size")
+    assert told["save_every_n_steps"][0] == "manual"
+    unset = fates(migrated(small(dataset_val=None, run_val_every_n_steps=None), tmp_path))
+    assert {unset[key][0] for key in ("dataset_val", "run_val_every_n_steps")} == {"unread"}
+
+
 def test_what_a_part_of_a_split_leaves_over_is_held_out(tmp_path: Path) -> None:
     done = migrated(small(dataset={"split": "train[:95%]"}), tmp_path)
     assert recipe(done)["validation"]["holdout"] == 0.05
     assert "other records are held out" in fates(done)["dataset.split"][1]
-    assert fates(migrated(small(dataset={"split": "train[5%:]"}), tmp_path))["dataset.split"][
-        0
-    ] == ("refused")
+    outcome, words = fates(migrated(small(dataset={"split": "train[5%:]"}), tmp_path))[
+        "dataset.split"
+    ]
+    assert (outcome, words) == ("refused", "keep only these records in the files")
 
 
 ANY = st.sampled_from(
@@ -280,20 +293,6 @@ def test_a_section_that_is_null_is_none(tmp_path: Path) -> None:
     migration = migrated(small(lr_scheduler=None), tmp_path)
     assert fates(migration)["lr_scheduler"][0] == "mapped"
     assert recipe(migration)["lr_scheduler"]["name"] == "constant"
-
-
-def test_of_several_data_sets_the_first_is_carried_over(tmp_path: Path) -> None:
-    data = small() | {
-        "dataset": [SMALL["dataset"], {"_component_": "torchtune.datasets.alpaca_dataset"}]
-    }
-    migration = migrated(data, tmp_path)
-    fate, words = fates(migration)["dataset[1]._component_"]
-    assert (fate, "of several datasets the first" in words, migration.exit_code) == (
-        "refused",
-        True,
-        1,
-    )
-    assert recipe(migration)["training"]["dataset"]["path"] == "a.jsonl"
 
 
 def test_comments_come_along(tmp_path: Path) -> None:

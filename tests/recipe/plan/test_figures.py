@@ -1,5 +1,7 @@
 """The arithmetic of a plan, by numbers worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.rl.parts import TEXT
@@ -14,8 +16,17 @@ from titanrun.recipe.resolving.resolve import resolve_recipe
 
 DIM, VOCABULARY, LAYERS = 64, 96, 4
 LAYER = ModuleSize(
-    total=1000, local=250, gathered=500, total_trainable=1000, local_trainable=250, copied=250
+    total=1000,
+    local=250,
+    gathered=500,
+    total_trainable=1000,
+    local_trainable=250,
+    copied=250,
+    gathered_trainable=500,
 )
+# a frozen layer, and one with adapters
+FROZEN = ModuleSize(1000, 125, 500, 0, 0, 0)
+ADAPTED = ModuleSize(1040, 135, 520, 40, 10, 10, 20)
 
 
 @pytest.fixture
@@ -33,8 +44,8 @@ def laid_out(tmp_path):
         )
         recipe.write_text(f"version: 1\nmodel: {model}\ntraining: {training}\n")
         run = resolve_recipe(str(recipe), list(overrides), environment={}, ranks=ranks).run
-        embedding = ModuleSize(800, 200, 400, 800, 200, 200)
-        head = ModuleSize(900, 225, 450, 900, 225, 225)
+        embedding = ModuleSize(800, 200, 400, 800, 200, 200, 400)
+        head = ModuleSize(900, 225, 450, 900, 225, 225, 450)
         return PlanLayout(run, ParallelDims(**degrees), embedding, [LAYER] * LAYERS, head)
 
     return make
@@ -176,11 +187,55 @@ def test_an_update_uses_the_memory_that_a_pass_frees(laid_out):
     foreach = ["optimizer.implementation=foreach", "activation_checkpoint=full"]
     less = ["training.local_batch_size=1", "training.seq_len=1"]
     found = bytes_of(laid_out(*foreach, *less, ranks=1))
-    freed = found["activations"] + found["logits"]
+    # gradients that appear when some of it is freed do not count
+    freed = found["activations"] + found["logits"] + found["not at once"]
     # the roots of all second moments
     assert found["optimizer temporaries"] == (200 + 4 * 250 + 225) * 4 - freed > 0
     assert "optimizer temporaries" not in bytes_of(laid_out(*foreach, ranks=1))
     assert "optimizer temporaries" not in bytes_of(laid_out(*less, ranks=1))
+
+
+def test_gradients_of_one_pass_appear_while_activations_are_freed(laid_out):
+    kept, token = (200 + 4 * 250 + 225) * 4, 128 * 2
+    found = bytes_of(laid_out(ranks=4, dp_shard=4))
+    # the end of the forward pass: no gradients
+    at_peak = token * 4 * WHOLE + found["logits"]
+    assert kept + found["activations"] + found["logits"] + found["not at once"] == at_peak
+    small = ["activation_checkpoint=full", "training.local_batch_size=1", "training.seq_len=1"]
+    found = bytes_of(laid_out(*small, ranks=4, dp_shard=4))
+    # the backward pass of the first layer: gradients of the head and of three layers
+    at_peak = 2 * (DIM + WHOLE) + (225 + 3 * 250) * 4
+    assert kept + found["activations"] + found["logits"] + found["not at once"] == at_peak
+
+
+@pytest.mark.parametrize(
+    ("overrides", "degrees"),
+    [
+        # the gradients of the first pass are there beside the activations of the second
+        (["training.global_batch_size=8"], {"ranks": 1}),
+        (["parallelism.pipeline_parallel_degree=2"], {"ranks": 2, "pp": 2}),
+        (["optimizer.early_step_in_backward=true", "training.max_norm=null"], {"ranks": 1}),
+    ],
+    ids=["two passes", "pipeline", "updates in the backward pass"],
+)
+def test_of_other_steps_all_gradients_and_activations_are_added(overrides, degrees, laid_out):
+    assert "not at once" not in bytes_of(laid_out(*overrides, **degrees))
+    assert "not at once" in bytes_of(laid_out(ranks=1))
+
+
+def test_the_gradient_of_a_tied_head_is_that_of_the_embedding(laid_out):
+    small = ["activation_checkpoint=full", "training.local_batch_size=1", "training.seq_len=1"]
+    alone, tied = (
+        replace(laid_out(*small, ranks=1), head=ModuleSize(9, 9, 9, 9, 9))
+        for small in (small, [*small, "model.tie_word_embeddings=true"])
+    )
+    assert bytes_of(tied)["not at once"] - bytes_of(alone)["not at once"] == 200 * 4
+
+
+def test_the_allocator_takes_a_share_of_the_total(laid_out):
+    found = bytes_of(laid_out(ranks=1))
+    allocator = found.pop("allocator")
+    assert allocator == round(0.03 * sum(found.values()))
 
 
 @pytest.mark.parametrize(
@@ -217,6 +272,49 @@ def test_shards_gather_twice_and_scatter_once(laid_out):
     (entry,) = estimate_traffic(laid_out(ranks=4, dp_shard=4))
     gathered = 400 + 4 * 500 + 450
     assert (entry.axis, entry.bytes) == ("fsdp", gathered * (2 * 2 + 4) * 3 // 4)
+
+
+LORA = "converters=[{name: lora, rank: 4}]"
+
+
+def freeze(layout, *layers):
+    """The layout of a run with adapters in some layers."""
+    embedding, head = ModuleSize(800, 100, 400, 0, 0, 0), ModuleSize(900, 113, 450, 0, 0, 0)
+    return replace(layout, embedding=embedding, layers=layers, head=head)
+
+
+def test_gradients_of_frozen_weights_are_neither_scattered_nor_summed(laid_out):
+    layout = freeze(laid_out(LORA, ranks=4, dp_shard=4), *[ADAPTED] * 4)
+    (entry,) = estimate_traffic(layout)
+    # a backward pass multiplies by frozen weights, so they are gathered again
+    gathered = 400 + 4 * 520 + 450
+    assert entry.bytes == (gathered * 2 * 2 + 4 * 20 * 4) * 3 // 4
+    assert entry.description.endswith("2x and gradients of adapters scattered, per forward pass")
+    copies = laid_out(LORA, "parallelism.data_parallel_replicate_degree=2", ranks=2, dp_replicate=2)
+    (entry,) = estimate_traffic(freeze(copies, *[ADAPTED] * 4))
+    assert entry.bytes == 2 * 4 * 10 * 4 // 2
+    assert entry.description == "gradients of adapters summed over replicas"
+
+
+def test_a_layer_below_all_adapters_has_no_backward_pass(laid_out):
+    layers = [FROZEN, FROZEN, ADAPTED, ADAPTED]
+    (entry,) = estimate_traffic(freeze(laid_out(LORA, ranks=4, dp_shard=4), *layers))
+    # FSDP prefetches one of them in vain
+    gathered = (400 + 2 * 500 + 2 * 520 + 450) + (500 + 2 * 520 + 450)
+    assert entry.bytes == (gathered * 2 + 2 * 20 * 4) * 3 // 4
+    split = laid_out(LORA, "parallelism.tensor_parallel_degree=2", ranks=2, tp=2)
+    stream = 4 * 32 * DIM * 2 // 2
+    # four collectives of each pass through a layer
+    for backward, found in ((2, layers), (4, [ADAPTED] * 4)):
+        (entry,) = estimate_traffic(freeze(split, *found))
+        assert entry.bytes == stream * 4 * (4 + backward)
+
+
+def test_matrices_that_every_rank_keeps_whole_are_not_gathered(laid_out):
+    layout = laid_out(LORA, ranks=4, dp_shard=4)
+    quantized = replace(ADAPTED, unsharded=450)
+    (entry,) = estimate_traffic(freeze(layout, *[quantized] * 4))
+    assert entry.bytes == ((400 + 4 * 70 + 450) * 2 * 2 + 4 * 20 * 4) * 3 // 4
 
 
 def test_weights_that_stay_are_gathered_once(laid_out):
@@ -305,6 +403,31 @@ def test_checkpoints_are_counted_as_they_stay(laid_out):
     assert plan_to_dict(laid_out(*asked, ranks=1), DEVICES["h100"])["checkpoints"] == 2
 
 
+PREFERENCES = (
+    "loss=dpo",
+    "tokenizer=tiny",
+    "model.attention={mask: block_causal}",
+    "training.dataset={name: preference, path: x.jsonl}",
+)
+GATHERED = "enable_fsdp_float8_all_gather: true"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), (1425 + 450) * 2),
+        (("training.mixed_precision_param=float32",), (1425 + 450) * 4),
+        (("converters=[fp32_lm_head]",), (1200 + 450) * 2 + 225 * 4),
+        ((f"converters=[{{name: float8_linear, {GATHERED}}}]",), 1425 * 4 + 450 * 2),
+    ],
+    ids=["bf16", "fp32", "fp32_head", "gathered_float8"],
+)
+def test_a_reference_is_counted_as_it_is_stored(laid_out, overrides, expected):
+    found = bytes_of(laid_out(*PREFERENCES, *overrides, ranks=4, dp_shard=4))
+    # FSDP leaves the head gathered, because no backward pass begins with it
+    assert found["frozen reference"] == expected
+
+
 def test_vllm_takes_its_share_of_the_device(tmp_path):
     """Row A6: its process is beside each rank, on the rank's accelerator."""
     recipe = tmp_path / "recipe.yaml"
@@ -317,3 +440,12 @@ def test_vllm_takes_its_share_of_the_device(tmp_path):
     assert found["generator"] == 78 * 1024**3 // 4
     assert found["published weights"] == 2 * (800 + 1000 + 800) * 4
     assert "frozen reference" not in found
+
+
+def test_the_time_of_a_step_says_for_which_dtype_it_is(laid_out):
+    device = DEVICES["h100"]
+    for dtype, end in (("bfloat16", "MFU"), ("float32", "MFU in bfloat16, longer in float32")):
+        layout = laid_out(f"training.mixed_precision_param={dtype}", ranks=1)
+        lines = format_plan(layout, plan_to_dict(layout, device)).splitlines()
+        (step,) = [line for line in lines if line.lstrip().startswith("step ")]
+        assert step.endswith(end)

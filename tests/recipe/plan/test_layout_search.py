@@ -31,7 +31,7 @@ def count_sizes(run: Recipe) -> MeasuredModel:
     counts = [0] * (run.model.layer_count() + 2)
     for name, shape in run.model.parameter_shapes().items():
         counts[find_part(name, len(counts))] += prod(shape)
-    return measure_shares(run.model, [ModuleSize(*[count] * 6) for count in counts])
+    return measure_shares(run.model, [ModuleSize(*[count] * 7) for count in counts])
 
 
 def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[LayoutProposal]]:

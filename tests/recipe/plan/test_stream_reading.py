@@ -63,7 +63,9 @@ def test_a_stream_that_is_too_fast_for_its_lanes_is_told(laid_out):
     layout = laid_out("training.lanes=2")
     assert estimate_stream_reading(layout, 0.1)["processes"] is None
     text = format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
-    assert "streaming: false reads an index" in text
+    assert "  needs    more than 2 processes, and each needs a lane, if each process " in text
+    assert "raise training.lanes, or set streaming: false to tokenize before the run" in text
+    assert " tokens/s in the fastest steps of H100 80 GB; --device names another\n" in text
 
 
 def test_the_plan_shows_them_and_says_nothing_without_a_stream(laid_out):
@@ -92,6 +94,32 @@ def test_of_a_mixture_only_the_streams_are_tokenized_and_each_has_windows(laid_o
     text = format_plan(layout, plan_to_dict(layout, DEVICES["h100"]))
     assert "  lanes    16 of 64, 75% of the sequences\n" in text
     assert "for each lane of each of 2 streams\n" in text
+
+
+def test_files_of_streams_are_counted_where_they_are_known(laid_out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    for name in ("a.jsonl", "b.jsonl", "notes.md"):
+        (tmp_path / "texts" / name).write_bytes(b"x" * 1024)
+    web = {"name": "text", "path": "https://example.com/texts/", "streaming": True}
+    local = {**web, "path": "texts"}
+    index = {"name": "text", "path": "texts/a.jsonl"}
+    gone = {**local, "path": "elsewhere/*.jsonl"}
+    mixed = {"name": "mixture", "sources": [{"dataset": d} for d in (local, index, web, gone)]}
+    layout = laid_out(f"training.dataset={json.dumps(mixed)}", "model.n_layers=600")
+    data = plan_to_dict(layout, DEVICES["h100"])
+    assert [(one["count"], one["bytes"]) for one in data["stream"]["files"]] == [
+        (2, 2048),
+        (None, None),
+        (None, None),
+    ]
+    unknown = "  files    not known here: listed when the run starts: "
+    expected = [
+        "  files    2 files, 2.0 KiB: 'texts'",
+        f"{unknown}'https://example.com/texts/'",
+        f"{unknown}'elsewhere/*.jsonl'",
+    ]
+    assert "\n".join(expected) in format_plan(layout, data)
 
 
 @pytest.mark.parametrize(

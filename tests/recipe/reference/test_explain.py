@@ -4,10 +4,15 @@ from typing import get_args
 
 import pytest
 
+from titanrun.cli.explain import run as explain
 from titanrun.components.data.source_faults import FaultKind
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.migrate.axolotl import AXOLOTL
+from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
+from titanrun.recipe.migrate.source_tool import SourceTool
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.reference.explain import explain_word
+from titanrun.recipe.reference.program_words import describe_program_word
 from titanrun.recipe.reference.reference_search import MAX_HITS, search_reference
 from titanrun.recipe.reference.schema_topics import find_field_locations, list_explainable_paths
 from titanrun.recipe.reference.tool_words import TOOL_WORDS
@@ -21,6 +26,15 @@ def test_what_ends_a_run_is_explained(word: str) -> None:
     told = explain_word(word)
     assert told.startswith(f"error[{word}]\n")
     assert "cause" in told and "fix" in told
+
+
+def test_the_examples_without_a_word_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain([]) == 0
+    shown = capsys.readouterr().out
+    assert "training, parallelism" in shown
+    for line in shown.splitlines()[2:-1]:
+        for word in line[17:].partition(" ... ")[0].split(", "):
+            assert word in explain_word(word)
 
 
 @pytest.mark.parametrize("kind", get_args(FaultKind))
@@ -76,7 +90,7 @@ def test_a_word_is_searched_in_names_and_descriptions(word: str, first: str) -> 
         ("lora_r", "converters.rank"),
         ("lora_alpha", "converters.alpha"),
         ("lora_dropout", "converters.dropout"),
-        ("max_samples", "training.steps"),
+        ("max_samples", "training.dataset.sources.max_rows"),
         ("validation_split", "validation.holdout"),
         ("val_set_size", "validation.holdout"),
         ("deepspeed", "parallelism.data_parallel_shard_degree"),
@@ -100,8 +114,42 @@ def test_a_word_of_other_tools_leads_to_the_setting(word: str, path: str) -> Non
     assert explain_word(word, columns=80).splitlines()[1].split()[0] == path
 
 
+def test_best_checkpoints_are_found_by_those_words() -> None:
+    assert "checkpoint.keep_best" in explain_word("best checkpoint")
+
+
 def test_a_word_without_setting_names_the_command() -> None:
     assert "titanrun push RUN OWNER/NAME" in explain_word("push_to_hub")
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [
+        ("sample_packing", "write training.dataset.packing: best_fit"),
+        ("base_model", "write model: {name: FAMILY"),
+        ("gradient_checkpointing", "write activation_checkpoint: full\n"),
+        ("load-in-4bit", "adapters are a converter: write converters: [{name: qlora,"),
+        (
+            "train_on_inputs",
+            "for true write training.dataset.train_on: all, of dataset chat; for false write "
+            "training.dataset.train_on: replies, of dataset chat\n",
+        ),
+        ("neftune_noise_alpha", "no setting: no noise is added to embeddings\n"),
+        ("hub_strategy", "no setting: titanrun push uploads a finished run\n"),
+        ("dp_shard_size", "parallelism.data_parallel_shard_degree\n"),
+    ],
+)
+def test_keys_of_other_programs_have_the_meaning_that_validate_knows(
+    word: str, meaning: str
+) -> None:
+    told = explain_word(word)
+    assert told.startswith(f"'{word}' is a word of other tools. Here: {meaning}")
+
+
+@pytest.mark.parametrize("tool", [AXOLOTL, LLAMAFACTORY], ids=lambda tool: tool.name)
+def test_every_key_of_other_programs_is_known(tool: SourceTool) -> None:
+    # only the value of pref_loss says which loss it is
+    assert {key for key in tool.keys if not describe_program_word(key)} <= {"pref_loss"}
 
 
 def test_every_word_of_other_tools_leads_to_entries() -> None:
@@ -155,3 +203,12 @@ def test_the_example_of_each_field_is_a_whole_section() -> None:
             found.holder.model_validate(section)
             count += 1
     assert count > 20_000
+
+
+def test_the_example_of_a_setting_does_not_change_the_component() -> None:
+    # the default has it too: naming another one would train otherwise
+    assert "in a recipe  optimizer: {beta1: 0.9}\n" in explain_word("optimizer.beta1")
+    assert "in a recipe  lr_scheduler: {min_lr_factor: 0.1}\n" in explain_word(
+        "lr_scheduler.min_lr_factor"
+    )
+    assert "in a recipe  converters: [{name: lora, rank: 8}]\n" in explain_word("converters.rank")

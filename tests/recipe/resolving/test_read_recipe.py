@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import ProblemsFound
-from titanrun.recipe.resolving.read_recipe import find_recipe_file
+from titanrun.recipe.resolving.recipe_file import find_recipe_file
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.resolving.validation_levels import validate_file
 
@@ -93,3 +93,43 @@ def test_the_level_syntax_finds_shipped_files(tmp_path: Path) -> None:
     """It knew no `shipped:`, a case like row C11: composing had two callers with other folders."""
     result = validate_file(write(tmp_path, BASE), (), level="syntax", environment={})
     assert result.problems == ()
+
+
+def test_a_reference_to_the_name_of_a_nameless_recipe_is_the_name_of_its_run(
+    tmp_path: Path,
+) -> None:
+    text = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    file = write(tmp_path, f"{text}description: ${{name}}, again ${{name}}\n", "mine.yaml")
+    run = resolve_recipe(file, environment={}).run
+    assert (run.name, run.description) == ("mine", "mine, again mine")
+
+
+def test_a_folder_of_a_run_is_told_its_recipe(tmp_path: Path) -> None:
+    write(tmp_path, "version: 1\n", "resolved.yaml")
+    with pytest.raises(ProblemsFound) as found:
+        find_recipe_file(str(tmp_path))
+    (problem,) = found.value.problems
+    assert problem.message == f"{tmp_path} is a folder of a run, not a recipe"
+    assert f"{tmp_path / 'resolved.yaml'};" in str(problem.hint)
+    assert f"titanrun resume {tmp_path}" in str(problem.hint)
+    # another folder is left to the reader
+    (tmp_path / "other").mkdir()
+    assert find_recipe_file(str(tmp_path / "other")) == str(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "hint"),
+    [
+        ("name: 010\n", (), 'write "010"'),
+        ("name: 08\n", (), 'write "08"'),
+        ("", ("name=010",), "write 'name=\"010\"'"),
+        ("debug: {seed: 08}\n", (), "write 8"),
+    ],
+)
+def test_a_text_of_digits_with_a_zero_in_front_keeps_it(
+    text: str, override: tuple[str, ...], hint: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path, f"{BASE}{text}")
+    (problem,) = validate_file(file, override, level="rules", environment={}).problems
+    assert (problem.code, problem.hint) == ("ambiguous-number", hint)
+    assert problem.fix is None or f"write {problem.fix.replacement}" == hint

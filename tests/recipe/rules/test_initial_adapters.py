@@ -89,3 +89,28 @@ def test_a_stage_is_told_before_the_one_that_it_starts_from_is_trained(tmp_path:
     (problem,) = find_stage_problems(stages)
     assert problem.rule == RULE
     assert "base model of stage 'sft'" in problem.message
+
+
+@pytest.mark.parametrize("setting", ["", "checkpoint.initial_load_in_hf=true"])
+def test_adapters_of_peft_alone_are_no_start(setting: str, tmp_path: Path) -> None:
+    folder = tmp_path / "dora-peft"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (tmp_path / "mine.yaml").write_text(HEAD + CHATS + LORA)
+    overrides = [f"checkpoint.initial_load_path={folder}", *([setting] if setting else [])]
+    with pytest.raises(ProblemsFound) as caught:
+        resolve_recipe(
+            str(tmp_path / "mine.yaml"), overrides, environment={}, should_check_inputs=True
+        )
+    (problem,) = caught.value.problems
+    assert (problem.rule, problem.path) == (
+        "adapters-have-a-model",
+        ("checkpoint", "initial_load_path"),
+    )
+    assert f"titanrun checkpoint import {folder} RECIPE out --from peft" in str(problem.hint)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text("")
+    if setting:  # a model with adapters beside it
+        resolve_recipe(
+            str(tmp_path / "mine.yaml"), overrides, environment={}, should_check_inputs=True
+        )

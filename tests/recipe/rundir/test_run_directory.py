@@ -290,6 +290,25 @@ def test_a_run_cannot_be_shortened_below_what_is_saved() -> None:
     assert (path / "resolved.yaml").read_bytes() == before
 
 
+def test_a_run_cannot_be_shortened_to_what_is_saved() -> None:
+    begin("dump_folder=out", "training.steps=12", saved=12)
+    # killed between its last checkpoint and its end: the same command finishes it
+    same = resolved("dump_folder=out", "training.steps=12")
+    assert select_run_directory(same, NOW).state == "unfinished"
+    begin("dump_folder=cut", saved=12)
+    for last_step in (11, 12):
+        with pytest.raises(ProblemsFound) as caught:
+            select_run_directory(resolved("dump_folder=cut", f"training.steps={last_step}"), NOW)
+    (problem,) = caught.value.problems
+    assert problem.label == "conflict/steps-already-done"
+    assert problem.message == "'cut' is at step 12 already: nothing is left to train"
+    assert problem.hint == "request 13 or more, or name another folder"
+    earlier = resolved("dump_folder=cut", "training.steps=12", "checkpoint.load_step=5")
+    assert select_run_directory(earlier, NOW).state == "unfinished"
+    longer = resolved("dump_folder=cut", "training.steps=13")
+    assert select_run_directory(longer, NOW).state == "unfinished"
+
+
 def test_a_start_that_trained_nothing_does_not_hold_its_folder() -> None:
     begin("dump_folder=out", state="failed", step=0, saved=None)
     assert (
@@ -315,6 +334,14 @@ def test_a_run_that_was_only_just_started_says_so() -> None:
     status = read_json_or_empty(Path("out/status.json"))
     assert (status["state"], status["step"], status["pid"]) == ("starting", 0, os.getpid())
     jsonschema.validate(status, build_status_schema())
+
+
+def test_a_start_records_when_the_run_was_last_alive() -> None:
+    path = begin("dump_folder=out")
+    write_indented_json(path / "status.json", {"state": "preempted", "step": 5, "heartbeat": 7.5})
+    begin("dump_folder=out", saved=None)
+    starts = read_json_or_empty(path / "run.json")["starts"]
+    assert [start.get("previous_heartbeat") for start in starts] == [None, 7.5]
 
 
 def test_what_starts_a_run_is_recorded_without_a_secret() -> None:

@@ -4,6 +4,7 @@ from titanrun.distributed.precision import get_precision
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.worker.build.run_start_log import (
     format_global_batch,
+    format_model_size,
     get_compute_dtype_field,
 )
 
@@ -28,3 +29,10 @@ def test_a_global_batch_of_several_ranks_says_how_to_keep_that_of_one() -> None:
         "global batch: 16 sequences = 8 a rank x 2 ranks "
         "(training.global_batch_size: 8 keeps what one rank has)"
     )
+
+
+def test_the_size_of_a_model_says_that_its_adapters_are_not_counted() -> None:
+    plain = resolve_recipe("llama3_debug", environment={}).run
+    adapted = resolve_recipe("llama3_debug", ["converters=[lora]"], environment={}).run
+    assert format_model_size(plain) == "6,163,712 parameters"
+    assert format_model_size(adapted) == "6,163,712 parameters without adapters,"

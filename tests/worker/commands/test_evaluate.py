@@ -15,11 +15,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from titanrun.cli import eval as command
 from titanrun.components.data.chat_config import TINY_CHAT
+from titanrun.components.evaluation.config import LossTaskConfig
 from titanrun.components.evaluation.spec.choice_questions import load_choice_questions
 from titanrun.components.tokenizers.chat_template import apply_chat_template
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.config.problems import ProblemsFound
+from titanrun.launch import worker_command
+from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.worker.commands import evaluate as worker
 
 TOKENIZER = build_tiny_tokenizer(TinyTokenizerConfig())
@@ -74,7 +77,7 @@ def measure(
             monkeypatch.setattr(sys, "stdin", io.StringIO(options["input"]))
             return type("Done", (), {"returncode": worker.main()})
 
-        monkeypatch.setattr(command.subprocess, "run", in_process)
+        monkeypatch.setattr(worker_command.subprocess, "run", in_process)
         capsys.readouterr()
         assert command.run([str(folder), *words, "--json"]) == code
         return (
@@ -259,6 +262,7 @@ def test_the_likeliest_answer_is_the_one_that_transformers_finds(
     ("line", "what"),
     [
         ('{"question": 3}', "'question' is not a text"),
+        ('{"question": " "}', "'question' is empty"),
         (
             '{"question": "a", "choices": ["b"], "answer": 0}',
             "'choices' is not a list of two texts or more",
@@ -288,3 +292,15 @@ def test_what_cannot_be_measured_is_a_problem(measure: Measure) -> None:
     measure(code=2)  # a folder has no held-out data of its own
     with pytest.raises(ProblemsFound, match="dataset 'tiny' has no conversations"):
         measure("evaluation.tasks=[{name: exact_match, dataset: tiny}]")
+
+
+def test_a_reward_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "version: 1\ntokenizer: tiny\nmodel: {name: llama3, flavor: debugmodel, head: scalar, "
+        "attention: {mask: block_causal}}\n"
+        "loss: reward\nvalidation: {enable: false}\n"
+        "training: {dataset: {name: preference, path: pairs.jsonl}, seq_len: 64}\n"
+    )
+    run = resolve_recipe(str(tmp_path / "recipe.yaml"), [], environment={}).run
+    with pytest.raises(ProblemsFound, match="a reward model gives scores"):
+        worker.check_task(run, LossTaskConfig(), 0, 64)

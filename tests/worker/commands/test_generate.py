@@ -15,10 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from titanrun.cli import generate as command
 from titanrun.components.tokenizers.chat_template import apply_chat_template
 from titanrun.config.problems import ProblemsFound
+from titanrun.launch import worker_command
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.worker.commands import checkpoint as checkpoint_worker
 from titanrun.worker.commands import generate as worker
 from titanrun.worker.rank_main import main
+from titanrun.worker.serving.chat_model import load_chat_model
 
 RECIPE = """
 version: 1
@@ -80,7 +82,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             monkeypatch.setattr(sys, "stdin", io.StringIO(options["input"]))
             return type("Done", (), {"returncode": worker.main()})
 
-        monkeypatch.setattr(command.subprocess, "run", in_process)
+        monkeypatch.setattr(worker_command.subprocess, "run", in_process)
         capsys.readouterr()
         assert command.run([str(folder), *words, "--json"]) == code
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -166,12 +168,12 @@ def test_a_template_reaches_nothing_beyond_its_text(exported: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--prompt", "x", "--max-new-tokens", "0"], "--max-new-tokens is 1 or more"),
-        (["--prompt", "x", "--temperature", "-1"], "--temperature is 0 or more"),
-        (["--prompt", "x", "--temperature", "nan"], "--temperature is 0 or more"),
-        (["--prompt", "x", "--top-p", "0"], "--top-p is above 0"),
-        (["--prompt", "x", "--top-k", "0"], "--top-k is 1 or more"),
-        (["--prompt", "x", "--stop", ""], "--stop is a non-empty text"),
+        (["--prompt", "x", "--max-new-tokens", "0"], "--max-new-tokens must be 1 or more"),
+        (["--prompt", "x", "--temperature", "-1"], "--temperature must be 0 or more"),
+        (["--prompt", "x", "--temperature", "nan"], "--temperature must be 0 or more"),
+        (["--prompt", "x", "--top-p", "0"], "--top-p must be above 0"),
+        (["--prompt", "x", "--top-k", "0"], "--top-k must be 1 or more"),
+        (["--prompt", "x", "--stop", ""], "--stop must be a non-empty text"),
     ],
 )
 def test_numbers_that_choose_no_token_are_refused(
@@ -186,6 +188,7 @@ def test_numbers_that_choose_no_token_are_refused(
     [
         (["--prompt", ""], "the prompt '' has no tokens to continue"),
         (["--prompt", "x", "--max-new-tokens", "96"], "the model supports at most 96"),
+        (["--prompt", "x " * 96], "tokens, which leaves no room for new ones"),
     ],
 )
 def test_what_the_model_cannot_continue_is_a_problem(
@@ -205,6 +208,16 @@ def test_a_tokenizer_without_a_chat_template_is_a_problem(
     monkeypatch.setattr(sys, "stderr", written)
     say(exported, "--prompt", "x", "--chat", code=3)
     assert "has no chat template" in written.getvalue()
+
+
+def test_a_conversation_with_a_folder_without_template_names_the_folder(exported: Path) -> None:
+    (exported / "chat_template.jinja").unlink()
+    model = load_chat_model(command.get_weight_source(str(exported)), name="mine")
+    with pytest.raises(ProblemsFound, match="mine has no chat template") as caught:
+        model.encode_chat([{"role": "user", "content": "x"}])
+    hint = caught.value.problems[0].hint
+    assert hint is not None and f"put chat_template.jinja into {exported}, or " in hint
+    assert hint.endswith(f"titanrun generate {exported} --prompt TEXT")
 
 
 def test_a_model_of_no_family_and_a_folder_of_nothing_are_problems(

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from titanrun.recipe.plan.plan_layout import ModuleSize
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.worker.commands.measure_memory import measure_rank_memory
 
-RECIPE = Path(__file__).parents[3] / "recipes" / "llama3_405b.yaml"
+RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPE = RECIPES / "llama3_405b.yaml"
 PROGRAM = """
 import sys
 from titanrun.worker.commands.measure_memory import main
@@ -37,3 +40,15 @@ def test_counting_weights_imports_no_compiler_and_no_torchao() -> None:
     assert sum(part[0] for part in parts) == 405_853_388_800
     # a few shards are padded
     assert sum(part[1] for part in parts) == pytest.approx(405_853_388_800 / 512, rel=1e-3)
+
+
+def test_trained_and_quantized_elements_of_a_layer_are_counted_apart() -> None:
+    for name, unsharded in (("lora", 0), ("qlora", 256 * 256 * 4 + 3 * 256 * 768)):
+        words = [f"converters=[{{name: {name}, rank: 8}}]", "checkpoint.adapters_only=true"]
+        recipe = str(RECIPES / "llama3_lora_debug.yaml")
+        run = resolve_recipe(recipe, words, environment={}, ranks=2).run
+        layer = ModuleSize(*measure_rank_memory(run, 2)["layers"][0])
+        # A and B of four square matrices, and of three others
+        adapters = 8 * (4 * (256 + 256) + 3 * (256 + 768))
+        assert (layer.total_trainable, layer.gathered_trainable) == (adapters, adapters)
+        assert layer.unsharded == unsharded

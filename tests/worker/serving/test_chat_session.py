@@ -1,6 +1,8 @@
 """Commands of a conversation, with a model that says what it is told to."""
 
 import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.config.problems import ProblemsFound
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.commands.chat import HELP, HINT_ENDLESS, follow, iter_inputs
+from titanrun.worker.commands.chat import HELP, HINT_ENDLESS, answer_lines, follow, iter_inputs
 from titanrun.worker.serving.chat_model import ReplyOptions
 from titanrun.worker.serving.chat_session import ChatSession
 
@@ -26,7 +29,7 @@ def talk(open_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
         def type_line(line: str) -> str:
             written: list[str] = []
-            assert follow(session, line, written.append) == (line != "/quit")
+            assert follow(session, line, written.append) == (line not in ("/quit", "/exit"))
             return "".join(written)
 
         return server, session, type_line
@@ -50,7 +53,27 @@ def test_a_conversation_remembers_and_forgets(talk: Any) -> None:
     assert session.get_messages(0) == [{"role": "system", "content": "Be brief."}]
     line("/system")
     assert session.get_messages(0) == [] and line("/undo") == "" and line("/again") == ""
-    assert line("/help") == HELP == line("/nonsense") and line("/quit") == ""
+    assert line("/help") == HELP and line("/quit") == line("/exit") == ""
+
+
+def test_a_word_that_is_no_command_is_told(talk: Any) -> None:
+    _, session, line = talk()
+    assert (
+        line("/nonsense")
+        == "error[usage]: unknown command /nonsense\n  = help: /help lists the commands\n"
+    )
+    assert session.get_messages(0) == []
+
+
+def test_a_reply_has_no_blank_of_the_template(talk: Any, open_server: Any) -> None:
+    server = open_server()
+    session = ChatSession([server.chat_model], ReplyOptions(SamplingParams(temperature=0)))
+    server.say(" moon hill")
+    pieces: list[str] = []
+    session.ask("one", on_text=lambda _, piece: pieces.append(piece))
+    assert "".join(pieces) == "moon hill" == session.get_messages(0)[-1]["content"]
+    # the next turn sees the tokens that were generated
+    assert session.render().startswith("<|begin_of_text|>User: one\nAssistant: moon hill<|end_of")
 
 
 def test_options_are_set_within_their_range(talk: Any) -> None:
@@ -65,14 +88,17 @@ def test_options_are_set_within_their_range(talk: Any) -> None:
 
 
 def test_what_the_model_sees_is_shown_with_special_tokens(talk: Any) -> None:
-    _, _, line = talk()
+    _, session, line = talk()
     line("one")
     shown = line("/raw")
-    assert shown.startswith("<|begin_of_text|>###") and "<|end_of_text|>" in shown
+    assert shown.startswith("<|begin_of_text|>### Instruction:\none\n")
+    assert "<|end_of_text|>" in shown
     pairs = [pair.split(":", 1) for pair in line("/raw ids").split()]
     library = Tokenizer.from_file(str(TinyTokenizerConfig().folder / "tokenizer.json"))
     assert all(library.id_to_token(int(number)) == text for number, text in pairs)
-    assert "".join(text for _, text in pairs) == shown.rstrip("\n")
+    assert [int(number) for number, _ in pairs] == session.models[0].encode_chat(
+        session.get_messages(0)
+    )
 
 
 def test_lines_belong_together_after_a_backslash_and_between_quotes(
@@ -106,6 +132,7 @@ def test_the_better_of_two_replies_becomes_a_pair(talk: Any, tmp_path: Path) -> 
     assert pair["chosen"][0]["content"] == "moon" and pair["rejected"][0]["content"] == "worse"
     assert session.histories[0] == session.histories[1]
     assert "judges the last two" in line("/pick 3")
+    assert "both replies are the same text" in line("/pick 1")
     assert line("/pick tie") == "1: 1, 2: 0, tie: 1 (pairs in picks.jsonl)\n"
     assert len((tmp_path / "picks.jsonl").read_text().splitlines()) == 1
 
@@ -119,8 +146,51 @@ def test_replies_without_an_end_are_hinted_at(talk: Any) -> None:
 def test_a_wrong_message_leaves_the_conversation_as_it_was(talk: Any) -> None:
     server, session, line = talk()
     server.chat_model.model.script = [5]
-    assert "tokens that the model supports" in line("word " * 2000)
+    limit = f"the model supports {server.chat_model.max_length:,}\n"
+    told = line("word " * 2000)
+    assert limit in told and "help: write a shorter message" in told
     assert session.get_messages(0) == []
+
+
+def test_a_conversation_that_is_too_long_goes_on_after_a_reset(talk: Any) -> None:
+    server, session, line = talk(2)
+    server.say("moon")
+    line("one")
+    before = [list(history) for history in session.histories]
+    # only the second model has no room, but no reply is generated
+    alone = len(server.chat_model.encode_chat([{"role": "user", "content": "two " * 20}]))
+    session.models[1] = replace(server.chat_model, max_length=alone + 1)
+    told = line("two " * 20)
+    assert told.startswith("error[usage]: the conversation has ")
+    assert f"the model supports {alone + 1}\n" in told and "mine>" not in told
+    assert "= help: put /reset on a line of its own, or lower --max-new-tokens\n" in told
+    assert session.histories == before
+    # a reset leaves no room for this one either
+    assert "= help: write a shorter message\n" in line("two " * 2000)
+    session.models[1] = server.chat_model
+    line("/reset")
+    assert "moon" in line("two")
+
+
+def test_a_reply_that_has_no_room_is_told_with_its_limit(talk: Any) -> None:
+    _, _, line = talk(max_new_tokens=5000)
+    told = line("one")
+    assert " tokens and --max-new-tokens asks for 5,000, the model supports " in told
+    assert "= help: lower --max-new-tokens\n" in told
+
+
+def test_piped_lines_are_turns_until_a_reset(
+    talk: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, session, _ = talk()
+    server.say("moon")
+    monkeypatch.setattr("sys.stdin", StringIO("one\ntwo\n/reset\nthree\n" + "word " * 2000))
+    with pytest.raises(ProblemsFound, match="the conversation has ") as caught:
+        answer_lines(session)
+    assert caught.value.exit_code == 2
+    assert [message["content"] for message in session.get_messages(0)] == ["three", "moon"]
+    replies = [json.loads(line)["reply"] for line in capsys.readouterr().out.splitlines()]
+    assert replies == ["moon"] * 3
 
 
 def test_turns_compute_what_is_new_only(talk: Any) -> None:

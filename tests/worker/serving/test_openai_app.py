@@ -66,6 +66,13 @@ def test_a_key_is_asked_for_where_there_is_one(open_server: Any) -> None:
             "tools",
             "does not support tools",
         ),
+        (
+            {"model": "mine", "messages": [{"role": "user", "content": "x\ud83d"}]},
+            400,
+            "messages",
+            "is not Unicode text",
+        ),
+        ({"model": "mine", "messages": HI, "stop": "\udcff"}, 400, "messages", "not Unicode"),
         ({"model": "mine", "messages": HI, "max_tokens": 1000}, 413, None, "1,000 tokens"),
         (b" " * (MAX_BODY_BYTES + 1), 413, None, "larger than 8 MiB"),
     ],
@@ -77,6 +84,17 @@ def test_a_wrong_request_is_told_what_is_wrong(
     assert found == status and answer["error"]["param"] == param
     assert told in answer["error"]["message"]
     assert answer["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("path", "data"), [("/responses", b"{}"), (CHAT, None)])
+def test_an_unknown_path_is_told_the_known_ones(open_server: Any, path: str, data: Any) -> None:
+    status, answer = open_server().ask(path, data)
+    method = "GET" if data is None else "POST"
+    assert status == 404
+    assert answer["error"]["message"] == (
+        f"no such path: {method} /v1{path}; use GET /v1/models, GET /v1/models/{{name}}, POST "
+        "/v1/chat/completions, POST /v1/completions, GET /metrics, GET /health"
+    )
 
 
 def test_null_means_absent_and_unknown_keys_are_ignored(open_server: Any) -> None:

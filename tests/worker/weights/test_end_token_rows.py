@@ -69,7 +69,8 @@ def test_a_row_that_was_never_trained_is_warned_of(tmp_path: Path, base: Path) -
     assert found is not None and found.severity == "warning"
     assert found.message.startswith(f"the embedding of '{END}', which ends replies, has 9.0% of")
     assert find("converters=[]") is None
-    assert find("training.dataset={name: tiny}", "kind=pretrain") is None
+    pretrain = ("kind=pretrain", "checkpoint.initial_load_in_hf=true")
+    assert find("training.dataset={name: tiny}", *pretrain) is None
     scale_end_row(base, 0.11)
     assert find() is None
 

@@ -6,18 +6,22 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.components.tokenizers.spec.tokenizer_files import load_special_token_ids
 from titanrun.distributed.rank_env import RankInfo
 from titanrun.models.shared.config import ModelConfig
 from titanrun.recipe.resolving.resolve import load_resolved, resolve_recipe
 from titanrun.training.signal_requests import SignalRequests
 from titanrun.worker.build.build_train_loop import build_train_loop
 from titanrun.worker.rank_main import main
-from titanrun.worker.weights.huggingface_export import collect_huggingface_files
+from titanrun.worker.weights.huggingface_export import (
+    build_config_json,
+    collect_huggingface_files,
+)
 from titanrun.worker.worker_job import rendezvous
 
 Run = Callable[..., Path]
@@ -37,6 +41,9 @@ def logits(resolved: Path, tokens: torch.Tensor) -> torch.Tensor:
         torch.no_grad(),
     ):
         return trainer.engine.model(tokens)
+
+
+RANDOM_START = "starting from random weights"
 
 
 @pytest.mark.parametrize("where", ["checkpoint/step-10", "checkpoint", "."])
@@ -67,7 +74,15 @@ def test_weights_are_loaded_once_and_not_again_on_resume(run: Run) -> None:
     tokens = torch.arange(12).reshape(2, 6)
     trained = logits(second, tokens)
     assert not torch.equal(trained, logits(first, tokens))
-    assert "loaded initial weights" in (second.parent / "logs" / "rank-0.log").read_text()
+    log = (second.parent / "logs" / "rank-0.log").read_text()
+    assert "loaded initial weights" in log and RANDOM_START not in log
+
+
+def test_random_weights_are_named_once_and_not_on_resume(run: Run) -> None:
+    resolved = run("run")
+    for _ in range(2):
+        assert main([str(resolved)]) == 0
+    assert (resolved.parent / "logs" / "rank-0.log").read_text().count(RANDOM_START) == 1
 
 
 def test_the_export_opens_in_transformers_with_the_same_logits(run: Run) -> None:
@@ -156,6 +171,33 @@ def test_an_export_keeps_the_generation_config_of_its_assets(tmp_path: Path) -> 
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.5}')
     model = debug_model(f"model.hf_assets_path={tmp_path}")
     assert collect_huggingface_files(None, model) == ([tmp_path / "generation_config.json"], {})
+
+
+def test_generation_stops_where_the_original_config_ends_a_text(tmp_path: Path) -> None:
+    """The oracle is transformers, which without generation_config.json reads config.json."""
+
+    def generate() -> list[int]:
+        config = build_config_json(model, "float32", TinyTokenizerConfig())
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+        torch.manual_seed(0)
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path / "out"))
+        prompt = torch.tensor([[5, 6, 7]])
+        found = theirs.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        return found[0, 3:].tolist()
+
+    (tmp_path / "config.json").write_text('{"bos_token_id": 1, "eos_token_id": 2000}')
+    model = debug_model(f"model.hf_assets_path={tmp_path}", "model.n_layers=1")
+    free = generate()
+    assert len(free) == 4
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [2000, free[0]]}))
+    assert generate() == free[:1]
+
+
+def test_a_model_without_an_original_ends_texts_as_its_tokenizer_does() -> None:
+    config = build_config_json(debug_model(), "float32", TinyTokenizerConfig())
+    ids = load_special_token_ids(TinyTokenizerConfig().folder)
+    assert (config["bos_token_id"], config["eos_token_id"]) == (ids["bos_token"], ids["eos_token"])
 
 
 def debug_model(*overrides: str) -> ModelConfig:

@@ -5,6 +5,7 @@ have an expert dimension in front of these.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -46,10 +47,14 @@ def merge_adapters(weights: Mapping[str, Tensor], *, scale: float) -> dict[str, 
     """Return the weights with W + scale * B A for each W that has an adapter.
 
     Rows have the norms of the adapter's magnitudes if it has some. Computed in fp32, rounded once
-    to the dtype of W. (W + scale * B A) x and W x + scale * B (A x) are equal up to rounding of
-    products and sums.
+    to the dtype of the result. (W + scale * B A) x and W x + scale * B (A x) are equal up to
+    rounding of products and sums.
+
+    Frozen weights that are stored in fewer bits than adapters get the dtype of the adapters: theirs
+    could not hold what an adapter adds.
     """
     base, adapters = split_adapters(weights)
+    base = {name: widen(tensor, adapters.values()) for name, tensor in base.items()}
     weight_names = [
         (f"{module}.weight", module + LORA_A_SUFFIX, module + LORA_B_SUFFIX)
         for module in list_adapted_modules(adapters)
@@ -68,3 +73,11 @@ def merge_adapters(weights: Mapping[str, Tensor], *, scale: float) -> dict[str, 
             merged_OI *= (magnitude_O.to(norms_O) / norms_O).unsqueeze(1)
         base[name] = merged_OI.to(weight_OI.dtype)
     return base
+
+
+def widen(weight: Tensor, others: Iterable[Tensor]) -> Tensor:
+    """Return a floating-point weight in a dtype that holds its values and those of others."""
+    if not weight.is_floating_point():
+        return weight
+    dtypes = {weight.dtype, *(other.dtype for other in others)}
+    return weight.to(reduce(torch.promote_types, dtypes))

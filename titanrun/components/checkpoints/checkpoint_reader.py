@@ -24,6 +24,7 @@ from titanrun.components.checkpoints.spec.verification import RESOLVED_FILE as R
 from titanrun.components.checkpoints.spec.verification import STATE_FILE as STATE_FILE
 from titanrun.components.checkpoints.spec.verification import read_state
 from titanrun.components.checkpoints.tensor_metadata import (
+    DIFFERENT_DTYPE,
     TensorMetadata,
     find_tensor_mismatches,
     get_tensor_metadata,
@@ -138,6 +139,8 @@ class CheckpointReader:
         found = find_tensor_mismatches(compared, wanted | get_tensor_metadata(cast))
         if found:
             hint = f"{RESOLVED_FILE} in that folder describes the run that saved it"
+            if all(text.startswith(DIFFERENT_DTYPE) for text in found):
+                hint = "set checkpoint.allow_cast: true to convert them"
             raise problem_error(
                 "checkpoint", f"{self.folder} does not fit this run: {'; '.join(found)}", hint=hint
             )

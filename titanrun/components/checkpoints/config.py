@@ -53,8 +53,8 @@ class CheckpointConfig(Config):
     keep_every: PositiveInt | None = bookkeeping(None, unit="steps", examples=[1000])
     """Also keep checkpoints of steps divisible by this number. Set to null to disable."""
     keep_best: NonNegativeInt = bookkeeping(0)
-    """Number of checkpoints with the lowest validation loss to keep, too. Only those with a
-    validation after the same step count."""
+    """Number of the best checkpoints, those with the lowest validation loss, to keep, too. Only
+    those with a validation after the same step count."""
     initial_load_path: OrAuto[LocalOrStoragePath] | None = numerics(
         "auto", examples=["runs/first/checkpoint/step-1000"]
     )
@@ -109,7 +109,7 @@ class CheckpointConfig(Config):
         (), examples=[["optimizer.lr", "training.dataset"]]
     )
     """Fields or sections that may differ from those of the resumed run, although they change the
-    loss curve."""
+    loss curve. Weights must keep their shapes."""
     allow_extra: bool = bookkeeping(False)
     """Whether to ignore tensors of a checkpoint that the model does not have. Otherwise they are an
     error."""

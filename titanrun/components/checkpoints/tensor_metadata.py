@@ -8,6 +8,7 @@ from torch import Tensor
 
 # maximum number of names of one kind in a message
 NAMES_SHOWN = 4
+DIFFERENT_DTYPE = "different dtype"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def find_tensor_mismatches(
             for name in sorted(both)
             if saved[name].shape != wanted[name].shape
         ],
-        "different dtype": [
+        DIFFERENT_DTYPE: [
             f"{name} ({saved[name]}, wanted {wanted[name]})"
             for name in sorted(both)
             if saved[name].shape == wanted[name].shape and saved[name].dtype != wanted[name].dtype

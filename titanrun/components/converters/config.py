@@ -3,7 +3,6 @@
 Converters rewrite a model on the meta device before it is parallelized.
 """
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import sqrt
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
@@ -17,6 +16,7 @@ from titanrun.components.converters.quantization_config import (
     GroupSize,
     QatScheme,
 )
+from titanrun.components.converters.spec.device_requirement import DeviceRequirement
 from titanrun.config.base import ComponentConfig
 from titanrun.config.conflict import conflict_error
 from titanrun.config.fields import numerics, performance
@@ -26,29 +26,6 @@ from titanrun.config.types import AUTO, OrAuto, PositiveFloat, PositiveInt, Text
 AUTO_FILTER = "auto_filter_small_kn"
 NumberFormat: TypeAlias = Literal["float8", "mxfp8", "nvfp4"]
 Float8Scales: TypeAlias = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRequirement:
-    """Device requirement: the oldest NVIDIA generation and the AMD architectures.
-
-    `rocm_architectures` are ROCm's names of the AMD architectures, empty if none is supported.
-    """
-
-    feature: str
-    min_compute_capability: tuple[int, int]
-    rocm_architectures: tuple[str, ...] = ()
-
-    @property
-    def description(self) -> str:
-        """Text such as `an NVIDIA GPU of compute capability 8.9 or later, or an AMD gfx942`."""
-        major, minor = self.min_compute_capability
-        nvidia = f"an NVIDIA GPU of compute capability {major}.{minor} or later"
-        return (
-            f"{nvidia}, or an AMD {' or '.join(self.rocm_architectures)}"
-            if self.rocm_architectures
-            else nvidia
-        )
 
 
 class ConverterConfig(ComponentConfig):
@@ -320,6 +297,10 @@ class QatConfig(ConverterConfig):
         return {"filter_fqns": self.filter_fqns}
 
 
+ALL_LINEAR = "all-linear"
+"""Word in target_modules for all linear modules but the output head."""
+
+
 class AdapterConfig(ConverterConfig):
     """Low-rank adapters of linear modules: y = W x + alpha / rank * B A x, with frozen W."""
 
@@ -337,11 +318,12 @@ class AdapterConfig(ConverterConfig):
     dropout: Annotated[float, Interval(ge=0, lt=1)] = numerics(0.0)
     """Share of the adapter's inputs that are zeroed at each step. W gets all of them."""
     target_modules: tuple[Text, ...] | None = numerics(
-        None, examples=[["wq", "wv"], ["layers.*.attention.*"]]
+        (ALL_LINEAR,), examples=[["wq", "wv"], ["layers.*.attention.*"]]
     )
     """Modules with an adapter: last components of names, or patterns of whole names with * for any
-    text. If null, all linear modules. Besides linear modules, patterns match the matrices of
-    stacked experts by their names there, or all matrices of a stack by its name."""
+    text. all-linear: all linear modules but the output head, as in PEFT and torchtune. If null, the
+    head too. Besides linear modules, patterns match the matrices of stacked experts by their names
+    there, or all matrices of a stack by its name."""
 
     @model_validator(mode="after")
     def check_magnitude_conflicts(self) -> Self:
@@ -360,17 +342,22 @@ class AdapterConfig(ConverterConfig):
     @property
     def name_patterns(self) -> dict[str, tuple[str, ...]]:
         """Patterns in target_modules."""
-        return {"target_modules": self.target_modules or ()}
+        named = self.target_modules or ()
+        return {"target_modules": tuple(name for name in named if name != ALL_LINEAR)}
 
     def matches_pattern(self, pattern: str, name: str) -> bool:
         """Return whether a pattern matches the whole name or its last component."""
         return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
 
+    def is_named(self, name: str) -> bool:
+        """Return whether a name or pattern in target_modules matches the module `name`."""
+        return any(self.matches_pattern(pattern, name) for pattern in self.target_modules or ())
+
     def is_target(self, name: str) -> bool:
-        """Return whether target_modules matches the module `name`."""
-        return self.target_modules is None or any(
-            self.matches_pattern(pattern, name) for pattern in self.target_modules
-        )
+        """Return whether the linear module `name` gets an adapter."""
+        if self.target_modules is None or self.is_named(name):
+            return True
+        return ALL_LINEAR in self.target_modules and name != LM_HEAD
 
 
 class LoraConfig(AdapterConfig):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titanrun.components.converters.config import AdapterConfig, QloraConfig
+from titanrun.components.converters.config import ALL_LINEAR, AdapterConfig, QloraConfig
 from titanrun.components.converters.conversion_report import ConversionReport, replace_module
 from titanrun.components.converters.linear_modules import is_already_converted, iter_linear_modules
 from titanrun.components.converters.lora_experts import (
@@ -219,7 +219,8 @@ def find_skip_reason(
 ) -> str | None:
     """Return why a module gets no adapter, None if it gets one."""
     if not config.is_target(name):
-        return "target_modules does not name it"
+        is_head = name == LM_HEAD and ALL_LINEAR in (config.target_modules or ())
+        return "it is the output head" if is_head else "target_modules does not name it"
     if isinstance(linear, LoraMixin):
         return "it has an adapter already"
     if getattr(linear, "keeps_dtype", False):

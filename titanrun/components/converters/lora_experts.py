@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from titanrun.components.converters.config import AdapterConfig
+from titanrun.components.converters.config import ALL_LINEAR, AdapterConfig
 from titanrun.distributed.determinism import WeightInitRng
 from titanrun.distributed.dtensor import copy_full_into_
 
@@ -71,7 +71,7 @@ def find_expert_skip_reason(config: AdapterConfig, name: str, experts: nn.Module
     """Return why none of a stack's matrices gets an adapter, None if some do."""
     if isinstance(experts, ExpertLoraMixin):
         return "it has adapters already"
-    if config.target_modules is None:
+    if config.target_modules in (None, (ALL_LINEAR,)):
         return "experts get adapters only if target_modules names them"
     return (
         None if select_expert_weights(config, name, experts) else "target_modules does not name it"
@@ -83,7 +83,7 @@ def select_expert_weights(config: AdapterConfig, name: str, experts: Any) -> tup
     return tuple(
         matrix
         for matrix in experts.matrices
-        if config.is_target(name) or config.is_target(f"{name}.{matrix}")
+        if config.is_named(name) or config.is_named(f"{name}.{matrix}")
     )
 
 

@@ -54,5 +54,8 @@ class C4TestDatasetConfig(FilesConfig):
 
     name: Literal["c4_test"] = numerics("c4_test")
     builds: ClassVar = "titanrun.components.data.text_dataset:build_text_dataset"
+    missing_path_hint: ClassVar = (
+        "copy the folder tests/assets/c4_test of torchtitan's repository to it, or set path"
+    )
     path: Text = numerics("tests/assets/c4_test", examples=["../torchtitan/tests/assets/c4_test"])
     """Folder of the documents, relative to the working directory, as in torchtitan."""

@@ -54,6 +54,9 @@ class ChatDatasetConfig(StreamFields, RecordSourceFields, ConversationsConfig):
     """Column of the prompt, for prompt_completion. If null, prompt."""
     completion_column: Text | None = numerics(None, examples=["answer"])
     """Column of the completion, for prompt_completion. If null, completion."""
+    system_column: Text | None = numerics(None, examples=["system"])
+    """Column of a system text, which becomes the first message. An empty text, null or a record
+    without the column is none. If null, only messages hold system texts."""
     train_on: Literal["replies", "last_reply", "all", "roles"] = numerics("replies")
     """Tokens that count in the loss: assistant replies, the last assistant reply, all tokens, or
     the roles in role_weights."""
@@ -90,6 +93,7 @@ class ChatDatasetConfig(StreamFields, RecordSourceFields, ConversationsConfig):
             self.prompt_column or "prompt",
             self.completion_column or "completion",
             self.turn_weights,
+            self.system_column,
         )
 
     @property

@@ -20,7 +20,7 @@ from titanrun.components.data.record_source import (
 )
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.reply_ends import log_reply_ends
-from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Conversation
+from titanrun.components.data.spec.chat_formats import Conversation, parse_conversation
 from titanrun.components.data.token_index import (
     DocumentCounts,
     IndexSpec,
@@ -89,15 +89,15 @@ def build_tiny_chat_dataset(
 
 
 def iter_conversations(
-    config: ChatDatasetConfig, *, scratch: Path, holdout: Holdout | None = None
+    config: ChatDatasetConfig, *, holdout: Holdout | None = None
 ) -> Iterator[Conversation]:
     """Yield the conversations of a dataset in order, or one side of their split."""
     files = find_source_files(config, SUFFIXES)
 
     def iter_chosen(chosen: DocumentFilter | None) -> Iterator[Conversation]:
-        for record in iter_source_records(config, files, scratch=scratch):
+        for record in iter_source_records(config, files):
             place, columns = record
-            conversation = CHAT_FORMATS[config.layout](columns, config.get_columns(), place)
+            conversation = parse_conversation(config.layout, columns, config.get_columns(), place)
             if conversation_writer.is_conversation_chosen(config, chosen, record, conversation):
                 yield conversation
 
@@ -122,12 +122,12 @@ def open_conversation_index(
     settings = serialize_chat_settings(config, template, end_tokens)
 
     def write(
-        paths: Sequence[Path], writer: TokenWriter, scratch: Path, chosen: DocumentFilter | None
+        paths: Sequence[Path], writer: TokenWriter, chosen: DocumentFilter | None
     ) -> DocumentCounts:
         made = conversation_writer.ConversationWriter(
             config, template, chat_tokenizer, end_tokens, chosen
         )
-        documents = int(made.write(iter_source_records(config, paths, scratch=scratch), writer))
+        documents = int(made.write(iter_source_records(config, paths), writer))
         return DocumentCounts(documents, other_side=chosen.num_other_side if chosen else 0)
 
     bound = tokenizer.vocab_size * ID_FACTOR * (WEIGHT_FACTOR if config.has_token_weights else 1)
@@ -154,9 +154,12 @@ def serialize_chat_settings(
 ) -> str:
     """Return everything in a dataset that the tokens of its conversations depend on."""
     learned = [config.train_on, config.role_weights.get_weights()]
+    columns = asdict(config.get_columns())
+    if columns["system"] is None:
+        del columns["system"]  # indexes of before there was such a column stay valid
     return json.dumps(
         [
-            *(CHAT_VERSION, config.layout, asdict(config.get_columns()), *learned, template.digest),
+            *(CHAT_VERSION, config.layout, columns, *learned, template.digest),
             *([sorted(end_tokens)] if end_tokens else []),
         ]
     )

@@ -1,11 +1,19 @@
 """Sequences split from a stream of token ids."""
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.document_pieces import DocumentPiece, locate_spans
 from titanrun.components.data.file_change_guard import UnchangedData
 from titanrun.components.data.token_file import TokenStream, TokenSummary
-from titanrun.components.data.token_records import ID_FACTOR, IN_LOSS, STARTS_DOCUMENT
+from titanrun.components.data.token_records import (
+    ID_FACTOR,
+    IN_LOSS,
+    STARTS_DOCUMENT,
+    find_document_boundaries,
+)
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 
@@ -67,6 +75,17 @@ class DocumentChunkedDataset(ConcatChunkedDataset):
     def __getitem__(self, index: int) -> NDArray[np.int64]:
         """Return ids, loss mask and positions, [3, seq_len + 1]."""
         return split_channels(super().__getitem__(index))
+
+    def locate_pieces(self, index: int) -> list[DocumentPiece]:
+        """Return the document of each span of a window."""
+        first, end = index * self._sample_length, (index + 1) * self._sample_length
+        within = slice(*np.searchsorted(self._documents[0], [first + 1, end]))
+        starts = [first, *self._documents[0][within].tolist()]
+        return locate_spans(self._documents, starts, np.diff(starts, append=end).tolist())
+
+    @cached_property
+    def _documents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return find_document_boundaries(self._tokens)
 
 
 def split_channels(coded: NDArray[np.int64]) -> NDArray[np.int64]:

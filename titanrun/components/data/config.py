@@ -24,6 +24,8 @@ class DatasetConfig(ComponentConfig):
     repeat: bool = numerics(True)
     """Whether to restart the data when it is exhausted. If false, the run ends there, with a last
     checkpoint."""
+    missing_path_hint: ClassVar[str | None] = None
+    """How to get the data if its path does not exist, for data that one known place has."""
     compares: ClassVar[Literal["pairs", "labels"] | None] = None
     """What each sequence is for a loss: a pair of replies, a reply with a label, or None for
     tokens."""

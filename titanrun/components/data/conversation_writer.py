@@ -11,7 +11,7 @@ from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
 from titanrun.components.data.loss_mask import MaskedConversation, build_loss_mask
 from titanrun.components.data.record_readers import LocatedRecord
-from titanrun.components.data.spec.chat_formats import CHAT_FORMATS, Conversation
+from titanrun.components.data.spec.chat_formats import Conversation, parse_conversation
 from titanrun.components.data.spec.file_columns import check_columns
 from titanrun.components.data.spec.holdout_hash import (
     compute_holdout_hash,
@@ -27,7 +27,7 @@ from titanrun.components.data.token_records import (
 from titanrun.components.data.token_writer import TokenWriter
 from titanrun.components.tokenizers.chat_template import ChatTemplate
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, IdsWithOffsets
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 
 ENCODE_BATCH_SIZE = 512
@@ -73,8 +73,8 @@ def encode_conversations(
 class ConversationWriter:
     """Writer of conversations into an index.
 
-    With `turn_weights`, at least one message must have a weight. `end_tokens` are added to the
-    replies that they follow.
+    With `turn_weights`, at least one message must have a weight; with `system_column`, at least one
+    record must have the column. `end_tokens` are added to the replies that they follow.
     """
 
     config: ChatDatasetConfig
@@ -89,31 +89,33 @@ class ConversationWriter:
         Raises:
             ProblemsFound: A data problem if one cannot be read or has no token in the loss.
         """
-        key = self.config.turn_weights
-        has_weights = False
+        key, column = self.config.turn_weights, self.config.system_column
+        has_weights = has_column = False
 
         def build_masks(record: LocatedRecord) -> list[MaskedConversation]:
-            nonlocal has_weights
+            nonlocal has_weights, has_column
             conversation = self.parse(record)
             has_weights = has_weights or any(key in message for message in conversation.messages)
+            has_column = has_column or column in record[1]
             if not is_conversation_chosen(self.config, self.chosen, record, conversation):
                 return []
             return [self.build_mask(conversation, record[0])]
 
         count = write_masked_conversations(records, build_masks, self.tokenizer, writer)
         if count and key is not None and not has_weights:
-            raise problem_error(
-                "data",
-                f"no message has a '{key}'",
-                path=("turn_weights",),
-                hint="name the key that holds weights, or remove turn_weights",
+            raise missing_name_error(
+                "turn_weights", f"no message has a '{key}'", "the key that holds weights"
+            )
+        if count and column is not None and not has_column:
+            raise missing_name_error(
+                "system_column", f"no record has a '{column}'", "the column that holds system texts"
             )
         return count
 
     def parse(self, record: LocatedRecord) -> Conversation:
         """Return the conversation in a record."""
         place, columns = record
-        return CHAT_FORMATS[self.config.layout](columns, self.config.get_columns(), place)
+        return parse_conversation(self.config.layout, columns, self.config.get_columns(), place)
 
     def build_mask(self, conversation: Conversation, place: str) -> MaskedConversation:
         """Return the text of a conversation with the spans in the loss."""
@@ -187,3 +189,9 @@ def encode_conversation(
     if conversation.value is not None:
         return attach_weights(numbers, np.full(len(numbers), conversation.value, np.float32))
     return numbers if conversation.weights is None else attach_weights(numbers, weights)
+
+
+def missing_name_error(field: str, message: str, what: str) -> ProblemsFound:
+    """Build the problem of a field that names what no record has."""
+    hint = f"name {what}, or remove {field}"
+    return problem_error("data", message, path=(field,), hint=hint)

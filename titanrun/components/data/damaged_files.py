@@ -37,7 +37,8 @@ class DamagedFiles:
         """Leave a file out from a record on."""
         if number not in self.records:
             self.records[number] = record
-            log.warning("%s; the rest of the file is left out", error.problems[0].message)
+            lost = "the rest of the file" if record else "the whole file"
+            log.warning("%s; %s is left out", error.problems[0].message, lost)
 
 
 def open_record_file(
@@ -69,7 +70,12 @@ def check_damaged_files(
         "damaged",
         f"more are damaged than max_bad_files {max_files} allows: {list_files(records, plan)}",
     )
-    raise build_fault_problem(fault, pluralize(len(records), "file"), (*path, "max_bad_files"))
+    raise build_fault_problem(
+        fault,
+        pluralize(len(records), "file"),
+        (*path, "max_bad_files"),
+        hint="fetch or write them again, or allow more",
+    )
 
 
 def list_files(records: DamagedRecords, plan: StreamPlan) -> str:

@@ -1,13 +1,14 @@
 """Summaries of datasets for people: documents, padding, loss tokens and samples."""
 
-import hashlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.document_pieces import SplitDocument, hash_ids, locate_pieces
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.reply_ends import ReplyEnds
 from titanrun.components.data.sample_order import view_first_epoch
@@ -46,15 +47,21 @@ def summarize_dataset(
     dataset = view_first_epoch(dataset)
     found = DataSummary(num_samples=min(len(dataset), MAX_SUMMARIZED_SAMPLES))
     rest: list[NDArray[np.int64]] = []
+    split = defaultdict[Hashable, SplitDocument](SplitDocument)
     for index in range(found.num_samples):
         row = dataset[index]
         found.num_tokens += row.shape[-1]
         if row.ndim == 2:
             ids, counts = row[:2]
             found.loss_tokens_per_sample.append(int(counts[1:].sum()))
+            pieces = iter(locate_pieces(dataset, index) or ())
             for start, end in iter_document_spans(row):
                 found.num_nonpadding_tokens += end - start
-                add_document(found, ids[start:end])
+                piece = next(pieces, None)
+                if piece is None or piece.is_whole:
+                    add_document(found, ids[start:end])
+                else:
+                    split[piece.document].add(piece.offset, ids[start:end])
                 for _, is_ended in find_reply_ends(reply_ends, row, start, end):
                     found.num_replies += 1
                     found.num_replies_without_end += not is_ended
@@ -65,13 +72,16 @@ def summarize_dataset(
             np.flatnonzero(row == eos_id) + 1 if eos_id is not None else np.zeros(0, dtype=np.int64)
         )
         *whole, last = np.split(row, ends)
-        for piece in whole:
-            add_document(found, np.concatenate([*rest, piece]))
+        for part in whole:
+            add_document(found, np.concatenate([*rest, part]))
             rest = []
         if len(last):
             rest.append(last)
     if rest:
         add_document(found, np.concatenate(rest))
+    for document in split.values():
+        found.document_lengths.append(document.length)
+        found.document_digests.append(document.finish())
     found.num_loss_tokens = sum(found.loss_tokens_per_sample)
     return found
 
@@ -79,7 +89,7 @@ def summarize_dataset(
 def add_document(summary: DataSummary, ids: NDArray[np.int64]) -> None:
     """Add a document to the summary."""
     summary.document_lengths.append(len(ids))
-    summary.document_digests.append(hashlib.blake2b(ids.tobytes(), digest_size=12).digest())
+    summary.document_digests.append(hash_ids(ids))
 
 
 def iter_document_spans(sample: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
@@ -152,7 +162,7 @@ def label_text_segments(
 
 
 def decode_with_special_tokens(ids: NDArray[np.int64], tokenizer: Tokenizer | None) -> str:
-    """Return the text of ids, with special tokens, which have no text, by name or id."""
+    """Return the text of ids, with special tokens, which have no text, as they are written."""
     if tokenizer is None:
         return " ".join(map(str, ids.tolist()))
     text, plain = "", list[int]()
@@ -166,6 +176,9 @@ def decode_with_special_tokens(ids: NDArray[np.int64], tokenizer: Tokenizer | No
 
 
 def format_special_token(token_id: int, tokenizer: Tokenizer) -> str:
-    """Return the text that represents a special token."""
+    """Return the text that represents a special token: its own, if the tokenizer knows it."""
+    find = getattr(tokenizer, "get_token_text", None)
+    if find is not None and (text := find(token_id)):
+        return str(text)
     names = {tokenizer.bos_id: "begin of text", tokenizer.eos_id: "end of text"}
     return f"<{names.get(token_id, f'token {token_id}')}>"

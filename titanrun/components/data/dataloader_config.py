@@ -12,12 +12,12 @@ HAS_WORKERS = ReadWhen(
     "set num_workers above 0, or remove it",
     not_values=(0,),
 )
-READS_REMOTE = ReadWhen(
-    "retries-need-remote-files",
+READS_STREAM = ReadWhen(
+    "retries-need-a-stream",
     "training.dataset",
-    "is not streamed from a remote address",
+    "is not streamed",
     "remove it",
-    fact="streams_remote_files",
+    fact="reads_a_stream",
 )
 COPIES_TOKENS = (
     ReadWhen(
@@ -58,10 +58,11 @@ class DataLoaderConfig(Config):
     )
     """Batches that each process prepares ahead. If null, 2."""
     retry_timeout: Duration = performance(
-        "15m", resume=True, examples=["2h"], read_when=READS_REMOTE
+        "15m", resume=True, examples=["2h"], read_when=READS_STREAM
     )
     """How long a request to remote files of a stream is repeated that fails. Afterwards the run
-    ends with exit code 3."""
+    ends with exit code 3. Ranks wait as long for each other's files, also local ones, before
+    watchdogs may end them."""
     pin_memory: OrAuto[bool] = performance(
         "auto", resume=True, read_when=COPIES_TOKENS, examples=[True]
     )
@@ -72,5 +73,5 @@ class DataLoaderConfig(Config):
 
     @property
     def retry_timeout_seconds(self) -> float:
-        """How long a request to remote files is repeated."""
+        """How long a request to remote files is repeated, and ranks wait for each other's files."""
         return duration_to_seconds(self.retry_timeout)

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from titanrun.components.data.bad_share import check_bad_share
 from titanrun.components.data.config import DocumentsConfig, TextDatasetConfig
 from titanrun.components.data.document_split import DocumentFilter, Holdout
 from titanrun.components.data.encode_documents import write_documents
@@ -60,7 +61,20 @@ def open_document_index(
     Tokens are encoded as in token_records.py if the dataset separates documents.
     """
     spec = make_document_spec(config, tokenizer, holdout)
-    return open_files_index(files, source=source, spec=spec, cache_folder=cache_folder)
+    index = open_files_index(files, source=source, spec=spec, cache_folder=cache_folder)
+    return check_index_share(index, config)
+
+
+def check_index_share(index: TokenIndex, config: DocumentsConfig) -> TokenIndex:
+    """Return an index that was perhaps built with another max_bad_share.
+
+    Raises:
+        ProblemsFound: A data problem if more of its records than that could not be read.
+    """
+    counts = index.record
+    num_records = counts.documents + counts.other_side + counts.left_out + counts.skipped
+    check_bad_share(counts.skipped, num_records, max_share=config.max_bad_share)
+    return index
 
 
 def make_document_spec(
@@ -79,7 +93,7 @@ def make_document_spec(
 
 def open_revision_index(
     config: DocumentsConfig,
-    records: Callable[[Path], Iterable[tuple[str, Any]]],
+    records: Callable[[], Iterable[tuple[str, Any]]],
     *,
     source: str,
     source_key: Sequence[str],
@@ -91,7 +105,7 @@ def open_revision_index(
 
     Args:
         config: Config of the dataset.
-        records: Returns the records, given a scratch folder. Called only to build the index.
+        records: Returns the records. Called only to build the index.
         source: Name for messages.
         source_key: Identity of the records.
         tokenizer: Tokenizer of the documents.
@@ -100,22 +114,23 @@ def open_revision_index(
     """
 
     def write(
-        paths: Sequence[Path], writer: TokenWriter, scratch: Path, chosen: DocumentFilter | None
+        paths: Sequence[Path], writer: TokenWriter, chosen: DocumentFilter | None
     ) -> DocumentCounts:
         return write_reader_documents(
             config,
             tokenizer,
             writer,
-            lambda reader: reader.iter_record_documents(records(scratch)),
+            lambda reader: reader.iter_record_documents(records()),
             chosen,
         )
 
     bound = tokenizer.vocab_size * (ID_FACTOR if config.restarts_positions else 1)
     settings = serialize_document_settings(config)
     contents = IndexSpec(tokenizer.fingerprint, settings, bound, write, holdout)
-    return open_or_build_index(
+    index = open_or_build_index(
         (), source_key, source=source, spec=contents, cache_folder=cache_folder
     )
+    return check_index_share(index, config)
 
 
 def write_file_documents(
@@ -123,7 +138,6 @@ def write_file_documents(
     tokenizer: Tokenizer,
     files: Sequence[Path],
     writer: TokenWriter,
-    scratch: Path,
     chosen: DocumentFilter | None,
 ) -> DocumentCounts:
     """Write the documents of files."""
@@ -131,7 +145,7 @@ def write_file_documents(
         config,
         tokenizer,
         writer,
-        lambda reader: reader.iter_documents(files, scratch=scratch),
+        lambda reader: reader.iter_documents(files),
         chosen,
     )
 

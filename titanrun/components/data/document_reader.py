@@ -7,10 +7,11 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from titanrun.components.data.bad_share import check_bad_share
 from titanrun.components.data.config import DocumentsConfig, Filter
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
 from titanrun.components.data.file_spans import FileSpan, iter_span_records
-from titanrun.components.data.jsonl_reader import iter_file_lines, silence_datasets_library
+from titanrun.components.data.jsonl_reader import iter_file_lines
 from titanrun.components.data.record_readers import (
     BadRecordHandler,
     LocatedRecord,
@@ -60,17 +61,7 @@ class BadRecordPolicy:
 
     def check(self, num_read: int) -> None:
         """Raise a data problem if too many records were skipped; `num_read` were valid."""
-        if self.num_skipped > self._max_share * (self.num_skipped + num_read):
-            message = (
-                f"{self.num_skipped:,} of {self.num_skipped + num_read:,} records cannot be read, "
-                f"more than max_bad_share {self._max_share:g} allows"
-            )
-            raise problem_error(
-                "data",
-                message,
-                path=("max_bad_share",),
-                hint="repair the files; the first ones are named in the log",
-            )
+        check_bad_share(self.num_skipped, self.num_skipped + num_read, max_share=self._max_share)
 
 
 class DocumentReader:
@@ -95,7 +86,7 @@ class DocumentReader:
         self.num_read = 0
         self.num_filtered = 0
 
-    def iter_documents(self, files: Sequence[Path], *, scratch: Path) -> Iterator[Document]:
+    def iter_documents(self, files: Sequence[Path]) -> Iterator[Document]:
         """Yield the documents of all files in order, at most `max_documents`.
 
         Each must be consumed before the next.
@@ -103,7 +94,7 @@ class DocumentReader:
         Raises:
             ProblemsFound: A data problem that names the file, and line and column if known.
         """
-        return self._iter_chosen(self._iter_all_documents(files, scratch))
+        return self._iter_chosen(self._iter_all_documents(files))
 
     def iter_span_documents(self, span: FileSpan) -> Iterator[Document]:
         """Yield the documents of a part of a file in order, at most `max_documents`."""
@@ -125,9 +116,7 @@ class DocumentReader:
             if self.num_read == self._config.max_documents:
                 return
 
-    def _iter_all_documents(
-        self, files: Sequence[Path], scratch: Path
-    ) -> Iterator[Document | None]:
+    def _iter_all_documents(self, files: Sequence[Path]) -> Iterator[Document | None]:
         """Yield each document, None in place of those that are not chosen."""
         needs_column = self._chosen is not None and self._chosen.by is not None
         streams_whole_files = (
@@ -138,23 +127,20 @@ class DocumentReader:
                 yield from self._iter_record_documents(
                     iter_records(
                         [file],
-                        scratch=scratch,
                         required=self._required_columns,
                         on_bad_record=self._on_bad_record,
                     )
                 )
             elif streams_whole_files:
-                with silence_datasets_library():
-                    for document in iter_txt_documents(file, scratch):
-                        self.num_read += 1
-                        # the hash needs the whole text, which need not fit into memory
-                        is_chosen = self._chosen is None or self._chosen.keeps(
-                            compute_text_hash(iter_file_lines(file, scratch))
-                        )
-                        yield document if is_chosen else None
+                for document in iter_txt_documents(file):
+                    self.num_read += 1
+                    # the hash needs the whole text, which need not fit into memory
+                    is_chosen = self._chosen is None or self._chosen.keeps(
+                        compute_text_hash(iter_file_lines(file))
+                    )
+                    yield document if is_chosen else None
             else:
-                with silence_datasets_library():
-                    texts = ["".join(document) for document in iter_txt_documents(file, scratch)]
+                texts = ["".join(document) for document in iter_txt_documents(file)]
                 yield from self._iter_record_documents(
                     (f"'{file}'", {"text": text}) for text in texts
                 )
@@ -243,9 +229,9 @@ def parse_number(value: object, location: str, column: str, path: DataPath) -> f
         ) from None
 
 
-def iter_txt_documents(file: Path, scratch: Path) -> Iterator[Document]:
+def iter_txt_documents(file: Path) -> Iterator[Document]:
     """Yield the whole file as one document, or nothing if the file is empty."""
-    lines = iter_file_lines(file, scratch)
+    lines = iter_file_lines(file)
     first = next(lines, None)
     if first is not None:
         yield chain([first], lines)

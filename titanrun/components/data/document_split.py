@@ -33,6 +33,11 @@ class Holdout:
     is_validation: bool = False
     is_part: bool = False
 
+    @property
+    def label(self) -> str:
+        """What a message calls this side."""
+        return "held out" if self.is_validation else "training"
+
     def describe(self) -> list[object]:
         """Return everything that the documents of this side depend on."""
         return [HOLDOUT, self.size, self.by, self.is_validation]
@@ -147,8 +152,15 @@ def check_held_out_length(
     raise HeldOutDataTooSmall(problem.problems)
 
 
-def format_split(documents: int, other_side: int, noun: str) -> str:
-    """Return how many documents training leaves out: `held out 52 of 1,040 documents (5%)`."""
+def format_split(documents: int, other_side: int, noun: str, *, asked: float) -> str:
+    """Return how many documents training leaves out: `held out 52 of 1,040 documents (5%)`.
+
+    Hashes decide, so that few documents rarely have the share that was asked for: then that is
+    told, too.
+    """
     total = documents + other_side
-    share = 100 * other_side / max(1, total)
-    return f"held out {other_side:,} of {pluralize(total, noun)} ({share:.2g}%)"
+    share = f"{100 * other_side / max(1, total):.2g}%"
+    meant = f"{100 * asked:.2g}%" if asked < 1 else f"{asked:,.0f}"
+    is_met = meant in (share, f"{other_side:,}")
+    told = share if is_met else f"{share}, {meant} asked"
+    return f"held out {other_side:,} of {pluralize(total, noun)} ({told})"

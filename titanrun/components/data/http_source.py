@@ -12,7 +12,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from titanrun.components.data.source_faults import SourceFault
+from titanrun.components.data.source_faults import SourceFault, limit_timeout
 from titanrun.distributed.heartbeat import send_heartbeat
 
 STALL_SECONDS = 30.0
@@ -100,9 +100,10 @@ class HttpSource:
         )
         if self._token is not None and self._redirected is None:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
-        with translate_web_errors():
+        timeout = limit_timeout(STALL_SECONDS)
+        with translate_web_errors(timeout):
             try:
-                with urllib.request.urlopen(request, timeout=STALL_SECONDS) as response:
+                with urllib.request.urlopen(request, timeout=timeout) as response:
                     answer = self._read_answer(response, start, end)
                     if urlsplit(response.geturl()).netloc != urlsplit(self._url).netloc:
                         self._redirected = response.geturl()
@@ -126,8 +127,8 @@ class HttpSource:
 
 
 @contextmanager
-def translate_web_errors() -> Iterator[None]:
-    """Raise the errors of a request to a web server as faults."""
+def translate_web_errors(timeout: float) -> Iterator[None]:
+    """Raise the errors of a request to a web server as faults. `timeout` is its timeout."""
     try:
         yield
     except urllib.error.HTTPError as error:
@@ -137,7 +138,7 @@ def translate_web_errors() -> Iterator[None]:
         reason = f"the connection closed after {len(error.partial):,} bytes"
         raise SourceFault("unreachable", reason) from error
     except (OSError, http.client.HTTPException) as error:
-        raise SourceFault("unreachable", describe_error(error)) from error
+        raise SourceFault("unreachable", describe_error(error, timeout)) from error
 
 
 def read_pieces(response: http.client.HTTPResponse, size: int) -> bytes:
@@ -191,9 +192,9 @@ def parse_retry_after(headers: Message) -> float | None:
         return None
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: Exception, timeout: float) -> str:
     """Return why a request failed, in a few words."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
-        return f"no answer for {STALL_SECONDS:.0f} s"
+        return f"no answer for {timeout:.0f} s"
     return str(reason).partition("\n")[0] or type(reason).__name__

@@ -45,7 +45,7 @@ def build_hub_dataset(
     hub = replace(source, streaming=config.max_documents is not None)
     index = open_revision_index(
         config,
-        lambda scratch: hub_records.iter_hub_records(hub),
+        lambda: hub_records.iter_hub_records(hub),
         source=hub.name,
         source_key=hub.key,
         tokenizer=tokenizer,

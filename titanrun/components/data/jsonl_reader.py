@@ -1,6 +1,6 @@
-"""Lines and JSON objects of local files, imported only to build an index.
+"""Lines of local files, and what the datasets library needs to read files.
 
-Files are read with the datasets library.
+Imported only to build an index.
 """
 
 import glob
@@ -13,7 +13,8 @@ from titanrun.components.data.spec.compression import (
     is_compressed,
     open_decompressed_text,
 )
-from titanrun.components.data.spec.json_lines import get_undecodable_line_number
+from titanrun.components.data.spec.data_files import cannot_read_error
+from titanrun.components.data.spec.json_lines import get_undecodable_line_number, not_utf8_error
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
 
@@ -23,11 +24,8 @@ else:
     # a stream reads the same formats without the library, which takes a second to import
     datasets = LazyModule("datasets")
 
-READ_BATCH = 1024
-"""Lines read from the library at a time."""
 
-
-def iter_file_lines(file: Path, scratch: Path) -> Iterator[str]:
+def iter_file_lines(file: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, without a byte order mark.
 
     All line ends become a line feed.
@@ -37,29 +35,14 @@ def iter_file_lines(file: Path, scratch: Path) -> Iterator[str]:
             damaged.
     """
     try:
-        if is_compressed(file):
-            with open_decompressed_text(file) as unpacked:
-                yield from unpacked
-            return
-        lines = datasets.Dataset.from_text(
-            to_library_path(file),
-            cache_dir=str(scratch),
-            streaming=True,
-            keep_linebreaks=True,
-            encoding="utf-8-sig",
-        )
-        for batch in lines.iter(batch_size=READ_BATCH):
-            yield from batch["text"]
+        with open_decompressed_text(file) as lines:
+            yield from lines
     except UnicodeDecodeError:
-        place = f"'{file}' line {get_undecodable_line_number(file)}"
-        raise problem_error(
-            "data",
-            f"{place} is not UTF-8",
-            path=("path",),
-            hint="convert the file, for example with iconv",
-        ) from None
+        raise not_utf8_error(f"'{file}' line {get_undecodable_line_number(file)}") from None
+    except PermissionError as error:
+        raise cannot_read_error(str(file), error) from None
     except OSError as error:
-        hint = "fetch or write it again" if is_compressed(file) else "check the file's permissions"
+        hint = "fetch or write it again" if is_compressed(file) else "check the disk"
         raise problem_error(
             "data", f"'{file}' cannot be read: {error}", path=("path",), hint=hint
         ) from None

@@ -92,18 +92,19 @@ def open_labelled_index(
     """Return the index of the conversations, built if it does not exist."""
     template = load_chat_template(tokenizer)
     columns = [config.prompt_column, *(column for column, _ in config.get_reply_columns())]
+    columns += [] if config.system_column is None else [config.system_column]
     end_tokens = load_dataset_end_tokens(config, template, tokenizer)
     settings = json.dumps(
         ["labelled", 1, config.from_pairs, columns, template.digest, sorted(end_tokens)]
     )
 
     def write(
-        paths: Sequence[Path], writer: TokenWriter, scratch: Path, chosen: DocumentFilter | None
+        paths: Sequence[Path], writer: TokenWriter, chosen: DocumentFilter | None
     ) -> DocumentCounts:
         replies = preference_writer.LabelledReplyWriter(
             config, template, tokenizer, end_tokens, chosen
         )
-        records = iter_source_records(config, paths, scratch=scratch)
+        records = iter_source_records(config, paths)
         documents = int(replies.write(records, writer))
         return DocumentCounts(documents, other_side=chosen.num_other_side if chosen else 0)
 

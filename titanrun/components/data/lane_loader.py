@@ -2,9 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import Event, Thread
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +19,15 @@ from titanrun.components.data.lane_mixture import IndexedLanes
 from titanrun.components.data.lane_plan import find_lanes
 from titanrun.components.data.lane_rows import LaneCursor, build_padding
 from titanrun.components.data.lane_runner import LaneJob, LaneRunner, LaneShare
-from titanrun.components.data.lane_state import STREAM_HINT, StreamIdentity, StreamState
+from titanrun.components.data.lane_state import StreamIdentity, StreamState
+from titanrun.components.data.late_data import keep_heartbeats, report_late_data
 from titanrun.components.data.mixture_dataset import add_missing_channels
+from titanrun.components.data.stream_sources import get_source_name
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import DataPath, problem_error
 from titanrun.distributed.data_waits import report_wait
-from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.object_collectives import RankGroup
 
-HEARTBEAT_SECONDS = 1.0
 SINGLE_RANK = RankGroup()
 log = logging.getLogger(__name__)
 
@@ -49,8 +47,8 @@ class LaneLoader:
         indexed: Indexed sources of a mixture, by their numbers.
         dp_rank: Data-parallel rank.
         dp_size: Number of data-parallel ranks.
-        ranks: All ranks, for the state, the end of the data and waits for remote files.
-        wait_seconds: How long the ranks wait for each other's remote files.
+        ranks: All ranks, for the state, the end of the data and waits for late data.
+        wait_seconds: How long the ranks wait for each other's data.
         config_path: Path of the dataset in the recipe, for problems with it.
     """
 
@@ -159,6 +157,7 @@ class LaneLoader:
             self._runner.pop_counts(),
             {lane: LaneProgress.from_cursors(found) for lane, found in self._cursors.items()},
             self._damaged if self._job.skips_bad_files else (),
+            self._job.skips_bad_records,
         )
         self._waited = 0.0
         return build_stream_metrics(self._ranks.all_gather_results(lambda: report))
@@ -175,7 +174,8 @@ class LaneLoader:
             self._start_at(self._identity.parse_state_dict(state_dict))
             return
         if not allows_other_data:
-            raise problem_error("data", difference, path=(), hint=STREAM_HINT)
+            hint = self._identity.build_hint(state_dict)
+            raise problem_error("data", difference, path=(), hint=hint)
         log.warning("%s; starting with the new data", difference)
         self._start_at(build_first_state(self._job))
 
@@ -191,10 +191,16 @@ class LaneLoader:
         """Return the shares of the next global batch, read once."""
         if self._ahead is None:
             started = time.monotonic()
-            with nest_problems(self._config_path):
-                self._ahead = self._runner.next_shares()
-            self._waited += time.monotonic() - started
-            report_wait(None)
+            try:
+                with (
+                    nest_problems(self._config_path),
+                    report_late_data(name_local_sources(self._job)),
+                ):
+                    self._ahead = self._runner.next_shares()
+            finally:
+                self._waited += time.monotonic() - started
+                # also of data that does not come: the last step is saved then
+                report_wait(None)
         return self._ahead
 
     def _look_ahead(self) -> tuple[bool, Sequence[DamagedRecords]]:
@@ -242,23 +248,17 @@ class LaneLoader:
         return sequence if has_all else add_missing_channels(sequence, self._num_channels)
 
 
-@contextmanager
-def keep_heartbeats(seconds: float) -> Iterator[None]:
-    """Send heartbeats within the block, at most for `seconds`: another rank may be what waits."""
-    is_done = Event()
+def name_local_sources(job: LaneJob) -> str | None:
+    """Return the paths of the streams of local files, None without one.
 
-    def send() -> None:
-        end = time.monotonic() + seconds
-        while not is_done.wait(HEARTBEAT_SECONDS) and time.monotonic() < end:
-            send_heartbeat()
-
-    thread = Thread(target=send, name="waiting for data", daemon=True)
-    if seconds > 0:
-        thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
+    Requests for remote files report themselves that they are repeated.
+    """
+    names = [
+        f"'{get_source_name(source.config)}'"
+        for source in job.sources
+        if not source.config.has_remote_files
+    ]
+    return ", ".join(names) or None
 
 
 def build_first_state(job: LaneJob) -> StreamState:

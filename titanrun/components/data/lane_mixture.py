@@ -9,13 +9,17 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.config import MixtureDatasetConfig
 from titanrun.components.data.indexed_dataset import IndexedDataset
-from titanrun.components.data.mixture_counts import interleave_sources, share_out
+from titanrun.components.data.mixture_counts import interleave_sources
 from titanrun.components.data.sample_order import SampleOrder, shuffle_order
+from titanrun.components.data.spec.mixture_shares import (
+    PATTERN_LENGTH,
+    SMALL_WEIGHT_HINT,
+    describe_too_small_weight,
+    find_too_small_weights,
+    share_out,
+)
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import problem_error
-
-PATTERN_LENGTH = 65536
-"""Sequences of a lane after which the order of the sources repeats."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +62,14 @@ def build_mixture_pattern(config: MixtureDatasetConfig, num_lanes: int) -> Mixtu
         ProblemsFound: A data problem if a weight is too small for one sequence of the pattern.
     """
     weights = [source.weight for source in config.sources]
+    for number in find_too_small_weights(weights):
+        raise problem_error(
+            "data",
+            describe_too_small_weight(weights[number]),
+            path=("sources", number, "weight"),
+            hint=SMALL_WEIGHT_HINT,
+        )
     counts = share_out(PATTERN_LENGTH, weights, [None] * len(weights))
-    for number, (weight, count) in enumerate(zip(weights, counts, strict=True)):
-        if count == 0:
-            message = f"weight {weight:g} is less than 1 sequence of {PATTERN_LENGTH:,}"
-            raise problem_error(
-                "data",
-                message,
-                path=("sources", number, "weight"),
-                hint="raise it, or remove the source",
-            )
     return MixturePattern(interleave_sources(counts), num_lanes)
 
 

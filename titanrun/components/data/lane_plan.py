@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,11 @@ from titanrun.components.data.sample_order import shuffle_order
 from titanrun.config.json_text import parse_json
 
 PLAN_VERSION = 1
+PLAN_FILES = "plan-*.json.gz"
+"""Pattern of the names of plans in run directories and checkpoints."""
 WINDOW_KEY = 2
 """First part of the key of the order of a window: no order of an epoch has a key as long."""
+MAY_BE_EMPTY = (".jsonl", ".json", ".txt")
 LARGE_FILE_FACTOR = 2
 """Multiple of the mean size above which a file is read by all lanes."""
 
@@ -38,6 +42,20 @@ class PlanFile:
     location: str
 
 
+def leave_out_empty_files(files: Sequence[PlanFile]) -> list[PlanFile]:
+    """Return the files that hold anything, or all if none does.
+
+    A lane whose only file is empty would have nothing to read. An empty file of another format is
+    damaged, and is told when it is read.
+    """
+    found = [
+        file
+        for file in files
+        if file.size or PurePosixPath(file.name).suffix.lower() not in MAY_BE_EMPTY
+    ]
+    return found or list(files)
+
+
 @dataclass(frozen=True)
 class StreamPlan:
     """Files of a stream, in the order in which an epoch without shuffling reads them."""
@@ -50,6 +68,11 @@ class StreamPlan:
         listed = [[file.name, file.size, file.version] for file in self.files]
         return hashlib.sha256(json.dumps([PLAN_VERSION, listed]).encode()).hexdigest()
 
+    @property
+    def file_name(self) -> str:
+        """Name of the file that holds the plan."""
+        return get_plan_name(self.digest)
+
     def to_bytes(self) -> bytes:
         """Return the plan as compressed JSON, the same bytes each time."""
         content = {"version": PLAN_VERSION, "files": [astuple(file) for file in self.files]}
@@ -60,6 +83,11 @@ class StreamPlan:
         """Return the plan that `to_bytes` wrote."""
         listed = parse_json(gzip.decompress(content))["files"]
         return cls(tuple(PlanFile(*entry) for entry in listed))
+
+
+def get_plan_name(digest: str) -> str:
+    """Return the name of the file that holds a plan."""
+    return f"plan-{digest[:16]}.json.gz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +123,13 @@ def assign_files(
     )
 
 
-def find_window_lane(stripe: int, place: int, num_lanes: int) -> int:
-    """Return the lane of the window with index `place` in the striped file with index `stripe`."""
-    return (place + stripe) % num_lanes
+def find_window_lane(num_before: int, place: int, num_lanes: int) -> int:
+    """Return the lane of the window with index `place` in a striped file.
+
+    `num_before` windows of other striped files are dealt before, modulo the number of lanes: lanes
+    take turns across files, so that their numbers of windows differ by one at most.
+    """
+    return (num_before + place) % num_lanes
 
 
 def order_window(

@@ -87,7 +87,9 @@ class LogSender(logging.Handler):
 def run_lane_process(connection: Connection) -> None:
     """Run lanes, and tell what they log and what they wait for, until the connection closes."""
     sender = AnswerSender(connection)
-    logging.basicConfig(level=logging.INFO, handlers=[LogSender(sender)])
+    logging.basicConfig(handlers=[LogSender(sender)])
+    # the libraries of stores log each of their clients
+    logging.getLogger("titanrun").setLevel(logging.INFO)
     with on_wait(lambda source: sender.send(WaitReport(source))):
         answer_requests(connection, sender)
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from titanrun.components.data.lane_runner import LaneCursors, LaneJob, LaneShare
 from titanrun.components.data.read_counts import ReadCounts
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.problems import ProblemsFound, problem_error
-from titanrun.distributed.data_waits import report_wait
+from titanrun.distributed.data_waits import check_stop, report_wait
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.rank_env import get_environment_variables
 
@@ -43,6 +44,11 @@ log = logging.getLogger(__name__)
 ENTRY = "from titanrun.components.data.lane_process import main; main()"
 # the processes of a node share its cores: threads of each would only compete
 THREADS = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+# any thread reads the next window of any lane: with an arena each they keep freed memory
+MEMORY = {"MALLOC_ARENA_MAX": "1"}
+CLOSE_SECONDS = 2.0
+"""Time for all processes to end. One that waits for a server does not know that it shall end, and
+has nothing to lose."""
 
 
 class WorkerLink:
@@ -184,8 +190,9 @@ class LaneProcesses:
         """Stop the processes."""
         for worker in self._workers:
             worker.connection.close()
+        end = time.monotonic() + CLOSE_SECONDS
         for worker in self._workers:
-            join_process(worker.process)
+            join_process(worker.process, max(0.0, end - time.monotonic()))
         self._workers = []
 
     def _start_worker(self, lanes: tuple[int, ...]) -> LaneProcess:
@@ -196,11 +203,13 @@ class LaneProcesses:
                 [sys.executable, "-c", ENTRY, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**get_environment_variables(), **THREADS},
+                env={**get_environment_variables(), **THREADS, **MEMORY},
             )
         worker = LaneProcess(process, WorkerLink(ours), lanes)
-        worker.connection.send(sys.path)
-        worker.connection.send((self._job, lanes, self._tokenizer))
+        # of one that has died already, the end of the connection is received
+        with suppress(OSError):
+            worker.connection.send(sys.path)
+            worker.connection.send((self._job, lanes, self._tokenizer))
         return worker
 
     def _seek_worker(self, worker: LaneProcess) -> None:
@@ -246,12 +255,15 @@ class LaneProcesses:
             try:
                 answer = worker.connection.get(WORKER_POLL_SECONDS)
             except Empty:
+                check_stop()
                 send_heartbeat()
                 continue
+            if isinstance(answer, LaneAnswer):
+                return answer
+            # many lanes may report their waits more often than each second
+            check_stop()
             if answer is None:
                 self._replace_worker(worker)
-            elif isinstance(answer, LaneAnswer):
-                return answer
             elif isinstance(answer, WaitReport):
                 report_wait(answer.source)
             else:
@@ -282,10 +294,10 @@ def check_picklable(tokenizer: Tokenizer) -> None:
         ) from error
 
 
-def join_process(process: subprocess.Popen[bytes]) -> None:
+def join_process(process: subprocess.Popen[bytes], seconds: float = JOIN_TIMEOUT_SECONDS) -> None:
     """Wait for the end of a process whose connection is closed, and kill it if it goes on."""
     try:
-        process.wait(JOIN_TIMEOUT_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

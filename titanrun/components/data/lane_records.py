@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from titanrun.components.data.arrow_places import read_placed_batches
 from titanrun.components.data.lane_plan import PlanFile
 from titanrun.components.data.line_reader import (
     LineReader,
@@ -24,8 +25,9 @@ from titanrun.components.data.line_reader import (
     is_seekable,
     open_lines,
 )
-from titanrun.components.data.record_readers import LocatedRecord, read_arrow_batches
+from titanrun.components.data.record_readers import LocatedRecord
 from titanrun.components.data.source_faults import SourceFault, build_fault_problem
+from titanrun.components.data.spec.csv_rows import read_csv_rows
 from titanrun.components.data.spec.data_files import get_data_suffix
 from titanrun.components.data.spec.file_columns import (
     JSON_ARRAY_START,
@@ -46,13 +48,15 @@ READ_BATCH = 1024
 """Rows of a parquet or arrow file that are read at a time."""
 MAX_WHOLE_FILE_BYTES = 64 * 2**20
 """Largest file of a stream that is read as a whole: a JSON array, or a text file."""
+MAX_PLACED_ROWS = 2**24
+"""Offsets in an arrow file are the place of a batch, times this, plus the rows of it before."""
 CANNOT_SEEK = -1
 """Offset of a record in a file that is read from its beginning, or by row."""
 GIVEN_OUT_DAMAGED_HINT = (
     "start again to go on with the file as it is; resume from a checkpoint before those records to "
     "train without what arrived"
 )
-DAMAGE_ERRORS = (OSError, EOFError, zlib.error, pa.ArrowException)
+DAMAGE_ERRORS = (OSError, EOFError, zlib.error, pa.ArrowException, UnicodeDecodeError)
 """Errors of damaged compressed, parquet and arrow files."""
 
 
@@ -289,7 +293,7 @@ def iter_raw_csv_records(
         opened.seek(offset)
         lines, count, start = LineReader(opened, offset), number, offset
         text = iter_csv_text(lines, place)
-    rows = csv.DictReader(text, fieldnames=header, strict=True)
+    rows = read_csv_rows(text, header=header)
     try:
         for row in rows:
             size, start = lines.offset - start, lines.offset
@@ -347,24 +351,35 @@ def iter_raw_arrow_records(
     source: RecordFile, opened: BinaryIO, number: int, offset: int
 ) -> Iterator[RawRecord]:
     """Yield one record per row of a Feather file, or of a stream as `save_to_disk` writes it."""
-    schema, batches = read_arrow_batches(pa.PythonFile(opened, mode="r"))
+    begin, before = divmod(max(0, offset), MAX_PLACED_ROWS)
+    schema, batches = read_placed_batches(opened, begin)
     check_columns(schema.names, source.required, f"'{source.file.location}'")
-    count = 0
-    for batch in batches:
+    count = number - before if offset > 0 else 0
+    for batch, at in batches:
         if count + batch.num_rows > number:
             chosen = batch if source.required is None else batch.select(list(source.required))
+            place = at if batch.num_rows < MAX_PLACED_ROWS else None
             for start in range(0, batch.num_rows, READ_BATCH):
-                yield from iter_raw_batch_records(
-                    chosen.slice(start, READ_BATCH), count + start, number
-                )
+                piece = chosen.slice(start, READ_BATCH)
+                first = None if place is None else place * MAX_PLACED_ROWS + start
+                yield from iter_raw_batch_records(piece, count + start, number, first)
         count += batch.num_rows
 
 
-def iter_raw_batch_records(batch: pa.RecordBatch, first: int, number: int) -> Iterator[RawRecord]:
-    """Yield the rows of a batch from record `number` on; its first row is record `first`."""
+def iter_raw_batch_records(
+    batch: pa.RecordBatch, first: int, number: int, offset: int | None = None
+) -> Iterator[RawRecord]:
+    """Yield the rows of a batch from record `number` on.
+
+    Its first row is record `first`, which begins at `offset`, None if the file cannot be read from
+    there.
+    """
+    # the offsets of damaged columns may lead anywhere in memory
+    batch.validate(full=True)
     for index in range(max(0, number - first), batch.num_rows):
         size = batch.slice(index, 1).nbytes
-        yield RawRecord(first + index, size, CANNOT_SEEK, BatchRow(batch, index))
+        end = CANNOT_SEEK if offset is None else offset + index + 1
+        yield RawRecord(first + index, size, end, BatchRow(batch, index))
 
 
 RECORD_READERS: dict[str, Callable[[RecordFile, BinaryIO, int, int], Iterator[RawRecord]]] = {

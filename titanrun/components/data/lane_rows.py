@@ -4,6 +4,7 @@ The state of a lane is a cursor: a few integers that name the next token, or the
 window. Everything else is computed again from the files.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -30,6 +31,10 @@ from titanrun.components.data.window_prefetch import WindowPrefetcher
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 
+log = logging.getLogger(__name__)
+
+MAX_LOGGED_BAD_RECORDS = 5
+"""Records of a stream that cannot be read which a process logs."""
 BAD_SHARE_RECORDS = 100_000
 """Records of a lane of which a share may be unreadable. Both counts are halved when it is
 reached, so that it is always about the last ones."""
@@ -42,7 +47,8 @@ class LaneCursor:
     The window that holds the next token begins at `epoch` to `place`, as in `WindowStart`.
     `document` and `token` are the next token of its shuffled documents, or `document` is the number
     of its sequences that were read. `documents` counts those that the lane has read, `read` and
-    `bad` the recent records before the window and those among them that cannot be read.
+    `bad` the recent records before the window and those among them that cannot be read, `all_bad`
+    those of the whole run.
     """
 
     rows: int = 0
@@ -57,6 +63,7 @@ class LaneCursor:
     documents: int = 0
     read: int = 0
     bad: int = 0
+    all_bad: int = 0
 
     @property
     def start(self) -> WindowStart:
@@ -92,20 +99,27 @@ class WindowDocument:
     cursor: LaneCursor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BadRecordLimit:
-    """Handling of records that cannot be read: the largest share, None to raise the first one."""
+    """Handling of records that cannot be read: the largest share, None to raise the first one.
+
+    The first ones that are left out are logged.
+    """
 
     max_share: float | None = None
+    num_logged: int = 0
 
     def check(self, cursor: LaneCursor, error: ProblemsFound) -> None:
         """Raise the problem of a record if there are too many; `cursor` counts them."""
         if self.max_share is None:
             raise error
+        if self.num_logged < MAX_LOGGED_BAD_RECORDS:
+            self.num_logged += 1
+            log.warning("skipped: %s", error.problems[0].message)
         if cursor.bad > self.max_share * BAD_SHARE_RECORDS:
             message = (
-                f"{cursor.bad} of the last {BAD_SHARE_RECORDS:,} records of a lane cannot be "
-                f"read, more than max_bad_share {self.max_share:g} allows; the last one: "
+                f"{cursor.bad} records of a lane cannot be read, more than max_bad_share "
+                f"{self.max_share:g} allows of {BAD_SHARE_RECORDS:,}; the last one: "
                 f"{error.problems[0].message}"
             )
             raise problem_error("data", message, path=("max_bad_share",), hint="repair the files")
@@ -272,7 +286,8 @@ class RecordCounts:
 
     def on_bad_record(self, error: ProblemsFound) -> None:
         """Count a record that cannot be read, or raise its problem."""
-        self._cursor = replace(self._cursor, bad=self._cursor.bad + 1)
+        bad, all_bad = self._cursor.bad + 1, self._cursor.all_bad + 1
+        self._cursor = replace(self._cursor, bad=bad, all_bad=all_bad)
         self._limit.check(self._cursor, error)
 
     def finish(self, cursor: LaneCursor, num_records: int) -> LaneCursor:
@@ -280,7 +295,7 @@ class RecordCounts:
         read, bad = self._cursor.read + num_records, self._cursor.bad
         if read >= BAD_SHARE_RECORDS:
             read, bad = read // 2, bad // 2
-        return replace(cursor, read=read, bad=bad)
+        return replace(cursor, read=read, bad=bad, all_bad=self._cursor.all_bad)
 
 
 class EpochCheck:

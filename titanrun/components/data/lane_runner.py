@@ -69,9 +69,9 @@ class LaneJob:
         return any(source.config.skips_bad_files for source in self.sources)
 
     @property
-    def has_remote_files(self) -> bool:
-        """Whether a source is read over a network."""
-        return any(source.config.has_remote_files for source in self.sources)
+    def skips_bad_records(self) -> bool:
+        """Whether records of a source that cannot be read are left out."""
+        return any(find_max_bad_share(source) is not None for source in self.sources)
 
     def find_source(self, lane: int, row: int) -> int:
         """Return the number of the source of a sequence of a lane."""
@@ -126,6 +126,14 @@ class LaneRunner(Protocol):
         ...
 
 
+def find_max_bad_share(source: StreamSource) -> float | None:
+    """Return the share of its records that may be left out, None if none may."""
+    config = source.config
+    if isinstance(config, DocumentsConfig) and config.bad_records == "skip":
+        return config.max_bad_share
+    return None
+
+
 def load_encoders(job: LaneJob, tokenizer: Tokenizer) -> list[WindowEncoder]:
     """Build the encoder of each stream."""
     found = []
@@ -155,6 +163,8 @@ class LocalLaneRunner:
         self._prefetcher = prefetcher
         self._job, self._lanes = job, tuple(lanes)
         self._encoders = load_encoders(job, tokenizer)
+        # one for all lanes, so that a process logs a few of its bad records
+        self._bad_records = [BadRecordLimit(find_max_bad_share(one)) for one in job.sources]
         self._indices = {source.number: index for index, source in enumerate(job.sources)}
         self._sequences: dict[int, list[Iterator[LaneSequence]]] = {}
         self._cursors: dict[int, list[LaneCursor]] = {}
@@ -220,6 +230,7 @@ class LocalLaneRunner:
             lane,
             self._job.sources[source],
             self._encoders[source],
+            bad_records=self._bad_records[source],
             damaged=self._damaged[source] if config.skips_bad_files else None,
             prefetcher=self._prefetcher,
         )
@@ -231,6 +242,7 @@ def build_lane_reader(
     source: StreamSource,
     encoder: WindowEncoder,
     *,
+    bad_records: BadRecordLimit,
     damaged: DamagedFiles | None = None,
     prefetcher: WindowPrefetcher | None = None,
 ) -> LaneReader:
@@ -247,15 +259,13 @@ def build_lane_reader(
         source=source.number,
         required=encoder.required,
     )
-    skips = isinstance(config, DocumentsConfig) and config.bad_records == "skip"
-    share = config.max_bad_share if isinstance(config, DocumentsConfig) and skips else None
     return LaneReader(
         source.plan,
         source.files,
         settings,
         encoder,
         sample_length=job.sample_length,
-        bad_records=BadRecordLimit(share),
+        bad_records=bad_records,
         damaged=damaged,
         prefetcher=prefetcher,
     )

@@ -2,22 +2,29 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.damaged_files import DamagedRecords
-from titanrun.components.data.lane_plan import PlanFile, StreamPlan
+from titanrun.components.data.lane_plan import PlanFile, StreamPlan, get_plan_name
 from titanrun.components.data.lane_rows import CURSOR_FIELDS, LaneCursor
 from titanrun.components.data.lane_runner import LaneJob, StreamSource
+from titanrun.components.data.token_writer import write_file_atomically
 from titanrun.config.pluralize import pluralize
 
-KIND, VERSION = "stream", 1
+KIND, VERSION = "stream", 2
+"""Version of what the numbers of a cursor mean. 1: each striped file began at a lane of its own."""
 MAX_LISTED_FILES = 5
 STREAM_HINT = (
     "restore the data of the run, or add training.dataset to checkpoint.allow_change "
     "to start with the new data"
+)
+LANES_HINT = (
+    "set training.lanes: {}, or add training.dataset to checkpoint.allow_change to start at the "
+    "beginning of the data"
 )
 
 
@@ -84,14 +91,15 @@ class StreamIdentity:
             for lanes in state_dict["cursors"]
         ]
         by_lane = {lane: list(of_lane) for lane, of_lane in enumerate(zip(*cursors, strict=True))}
-        # checkpoints of earlier versions have no damaged files
-        damaged = [dict(source.get("skipped", [])) for source in state_dict["sources"]]
+        damaged = [dict(source["skipped"]) for source in state_dict["sources"]]
         return StreamState(int(state_dict["rows_read"]), by_lane, damaged)
 
     def find_difference(self, state_dict: Mapping[str, Any]) -> str | None:
         """Return what the cursors of a state are not valid for, None if they are valid."""
         if state_dict.get("kind") != KIND:
             return "the checkpoint was trained on data in an index, not on a stream"
+        if state_dict["version"] != VERSION:
+            return "the checkpoint's stream was dealt to its lanes by another version of titanrun"
         if state_dict["lanes"] != self._job.num_lanes:
             lanes = pluralize(state_dict["lanes"], "lane")
             return f"the checkpoint's stream has {lanes}, the recipe {self._job.num_lanes}"
@@ -108,25 +116,34 @@ class StreamIdentity:
         what = "; ".join(changed) or "the same files, read with other settings"
         return f"the checkpoint was trained on other data: {what}"
 
+    def build_hint(self, state_dict: Mapping[str, Any]) -> str:
+        """Return what to do about a difference."""
+        lanes = state_dict.get("lanes", self._job.num_lanes)
+        return STREAM_HINT if lanes == self._job.num_lanes else LANES_HINT.format(lanes)
+
     def save_plans(self) -> None:
         """Keep the plans, to compare with when the run is resumed."""
         for source in self._job.sources:
             if self._plan_folder is not None:
                 self._plan_folder.mkdir(parents=True, exist_ok=True)
-                path = get_plan_path(self._plan_folder, source.plan.digest)
-                path.write_bytes(source.plan.to_bytes())
+                path = self._plan_folder / source.plan.file_name
+                write_file_atomically(path, source.plan.to_bytes())
 
     def _describe_other_files(self, source: StreamSource, digest: str) -> str:
         """Return how the files of a source differ from those of a plan."""
-        path = None if self._plan_folder is None else get_plan_path(self._plan_folder, digest)
-        if path is None or not path.is_file():
+        path = None if self._plan_folder is None else self._plan_folder / get_plan_name(digest)
+        before = None if path is None else read_plan(path)
+        if before is None:
             return f"{pluralize(len(source.plan.files), 'file')} now"
-        return describe_file_changes(StreamPlan.from_bytes(path.read_bytes()), source.plan)
+        return describe_file_changes(before, source.plan)
 
 
-def get_plan_path(folder: Path, digest: str) -> Path:
-    """Return the path of a plan."""
-    return folder / f"plan-{digest[:16]}.json.gz"
+def read_plan(path: Path) -> StreamPlan | None:
+    """Return the plan in a file, None if there is none or it is damaged."""
+    try:
+        return StreamPlan.from_bytes(path.read_bytes())
+    except (OSError, EOFError, ValueError, LookupError, TypeError, zlib.error):
+        return None
 
 
 def describe_file_changes(before: StreamPlan, now: StreamPlan) -> str:

@@ -1,6 +1,6 @@
 """Windows of a lane: consecutive records that are shuffled and packed together."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from titanrun.components.data.damaged_files import DamagedFiles, open_record_file
@@ -95,7 +95,7 @@ class WindowReader:
         self._plan, self._files, self._settings = plan, files, settings
         self._damaged = damaged
         self._sizes = [file.size for file in plan.files]
-        self._num_passed = 0
+        self._num_striped = 0
 
     def iter_windows(self, start: WindowStart) -> Iterator[Window]:
         """Yield the windows from the one that begins at `start` on, epoch after epoch.
@@ -105,7 +105,6 @@ class WindowReader:
         """
         while True:
             is_whole_epoch, count = start == WindowStart(epoch=start.epoch), 0
-            self._num_passed = 0
             for window in self._iter_epoch(start):
                 count += 1
                 yield window
@@ -129,16 +128,17 @@ class WindowReader:
         for window in self._iter_whole_files(files, start):
             yield window
             number = window.start.window + 1
-        for stripe in range(max(0, start.turn - len(files.whole)), len(files.striped)):
-            turn = len(files.whole) + stripe
-            first = (
-                start
-                if turn == start.turn
-                else WindowStart(epoch=start.epoch, turn=turn, window=number)
+        # one of the lane's own windows begins at `start`, which says how many come before it
+        is_inside = start.turn > len(files.whole)
+        num_before = (chosen.lane - start.place) % chosen.num_lanes if is_inside else 0
+        for turn in range(max(start.turn, len(files.whole)), len(files.whole + files.striped)):
+            first = start if turn == start.turn else WindowStart(start.epoch, turn)
+            file = self._get_file(files.striped[turn - len(files.whole)])
+            end = yield from self._iter_striped_file(
+                file, replace(first, window=number), num_before=num_before
             )
-            for window in self._iter_striped_file(files, stripe, replace(first, window=number)):
-                yield window
-                number = window.start.window + 1
+            number, num_before = end.window, num_before + end.place
+        self._num_striped = num_before
 
     def _iter_whole_files(self, files: LaneFiles, start: WindowStart) -> Iterator[Window]:
         """Yield the windows of the whole files, which continue from one file into the next."""
@@ -161,13 +161,15 @@ class WindowReader:
             yield window
 
     def _iter_striped_file(
-        self, files: LaneFiles, stripe: int, start: WindowStart
-    ) -> Iterator[Window]:
-        """Yield the lane's windows of a striped file. Of others, only the size is needed."""
+        self, file: RecordFile, start: WindowStart, *, num_before: int
+    ) -> Generator[Window, None, WindowStart]:
+        """Yield the lane's windows of a striped file. Of others, only the size is needed.
+
+        Return the place after the last window of any lane.
+        """
         lane, num_lanes = self._settings.lane, self._settings.num_lanes
-        file, offset = self._get_file(files.striped[stripe]), start.offset
-        window, count = Window(start), 0
-        is_own = find_window_lane(stripe, start.place, num_lanes) == lane
+        offset, window, count = start.offset, Window(start), 0
+        is_own = find_window_lane(num_before, start.place, num_lanes) == lane
         for raw in file.iter_from(start.record, start.offset):
             if not count:
                 window.start = replace(window.start, record=raw.number, offset=offset)
@@ -178,20 +180,15 @@ class WindowReader:
                 window.size += raw.size
             if count < self._settings.window and window.size < MAX_WINDOW_BYTES:
                 continue
-            self._num_passed += 1
             if is_own:
                 yield window
-            follower = replace(
-                window.start,
-                place=window.start.place + 1,
-                window=window.start.window + int(is_own),
-            )
-            window, count = Window(follower), 0
-            is_own = find_window_lane(stripe, follower.place, num_lanes) == lane
-        if count:
-            self._num_passed += 1
-            if is_own:
-                yield window
+            window, count = Window(find_follower(window.start, is_own=is_own)), 0
+            is_own = find_window_lane(num_before, window.start.place, num_lanes) == lane
+        if not count:
+            return window.start
+        if is_own:
+            yield window
+        return find_follower(window.start, is_own=is_own)
 
     def _is_full(self, window: Window) -> bool:
         return len(window.records) >= self._settings.window or window.size >= MAX_WINDOW_BYTES
@@ -203,18 +200,29 @@ class WindowReader:
 
     def _build_no_window_error(self) -> ProblemsFound:
         """Build the problem of a lane without windows: all files are striped, and too few."""
-        lanes = pluralize(self._settings.num_lanes, "lane")
-        if not self._num_passed:
+        count, num_lanes = self._num_striped, self._settings.num_lanes
+        lanes = pluralize(num_lanes, "lane")
+        if not count:
+            damaged = self._damaged is not None and bool(self._damaged.records)
             return problem_error(
                 "data",
-                f"lane {self._settings.lane + 1} of {lanes} finds no records in its files",
+                f"lane {self._settings.lane + 1} of {lanes} finds no records in its files"
+                + " without those that are damaged" * damaged,
                 path=(),
-                hint="name files that hold records",
+                hint="set fewer training.lanes, or repair the files that the log names"
+                if damaged
+                else "name files that hold records",
             )
+        # a divisor of the lanes divides the global batch too
+        fewer = max(number for number in range(1, count + 1) if num_lanes % number == 0)
         return problem_error(
             "data",
-            f"the stream has {pluralize(self._num_passed, 'window')} for {lanes}",
+            f"the stream has {pluralize(count, 'window')} for {lanes}",
             path=(),
-            hint="set streaming: false, which suits data this small, or training.lanes to "
-            f"{self._num_passed} at most",
+            hint=f"set streaming: false, which suits data this small, or training.lanes: {fewer}",
         )
+
+
+def find_follower(start: WindowStart, *, is_own: bool) -> WindowStart:
+    """Return the start of the window of a striped file after that of the lane or of another."""
+    return replace(start, place=start.place + 1, window=start.window + int(is_own))

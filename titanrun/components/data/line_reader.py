@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from titanrun.config.problems import problem_error
+from titanrun.components.data.spec.json_lines import not_utf8_error
 
 BLOCK_BYTES = 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -30,13 +30,19 @@ class LineReader:
                 block = block[len(BYTE_ORDER_MARK) :]
                 self.offset += len(BYTE_ORDER_MARK)
             at_start = False
+            if not block:
+                continue
             if rest and rest[-1].endswith(b"\r"):
                 # only now it is known whether a line feed belongs to it
                 block, rest = b"".join([*rest, block]), []
             *lines, last = block.splitlines(keepends=True)
+            # a rank waits in the middle of a block of each of its lanes
+            del block
             if rest and lines:
                 lines[0], rest = b"".join([*rest, lines[0]]), []
-            for line in lines:
+            lines.reverse()
+            while lines:
+                line = lines.pop()
                 self.offset += len(line)
                 yield line
             if last.endswith(b"\n"):
@@ -72,9 +78,4 @@ def decode_line(line: bytes, place: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise problem_error(
-            "data",
-            f"{place} is not UTF-8",
-            path=("path",),
-            hint="convert the file, for example with iconv",
-        ) from None
+        raise not_utf8_error(place) from None

@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from titanrun.components.data.lane_plan import PlanFile, StreamPlan
+from titanrun.components.data.lane_plan import PlanFile, StreamPlan, leave_out_empty_files
 from titanrun.components.data.read_counts import ReadCounts
+from titanrun.components.data.source_faults import SourceFault, build_fault_problem
 from titanrun.components.data.spec.data_files import SUFFIXES, resolve_data_files
 from titanrun.config.problems import ProblemsFound, problem_error
 
@@ -19,15 +20,30 @@ VERSION_BYTES = 64 * 2**10
 
 
 class CountedFile(io.FileIO):
-    """File whose bytes are counted as they are read, once it has `counts`."""
+    """File of the size that it has at first, whose bytes are counted once it has `counts`."""
 
     counts: ReadCounts | None = None
 
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.size = os.fstat(self.fileno()).st_size
+
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, and return the number of bytes."""
-        count = super().readinto(buffer)
+        """Fill a buffer, and return the number of bytes.
+
+        Raises:
+            ProblemsFound: A data problem if another program has shortened the file.
+        """
+        position = self.tell()
+        # not what another program appends: it is no part of the plan
+        wanted = memoryview(buffer).cast("B")[: max(0, self.size - position)]
+        count = super().readinto(wanted)
+        if wanted and not count:
+            reason = f"it ends after {position:,} of {self.size:,} bytes"
+            fault = SourceFault("changed", reason)
+            raise build_fault_problem(fault, f"'{self.name}'", ("path",))
         if self.counts is not None:
-            self.counts.num_bytes += count or 0
+            self.counts.num_bytes += count
         return count
 
 
@@ -44,23 +60,22 @@ class LocalStreamFiles:
         """Open a file.
 
         Raises:
-            ProblemsFound: A data problem if it has changed since the stream was opened.
+            ProblemsFound: A data problem if it is gone or has changed since the stream was opened.
         """
         try:
             counted = CountedFile(file.location)
+        except FileNotFoundError:
+            fault = SourceFault("gone", "there is no such file")
+            raise build_fault_problem(fault, f"'{file.location}'", ("path",)) from None
         except OSError as error:
             raise cannot_open_error(file.location, error) from None
-        opened, size = io.BufferedReader(counted), os.fstat(counted.fileno()).st_size
+        opened, size = io.BufferedReader(counted), counted.size
         if (size, compute_file_version(opened, size)) == (file.size, file.version):
             counted.counts = self.counts
             return opened
         opened.close()
-        raise problem_error(
-            "data",
-            f"'{file.location}' has changed since the run began",
-            path=("path",),
-            hint="restore the file, or start a new run with the new data",
-        )
+        fault = SourceFault("changed", "it has changed since the run began")
+        raise build_fault_problem(fault, f"'{file.location}'", ("path",))
 
 
 def plan_local_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> StreamPlan:
@@ -81,7 +96,7 @@ def plan_local_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> StreamPla
             raise cannot_open_error(str(file), error) from None
         name = file.absolute().relative_to(folder).as_posix()
         described.append(PlanFile(name, size, version, str(file)))
-    return StreamPlan(tuple(described))
+    return StreamPlan(tuple(leave_out_empty_files(described)))
 
 
 def compute_file_version(opened: BinaryIO, size: int) -> str:

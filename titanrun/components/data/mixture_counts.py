@@ -9,6 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.config import MixtureSource
+from titanrun.components.data.spec.mixture_shares import scale_weights, share_out
+from titanrun.config.problems import problem_error
+
+MAX_EPOCH_SEQUENCES = 2**31
+"""Maximum length of an epoch of a mixture, whose order each rank has in memory: 40 GiB then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +90,6 @@ def plan_stretches(
         read = tuple(done + number * count for done, count in zip(read, now, strict=True))
 
 
-def share_out(
-    total: int, weights: Sequence[float], limits: Sequence[int | None]
-) -> tuple[int, ...]:
-    """Share a number of sequences out by weights, no source getting more than its limit.
-
-    The sum is less than `total` only if all sources reach their limits.
-    """
-    shares = [0.0] * len(weights)
-    open_sources, rest = list(range(len(weights))), total
-    while open_sources:
-        weight = sum(weights[number] for number in open_sources)
-        full = []
-        for number in open_sources:
-            shares[number] = rest * weights[number] / weight
-            limit = limits[number]
-            if limit is not None and shares[number] >= limit:
-                shares[number] = limit
-                full.append(number)
-        if not full:
-            break
-        rest -= sum(limits[number] or 0 for number in full)
-        open_sources = [number for number in open_sources if number not in full]
-    counts = [math.floor(share) for share in shares]
-    # the largest remainders first; those of equal size by the order of the sources
-    by_remainder = sorted(open_sources, key=lambda number: counts[number] - shares[number])
-    for number in by_remainder[: max(0, rest - sum(counts[number] for number in open_sources))]:
-        counts[number] += 1
-    return tuple(counts)
-
-
 def compute_samples_per_source(
     num_used: Sequence[int], sources: Sequence[MixtureSource]
 ) -> list[int]:
@@ -122,22 +97,38 @@ def compute_samples_per_source(
 
     Shares follow the weights. The epoch ends when the first source reaches its `epochs`. If no
     source sets them, an epoch reads each sequence at least once.
+
+    Raises:
+        ProblemsFound: A data problem if an epoch is too long.
     """
-    total = sum(source.weight for source in sources)
-    lengths = [rows * total / source.weight for rows, source in zip(num_used, sources, strict=True)]
-    limits = [
-        length * source.epochs
-        for length, source in zip(lengths, sources, strict=True)
+    weights = scale_weights([source.weight for source in sources], max(num_used))
+    total = sum(weights)
+    lengths = [rows * total / weight for rows, weight in zip(num_used, weights, strict=True)]
+    limits = {
+        number: lengths[number] * source.epochs
+        for number, source in enumerate(sources)
         if source.epochs is not None
-    ]
-    length = min(limits) if limits else max(lengths)
+    }
+    of_epoch = limits or dict(enumerate(lengths))
+    decisive = (min if limits else max)(of_epoch, key=lambda number: of_epoch[number])
+    length = of_epoch[decisive]
+    if length > MAX_EPOCH_SEQUENCES:
+        key = "epochs" if limits else "weight"
+        raise problem_error(
+            "data",
+            f"{key} {getattr(sources[decisive], key):g} makes an epoch of the mixture "
+            f"{length:.3g} sequences long",
+            path=("sources", decisive, key),
+            hint="lower it" if limits else "raise it, or set epochs of another source",
+        )
     # rounding must not drop the last sequence of the source that decides
-    return [int(length * source.weight / total + 1e-6) for source in sources]
+    return [int(length * weight / total + 1e-6) for weight in weights]
 
 
 def compute_source_limit(num_used: int, source: MixtureSource) -> int | None:
     """Return the number of sequences after which a source has reached its `epochs`, or None."""
-    return None if source.epochs is None else int(num_used * source.epochs + 1e-6)
+    limit = math.inf if source.epochs is None else num_used * source.epochs + 1e-6
+    return None if math.isinf(limit) else int(limit)
 
 
 def interleave_sources(counts: Sequence[int]) -> NDArray[np.integer]:

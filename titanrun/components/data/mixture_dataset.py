@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.config import DatasetConfig, MixtureDatasetConfig, MixtureSource
+from titanrun.components.data.document_pieces import DocumentPiece, locate_pieces
 from titanrun.components.data.document_split import HeldOutDataTooSmall, Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.mixture_counts import (
@@ -54,11 +55,17 @@ class MixtureDataset:
         sources: Datasets.
         num_used: Number of sequences of each source that are used, the first ones.
         counts: Number of sequences of each source in the epochs of the mixture.
+        share_lines: Lines for the log about the share of each source.
     """
 
     def __init__(
-        self, sources: Sequence[IndexedDataset], num_used: Sequence[int], counts: MixtureCounts
+        self,
+        sources: Sequence[IndexedDataset],
+        num_used: Sequence[int],
+        counts: MixtureCounts,
+        share_lines: Sequence[str] = (),
     ) -> None:
+        self.share_lines = tuple(share_lines)
         self._sources, self._num_used, self._counts = tuple(sources), tuple(num_used), counts
         self.epoch_size, self.total_size = counts.epoch_size, counts.total_size
         self._ends = np.cumsum([len(rows) for rows in sources])
@@ -83,6 +90,17 @@ class MixtureDataset:
             row
             if self._num_channels == 1 or (row.ndim == 2 and len(row) == self._num_channels)
             else add_missing_channels(row, self._num_channels)
+        )
+
+    def locate_pieces(self, index: int) -> list[DocumentPiece] | None:
+        """Return the document of each span of a sequence, None if its source does not know them."""
+        source = self.get_source_index(index)
+        rows = self._sources[source]
+        found = locate_pieces(rows, index - int(self._ends[source]) + len(rows))
+        return (
+            None
+            if found is None
+            else [replace(one, document=(source, one.document)) for one in found]
         )
 
     def get_source_index(self, index: int) -> int:
@@ -161,7 +179,7 @@ def build_mixture_dataset(
     holdout: Holdout | None = None,
     open_stream: OpenStream | None = None,
 ) -> MixtureDataset:
-    """Build the dataset of a mixture and log the shares of its sources.
+    """Build the dataset of a mixture.
 
     Of held-out documents, all are read once, and sources with too few of them are left out.
     `open_stream` opens the sources that are streamed, if they are not to be tokenized as a whole.
@@ -240,7 +258,7 @@ def mix_sources(
         for rows, source in zip(sources, read, strict=True)
     ]
     counts = compute_samples_per_source(taken, read)
-    log_source_shares(read, taken, counts, repeat=config.repeat)
+    lines = describe_source_shares(read, taken, counts, repeat=config.repeat)
     limits = [
         min(
             (
@@ -253,13 +271,28 @@ def mix_sources(
         for rows, size, source in zip(sources, taken, read, strict=True)
     ]
     weights = [source.weight for source in read]
-    return MixtureDataset(sources, taken, MixtureCounts(counts, weights, limits))
+    return MixtureDataset(sources, taken, MixtureCounts(counts, weights, limits), lines)
 
 
-def log_source_shares(
+def name_sources(sources: Sequence[MixtureSource]) -> list[str]:
+    """Return a name of each source: of several with the same dataset, where their records are."""
+    names = [source.dataset.name for source in sources]
+    return [
+        name if names.count(name) == 1 else get_records_name(source.dataset) or name
+        for name, source in zip(names, sources, strict=True)
+    ]
+
+
+def get_records_name(config: DatasetConfig) -> str | None:
+    """Return the path or repository of a dataset, None if it has neither."""
+    name: str | None = getattr(config, "path", None) or getattr(config, "repo", None)
+    return name
+
+
+def describe_source_shares(
     sources: Sequence[MixtureSource], taken: Sequence[int], counts: Sequence[int], *, repeat: bool
-) -> None:
-    """Log the number of sequences of each source in an epoch.
+) -> list[str]:
+    """Return lines about the number of sequences of each source in an epoch.
 
     Args:
         sources: Sources of the mixture.
@@ -270,6 +303,7 @@ def log_source_shares(
     Raises:
         ProblemsFound: A data problem if a source has no sequence in an epoch.
     """
+    lines, names = [], name_sources(sources)
     for number, (source, size, count) in enumerate(zip(sources, taken, counts, strict=True)):
         if count == 0:
             message = (
@@ -282,19 +316,14 @@ def log_source_shares(
                 path=("sources", number, "weight"),
                 hint="raise it, or remove the source",
             )
-        log.info(
-            "an epoch of the mixture reads %s of source %d, '%s': %.3g%% of all, %.3g times its %d",
-            *(
-                pluralize(count, "sequence"),
-                number,
-                source.dataset.name,
-                100 * count / sum(counts),
-                count / size,
-                size,
-            ),
+        lines.append(
+            f"an epoch of the mixture reads {pluralize(count, 'sequence')} of source {number}, "
+            f"'{names[number]}': {100 * count / sum(counts):.3g}% of all, "
+            f"{count / size:.3g} times its {size}"
         )
         if repeat and source.epochs is not None:
-            log.info(
-                "source %d, '%s', is not used after it has been read %g times",
-                *(number, source.dataset.name, source.epochs),
+            lines.append(
+                f"source {number}, '{names[number]}', is not used after it has been read "
+                f"{source.epochs:g} times"
             )
+    return lines

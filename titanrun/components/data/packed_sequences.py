@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Protocol
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from titanrun.components.data.bin_packing import PACKERS, Bins
+from titanrun.components.data.document_pieces import DocumentPiece, locate_spans
 from titanrun.components.data.file_change_guard import UnchangedData
 from titanrun.components.data.token_file import TokenStream, TokenSummary
 from titanrun.components.data.token_records import (
@@ -91,6 +93,16 @@ class PackedDataset:
             sample_length=self._sample_length,
             has_weights=self._has_weights,
         )
+
+    def locate_pieces(self, index: int) -> list[DocumentPiece]:
+        """Return the document of each span of a sequence."""
+        numbers = self._bins[index]
+        starts = [int(self._starts[number]) for number in numbers]
+        return locate_spans(self._documents, starts, [self._lengths[number] for number in numbers])
+
+    @cached_property
+    def _documents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return find_document_boundaries(self.tokens)
 
     def list_pieces(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return start and length of the documents, or pieces, of all sequences, by their start."""

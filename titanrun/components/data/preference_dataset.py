@@ -134,12 +134,12 @@ def open_preference_index(
     settings = serialize_preference_settings(config, template, end_tokens)
 
     def write(
-        paths: Sequence[Path], writer: TokenWriter, scratch: Path, chosen: DocumentFilter | None
+        paths: Sequence[Path], writer: TokenWriter, chosen: DocumentFilter | None
     ) -> DocumentCounts:
         pairs = preference_writer.PreferencePairWriter(
             config, template, tokenizer, end_tokens, chosen
         )
-        documents = int(pairs.write(iter_source_records(config, paths, scratch=scratch), writer))
+        documents = int(pairs.write(iter_source_records(config, paths), writer))
         return DocumentCounts(documents, other_side=chosen.num_other_side if chosen else 0)
 
     bound = tokenizer.vocab_size * ID_FACTOR
@@ -154,6 +154,7 @@ def serialize_preference_settings(
 ) -> str:
     """Return everything in a dataset that the tokens of its pairs depend on."""
     columns = [config.prompt_column, config.chosen_column, config.rejected_column]
+    columns += [] if config.system_column is None else [config.system_column]
     learned = [sorted(end_tokens)] if end_tokens else []
     # 2: the prompt occurs once if both conversations begin with it. 3: tools and tool calls
     return json.dumps(["preference", 3, columns, template.digest, *learned])

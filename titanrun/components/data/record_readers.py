@@ -1,12 +1,14 @@
 """Records of several columns from local files, imported only to build an index.
 
-Files are read with the datasets library.
+Parquet files are read with the datasets library.
 """
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from titanrun.components.data.jsonl_reader import (
     silence_datasets_library,
     to_library_path,
 )
+from titanrun.components.data.spec.csv_rows import read_csv_rows
 from titanrun.components.data.spec.data_files import get_data_suffix
 from titanrun.components.data.spec.file_columns import (
     JSON_ARRAY_START,
@@ -54,7 +57,6 @@ def raise_bad_record(error: ProblemsFound) -> None:
 def iter_records(
     files: Sequence[Path],
     *,
-    scratch: Path,
     required: RequiredColumns | None = None,
     on_bad_record: BadRecordHandler = raise_bad_record,
 ) -> Iterator[LocatedRecord]:
@@ -62,7 +64,6 @@ def iter_records(
 
     Args:
         files: Data files.
-        scratch: Folder for the library's own files.
         required: Columns to read. If None, all.
         on_bad_record: Called with problems of one record only.
 
@@ -71,17 +72,16 @@ def iter_records(
     """
     with silence_datasets_library():
         for file in files:
-            yield from FORMAT_READERS[get_data_suffix(file)](file, scratch, required, on_bad_record)
+            yield from FORMAT_READERS[get_data_suffix(file)](file, required, on_bad_record)
 
 
 def iter_jsonl_records(
     file: Path,
-    scratch: Path,
     required: RequiredColumns | None = None,
     on_bad_record: BadRecordHandler = raise_bad_record,
 ) -> Iterator[LocatedRecord]:
     """Yield one record per non-empty line."""
-    for number, line in enumerate(iter_file_lines(file, scratch), start=1):
+    for number, line in enumerate(iter_file_lines(file), start=1):
         if not line.isspace():
             place = f"'{file}' line {number}"
             try:
@@ -94,7 +94,6 @@ def iter_jsonl_records(
 
 def iter_json_records(
     file: Path,
-    scratch: Path,
     required: RequiredColumns | None = None,
     on_bad_record: BadRecordHandler = raise_bad_record,
 ) -> Iterator[LocatedRecord]:
@@ -102,10 +101,10 @@ def iter_json_records(
 
     An array is held in memory as a whole.
     """
-    if not is_json_array(file, scratch):
-        yield from iter_jsonl_records(file, scratch, required, on_bad_record)
+    if not is_json_array(file):
+        yield from iter_jsonl_records(file, required, on_bad_record)
         return
-    members = parse_json_text("".join(iter_file_lines(file, scratch)), f"'{file}'")
+    members = parse_json_text("".join(iter_file_lines(file)), f"'{file}'")
     for number, member in enumerate(members, start=1):
         place = f"'{file}' record {number}"
         try:
@@ -116,11 +115,11 @@ def iter_json_records(
         yield place, record
 
 
-def is_json_array(file: Path, scratch: Path) -> bool:
+def is_json_array(file: Path) -> bool:
     """Return whether a JSON file begins as an array."""
     return (
         JSON_ARRAY_START.match(
-            next((line for line in iter_file_lines(file, scratch) if not line.isspace()), "")
+            next((line for line in iter_file_lines(file) if not line.isspace()), "")
         )
         is not None
     )
@@ -128,7 +127,6 @@ def is_json_array(file: Path, scratch: Path) -> bool:
 
 def iter_csv_records(
     file: Path,
-    scratch: Path,
     required: RequiredColumns | None = None,
     on_bad_record: BadRecordHandler = raise_bad_record,
 ) -> Iterator[LocatedRecord]:
@@ -137,7 +135,7 @@ def iter_csv_records(
     Raises:
         ProblemsFound: A data problem if a row is not as wide as the header.
     """
-    reader = csv.DictReader(iter_file_lines(file, scratch), strict=True)
+    reader = read_csv_rows(iter_file_lines(file))
     try:
         check_columns(reader.fieldnames or (), required, f"'{file}'")
         for record in reader:
@@ -168,31 +166,28 @@ def iter_csv_records(
 
 def iter_parquet_records(
     file: Path,
-    scratch: Path,
     required: RequiredColumns | None = None,
     on_bad_record: BadRecordHandler = raise_bad_record,
 ) -> Iterator[LocatedRecord]:
     """Yield one record per row."""
+    columns = {} if required is None else {"columns": list(required)}
+    # not in the token cache, which may be on a file system without the locks that it needs
+    scratch = mkdtemp(prefix="titanrun-")
     try:
         if required is not None:
-            check_columns(
-                open_parquet_stream(file, scratch).column_names or [], required, f"'{file}'"
-            )
-        columns = {} if required is None else {"columns": list(required)}
-        yield from iter_batch_rows(
-            file,
-            open_parquet_stream(file, scratch, batch_size=READ_BATCH, **columns).iter(
-                batch_size=READ_BATCH
-            ),
-        )
+            names = open_parquet_stream(file, scratch).column_names or []
+            check_columns(names, required, f"'{file}'")
+        stream = open_parquet_stream(file, scratch, batch_size=READ_BATCH, **columns)
+        yield from iter_batch_rows(file, stream.iter(batch_size=READ_BATCH))
     # pyarrow raises ValueError or OSError with a long text, whose first line names the reason
     except (ValueError, OSError) as error:
         raise unreadable_file_error(file, "parquet", error) from None
+    finally:
+        rmtree(scratch, ignore_errors=True)
 
 
 def iter_arrow_records(
     file: Path,
-    scratch: Path,
     required: RequiredColumns | None = None,
     on_bad_record: BadRecordHandler = raise_bad_record,
 ) -> Iterator[LocatedRecord]:
@@ -211,7 +206,7 @@ def iter_arrow_records(
                 (batch.slice(at, READ_BATCH) for at in range(0, batch.num_rows, READ_BATCH))
                 for batch in chosen
             )
-            yield from iter_batch_rows(file, (piece.to_pydict() for piece in pieces))
+            yield from iter_batch_rows(file, (convert_batch(piece) for piece in pieces))
     except (ValueError, OSError) as error:
         raise unreadable_file_error(file, "Arrow", error) from None
 
@@ -225,6 +220,17 @@ def read_arrow_batches(source: pa.MemoryMappedFile) -> tuple[pa.Schema, Iterator
         stream = pa.ipc.open_stream(source)
         return stream.schema, iter(stream)
     return opened.schema, (opened.get_batch(number) for number in range(opened.num_record_batches))
+
+
+def convert_batch(batch: pa.RecordBatch) -> Mapping[str, Sequence[Any]]:
+    """Return the columns of a batch as lists.
+
+    Raises:
+        ArrowInvalid: If its file is damaged. The offsets of its columns may lead anywhere.
+    """
+    batch.validate(full=True)
+    columns: Mapping[str, Sequence[Any]] = batch.to_pydict()
+    return columns
 
 
 def iter_batch_rows(
@@ -249,15 +255,15 @@ def unreadable_file_error(file: Path, kind: str, error: Exception) -> ProblemsFo
     )
 
 
-def open_parquet_stream(file: Path, scratch: Path, **options: Any) -> "datasets.IterableDataset":
-    """Open one parquet file as a stream of rows."""
+def open_parquet_stream(file: Path, scratch: str, **options: Any) -> "datasets.IterableDataset":
+    """Open one parquet file as a stream of rows; `scratch` is a folder for the library's files."""
     return datasets.Dataset.from_parquet(
-        to_library_path(file), cache_dir=str(scratch), streaming=True, **options
+        to_library_path(file), cache_dir=scratch, streaming=True, **options
     )
 
 
 FORMAT_READERS: dict[
-    str, Callable[[Path, Path, RequiredColumns | None, BadRecordHandler], Iterator[LocatedRecord]]
+    str, Callable[[Path, RequiredColumns | None, BadRecordHandler], Iterator[LocatedRecord]]
 ] = {
     ".jsonl": iter_jsonl_records,
     ".json": iter_json_records,

@@ -41,18 +41,17 @@ def open_source_index(
 
 
 def iter_source_records(
-    config: RecordSourceFields, files: Sequence[Path], *, scratch: Path
+    config: RecordSourceFields, files: Sequence[Path]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the records of the dataset in order, each with its location.
 
     Args:
         config: Dataset.
         files: Its files, if it is not on the Hub.
-        scratch: Folder for the files of the library that reads them.
     """
     hub = find_hub_source(config)
     if hub is None:
-        yield from record_readers.iter_records(files, scratch=scratch)
+        yield from record_readers.iter_records(files)
     else:
         yield from hub_records.iter_hub_records(hub)
 

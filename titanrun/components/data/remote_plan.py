@@ -1,7 +1,7 @@
 """Plans of streams of remote files: of web servers, of object stores and of the Hub."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,9 @@ from huggingface_hub import HfFileSystem
 
 from titanrun.components.data import hub_cache, hub_records
 from titanrun.components.data.http_source import HttpSource
+from titanrun.components.data.hub_requests import limit_hub_requests
 from titanrun.components.data.jsonl_reader import silence_datasets_library
-from titanrun.components.data.lane_plan import PlanFile, StreamPlan
+from titanrun.components.data.lane_plan import PlanFile, StreamPlan, leave_out_empty_files
 from titanrun.components.data.source_faults import RetryPolicy, SourceFault
 from titanrun.components.data.spec.data_files import (
     get_data_suffix,
@@ -27,6 +28,7 @@ from titanrun.components.data.spec.remote_path import (
     check_remote_path,
     get_scheme,
     has_glob,
+    quote_web_address,
 )
 from titanrun.components.data.store_source import (
     find_object_version,
@@ -40,6 +42,7 @@ READABLE_BUILDERS = ("json", "parquet", "csv", "arrow")
 """Builders of the datasets library whose files are read here as there."""
 NUM_THREADS = 8
 """Threads that ask a web server for the sizes of files."""
+CACHE_ADVICE = "set HF_HUB_OFFLINE=1 if the Hub's cache holds its files"
 
 
 def plan_remote_files(path: str, suffixes: Sequence[str], retries: RetryPolicy) -> StreamPlan:
@@ -90,7 +93,7 @@ def plan_hub_files(source: HubSource, suffixes: Sequence[str], retries: RetryPol
         ProblemsFound: A data problem if the Hub does not answer, or the files cannot be streamed.
     """
     work = partial(list_split_files, source)
-    files = retries.request(work, name=f"'{source.repo}'", path=("repo",))
+    files = retries.request(work, name=f"'{source.repo}'", path=("repo",), advice=CACHE_ADVICE)
     for file in files:
         if get_data_suffix(Path(file.name)) not in suffixes:
             raise problem_error(
@@ -104,6 +107,7 @@ def plan_hub_files(source: HubSource, suffixes: Sequence[str], retries: RetryPol
 
 def build_plan(files: Sequence[PlanFile]) -> StreamPlan:
     """Return a plan in which files are named below the folder that they share."""
+    files = leave_out_empty_files(files)
     folder = posixpath.commonpath([posixpath.dirname(file.name) or "." for file in files])
     return StreamPlan(
         tuple(
@@ -124,7 +128,7 @@ def list_web_addresses(path: str, retries: RetryPolicy) -> list[str]:
     """Return the addresses of the files at a web address, a folder or a glob."""
     web_path = urlsplit(path).path
     is_one = not has_glob(web_path) and not web_path.endswith("/")
-    return [path] if is_one else find_web_files(path, retries)
+    return [quote_web_address(path)] if is_one else find_web_files(path, retries)
 
 
 def get_web_file_name(address: str) -> str:
@@ -156,22 +160,23 @@ def list_hub_paths(path: str) -> list[PlanFile]:
     """Return the files of a dataset on the Hub at an address."""
     if hub_cache.is_offline():
         return hub_cache.list_cached_paths(path)
-    found = list_objects(path)
+    with limit_hub_requests():
+        found = list_objects(path)
     return [describe_hub_file(info) for info in found.values()]
 
 
 def list_split_files(source: HubSource) -> list[PlanFile]:
     """Return the files of one split in the order in which the datasets library reads them."""
-    open_builder = (
-        hub_cache.open_cached_builder if hub_cache.is_offline() else hub_records.open_hub_builder
-    )
-    with silence_datasets_library():
+    is_offline = hub_cache.is_offline()
+    open_builder = hub_cache.open_cached_builder if is_offline else hub_records.open_hub_builder
+    with silence_datasets_library(), limit_hub_requests():
         try:
             builder = open_builder(source)
         except ProblemsFound as error:
-            if not may_pass(error.__cause__):
+            passing = next(filter(may_pass, iter_causes(error)), None)
+            if is_offline or passing is None:
                 raise
-            reason = hub_records.get_first_error_line(error.__cause__)
+            reason = hub_records.get_first_error_line(passing)
             raise SourceFault("unreachable", reason) from error
     if not builder.config.data_files:
         raise SourceFault("unreachable", "the Hub does not list its files")
@@ -185,10 +190,10 @@ def list_split_files(source: HubSource) -> list[PlanFile]:
             hint="name one of them",
         )
     locations = [str(file) for file in builder.config.data_files[source.split]]
-    if hub_cache.is_offline():
+    if is_offline:
         return hub_cache.describe_cached_split(locations, source)
     known: dict[str, Mapping[str, Any]] = {}
-    with translate_faults(f"hf://datasets/{source.repo}"):
+    with limit_hub_requests(), translate_faults(f"hf://datasets/{source.repo}"):
         store: Any = HfFileSystem()
         for folder in dict.fromkeys(posixpath.dirname(location) for location in locations):
             known |= {f"hf://{info['name']}": info for info in store.ls(folder, detail=True)}
@@ -218,7 +223,18 @@ def describe_hub_file(info: Mapping[str, Any]) -> PlanFile:
     return PlanFile(info["name"], int(info["size"]), version, f"hf://{info['name']}")
 
 
-def may_pass(error: BaseException | None) -> bool:
+def iter_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an error was raised from or while, back to the first one.
+
+    The datasets library says of a Hub that does not answer that it has no such dataset.
+    """
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def may_pass(error: BaseException) -> bool:
     """Return whether the Hub may answer if it is asked again."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:

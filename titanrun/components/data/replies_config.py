@@ -32,7 +32,10 @@ class RepliesConfig(RecordSourceFields, DatasetConfig):
 
     prompt_column: Text = numerics("prompt", examples=["question"])
     """Column of the messages before a reply, a text or a list of messages. Records without it hold
-    whole conversations."""
+    whole conversations. Messages have role and content, or from and value as in ShareGPT."""
+    system_column: Text | None = numerics(None, examples=["system"])
+    """Column of a system text, which becomes the message before the prompt. An empty text or null
+    is none. If null, records have no such column."""
     train_end_of_turn: bool = numerics(False)
     """Whether the token that ends an assistant's turn counts in the loss where the template writes
     it after the text that it marks as the reply. If false, only what the template marks counts."""
@@ -62,7 +65,7 @@ class PreferenceDatasetConfig(StreamFields, RepliesConfig):
     encodes: ClassVar = "titanrun.components.data.window_encoders:PreferencePairEncoder"
     stream_suffixes: ClassVar = CONVERSATION_SUFFIXES
     chosen_column: Text = numerics("chosen", examples=["better"])
-    """Column of the preferred reply: a text, or a list of messages."""
+    """Column of the preferred reply: a text, a message, or a list of messages."""
     rejected_column: Text = numerics("rejected", examples=["worse"])
     """Column of the rejected reply."""
 
@@ -87,7 +90,7 @@ class LabelledDatasetConfig(RepliesConfig):
     """Whether records are pairs as for the dataset preference, of which the preferred reply is
     desirable and the other one is not. If false, each record is a reply with a label."""
     completion_column: Text = numerics("completion", examples=["reply"], read_when=FROM_LABELS)
-    """Column of the reply: a text, or a list of messages."""
+    """Column of the reply: a text, a message, or a list of messages."""
     label_column: Text = numerics("label", examples=["thumbs_up"], read_when=FROM_LABELS)
     """Column of the label: true for desirable, false for undesirable."""
     chosen_column: Text = numerics("chosen", examples=["better"], read_when=FROM_PAIRS)

@@ -1,10 +1,12 @@
 """Order in which the samples of a dataset are read, epoch after epoch."""
 
+from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.components.data.document_pieces import DocumentPiece, locate_pieces
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.keyed_order import ROUNDS, KeyedOrder
 
@@ -88,6 +90,10 @@ class FirstEpochView:
     def __getitem__(self, index: int) -> NDArray[Any]:
         sample: NDArray[Any] = self._dataset[int(self._order[index])]
         return sample
+
+    def locate_pieces(self, index: int) -> Iterable[DocumentPiece] | None:
+        """Return the document of each span of a sequence, None if they are not known."""
+        return locate_pieces(self._dataset, int(self._order[index]))
 
     def check(self) -> None:
         """Raise a data problem if the source of the samples has changed since it was opened."""

@@ -47,15 +47,20 @@ class StoreSource:
         """
         store = open_store(self._location)
         if not self._was_checked:
-            with translate_faults(self._location):
-                info = store.info(self._location)
-            self._check(info)
+            self._check(store)
             self._was_checked = True
         with translate_faults(self._location):
             content: bytes = store.cat_file(self._location, start=start, end=end)
+        if len(content) < end - start:
+            # of a shorter object, unless the connection was closed early
+            store.invalidate_cache()
+            self._check(store)
         return content
 
-    def _check(self, info: Mapping[str, Any]) -> None:
+    def _check(self, store: Any) -> None:
+        """Raise a fault if the object is not that of the plan."""
+        with translate_faults(self._location):
+            info = store.info(self._location)
         size, version = int(info["size"]), find_object_version(info)
         if (size, version) != (self._size, self._version):
             reason = f"it has {size:,} bytes and version '{version}', not those of the start"
@@ -105,7 +110,8 @@ def translate_faults(location: str) -> Iterator[None]:
     except PermissionError as error:
         raise SourceFault("refused", str(error.strerror)) from error
     except OSError as error:
-        reason = str(error.strerror or error)
+        # some list all places where they looked
+        reason = str(error.strerror or error).partition("\n")[0]
         # libraries of stores have no common error for this
         kind: FaultKind = "refused" if "credential" in reason.lower() else "unreachable"
         raise SourceFault(kind, reason) from error

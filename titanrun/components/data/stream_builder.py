@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from titanrun.components.data.config import DatasetConfig, MixtureDatasetConfig
+from titanrun.components.data.config import (
+    DatasetConfig,
+    DocumentsConfig,
+    MixtureDatasetConfig,
+)
 from titanrun.components.data.dataloader_config import DataLoaderConfig
 from titanrun.components.data.document_split import Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
@@ -28,7 +32,7 @@ from titanrun.components.data.lane_state import StreamIdentity
 from titanrun.components.data.sample_order import view_first_epoch
 from titanrun.components.data.source_faults import RetryPolicy
 from titanrun.components.data.stream_sources import SourceFiles, plan_stream
-from titanrun.components.data.window_encoders import WindowEncoder
+from titanrun.components.data.window_encoders import WindowEncoder, load_encoder
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import DataPath
@@ -116,7 +120,7 @@ def build_lane_loader(
     encoders = load_encoders(job, tokenizer)
     described = [
         tokenizer.fingerprint,
-        [encoder.settings for encoder in encoders],
+        [serialize_stream_settings(source, tokenizer, settings.holdout) for source in job.sources],
         describe_pattern(job.pattern),
         [one.dataset.fingerprint for one in indexed.values()],
     ]
@@ -133,9 +137,23 @@ def build_lane_loader(
         dp_rank=place.dp_rank,
         dp_size=place.dp_size,
         ranks=place.ranks,
-        wait_seconds=place.dataloader.retry_timeout_seconds if job.has_remote_files else 0.0,
+        wait_seconds=place.dataloader.retry_timeout_seconds,
         config_path=place.config_path,
     )
+
+
+def serialize_stream_settings(
+    source: StreamSource, tokenizer: Tokenizer, holdout: Holdout | None
+) -> str:
+    """Return what the sequences of a stream depend on beside its files.
+
+    Not whether a record that cannot be read ends the run: those before it are the same, so that a
+    run that it has ended goes on without it.
+    """
+    config = source.config
+    if isinstance(config, DocumentsConfig):
+        config = type(config).model_validate({**dict(config), "bad_records": "refuse"})
+    return load_encoder(config, tokenizer, holdout).settings
 
 
 def build_lane_job(

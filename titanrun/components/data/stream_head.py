@@ -18,6 +18,7 @@ from titanrun.components.data.document_split import DocumentFilter, Holdout
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.lane_plan import StreamPlan
 from titanrun.components.data.lane_records import StreamFiles
+from titanrun.components.data.lane_rows import BAD_SHARE_RECORDS
 from titanrun.components.data.mixture_dataset import build_mixture_dataset
 from titanrun.components.data.record_readers import (
     BadRecordHandler,
@@ -99,6 +100,7 @@ class StreamHead:
         self._name = get_source_name(config)
         self._plan, self._files = plan, files
         self._sample_length, self._rows = sample_length, rows
+        self._num_read = 0
 
     def open(
         self, tokenizer: Tokenizer, cache_folder: Path, holdout: Holdout | None
@@ -128,7 +130,6 @@ class StreamHead:
         holdout: Holdout | None,
         paths: Sequence[Path],
         writer: TokenWriter,
-        scratch: Path,
         chosen: DocumentFilter | None,
     ) -> DocumentCounts:
         """Write the documents until they fill the sequences."""
@@ -141,6 +142,9 @@ class StreamHead:
             filled += encoder.count_sequences(tokens, self._sample_length)
             if self._rows is not None and filled >= self._rows:
                 break
+        if bad is not None and bad.num_skipped > self._config.max_bad_share * BAD_SHARE_RECORDS:
+            # as in a lane, where few records say nothing about the share
+            bad.check(self._num_read - bad.num_skipped)
         if not count and holdout is not None:
             raise problem_error(
                 "data",
@@ -154,14 +158,14 @@ class StreamHead:
         self, encoder: WindowEncoder, on_bad_record: BadRecordHandler
     ) -> Iterator[LocatedRecord]:
         """Yield the records of all files in order, and log the progress."""
-        count = 0
+        self._num_read = 0
         damaged = DamagedFiles() if self._config.skips_bad_files else None
         for index in range(len(self._plan.files)):
             file = open_record_file(self._files, self._plan, index, encoder.required, damaged)
             for raw in file.iter_from(0, 0):
-                count += 1
-                if count % PROGRESS_RECORDS == 0:
-                    log.info("%s: %d records read for validation", self._name, count)
+                self._num_read += 1
+                if self._num_read % PROGRESS_RECORDS == 0:
+                    log.info("%s: %d records read for validation", self._name, self._num_read)
                 try:
                     record = file.parse(raw)
                 except ProblemsFound as error:

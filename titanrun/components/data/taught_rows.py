@@ -10,7 +10,7 @@ Shapes: K predictions of a token, T tokens in the loss of all sequences.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +20,28 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.prediction_channels import LOGPROB_BITS, NUM_CHANNELS
+from titanrun.components.data.spec.taught_record import (
+    PATH,
+    RECORD,
+    WRITE_AGAIN,
+    WRITE_OTHERS,
+    TaughtRecord,
+    build_prediction_error,
+    read_taught_record,
+)
 from titanrun.components.data.token_blocks import (
     VerifiedTokens,
     hash_blocks,
     read_block_digests,
     write_block_digests,
 )
-from titanrun.config.json_text import parse_json
-from titanrun.config.problems import DataPath, ProblemsFound, problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 
-IDS, LOGPROBS, ENDS, RECORD = "ids.npy", "logprobs.npy", "ends.npy", "teacher.json"
-PATH: DataPath = ("loss", "teacher_logprobs", "path")
+IDS, LOGPROBS, ENDS = "ids.npy", "logprobs.npy", "ends.npy"
 SMALLEST = -60_000.0
 """Smallest log-probability that fp16 holds, about."""
-WRITE_AGAIN = "remove the folder; titanrun data teach RECIPE writes it again"
 NO_PREDICTION = int(np.array(SMALLEST, dtype=np.float16).view(np.uint16))
 ONE_BITS = int(np.float32(1).view(np.int32))
-
-
-@dataclass(frozen=True, slots=True)
-class TaughtRecord:
-    """What predictions in files are of.
-
-    Args:
-        fingerprint: fingerprint of the dataset.
-        top_k: predictions of a token.
-        temperature: divisor of the teacher's logits.
-        vocab_size: number of tokens that the teacher predicts.
-        teacher: place of the teacher, for people.
-    """
-
-    fingerprint: str
-    top_k: int
-    temperature: float
-    vocab_size: int
-    teacher: str
 
 
 class PredictionFile:
@@ -101,12 +88,6 @@ def to_integers(rows: NDArray[Any]) -> NDArray[np.integer]:
 def get_digest_path(path: Path) -> Path:
     """Return the file with the digests of a file of predictions."""
     return path.with_name(f"{path.name}.digests")
-
-
-def build_prediction_error(path: Path, what: str) -> ProblemsFound:
-    """Build the problem of a file that is not what was written."""
-    message = what if str(path) in what else f"'{path}' {what}"
-    return problem_error("data", message, path=PATH, hint=WRITE_AGAIN, is_absolute=True)
 
 
 class TaughtRows:
@@ -161,35 +142,17 @@ def open_taught_rows(
         ProblemsFound: There are none, or they are of other sequences or another temperature.
     """
     record = read_taught_record(folder)
-    hint = "titanrun data teach RECIPE writes them; remove the folder first if it has others"
     if record is None:
         message = f"no predictions of a teacher in '{folder}'"
-        raise problem_error("data", message, path=PATH, hint=hint, is_absolute=True)
-    wanted = min(top_k, record.vocab_size)
-    wrong = [
-        text
-        for is_wrong, text in (
-            (record.fingerprint != dataset.fingerprint, "of other sequences than the recipe's"),
-            (record.temperature != temperature, f"of temperature {record.temperature:g}"),
-            (record.top_k < wanted, f"the likeliest {record.top_k:,} only, not {wanted:,}"),
-        )
-        if is_wrong
-    ]
-    if wrong:
-        message = f"the predictions in '{folder}' are {wrong[0]}"
-        raise problem_error("data", message, path=PATH, hint=hint, is_absolute=True)
-    return TaughtRows(dataset, folder, wanted)
-
-
-def read_taught_record(folder: Path) -> TaughtRecord | None:
-    """Return what the predictions in a folder are of, None if there are none."""
-    file = folder / RECORD
-    if not file.is_file():
-        return None
-    try:
-        return TaughtRecord(**parse_json(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        raise build_prediction_error(file, "is no record of predictions") from None
+        raise problem_error("data", message, path=PATH, hint=WRITE_OTHERS, is_absolute=True)
+    if record.fingerprint != dataset.fingerprint:
+        wrong: str | None = "of other sequences than the recipe's"
+    else:
+        wrong = record.find_difference(top_k=top_k, temperature=temperature)
+    if wrong is not None:
+        message = f"the predictions in '{folder}' are {wrong}"
+        raise problem_error("data", message, path=PATH, hint=WRITE_OTHERS, is_absolute=True)
+    return TaughtRows(dataset, folder, min(top_k, record.vocab_size))
 
 
 @contextmanager

@@ -3,24 +3,29 @@
 The name of an index is a hash of everything that its tokens depend on.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from titanrun.components.data.spec.data_files import SourceFile
 from titanrun.components.data.token_writer import write_file_atomically
 from titanrun.config.json_text import parse_json
+from titanrun.config.problems import problem_error
 
 FORMAT = 3
 UNITS = "units"
 """Folder of the units of indexes that were built in parts."""
 LOCK_POLL_SECONDS = 0.2
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of file systems without locks, such as Lustre without the mount option `flock`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,24 @@ class IndexRecord:
     max_token_id: int
     other_side: int = 0
     units: tuple[UnitEntry, ...] = ()
+
+
+def create_cache_folder(folder: Path) -> None:
+    """Create a folder of tokenized data unless it exists.
+
+    Raises:
+        ProblemsFound: A data problem if something else has its name or that of a parent.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+        raise problem_error(
+            "data",
+            f"'{folder}' cannot hold tokenized data: {(error.strerror or '').lower()}",
+            path=("training", "data_cache"),
+            hint="set training.data_cache to a folder, or to the name of a new one",
+            is_absolute=True,
+        ) from None
 
 
 def compute_index_key(settings: str, tokenizer: str, content_hashes: Sequence[str]) -> str:
@@ -130,18 +153,41 @@ def lock_index(folder: Path, key: str, *, on_wait: Callable[[], None]) -> Iterat
     `on_wait` is called repeatedly while waiting.
     """
     path = folder / f".{key}.lock"
-    with path.open("w") as lock:
-        while True:
+    while True:
+        with path.open("w") as lock:
+            wait_for_lock(lock, on_wait)
+            # the process before removed the file: others lock the next one
+            if not is_file_at(lock, path):
+                continue
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                on_wait()
-                time.sleep(LOCK_POLL_SECONDS)
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def wait_for_lock(file: IO[str], on_wait: Callable[[], None]) -> None:
+    """Lock a file, unless its file system has no locks."""
+    while True:
         try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            time.sleep(LOCK_POLL_SECONDS)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return
+        else:
+            return
+
+
+def is_file_at(file: IO[str], path: Path) -> bool:
+    """Return whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def find_complete_index(folder: Path, key: str) -> IndexRecord | None:

@@ -8,6 +8,7 @@ from typing import Any
 from titanrun.components.data.spec.data_files import describe_file
 from titanrun.components.data.token_blocks import find_damaged_block, read_block_digests
 from titanrun.components.data.token_cache import (
+    FORMAT,
     UNITS,
     IndexRecord,
     UnitEntry,
@@ -19,6 +20,7 @@ from titanrun.components.data.token_cache import (
 )
 from titanrun.components.data.token_file import open_token_memmap, summarize_tokens
 from titanrun.components.data.token_writer import BLOCK_BYTES
+from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 OTHER_TOKENS = "its tokens are other ones than when it was written"
@@ -29,7 +31,11 @@ STALE_SECONDS = 3600
 
 def verify_token_cache(folder: Path) -> list[dict[str, Any]]:
     """Return each index of a folder with its damage and its changed source files."""
-    return [
+    broken = [
+        {**entry, "damage": entry.pop("why"), "changed": []}
+        for entry in list_broken_records(folder)
+    ]
+    return broken + [
         {
             "name": key,
             **summarize_index_record(record),
@@ -47,6 +53,36 @@ def list_token_indexes(folder: Path) -> list[tuple[str, IndexRecord]]:
         for path in sorted(folder.glob("*.json"))
     ]
     return [(key, record) for key, record in found if record is not None]
+
+
+def list_broken_records(folder: Path) -> list[dict[str, Any]]:
+    """Return the tokens of a folder whose record is there and cannot be read."""
+    return [
+        {
+            "name": path.stem,
+            "source": "",
+            "documents": 0,
+            "tokens": 0,
+            "bytes": path.lstat().st_size,
+            "why": "its record cannot be read",
+        }
+        for path in sorted(folder.glob("*.npy"))
+        if is_record_broken(get_index_record_path(folder, path.stem))
+    ]
+
+
+def is_record_broken(path: Path) -> bool:
+    """Return whether a file is no record, neither of this format nor of another one."""
+    try:
+        record = parse_json(path.read_bytes())
+    except FileNotFoundError:
+        # a process that died, or that is about to write it
+        return path.is_symlink()
+    except (OSError, ValueError, RecursionError):
+        return True
+    if not isinstance(record, dict) or "format" not in record:
+        return True
+    return record["format"] == FORMAT and find_index_record(path) is None
 
 
 def summarize_index_record(record: IndexRecord) -> dict[str, Any]:
@@ -78,6 +114,8 @@ def find_index_damage(folder: Path, key: str, record: IndexRecord) -> str | None
         digest = summarize_tokens(tokens, source=str(path)).digest
     except FileNotFoundError:
         return "its tokens are gone"
+    except OSError as error:
+        return f"its tokens cannot be read: {(error.strerror or str(error)).lower()}"
     except ProblemsFound as found:
         return found.problems[0].message
     damaged = None if blocks is None else find_damaged_block(tokens, blocks)
@@ -159,7 +197,10 @@ def prune_token_cache(
     changed. Nothing is removed unless `should_delete`. Runs that read a removed index stop with a
     data problem.
     """
-    found = []
+    found = [] if max_unused_days is not None else list_broken_records(folder)
+    if should_delete:
+        for entry in found:
+            remove_index(folder, entry["name"])
     for key, record in list_token_indexes(folder):
         why = find_prune_reason(
             folder,
@@ -184,11 +225,11 @@ def prune_token_cache(
         ),
         should_delete=should_delete,
     )
-    for path in sorted(folder.glob(".*.tmp-*")):
+    for path in sorted([*folder.glob(".*.tmp-*"), *folder.glob(f"{UNITS}/.*.tmp-*")]):
         if time.time() - path.stat().st_mtime > STALE_SECONDS:
             found.append(
                 {
-                    "name": path.name,
+                    "name": path.relative_to(folder).as_posix(),
                     "source": "",
                     "bytes": path.stat().st_size,
                     "why": "left by a process that died",

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from titanrun.components.data.token_cache import (
     IndexRecord,
     UnitEntry,
     compute_index_key,
+    create_cache_folder,
     find_complete_index,
     get_file_hashes_path,
     get_index_blocks_path,
@@ -48,7 +50,7 @@ from titanrun.components.data.token_cache import (
     write_index_record,
 )
 from titanrun.components.data.token_file import TokenSummary, open_token_memmap, summarize_tokens
-from titanrun.components.data.token_writer import TokenWriter, fsync_folder
+from titanrun.components.data.token_writer import TokenWriter, fsync_folder, make_temporary_path
 from titanrun.components.data.unit_tokens import UnitTokens
 from titanrun.config.base import dump_config
 from titanrun.config.pluralize import pluralize
@@ -89,8 +91,8 @@ class IndexSpec:
         tokenizer_fingerprint: Fingerprint of the tokenizer.
         settings: Everything else that the tokens depend on, besides the files.
         vocab_bound: Upper bound of the tokens, exclusive.
-        write_tokens: Writes the tokens of the documents of files that pass a filter, with a scratch
-            folder, and returns the counts.
+        write_tokens: Writes the tokens of the documents of files that pass a filter, and returns
+            the counts.
         holdout: Side of the split of the documents, None for all of them.
         document_noun: Name of a document in messages.
         is_unit: Whether it is a part of another index, which checks the number of documents.
@@ -99,9 +101,7 @@ class IndexSpec:
     tokenizer_fingerprint: str
     settings: str
     vocab_bound: int
-    write_tokens: Callable[
-        [Sequence[Path], TokenWriter, Path, DocumentFilter | None], DocumentCounts
-    ]
+    write_tokens: Callable[[Sequence[Path], TokenWriter, DocumentFilter | None], DocumentCounts]
     holdout: Holdout | None = None
     document_noun: str = "document"
     is_unit: bool = False
@@ -113,10 +113,10 @@ class IndexSpec:
             return self.settings
         return json.dumps([self.settings, self.holdout.describe()])
 
-    def write(self, files: Sequence[Path], writer: TokenWriter, scratch: Path) -> DocumentCounts:
+    def write(self, files: Sequence[Path], writer: TokenWriter) -> DocumentCounts:
         """Write the tokens of the documents of this side, and return the counts."""
         return split_documents(
-            self.holdout, lambda chosen: self.write_tokens(files, writer, scratch, chosen)
+            self.holdout, lambda chosen: self.write_tokens(files, writer, chosen)
         )
 
 
@@ -182,7 +182,9 @@ def open_files_index(
         cache_folder=cache_folder,
     )
     if tuple(known.values()) != described:
-        write_file_hashes(known_file, source, described)
+        # of another user, the files are hashed again next time
+        with suppress(OSError):
+            write_file_hashes(known_file, source, described)
     return index
 
 
@@ -195,7 +197,7 @@ def open_or_build_index(
     cache_folder: Path,
 ) -> TokenIndex:
     """Return the index with these `content_hashes`, of which `source_files` are files."""
-    cache_folder.mkdir(parents=True, exist_ok=True)
+    create_cache_folder(cache_folder)
     key = compute_index_key(spec.all_settings, spec.tokenizer_fingerprint, content_hashes)
     index = find_token_index(cache_folder, key)
     if index is None:
@@ -211,8 +213,9 @@ def open_or_build_index(
     if skipped:
         log.warning("'%s': %s could not be read and skipped", source, pluralize(skipped, "record"))
     report_split(index.record, spec, source)
-    # time of the last use, for the cleanup of the folder
-    get_index_record_path(cache_folder, key).touch()
+    # time of the last use, for the cleanup of the folder; not if it belongs to another user
+    with suppress(OSError):
+        os.utime(get_index_record_path(cache_folder, key))
     return index
 
 
@@ -224,7 +227,7 @@ def report_split(record: IndexRecord, spec: IndexSpec, source: str) -> None:
     check_split_sizes(spec.holdout, *sizes, noun=noun, source=source)
     if not spec.holdout.is_validation:
         prefix = f"'{source}': " if spec.holdout.is_part else ""
-        log.info("%s%s", prefix, format_split(*sizes, noun))
+        log.info("%s%s", prefix, format_split(*sizes, noun, asked=spec.holdout.size))
 
 
 def find_token_index(folder: Path, key: str) -> TokenIndex | None:
@@ -290,13 +293,13 @@ def build_token_index(
     Files get the names of the index only when they are complete, the record last.
     """
     path = get_index_tokens_path(cache_folder, key)
-    log.info("tokenizing '%s' into %s", source, path)
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    scratch = path.with_name(f".{path.stem}.datasets-{os.getpid()}")
+    side = "" if spec.holdout is None else f" ({spec.holdout.label})"
+    log.info("tokenizing '%s'%s into %s", source, side, path)
+    temporary = make_temporary_path(path)
     try:
         with temporary.open("wb") as file:
             writer = TokenWriter(file, vocab_size=spec.vocab_bound)
-            written = spec.write([Path(file.path) for file in source_files], writer, scratch)
+            written = spec.write([Path(file.path) for file in source_files], writer)
             writer.finish()
         check_has_documents(written, spec, source)
         check_files_unchanged(source_files)
@@ -312,7 +315,6 @@ def build_token_index(
         fsync_folder(cache_folder)
     finally:
         temporary.unlink(missing_ok=True)
-        remove_scratch_folder(scratch)
     record = IndexRecord(
         format=FORMAT,
         source=source,
@@ -363,11 +365,3 @@ def check_files_unchanged(source_files: Sequence[SourceFile]) -> None:
                 path=("path",),
                 hint="start again when it is complete",
             )
-
-
-def remove_scratch_folder(scratch: Path) -> None:
-    """Remove the lock files and folders that the datasets library left."""
-    if scratch.is_dir():
-        for entry in scratch.iterdir():
-            entry.unlink()
-        scratch.rmdir()

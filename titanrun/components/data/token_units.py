@@ -30,6 +30,7 @@ from titanrun.components.data.token_cache import (
     IndexRecord,
     UnitEntry,
     compute_index_key,
+    create_cache_folder,
     find_complete_index,
     get_file_hashes_path,
     get_index_record_path,
@@ -147,7 +148,7 @@ class UnitBuild:
     def _describe(self, span: FileSpan) -> SourceFile:
         """Return the file of a span with the hash of the span, which is stored."""
         folder = self.cache_folder / UNITS
-        folder.mkdir(parents=True, exist_ok=True)
+        create_cache_folder(folder)
         path = get_file_hashes_path(folder, span.name)
         known = read_file_hashes(path).get(str(span.file))
         described = describe_span(span, known)
@@ -249,7 +250,6 @@ def write_span_documents(
     span: FileSpan,
     files: Sequence[Path],
     writer: TokenWriter,
-    scratch: Path,
     chosen: DocumentFilter | None,
 ) -> DocumentCounts:
     """Write the documents of a part of a file."""

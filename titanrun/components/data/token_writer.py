@@ -79,14 +79,25 @@ class TokenWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
+def make_temporary_path(path: Path) -> Path:
+    """Return a path beside `path` that no other process uses.
+
+    Processes in containers and on other machines may have the same number.
+    """
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}-{os.urandom(4).hex()}")
+
+
 def write_file_atomically(path: Path, content: bytes) -> None:
     """Write a file so that no reader sees a part of it."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary = make_temporary_path(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)
 
 

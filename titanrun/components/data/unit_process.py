@@ -37,14 +37,16 @@ class UnitAnswer(NamedTuple):
 def run_unit_process(connection: Connection) -> None:
     """Tokenize units until the connection closes. Other errors than problems end the process."""
     level, tokenizer = connection.recv()
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("titanrun").setLevel(level)
     while (task := receive_task(connection)) is not None:
         answer = UnitAnswer()
         try:
             task.run(tokenizer)
         except ProblemsFound as error:
             answer = UnitAnswer(tuple(error.problems))
-        connection.send(answer)
+        if not send_answer(connection, answer):
+            return
 
 
 def receive_task(connection: Connection) -> UnitTask | None:
@@ -54,6 +56,15 @@ def receive_task(connection: Connection) -> UnitTask | None:
     except (EOFError, OSError):
         return None
     return task
+
+
+def send_answer(connection: Connection, answer: UnitAnswer) -> bool:
+    """Return whether the starter can read the answer: it may have been killed meanwhile."""
+    try:
+        connection.send(answer)
+    except OSError:
+        return False
+    return True
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ class UnitProcesses:
         self._workers[connection] = process
         with suppress(OSError):
             connection.send(sys.path)
-            connection.send((logging.getLogger().level, tokenizer))
+            connection.send((logging.getLogger("titanrun").getEffectiveLevel(), tokenizer))
 
     def _send(self, connection: Connection, task: UnitTask | None) -> bool:
         """Send a task, and return whether there is one."""

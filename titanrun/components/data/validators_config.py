@@ -16,8 +16,8 @@ def validate_commit_hash(text: str) -> str:
     """Return the commit if it is a full hash: a branch or a tag may change."""
     if not COMMIT_PATTERN.fullmatch(text):
         context = {
-            "help": "the dataset's page on the Hub lists its commits; copy one "
-            "with all its 40 digits"
+            "help": "titanrun data pin RECIPE --write writes the commit of a branch or a tag; "
+            "or copy one with all its 40 digits from the dataset's page on the Hub"
         }
         raise PydanticCustomError("a_commit_of_40_hexadecimal_digits", "is not a commit", context)
     return text

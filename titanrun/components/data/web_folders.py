@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from titanrun.components.data.http_source import STALL_SECONDS, read_pieces, translate_web_errors
-from titanrun.components.data.source_faults import RetryPolicy, SourceFault
-from titanrun.components.data.spec.remote_path import has_glob
+from titanrun.components.data.source_faults import RetryPolicy, SourceFault, limit_timeout
+from titanrun.components.data.spec.remote_path import LINK_SAFE, has_glob
 from titanrun.config.problems import problem_error
 from titanrun.distributed.heartbeat import send_heartbeat
 
@@ -17,7 +17,6 @@ ANY_DEPTH = "**"
 MAX_FOLDERS = 10_000
 """Folders that are listed for one path: a server may invent any number of them."""
 MAX_PAGE_BYTES = 64 * 2**20
-LINK_SAFE = "/%:@!$&'()+,;=~"
 
 
 class LinkParser(HTMLParser):
@@ -102,7 +101,7 @@ def find_web_files(path: str, retries: RetryPolicy) -> list[str]:
     """
     parts = urlsplit(path)
     folder, patterns = split_pattern(parts)
-    folders = WebFolders(parts.query, retries)
+    folders = WebFolders(quote(parts.query, safe=f"{LINK_SAFE}?"), retries)
     if not folders.list_links(folder):
         raise problem_error(
             "data",
@@ -130,9 +129,10 @@ def read_page(address: str) -> str:
         SourceFault: If the request fails.
     """
     request = urllib.request.Request(address, headers={"User-Agent": "titanrun"})
+    timeout = limit_timeout(STALL_SECONDS)
     with (
-        translate_web_errors(),
-        urllib.request.urlopen(request, timeout=STALL_SECONDS) as response,
+        translate_web_errors(timeout),
+        urllib.request.urlopen(request, timeout=timeout) as response,
     ):
         # else a page that ends early would leave files out, and nobody would notice
         if response.length is None and not response.chunked:

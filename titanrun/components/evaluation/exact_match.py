@@ -36,9 +36,7 @@ def evaluate_exact_match(config: ExactMatchTaskConfig, *, eval_model: EvalModel)
         )
     chat = dataset.to_chat_config()
     template = load_chat_template(tokenizer)
-    conversations = islice(
-        iter_conversations(chat, scratch=eval_model.cache_folder, holdout=holdout), config.limit
-    )
+    conversations = islice(iter_conversations(chat, holdout=holdout), config.limit)
     asked = [
         pair
         for conversation in conversations

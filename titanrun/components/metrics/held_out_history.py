@@ -46,12 +46,12 @@ class HeldOutHistory:
         return len(recent) == RISES_TO_TELL and all(recent) and not any(before)
 
     def format_rise(self) -> str:
-        """Format where the losses began to rise, and which checkpoint is the best."""
+        """Format where the losses began to rise, and where they were lowest."""
         begin = list(self.rows)[-RISES_TO_TELL - 1]
         best = self.find_best_step()
         return (
-            f"held-out loss rises since step {begin}: checkpoint step-{best} is the best "
-            "(checkpoint.keep_best)"
+            f"held-out loss rises since step {begin}, it was lowest at step {best} "
+            "(checkpoint.keep_best: 1 keeps the best saved one)"
         )
 
     def format_best(self) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Literal, get_args
 
@@ -196,6 +197,17 @@ class StepMetrics:
         if group is not None:
             dist.all_reduce(values, ACROSS_RANKS[op], group=group)
         return values
+
+
+@cache
+def disable_compilation() -> None:
+    """Keep torch's compiler away from recorded values.
+
+    Compiled functions are interrupted to record a value, and the recording itself would be compiled
+    next: the values of all calls but the first would be lost, and new counts be new graphs.
+    """
+    # decorated where it is defined, it would import the compiler in every run
+    StepMetrics.add = torch.compiler.disable(StepMetrics.add)  # type: ignore[method-assign]
 
 
 def _combine_numbers(op: str, one: float, other: float) -> float:

@@ -48,6 +48,8 @@ TEMPLATE_ERRORS = (
     SyntaxError,
 )
 MAX_TEMPLATE_CHARACTERS = 2**20
+# roles of a conversation that a message lists
+MAX_ROLES_LISTED = 12
 TEMPLATE_PATH = ("tokenizer", "chat_template")
 
 
@@ -128,6 +130,21 @@ class ChatTemplate:
         except ProblemsFound:
             return False
 
+    @cached_property
+    def blank_before_replies(self) -> str:
+        """White space between the text that opens a reply and the reply's content.
+
+        A model that was trained with it generates it, but it is not part of the content.
+        """
+        talk: list[Message] = [{"role": "user", "content": "x"}]
+        try:
+            opened = self.render(talk, add_generation_prompt=True)
+            whole = self.render([*talk, {"role": "assistant", "content": "xyzzy"}])
+        except ProblemsFound:
+            return ""
+        between = whole.removeprefix(opened).partition("xyzzy")[0]
+        return between if whole.startswith(opened) and between.isspace() else ""
+
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation, equal to transformers' apply_chat_template.
 
@@ -184,7 +201,8 @@ class ChatTemplate:
                 message,
                 path=TEMPLATE_PATH,
                 is_absolute=True,
-                hint="change the messages, or use a template that supports them",
+                hint="change the messages, or name a template that supports them in "
+                "tokenizer.chat_template",
             ) from None
 
 
@@ -199,7 +217,9 @@ def check_template_renders_messages(
     Raises:
         ProblemsFound: A data problem for rejected or ignored messages or tool calls.
     """
-    roles = ", ".join(dict.fromkeys(str(message["role"]) for message in messages))
+    # in their order, in which they may have to alternate
+    roles = ", ".join(str(message["role"]) for message in messages[:MAX_ROLES_LISTED])
+    roles += ", ..." if len(messages) > MAX_ROLES_LISTED else ""
     try:
         text = template.render(messages)
     except ProblemsFound as found:
@@ -234,7 +254,7 @@ def check_template_renders_messages(
                 text_problem,
                 path=TEMPLATE_PATH,
                 is_absolute=True,
-                hint=f"use a template that supports {unsupported}, or remove such messages",
+                hint=f"set tokenizer.chat_template to one with {unsupported}, or remove them",
             )
 
 
@@ -299,7 +319,8 @@ def read_chat_template(written: str) -> str:
             "data",
             f"'{written}' cannot be read: {error}",
             path=TEMPLATE_PATH,
-            hint="name a file with a Jinja template, or remove chat_template",
+            hint="name a file with a Jinja template, or remove chat_template, with the section "
+            "tokenizer if it holds nothing else",
             is_absolute=True,
         ) from None
 

@@ -1,5 +1,6 @@
 """Tokenizers in Hugging Face layout, read with the tokenizers library."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
 from titanrun.components.tokenizers.tokenizer_protocol import IdsWithOffsets
 from titanrun.config.problems import problem_error
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+# characters of a text that a message shows
+MAX_SHOWN = 40
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -64,14 +68,20 @@ class HuggingFaceTokenizer:
     def encode_batch(
         self, texts: Sequence[str], *, add_bos: bool = True, add_eos: bool = True
     ) -> list[list[int]]:
-        """Return the ids of several texts, encoded in parallel."""
+        """Return the ids of several texts, encoded in parallel.
+
+        Raises:
+            ProblemsFound: A text is none: it has half a surrogate pair.
+        """
         before = self._prefix_ids if add_bos else []
         after = self._suffix_ids if add_eos else []
-        # the fast variant omits the character offsets, which are not needed here
-        return [
-            [*before, *encoding.ids, *after]
-            for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        ]
+        try:
+            # the fast variant omits the character offsets, which are not needed here
+            found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            check_is_unicode(texts)
+            raise
+        return [[*before, *encoding.ids, *after] for encoding in found]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[IdsWithOffsets]:
         """Return ids and character offsets of several texts, without begin and end tokens."""
@@ -222,3 +232,21 @@ def to_added_token(entry: dict[str, object]) -> AddedToken:
     """Return a token of added_tokens_decoder as the library represents it."""
     switches = {name: bool(entry[name]) for name in ADDED_TOKEN_FLAGS if name in entry}
     return AddedToken(str(entry["content"]), **switches)
+
+
+def check_is_unicode(texts: Sequence[str]) -> None:
+    """Raise a data problem for the first text with half a surrogate pair.
+
+    JSON can encode one, and bytes of a command line that are not UTF-8 become such halves.
+    """
+    found = next(filter(None, map(SURROGATE.search, texts)), None)
+    if found is None:
+        return
+    start = max(0, found.start() - MAX_SHOWN // 2)
+    part = found.string[start : start + MAX_SHOWN]
+    shown = part.encode("utf-8", "backslashreplace").decode()
+    raise problem_error(
+        "data",
+        f"'{shown}' is not Unicode text: it has half a surrogate pair, or bytes that are not UTF-8",
+        hint="write it in UTF-8",
+    )

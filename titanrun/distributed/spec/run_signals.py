@@ -14,6 +14,9 @@ STOP_SIGNALS = (
     signal.SIGXCPU,
 )
 SAVE_SIGNAL = signal.SIGUSR2
+# what a run does when it is asked to stop
+STOPS_BEFORE_STEP = "stopping before the first step"
+STOPS_AFTER_STEP = "stopping after this step, then saving"
 
 
 def list_run_signals() -> list[signal.Signals]:
@@ -28,6 +31,14 @@ def list_run_signals() -> list[signal.Signals]:
 def list_stop_signals() -> list[signal.Signals]:
     """Return those of them that stop a run."""
     return [number for number in list_run_signals() if number != SAVE_SIGNAL]
+
+
+def format_stop_notice(number: signal.Signals, effect: str = STOPS_AFTER_STEP) -> str:
+    """Return the line that answers a first signal; `effect` is what the signal does."""
+    if number != signal.SIGINT:
+        return f"{number.name}: {effect}"
+    lost = ", without saving" if effect == STOPS_AFTER_STEP else ""
+    return f"{effect}; Ctrl-C again stops at once{lost}"
 
 
 @contextmanager

@@ -11,10 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from titanrun.components.metrics.step_metrics import disable_compilation
+from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.object_collectives import get_default_rank_group
 from titanrun.integrations.torchforge.actor_engine import ActorHandle, open_actor
-from titanrun.integrations.torchforge.actor_fields import ACTOR_SECTIONS, build_section
+from titanrun.integrations.torchforge.actor_fields import (
+    ACTOR_SECTIONS,
+    FIELD_DEFAULTS,
+    build_section,
+)
 from titanrun.integrations.torchforge.fields_to_recipe import translate_fields
 from titanrun.integrations.torchforge.step_batches import (
     StepShape,
@@ -29,6 +35,7 @@ from titanrun.integrations.torchforge.weight_store import (
     get_version_prefix,
     write_version,
 )
+from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.run_files import EXPORT_FOLDER
 from titanrun.training.checkpoint_manager import CheckpointManager
 from titanrun.training.checkpoint_schedule import CheckpointSchedule
@@ -46,12 +53,28 @@ from titanrun.worker.weights.huggingface_export import collect_huggingface_files
 log = logging.getLogger(__name__)
 
 TITAN_TRAINER = "TitanTrainer"
+ASSETS_FIELD = "model.hf_assets_path"
 PARETO_FIELD = "activation_checkpoint.visualize_memory_budget_pareto"
 
 
 def return_logits(logits: Tensor, **targets: Any) -> Tensor:
     """Return the logits: the documented default loss, with which no step can learn."""
     return logits
+
+
+def leave_out_absent_default(recipe: Recipe) -> Recipe:
+    """Return the recipe without the tokenizer of the documented default, if its folder is absent.
+
+    Only TorchForge's own checkout has that folder. The actor reads no text: checkpoints then hold
+    no tokenizer.
+    """
+    tokenizer, default = recipe.tokenizer, str(FIELD_DEFAULTS[ASSETS_FIELD])
+    is_default = isinstance(tokenizer, HuggingFaceTokenizerConfig) and Path(tokenizer.path) == Path(
+        default
+    )
+    if not is_default or Path(default).exists():
+        return recipe
+    return type(recipe).model_validate({**dict(recipe), "tokenizer": None})
 
 
 class NoDataPosition:
@@ -183,7 +206,11 @@ class TitanTrainer:
                 find_training_end_ids(run),
             )
         checkpoints = build_checkpoint_manager(
-            run, handle.job, engine=handle.engine, dataloader=NoDataPosition(), state=state
+            leave_out_absent_default(run),
+            handle.job,
+            engine=handle.engine,
+            dataloader=NoDataPosition(),
+            state=state,
         )
         load_initial_state(run, checkpoints)
         if run.checkpoint.create_seed_checkpoint:
@@ -338,6 +365,7 @@ def compile_user_loss(loss: Callable[..., Tensor], config: Any) -> Callable[...,
     """Return the loss, compiled if the section compile says so."""
     if not config.enable or "loss" not in config.components:
         return loss
+    disable_compilation()
     compiled: Callable[..., Tensor] = torch.compile(loss, backend=config.backend)
     return compiled
 

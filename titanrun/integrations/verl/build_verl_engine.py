@@ -27,13 +27,13 @@ from titanrun.integrations.verl.verl_config_fields import (
     check_model_config,
 )
 from titanrun.integrations.verl.verl_engine import VerlEngine
-from titanrun.recipe.resolving.recipe_from_hf import get_model_family
+from titanrun.recipe.resolving.recipe_from_hf import get_model_family, read_context
 from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.resolving.resolve_loaded import RecipeSource, resolve_source
 from titanrun.worker.open_engine import open_engine
 
-# default of verl's torchtitan engine for max_seq_len
-DEFAULT_MAX_SEQ_LEN = 2048
+# default of verl's ppo_max_token_len_per_gpu, which no sequence exceeds
+DEFAULT_MAX_SEQ_LEN = 16384
 DEFAULT_TOTAL_STEPS = 10000
 DEGREE_FIELDS = {
     "data_parallel_replicate_size": "data_parallel_replicate_degree",
@@ -129,16 +129,23 @@ def build_verl_engine(
 
 
 def get_model_folder(model_config: VerlConfig) -> Path:
-    """Return the folder of a model config.
+    """Return the folder of a model config: verl's local copy of its path, else the path.
 
     Raises:
         ProblemsFound: it has none, no model family can read it, or the config asks for more.
     """
     check_model_config(model_config)
-    path = build_field_reader(model_config)("path", None)
+    read_field = build_field_reader(model_config)
+    path = read_field("local_path", None) or read_field("path", None)
     if path is None:
         raise problem_error(
             "usage", "the model config has no path", hint="set path to a Hugging Face folder"
+        )
+    if not Path(path).is_dir():
+        raise problem_error(
+            "usage",
+            f"path of verl's model config is no folder: '{path}'",
+            hint="download the model, and set path to its folder",
         )
     get_model_family(Path(path))
     return Path(path)
@@ -170,10 +177,14 @@ def build_entropy_options(engine: ReadFieldFn) -> EntropyOptions:
 
 
 def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn) -> dict[str, Any]:
-    """Build a recipe of kind pretrain whose data is never read."""
-    assets = str(folder.resolve())
+    """Build a recipe of kind pretrain whose data is never read.
+
+    What it does not say is taken from the engine config's `recipe`.
+    """
+    assets, recipe = str(folder.resolve()), engine("recipe", None)
     return {
         "version": 1,
+        **({} if recipe is None else {"extends": [str(Path(recipe).resolve())]}),
         "model": {
             "name": get_model_family(folder),
             "flavor": "auto",
@@ -187,7 +198,7 @@ def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn)
         "tokenizer": {"name": "huggingface", "path": assets},
         "training": {
             "dataset": {"name": "text", "path": assets, "packing": "documents"},
-            "seq_len": engine("max_seq_len", None) or DEFAULT_MAX_SEQ_LEN,
+            "seq_len": engine("max_seq_len", None) or get_default_seq_len(folder),
             "steps": get_total_training_steps(optimizer),
             "max_norm": get_clip_grad(optimizer),
             "enable_cpu_offload": engine("offload_policy", False) or engine("forward_only", False),
@@ -204,6 +215,11 @@ def build_verl_recipe(folder: Path, engine: ReadFieldFn, optimizer: ReadFieldFn)
         "checkpoint": {"initial_load_in_hf": True},
         "debug": {"seed": engine("seed", 42), "deterministic": engine("full_determinism", False)},
     }
+
+
+def get_default_seq_len(folder: Path) -> int:
+    """Return the longest sequence that the model of a folder takes, up to DEFAULT_MAX_SEQ_LEN."""
+    return min(DEFAULT_MAX_SEQ_LEN, read_context(folder) or DEFAULT_MAX_SEQ_LEN)
 
 
 def get_attention_backend(engine: ReadFieldFn) -> str:

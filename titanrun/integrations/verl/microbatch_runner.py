@@ -1,12 +1,13 @@
 """Passes of verl's microbatches through the engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from titanrun.config.problems import problem_error
 from titanrun.integrations.verl.verl_batches import (
     MICROBATCH_KEY,
     VerlBatchLayout,
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from titanrun.integrations.verl.verl_engine import VerlEngine
 
 LossFunction = Callable[..., tuple[Tensor, dict[str, Any]]]
+
+
+def check_sequence_lengths(lengths: Sequence[Sequence[int]], limit: int) -> None:
+    """Raise ProblemsFound if a sequence of a microbatch has more positions than the model."""
+    longest = max(max(each) for each in lengths)
+    if longest > limit:
+        raise problem_error(
+            "usage",
+            f"a sequence of {longest:,} tokens exceeds max_seq_len ({limit:,})",
+            hint="set max_seq_len in verl's engine config, or training.seq_len of the recipe",
+        )
 
 
 @dataclass(slots=True)
@@ -50,6 +62,7 @@ class MicrobatchRunner:
         lengths = [
             [len(sequence) for sequence in get_sequences(part)] for part in self.microbatches
         ]
+        check_sequence_lengths(lengths, handle.recipe.training.seq_len)
         widths = [sum(each) if self.batch_layout.is_packed else max(each) for each in lengths]
         rows = max(map(len, lengths)) if uses_pipeline else 0
         # tensor-parallel ranks share the tokens of a sequence

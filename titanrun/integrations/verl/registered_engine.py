@@ -4,6 +4,7 @@ This is the only module that imports verl. `import verl` loads it through the en
 `verl.plugins`.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,9 +17,17 @@ from verl.workers.engine.base import BaseEngine, EngineRegistry
 
 from titanrun.integrations.verl.build_verl_engine import build_verl_engine
 
+log = logging.getLogger(__name__)
+
 BACKEND = "titanrun"
+TORCHTITAN = "torchtitan"
 MODEL_TYPE = "language_model"
 DEVICES = ["cpu", "cuda"]
+# what verl's checkpoint engines of changed elements call
+NO_SHARD_EXPORT = (
+    "the backend titanrun exports whole weights only: "
+    "use a checkpoint engine of verl that is not one of the delta engines"
+)
 
 
 @dataclass
@@ -27,10 +36,12 @@ class TitanrunEngineConfig(TorchtitanEngineConfig):  # type: ignore[misc]
 
     Args:
         strategy: name of the backend.
+        recipe: file of a recipe, for what verl's configs do not say. None: titanrun's defaults.
         overrides: overrides `path=value` of the recipe that the other fields describe.
     """
 
     strategy: str = BACKEND
+    recipe: str | None = None
     overrides: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -41,8 +52,8 @@ class TitanrunEngineConfig(TorchtitanEngineConfig):  # type: ignore[misc]
 class TitanrunEngine(BaseEngine):  # type: ignore[misc]
     """Engine that verl's workers construct and call.
 
-    `train_batch` and `infer_batch` are verl's own. Exports of shards and of changed elements are
-    not implemented.
+    `train_batch` and `infer_batch` are verl's own. Exports of shards and of changed elements raise
+    NotImplementedError.
 
     Args:
         model_config: verl's HFModelConfig.
@@ -159,6 +170,40 @@ class TitanrunEngine(BaseEngine):  # type: ignore[misc]
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
         """Return an iterator of the full weights in bfloat16 under Hugging Face names."""
         return self.engine.get_per_tensor_param(**kwargs)
+
+    def get_per_tensor_param_shard(self, **kwargs: Any) -> Any:
+        """Raise NotImplementedError, also for `prime_delta_snapshots`, which reads the shards."""
+        raise NotImplementedError(NO_SHARD_EXPORT)
+
+    def get_per_tensor_param_delta_shard(self, **kwargs: Any) -> Any:
+        """Raise NotImplementedError."""
+        raise NotImplementedError(NO_SHARD_EXPORT)
+
+
+def take_torchtitan_place() -> list[str]:
+    """Register the engine as verl's backend `torchtitan` too, where verl has none.
+
+    Configs of that strategy then need no other `_target_`. verl has an engine of its own on
+    accelerators if torchtitan is installed; a device that has one is left alone, with a warning.
+
+    Returns:
+        The devices for which the engine was registered, none in a second call.
+    """
+    found = EngineRegistry._engines.get(MODEL_TYPE, {}).get(TORCHTITAN, {})
+    # a key is a device, or a device and its vendor
+    taken = {
+        key if isinstance(key, str) else key[0]: engine_class for key, engine_class in found.items()
+    }
+    for device in DEVICES:
+        if device in taken and taken[device] is not TitanrunEngine:
+            name = taken[device].__name__
+            log.warning("verl's backend torchtitan on %s stays its own %s", device, name)
+    free = [device for device in DEVICES if device not in taken]
+    if free:
+        EngineRegistry.register(model_type=MODEL_TYPE, backend=TORCHTITAN, device=free)(
+            TitanrunEngine
+        )
+    return free
 
 
 EngineRegistry.register(model_type=MODEL_TYPE, backend=BACKEND, device=DEVICES)(TitanrunEngine)

@@ -64,12 +64,15 @@ class VerlBatchLayout:
     ) -> TokenBatch:
         padding = width - sum(map(len, tokens))
         if padding > 0:
-            tokens = [*tokens, tokens[0].new_zeros(padding)]
-            positions = (
-                None
-                if positions is None
-                else [*positions, torch.arange(padding, device=tokens[0].device)]
-            )
+            # in documents of their own, none longer than the sequences
+            pieces = tokens[0].new_zeros(padding).split(max(map(len, tokens)))
+            tokens = [*tokens, *pieces]
+            if positions is not None:
+                device = pieces[0].device
+                positions = [
+                    *positions,
+                    *(torch.arange(len(piece), device=device) for piece in pieces),
+                ]
         offsets = torch.tensor([0, *map(len, tokens)], device=tokens[0].device).cumsum(0)
         batch = TokenBatch.from_jagged(
             torch.cat(list(tokens)),

@@ -66,6 +66,7 @@ ENGINE_FIELDS = FieldTable(
             "attn_type",
             "activation_checkpoint",
             "max_seq_len",
+            "recipe",
             "overrides",
         }
     ),

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.config.json_text import parse_json
+from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, problem_error
 
+CONFIG = "config.json"
 ASSETS_PATH_FIELD: DataPath = ("model", "hf_assets_path")
 NO_DEFAULT = object()
 # OWNER/NAME; a folder that begins with a dot is on this machine
+USUAL_FOLDERS = ("assets", "checkpoints", "data", "models", "out", "runs", "weights")
 HUB_REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 # Keys of transformers 4 and 5 that do not affect the forward pass of a decoder in training.
@@ -37,6 +40,11 @@ HARMLESS_KEYS = """
 HARMLESS = frozenset(HARMLESS_KEYS.split())
 
 
+def is_huggingface_folder(folder: Path) -> bool:
+    """Return whether a folder has a config.json that describes its model."""
+    return (folder / CONFIG).is_file()
+
+
 def load_config_json(
     folder: str | None, *, field_path: DataPath = ASSETS_PATH_FIELD
 ) -> dict[str, Any]:
@@ -50,15 +58,17 @@ def load_config_json(
         raise problem_error(
             "missing-key", "flavor auto needs hf_assets_path", path=field_path, hint=hint
         )
-    path = Path(folder) if folder.endswith(".json") else Path(folder) / "config.json"
+    path = Path(folder) if folder.endswith(".json") else Path(folder) / CONFIG
     try:
         written = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        meant = suggest_near_path(folder)
+        reads = "flavor auto reads the model's sizes from it"
         raise problem_error(
             "file",
             f"file not found: {path}",
             path=field_path,
-            hint=f"flavor auto reads the model's sizes from it; {suggest_download(folder)}",
+            hint=meant or f"{reads}; {suggest_download(folder)}",
         ) from None
     except OSError as error:
         raise problem_error(
@@ -81,9 +91,20 @@ def load_config_json(
 
 def suggest_download(folder: str) -> str:
     """Return the command that fetches the config.json of a folder, or of a name on the Hub."""
-    target = folder.removesuffix("config.json").rstrip("/") or "."
-    repository = target if HUB_REPOSITORY.fullmatch(target) else "OWNER/NAME"
+    target = folder.removesuffix(CONFIG).rstrip("/") or "."
+    repository = find_named_repository(target) or "OWNER/NAME"
     return f"titanrun download {repository} --only config -o {target} fetches it"
+
+
+def find_named_repository(folder: str) -> str | None:
+    """Return the OWNER/NAME that a missing folder is in the notation of the Hub.
+
+    Return None where OWNER is a folder on this machine, or is usually one.
+    """
+    if HUB_REPOSITORY.fullmatch(folder) is None:
+        return None
+    owner = Path(folder).parent
+    return None if owner.exists() or str(owner) in USUAL_FOLDERS else folder
 
 
 class HuggingFaceConfigReader:

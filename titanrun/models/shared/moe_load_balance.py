@@ -47,19 +47,23 @@ class LoadBalancer:
     def register_step_hook(self, optimizer: Optimizer, record: Record) -> None:
         """Update the biases before every step of the optimizer from now on.
 
+        A step that the optimizer refuses by its attribute `found_inf` leaves them as they are.
         `record(name, value, reduce)` gets the metrics of each step.
         """
 
         def before_step(*_: object) -> None:
-            self.update()
+            self.update(found_inf=getattr(optimizer, "found_inf", None))
             for name, value in self.get_metrics().items():
                 record(name, value, "mean")
 
         optimizer.register_step_pre_hook(before_step)
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Shift every bias towards the experts with too few tokens, and reset the counters."""
+    def update(self, *, found_inf: Tensor | None = None) -> None:
+        """Shift every bias towards the experts with too few tokens, and reset the counters.
+
+        If `found_inf`, a scalar on the device, is 1, the biases stay.
+        """
         if not self.layers:
             return
         counts_LE = self.all_reduce_sum(
@@ -70,7 +74,8 @@ class LoadBalancer:
             layer.tokens_per_expert.zero_()
             if self.updates_bias and layer.expert_bias is not None:
                 step_E = layer.config.load_balance_coeff * (counts_E.mean() - counts_E).sign()
-                layer.expert_bias += step_E - step_E.mean()
+                step_E -= step_E.mean()
+                layer.expert_bias += step_E if found_inf is None else step_E * (1 - found_inf)
 
     def get_metrics(self) -> dict[str, Tensor]:
         """Return imbalance and extremes of tokens per expert of the last step.

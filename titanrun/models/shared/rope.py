@@ -111,9 +111,10 @@ def apply_yarn_scaling(
 def select_rope_positions(table_SP: Tensor, seq_len: int, positions_BT: Tensor | None) -> Tensor:
     """Return the rows of the cache for the tokens: [1, T, 1, P] or [B, T, 1, P].
 
-    The latter is for separate positions in each sequence.
+    The latter is for separate positions in each sequence, which may be shorter than its tokens:
+    documents that are packed together each count from 0.
     """
-    assert seq_len <= table_SP.size(0), (
+    assert positions_BT is not None or seq_len <= table_SP.size(0), (
         f"sequence of {seq_len:,} tokens, but the RoPE cache has {table_SP.size(0):,} positions"
     )
     rows = table_SP[:seq_len].unsqueeze(0) if positions_BT is None else table_SP[positions_BT]

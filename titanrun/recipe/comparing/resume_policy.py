@@ -5,6 +5,7 @@ Accepted are changes that move no tensor, and those that checkpoint.allow_change
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal
 
 from titanrun.config.base import ComponentConfig, dump_config
@@ -26,6 +27,7 @@ FIXED_PATHS: set[DataPath] = {("checkpoint", "enable"), ("checkpoint", "folder")
 # what training leaves out, though it stands in such a section
 SPLIT_PATHS: set[DataPath] = {("validation", "holdout"), ("validation", "holdout_by")}
 
+MAX_FIELDS_SHOWN = 3
 ChangeVerdict = Literal["silent", "reported", "refused"]
 
 
@@ -128,6 +130,21 @@ def find_component_field_info(
         else None
     )
     return None if field is None else find_field_metadata(field)
+
+
+def suggest_allowed_changes(paths: Sequence[DataPath]) -> str:
+    """Return the advice to allow changes, with the override that allows a few of them.
+
+    checkpoint.allow_change takes fields and sections, not items of a list.
+    """
+    fields = dict.fromkeys(
+        format_path(tuple(takewhile(lambda step: not isinstance(step, int), path)))
+        for path in paths
+    )
+    advice = "list the intended ones in checkpoint.allow_change"
+    if not 0 < len(fields) <= MAX_FIELDS_SHOWN:
+        return advice
+    return f"{advice}, as in 'checkpoint.allow_change=[{','.join(fields)}]'"
 
 
 def format_resume_change(change: DataChange) -> str:

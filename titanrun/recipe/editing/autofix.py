@@ -78,6 +78,8 @@ def fix_source(
     if reason is None and text is None:
         done = [fix for fix in own if try_apply_fixes(source, [fix])]
         text = try_apply_fixes(source, done) if done else None
+    if text == source.text:  # the edits change nothing: a next round would find them again
+        return False
     if text is None:
         skipped_fixes |= dict.fromkeys(
             own, reason or "the edited file could not be read, or would change other values"

@@ -11,6 +11,11 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_value
 
 # suffixes that make a key an override; `key+` adds to a list in files too
+# losses that other programs name under rl
+PREFERENCE_DATASETS = {
+    **dict.fromkeys(("dpo", "ipo", "orpo", "simpo"), "preference"),
+    "kto": "labelled",
+}
 OPERATORS = "-!"
 
 
@@ -66,14 +71,48 @@ def describe_betas(value: Any, data: Any) -> str:
     return f"write beta1: {to_flow_yaml(first)} and beta2: {to_flow_yaml(second)}"
 
 
-def describe_half_precision(dtype: str) -> Callable[[Any, Any], str]:
-    """Return the describer of a switch for a dtype."""
+def describe_trackers(word: str) -> Callable[[Any, Any], str]:
+    """Return the describer of a switch for a service that records metrics."""
+    name = word.removeprefix("use_")
+    return lambda value, data: f"write metrics.trackers: [{name}]"
 
-    def describe(value: Any, data: Any) -> str:
-        meant = "float32" if value is False else dtype
-        return f"write training.mixed_precision_param: {meant}"
 
-    return describe
+def format_value_meaning(path: DataPath, value: Any) -> str:
+    """Return what to write for a value of a wrong type, or an empty text."""
+    if path == ("rl",) and isinstance(value, str) and value in PREFERENCE_DATASETS:
+        return (
+            f"write loss: {value}, and training.dataset: {{name: {PREFERENCE_DATASETS[value]}, "
+            "path: FILE}"
+        )
+    is_part = isinstance(value, float) and not value.is_integer()
+    if path != EPOCHS or not is_part:
+        return ""
+    return (
+        f"epochs are whole: write training.steps, {to_flow_yaml(value)} x sequences / "
+        "global_batch_size; titanrun data stats counts the sequences"
+    )
+
+
+def describe_checkpointing(value: Any, data: Any) -> str:
+    """Return the component that stands for a switch."""
+    return f"write activation_checkpoint: {'none' if value is False else 'full'}"
+
+
+def give_text(text: str) -> Callable[[Any, Any], str]:
+    """Return a describer that says the same of every value."""
+    return lambda value, data: text
+
+
+def describe_bf16(value: Any, data: Any) -> str:
+    """Return the dtype that a switch chooses."""
+    return f"write training.mixed_precision_param: {'float32' if value is False else 'bfloat16'}"
+
+
+def describe_fp16(value: Any, data: Any) -> str:
+    """Return the dtype that takes the place of float16, which no field accepts."""
+    if value is False:
+        return "remove it: nothing is computed in float16"
+    return "nothing is computed in float16: write training.mixed_precision_param: bfloat16"
 
 
 def describe_group_key(word: str, value: Any) -> str:
@@ -85,6 +124,7 @@ def describe_group_key(word: str, value: Any) -> str:
     return f"{always}; remove it"
 
 
+EPOCHS: DataPath = ("training", "epochs")
 GROUPS: DataPath = ("fault_tolerance",)
 # what groups do, and why they do not do what a value asks for
 GROUP_MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -120,6 +160,27 @@ MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
     **dict.fromkeys(("warmup_fraction", "warmup_ratio"), describe_warmup_ratio),
     **dict.fromkeys(("lr_min", "min_learning_rate", "min_lr"), describe_lowest_rate),
     "betas": describe_betas,
-    "bf16": describe_half_precision("bfloat16"),
-    "fp16": describe_half_precision("float16"),
+    "bf16": describe_bf16,
+    "fp16": describe_fp16,
+    **dict.fromkeys(
+        ("gpus", "n_gpus", "num_gpus", "num_processes", "world_size"),
+        give_text("write launch.nproc_per_node, or --nproc on the command line"),
+    ),
+    **dict.fromkeys(
+        ("gradient_checkpointing", "use_activation_checkpointing"), describe_checkpointing
+    ),
+    **{
+        word: describe_trackers(word)
+        for word in ("mlflow", "tensorboard", "use_wandb", "use_tensorboard", "wandb")
+    },
+    "fsdp": give_text(
+        "FSDP is the default; parallelism.data_parallel_shard_degree sets its number of ranks"
+    ),
+    **dict.fromkeys(
+        ("resume", "resume_from", "resume_from_checkpoint"),
+        give_text(
+            "titanrun resume RUN goes on with a run; checkpoint.initial_load_path begins a new one "
+            "with saved weights"
+        ),
+    ),
 }

@@ -4,19 +4,33 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from titanrun.config.key_suggestions import NAME
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import DataPath, Problem
+from titanrun.config.suggest import edit_distance, normalize_spelling
 from titanrun.config.tree import Node, format_path, to_plain_data
 from titanrun.config.type_introspection import find_value
-from titanrun.recipe.editing.key_meanings import format_key_meaning
+from titanrun.config.validate_tree import KNOWN_KEYS
+from titanrun.recipe.editing.component_meanings import (
+    format_base_meaning,
+    format_layout_meaning,
+    format_name_meaning,
+    format_section_meaning,
+)
+from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
 
 if TYPE_CHECKING:
+    from titanrun.recipe.migrate import program_hints as program_hints
     from titanrun.recipe.migrate import torchtitan_hints as torchtitan_hints
 else:
     # imported only if a recipe has unknown names
+    program_hints = LazyModule("titanrun.recipe.migrate.program_hints")
     torchtitan_hints = LazyModule("titanrun.recipe.migrate.torchtitan_hints")
 
 MAX_HINTS = 3
+TRAINING = "training"
+HINTED = ("unknown-key", "unknown-name", "wrong-type")
+"""Codes of problems that a name or a value of another program may cause."""
 
 # same meaning and unit as the field they stand for, so `validate --fix` may replace them
 SAME_MEANING = frozenset(
@@ -73,7 +87,10 @@ SAME_MEANING = frozenset(
             "save_steps",
             "scoring_func",
         ),
-        *("sequence_length", "topk_group", "train_steps", "use_qk_norm", "wd"),
+        *("lora_alpha", "lora_dropout", "lora_r", "lora_rank", "r", "use_dora", "use_rslora"),
+        *("dora", "rslora"),
+        *("cutoff_len", "max_epochs", "max_seq_length", "num_epochs", "num_train_epochs"),
+        *("sequence_len", "sequence_length", "topk_group", "train_steps", "use_qk_norm", "wd"),
     )
 )
 
@@ -86,26 +103,41 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "betas": ("beta1", "beta2"),
     "bf16": ("mixed_precision_param",),
     "block_size": ("seq_len",),
+    "buffer_size": ("window",),
+    "checkpoint_dir": ("folder",),
     "checkpoint_every": ("interval",),
     "checkpoints": ("checkpoint",),
     "clip_grad": ("max_norm",),
     "clip_grad_norm": ("max_norm",),
     "config": ("subset",),
     "config_name": ("subset",),
+    "content_field": ("column",),
     "context_length": ("seq_len", "max_seq_len"),
+    "cutoff_len": ("seq_len",),
     "data": ("dataset",),
     "data_config": ("subset",),
+    "data_files": ("path",),
     "data_parallel_size": ("data_parallel_shard_degree",),
+    "data_path": ("path",),
+    "datasets": ("sources",),
     "decay": ("decay_ratio", "weight_decay"),
     "dir": ("dump_folder", "folder"),
+    "dora": ("magnitude",),
     "dp": ("data_parallel_shard_degree",),
     "embed_dim": ("dim",),
     "epsilon": ("eps",),
     "eval": ("validation",),
+    "eval_interval": ("freq",),
     "eval_every": ("freq",),
     "eval_steps": ("freq",),
     "evaluation": ("validation",),
+    "every": ("interval", "freq"),
     "ffn_dim": ("hidden_dim",),
+    "field": ("column",),
+    "file": ("path",),
+    "file_path": ("path",),
+    "filename": ("path",),
+    "files": ("path",),
     "first_k_dense_replace": ("n_dense_layers",),
     "fp16": ("mixed_precision_param",),
     "freq": ("interval", "log_freq"),
@@ -128,12 +160,15 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "lora_alpha": ("alpha",),
     "lora_dropout": ("dropout",),
     "lora_r": ("rank",),
+    "lora_rank": ("rank",),
     "lora_target_modules": ("target_modules",),
     "lr_schedule": ("lr_scheduler",),
+    "max_docs": ("max_documents",),
     "max_epochs": ("epochs",),
     "max_grad_norm": ("max_norm",),
     "max_length": ("seq_len",),
     "max_position_embeddings": ("max_seq_len",),
+    "max_samples": ("max_documents",),
     "max_seq_length": ("seq_len",),
     "max_steps": ("steps",),
     "max_tokens": ("tokens",),
@@ -149,6 +184,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "no_rope_layer_interval": ("every_n_layers_nope",),
     "norm_topk_prob": ("route_norm",),
     "num_attention_heads": ("n_heads",),
+    "num_docs": ("max_documents",),
     "num_epochs": ("epochs",),
     "num_experts_per_tok": ("top_k",),
     "num_heads": ("n_heads",),
@@ -163,20 +199,30 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "optim": ("optimizer",),
     "optimiser": ("optimizer",),
     "output_dir": ("dump_folder",),
+    "path": ("folder",),
     "per_device_train_batch_size": ("local_batch_size",),
     "pp": ("pipeline_parallel_degree",),
     "precision": ("mixed_precision_param", "dtype"),
+    "r": ("rank",),
     "random_seed": ("seed",),
     "report_to": ("trackers",),
     "routed_scaling_factor": ("route_scale",),
+    "rslora": ("rank_stabilized",),
     "run_name": ("name",),
     "repo_id": ("repo",),
+    "save_dir": ("folder", "dump_folder"),
     "save_every": ("interval",),
     "save_steps": ("interval",),
     "save_total_limit": ("keep_latest_k",),
     "scheduler": ("lr_scheduler",),
     "scoring_func": ("score_func",),
+    "sequence_len": ("seq_len",),
     "sequence_length": ("seq_len",),
+    "shuffle_buffer": ("window",),
+    "shuffle_buffer_size": ("window",),
+    "text_column": ("column",),
+    "text_field": ("column",),
+    "text_key": ("column",),
     "tied": ("tie_word_embeddings",),
     "topk_group": ("num_limited_groups",),
     "total_steps": ("steps",),
@@ -187,7 +233,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "train_tokens": ("tokens",),
     "trainer": ("training", "kind"),
     "type": ("name",),
+    "use_dora": ("magnitude",),
     "use_qk_norm": ("qk_norm",),
+    "use_rslora": ("rank_stabilized",),
     "val": ("validation",),
     "val_set_size": ("holdout",),
     "val_size": ("holdout",),
@@ -204,36 +252,113 @@ FLAGS = {
 
 
 def add_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
-    """Return the problems; those about torchtitan names get a hint with titanrun's names."""
-    if not any(problem.code in ("unknown-key", "unknown-name") for problem in problems):
+    """Return the problems; those about names and values of others get a hint with titanrun's."""
+    if not any(problem.code in HINTED for problem in problems):
         return list(problems)
     data = to_plain_data(tree)
+    add_meant_sections(data, problems)
     return [add_hint(problem, data) for problem in problems]
+
+
+def add_meant_sections(data: Any, problems: tuple[Problem, ...]) -> None:
+    """Add misspelled sections by the names that they mean, by which the problems in them call them.
+
+    `data` is changed.
+    """
+    for problem in problems:
+        holder = find_value(data, problem.path[:-1]) if problem.code == "unknown-key" else None
+        if isinstance(holder, dict) and isinstance(holder.get(problem.path[-1]), dict):
+            holder.setdefault(problem.suggestion or problem.path[-1], holder[problem.path[-1]])
 
 
 def add_hint(problem: Problem, data: Any) -> Problem:
     """Return a problem with a hint, if there is one."""
-    if problem.code == "unknown-key" and problem.path[-1] in FLAGS:
-        return replace(problem, hint=FLAGS[str(problem.path[-1])], suggestion=None, fix=None)
     if problem.code == "unknown-name":
-        hint = torchtitan_hints.format_component_hint(
-            problem.got["name"] if isinstance(problem.got, dict) else problem.got
+        name = problem.got["name"] if isinstance(problem.got, dict) else problem.got
+        hint = (
+            format_name_meaning(name, problem.path, data)
+            or format_base_meaning(problem.path, name)
+            or torchtitan_hints.format_component_hint(name)
         )
     elif problem.code == "unknown-key":
-        value = find_value(data, problem.path)
-        hints = [
-            found
-            for path in iter_leaf_paths(value, problem.path)
-            if (found := torchtitan_hints.format_key_hint(format_path(path)))
-        ]
-        hint = (
-            format_key_meaning(problem.path, data)
-            or torchtitan_hints.format_section_hint(format_path(problem.path))
-            or "; ".join(hints[:MAX_HINTS])
+        hint = find_key_hint(problem, data)
+    elif problem.code == "wrong-type":
+        hint = format_value_meaning(problem.path, problem.got) or (
+            format_base_meaning(problem.path, problem.got)
         )
     else:
         return problem
-    return replace(problem, hint=hint, suggestion=None, fix=None) if hint else problem
+    if hint:
+        # without its suggestion, a component would be told that its name is missing too
+        kept = NAME if problem.suggestion == NAME else None
+        return replace(problem, hint=hint, suggestion=kept, fix=None)
+    return replace(problem, fix=None) if belongs_to_program(problem) else problem
+
+
+def find_key_hint(problem: Problem, data: Any) -> str:
+    """Return a better hint for an unknown key than its problem has, or an empty text."""
+    path, value = problem.path, find_value(data, problem.path)
+    holder = find_value(data, path[:-1])
+    # below a misspelled section there is no value at the path that was meant
+    may_be_component = (
+        path[:-1] in ((), (TRAINING,)) and isinstance(holder, dict) and path[-1] in holder
+    )
+    if path[-1] in FLAGS:
+        return FLAGS[str(path[-1])]
+    if problem.suggestion is not None and torchtitan_hints.is_renamed_key(
+        format_path(path), format_path((*path[:-1], problem.suggestion))
+    ):
+        return ""  # the suggestion says the same, and can be applied
+    meant = (
+        (may_be_component and format_section_meaning(str(path[-1]), holder))
+        or format_layout_meaning(path, data)
+        or format_key_meaning(path, data)
+        or (isinstance(value, dict) and torchtitan_hints.format_section_hint(format_path(path)))
+        or "; ".join(list_torchtitan_hints(path, value)[:MAX_HINTS])
+    )
+    if meant or is_replacement(problem):
+        return meant
+    return (
+        program_hints.describe_reply_key(path, value, data)
+        or program_hints.describe_program_key(path, value)
+        or (program_hints.describe_program_target(path, value) if is_guess(problem) else "")
+    )
+
+
+def is_replacement(problem: Problem) -> bool:
+    """Return whether an unknown key is certainly another spelling or name of the suggested one."""
+    return problem.fix is not None and not is_typo(problem)
+
+
+def is_typo(problem: Problem) -> bool:
+    """Return whether an unknown key is taken for the suggested one with a wrong letter."""
+    word, meant = str(problem.path[-1]), str(problem.suggestion)
+    known = word.lower().replace("-", "_") in SYNONYMS
+    return not known and normalize_spelling(word) != normalize_spelling(meant)
+
+
+def belongs_to_program(problem: Problem) -> bool:
+    """Return whether what looks like a typo, and would be corrected, is a key of a program."""
+    if problem.fix is None or problem.code != "unknown-key" or not is_typo(problem):
+        return False
+    return program_hints.is_program_key(problem.path)
+
+
+def list_torchtitan_hints(path: DataPath, value: Any) -> list[str]:
+    """Return where the keys of torchtitan at or below a path belong."""
+    hints = (
+        torchtitan_hints.format_key_hint(format_path(leaf)) for leaf in iter_leaf_paths(value, path)
+    )
+    return [hint for hint in hints if hint]
+
+
+def is_guess(problem: Problem) -> bool:
+    """Return whether the hint for an unknown key knows only the spelling of other keys."""
+    if problem.suggestion is None:
+        return (problem.hint or "").startswith(KNOWN_KEYS)
+    word = str(problem.path[-1]).lower().replace("-", "_")
+    is_near = edit_distance(word, problem.suggestion, 1) <= 1
+    return problem.suggestion not in SYNONYMS.get(word, ()) and not is_near
 
 
 def iter_leaf_paths(value: Any, path: DataPath) -> Iterator[DataPath]:

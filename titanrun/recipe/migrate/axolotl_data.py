@@ -1,11 +1,19 @@
 """Conversion of axolotl's data settings."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from titanrun.components.validation.config import MAX_SHARE, MIN_COUNT
 from titanrun.recipe.migrate.axolotl_model import is_native_family
+from titanrun.recipe.migrate.axolotl_pairs import (
+    DATASET_TARGET,
+    SYSTEM,
+    convert_axolotl_pairs,
+    has_system_column,
+)
 from titanrun.recipe.migrate.key_mapping import (
+    DATA_SUFFIXES,
     FILES_HAVE_NONE,
     OTHER_RECORDS,
     ConvertedValue,
@@ -14,7 +22,6 @@ from titanrun.recipe.migrate.key_mapping import (
     is_hub_name,
 )
 
-DATASET_TARGET = "training.dataset"
 PAIR_LOSSES = ("dpo", "ipo", "orpo", "simpo")
 """Kinds of `rl` that are losses of pairs, by the same names here."""
 HUB_KEYS = {"split": "split", "name": "subset", "revision": "revision"}
@@ -22,10 +29,23 @@ HUB_KEYS = {"split": "split", "name": "subset", "revision": "revision"}
 ALPACA = (
     "without axolotl's Alpaca prompt text: the model's chat template formats instruction and input"
 )
-PART_OF_SPLIT = "a part of a split: name a whole one, and hold out with validation.holdout"
+SYSTEM_READ = "an empty text in column system is none, not an empty system message"
+SYSTEM_UNKNOWN = "axolotl reads a column `system`: if the records have one, set system_column"
+PART_OF_FILE = "files are read whole: keep only these records in the files"
+ALL_FILES = (
+    "all files of a folder are read: if some belong to another split or subset, name those of this "
+    "one in training.dataset.path, by a glob"
+)
+ONE_SHARD = (
+    "only one shard of the shuffled records would be read: keep only its records in the files, or "
+    'of a dataset on the Hub, name a part in training.dataset.split, such as "train[:10%]"'
+)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+OTHER_ROLES = f"roles must be {', '.join(ROLES[:-1])} or {ROLES[-1]}: rename them in the files"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 UNKNOWN_FORMAT = (
-    "not a supported layout: use chat_template, alpaca, completion, or for pairs "
+    "not a supported layout: use chat_template, alpaca, completion, or for pairs, with rl: dpo, "
     "chat_template.default"
 )
 TEMPLATE = (
@@ -73,17 +93,7 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
     kind = str(value or "")
     named = locate_axolotl_data(values)
     if is_preference_data(values):
-        if kind not in ("chat_template.default", "chat_template"):
-            return ConvertedValue(
-                {f"{DATASET_TARGET}.name": "preference", **named}, refused=UNKNOWN_FORMAT
-            )
-        fields = {"prompt": "messages", "chosen": "chosen", "rejected": "rejected"}
-        columns = {
-            column: values.get(f"datasets.field_{field}") or field
-            for column, field in fields.items()
-        }
-        named |= {f"{DATASET_TARGET}.{column}_column": name for column, name in columns.items()}
-        return ConvertedValue({f"{DATASET_TARGET}.name": "preference", **named})
+        return convert_axolotl_pairs(kind, values, named)
     chat = {f"{DATASET_TARGET}.name": "chat"}
     if kind == "chat_template":
         layout = "sharegpt" if uses_sharegpt_keys(values) else "messages"
@@ -91,7 +101,10 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
             f"{DATASET_TARGET}.layout": layout,
             f"{DATASET_TARGET}.column": values.get("datasets.field_messages") or "messages",
         }
-        return ConvertedValue({**chat, "kind": "sft", **named})
+        has_system = has_system_column(named)
+        chat |= {f"{DATASET_TARGET}.system_column": SYSTEM} if has_system else {}
+        how = {True: SYSTEM_READ, None: SYSTEM_UNKNOWN, False: ""}[has_system]
+        return ConvertedValue({**chat, "kind": "sft", **named}, how=how)
     if kind == "alpaca":
         chat |= {f"{DATASET_TARGET}.layout": "alpaca"}
         return ConvertedValue({**chat, "kind": "sft", **named}, how=ALPACA)
@@ -166,21 +179,30 @@ def convert_hub_key(key: SourceKey, value: Any, values: SourceValues) -> Convert
     """Keep split, subset and revision of a dataset on the Hub; files have none."""
     if value is None:
         return ConvertedValue({})
-    if f"{DATASET_TARGET}.repo" not in locate_axolotl_data(values):
-        return ConvertedValue({}, how=FILES_HAVE_NONE)
     meant = HUB_KEYS[key.path.rpartition(".")[2]]
-    return convert_hub_setting(meant, value)
-
-
-def convert_hub_setting(meant: str, value: Any) -> ConvertedValue:
-    """Return the setting of a dataset on the Hub; refuse what only other programs understand."""
-    if meant == "split" and "[" in str(value):
-        return ConvertedValue(
-            {}, refused="a part of a split: name a whole one, and hold out with validation.holdout"
-        )
+    place = locate_axolotl_data(values)
+    if f"{DATASET_TARGET}.repo" not in place:
+        files = values.get("datasets.data_files") or Path(place[f"{DATASET_TARGET}.path"])
+        return convert_file_setting(meant, value, files)
     if meant == "revision" and COMMIT.fullmatch(str(value)) is None:
         return ConvertedValue({}, how="left out: titanrun data pin writes the commit of the branch")
     return ConvertedValue({f"{DATASET_TARGET}.{meant}": value})
+
+
+def convert_file_setting(meant: str, value: Any, files: Any) -> ConvertedValue:
+    """Refuse a part of the records, and a split or a subset of a folder, all of which is read."""
+    if meant == "split" and "[" in str(value):
+        return ConvertedValue({}, refused=PART_OF_FILE)
+    is_folder = isinstance(files, Path) and files.suffix not in DATA_SUFFIXES
+    if meant != "revision" and is_folder:
+        return ConvertedValue({}, refused=ALL_FILES)
+    return ConvertedValue({}, how=FILES_HAVE_NONE)
+
+
+def convert_shards(key: SourceKey, _: Any, values: SourceValues) -> ConvertedValue:
+    """Refuse one shard of several, whose records alone would be read."""
+    is_one = values.get("datasets.shards") not in (None, 0, 1)
+    return ConvertedValue({}, refused=key.how if is_one else "")
 
 
 def convert_axolotl_data_files(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
@@ -223,6 +245,17 @@ def convert_trained_roles(_: SourceKey, value: Any, values: SourceValues) -> Con
     return ConvertedValue(
         {}, refused="only replies or everything can be trained on: training.dataset.train_on"
     )
+
+
+def convert_roles(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Leave out roles that keep their names, also those of ShareGPT; refuse other names."""
+    usual = {**SHAREGPT_ROLES} if uses_sharegpt_keys(values) else {}
+    pairs = value.items() if isinstance(value, dict) else [("", value)] if value else []
+    for role, names in pairs:
+        for name in names if isinstance(names, list) else [names]:
+            if role not in ROLES or usual.get(name, name) != role:
+                return ConvertedValue({}, refused=OTHER_ROLES)
+    return ConvertedValue({}, how="left out: roles keep their names")
 
 
 def convert_train_on_inputs(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:

@@ -6,6 +6,7 @@ from typing import Any
 
 from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
 from titanrun.config.problems import ProblemsFound
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.recipe.migrate.key_mapping import (
     NO_DORA_DROPOUT,
     ConvertedValue,
@@ -14,7 +15,7 @@ from titanrun.recipe.migrate.key_mapping import (
     is_hub_name,
 )
 from titanrun.recipe.resolving.hub_models import HUB_PREFIX
-from titanrun.recipe.resolving.recipe_from_hf import get_model_family, is_huggingface_folder
+from titanrun.recipe.resolving.recipe_from_hf import get_model_family
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 BY_CONFIG = "the sizes are read from its config.json"
@@ -23,13 +24,17 @@ FLAVORS = (
     (re.compile(r"llama-?3\.[13]-(8|70|405)b", re.IGNORECASE), "llama3"),
     (re.compile(r"qwen3-(0\.6|1\.7|4|8|14|32)b", re.IGNORECASE), "qwen3"),
 )
+KERNEL_PLUGINS = ("LigerPlugin", "CutCrossEntropyPlugin")
+OTHER_PLUGINS = "recipes import nothing: an installed plug-in, listed in plugins, adds components"
 NATIVE_FAMILIES = ("llama3", "qwen3", "gpt_oss", "deepseek_v3", "llama4")
 
 
 def get_weights_folder(values: SourceValues) -> str:
     """Return where the weights are: the folder named, or `hub:` and the name on the Hub."""
     name = str(values.get("base_model") or "")
-    return f"{HUB_PREFIX}{name}" if is_hub_name(name) else name
+    revision = values.get("revision_of_model")
+    version = f"@{revision}" if revision else ""
+    return f"{HUB_PREFIX}{name}{version}" if is_hub_name(name) else name
 
 
 def detect_folder_family(folder: Path) -> str:
@@ -58,6 +63,14 @@ def detect_family_and_flavor(values: SourceValues) -> tuple[str, str]:
     return "transformers", ""
 
 
+def convert_plugins(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Leave out plug-ins that only bring kernels; refuse others, which change what is trained."""
+    names = value if isinstance(value, list) else [value]
+    if not value or all(str(name).rpartition(".")[2] in KERNEL_PLUGINS for name in names):
+        return ConvertedValue({}, how="left out: each model family chooses its kernels")
+    return ConvertedValue({}, refused=OTHER_PLUGINS)
+
+
 def is_native_family(values: SourceValues) -> bool:
     """Return whether titanrun's own model masks attention between conversations."""
     return detect_family_and_flavor(values)[0] in NATIVE_FAMILIES
@@ -77,6 +90,16 @@ def convert_axolotl_model(_: SourceKey, value: Any, values: SourceValues) -> Con
     start = {"checkpoint.enable": True, "checkpoint.initial_load_in_hf": True}
     start |= {} if get_axolotl_adapter(values) else {"checkpoint.last_save_in_hf": True}
     return ConvertedValue({**targets, **start}, how=describe_family(name, flavor))
+
+
+def convert_model_revision(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep the revision of a model on the Hub in its name; a folder has none."""
+    if value is None:
+        return ConvertedValue({})
+    folder = get_weights_folder(values)
+    if not folder.startswith(HUB_PREFIX):
+        return ConvertedValue({}, how="left out: a folder has no revisions")
+    return ConvertedValue({"model.hf_assets_path": folder})
 
 
 def describe_family(name: str, flavor: str) -> str:

@@ -8,6 +8,7 @@ from titanrun.recipe.migrate import axolotl_model as model
 from titanrun.recipe.migrate import axolotl_unsupported as rest
 from titanrun.recipe.migrate import axolotl_values as to
 from titanrun.recipe.migrate.axolotl_losses import LOSS_KEYS
+from titanrun.recipe.migrate.evaluation_keys import AXOLOTL_EVALUATION_KEYS
 from titanrun.recipe.migrate.key_mapping import (
     OTHER_RECORDS,
     SourceKey,
@@ -23,7 +24,7 @@ HELD_OUT = "name held-out files in validation.dataset"
 THINKING = "the key of thinking must be the one of the chat template: rename it in the files"
 TRAINED_TURNS = "all conversations train on the same turns: training.dataset.train_on"
 FIXED_NAMES = "the layouts have fixed names: rename them in the files"
-SHARDS = "data are sharded over ranks automatically"
+ALL_SHARDS = "all shards are read, whatever their number"
 
 
 def reject_key_if_set(path: str, why: str) -> SourceKey:
@@ -39,6 +40,10 @@ ADAPTER_FIELDS = {
 }
 MODEL = (
     move_key("base_model", None, "model.name", convert=model.convert_axolotl_model),
+    move_key(
+        "revision_of_model", None, "model.hf_assets_path", convert=model.convert_model_revision
+    ),
+    reject_key("plugins", None, "", convert=model.convert_plugins),
     move_key("output_dir", "./model-out", "dump_folder", how=RUN_DIRECTORY),
     move_key("adapter", None, "converters", convert=model.convert_axolotl_adapter),
     ignore_key(
@@ -146,9 +151,9 @@ DATA = (
     ),
     ignore_key("datasets.ds_type", None, "the names of the files determine it"),
     ignore_key("datasets.trust_remote_code", False, "code of a dataset is never run"),
-    ignore_key("datasets.shards", None, SHARDS),
-    ignore_key("datasets.shards_idx", None, SHARDS),
-    ignore_key("datasets.preprocess_shards", None, SHARDS),
+    reject_key("datasets.shards", None, data.ONE_SHARD, convert=data.convert_shards),
+    reject_key("datasets.shards_idx", None, data.ONE_SHARD, convert=data.convert_shards),
+    ignore_key("datasets.preprocess_shards", None, ALL_SHARDS),
     ignore_key("datasets.conversation", None, "the chat template defines it"),
     reject_key_if_set("datasets.input_transform", "a recipe cannot contain code: change the files"),
     reject_key_if_set("datasets.input_format", "the chat template defines it"),
@@ -183,10 +188,7 @@ DATA = (
         "datasets.temperature",
         "titanrun data teach writes predictions: set loss: {name: distillation, teacher: FOLDER}",
     ),
-    reject_key_if_set(
-        "datasets.roles",
-        "roles must be system, developer, user, assistant or tool: rename them in the files",
-    ),
+    reject_key("datasets.roles", None, "", convert=data.convert_roles),
     reject_key_if_set("datasets.drop_system_message", "remove system messages from the files"),
     reject_key_if_set("datasets.skip", "remove the records from the files"),
     ignore_key("datasets.text_column", None, "datasets.field sets it"),
@@ -312,15 +314,8 @@ MACHINE = (
     move_key("seed", None, "debug.seed", convert=to.convert_axolotl_seed),
 )
 CHECKPOINT = (
-    move_key("save_steps", None, "checkpoint.interval", convert=to.convert_step_interval),
     move_key(
         "save_total_limit", None, "checkpoint.keep_latest_k", convert=to.convert_save_total_limit
-    ),
-    move_key(
-        "save_first_step",
-        None,
-        "checkpoint.enable_first_step_checkpoint",
-        convert=to.convert_step_interval,
     ),
     move_key("logging_steps", None, "metrics.log_freq", convert=to.convert_step_interval),
     move_key(
@@ -377,6 +372,7 @@ AXOLOTL_KEYS: tuple[SourceKey, ...] = (
     *LOSS_KEYS,
     *MACHINE,
     *CHECKPOINT,
+    *AXOLOTL_EVALUATION_KEYS,
     *REST,
 )
 # keys whose axolotl default applies if the file omits them; it may differ from titanrun's

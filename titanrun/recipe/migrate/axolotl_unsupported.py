@@ -11,7 +11,7 @@ UNREAD = {
         "cut_cross_entropy use_kernels tiled_mlp tiled_mlp_num_shards tiled_mlp_use_original_mlp "
         "dpo_use_liger_kernel dpo_padding_free dpo_use_logits_to_keep liger_rope liger_rms_norm "
         "liger_rms_norm_gated liger_layer_norm liger_swiglu liger_glu_activation "
-        "liger_cross_entropy liger_fused_linear_cross_entropy liger_use_token_scaling "
+        "liger_cross_entropy liger_fused_linear_cross_entropy "
         "liger_kernel_impl"
     ),
     "all sequences have one length": (
@@ -29,16 +29,13 @@ UNREAD = {
         "dataset_keep_in_memory is_preprocess preprocess_iterable shuffle_before_merging_datasets "
         "remove_unused_columns dataloader_drop_last total_num_tokens total_supervised_tokens"
     ),
-    "validation has its own settings": (
-        "eval_steps evals_per_epoch eval_strategy evaluation_strategy eval_batch_size "
-        "eval_sequence_len eval_sample_packing eval_table_size eval_max_new_tokens"
-    ),
-    "checkpoint.interval is in steps or time": ("saves_per_epoch save_strategy"),
+    "titanrun push uploads a finished run": "hub_model_id hub_strategy hub_revision",
+    "validation has its own settings": ("eval_table_size eval_max_new_tokens"),
     "a resumed run finds its own state": ("auto_resume_from_checkpoints"),
     "checkpoints contain the run's state too, so that it can resume": ("save_only_model"),
     "weights are written as safetensors": ("save_safetensors"),
     "config.json in the model's folder defines it": (
-        "base_model_config cls_model_config type_of_model revision_of_model "
+        "base_model_config cls_model_config type_of_model "
         "is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
         "is_qwen_derived_model"
     ),
@@ -87,6 +84,7 @@ REFUSED = {
     "titanrun's reinforcement learning has its own section rl": (
         "trl vllm ebft reward_model process_reward_model center_rewards_coefficient num_labels"
     ),
+    "no loss weights tokens by their probability": "liger_use_token_scaling",
     "losses of preferences do not have it": (
         "dpo_use_weighting dpo_loss_weights dpo_norm_loss rpo_alpha "
         "kto_desirable_weight kto_undesirable_weight precompute_ref_log_probs "
@@ -117,7 +115,7 @@ REFUSED = {
         "use_onebitllms"
     ),
     "recipes import nothing: an installed plug-in, listed in plugins, adds components": (
-        "plugins trainer_cls"
+        "trainer_cls"
     ),
     "quantization in training is the converter qat or float8, with its own settings": (
         "qat quantization fp8 fp8_config fp8_enable_fsdp_float8_all_gather quantize_moe_experts"
@@ -145,9 +143,10 @@ REFUSED = {
         "qgalore_queue_size"
     ),
     "micro_batch_size sets the sequences per forward pass": ("batch_size auto_find_batch_size"),
-    "all tokens have equal weight": (
-        "use_eaft eaft_alpha eaft_k neftune_noise_alpha noisy_embedding_alpha scaling_softmax "
-        "scaling_softmax_factor scaling_softmax_bias"
+    "all tokens have equal weight": "use_eaft eaft_alpha eaft_k",
+    "no noise is added to embeddings": "neftune_noise_alpha noisy_embedding_alpha",
+    "attention has the usual softmax": (
+        "scaling_softmax scaling_softmax_factor scaling_softmax_bias"
     ),
     "positions follow the text": (
         "use_pose pose_split_on_token_ids pose_max_context_len pose_num_chunks s2_attention"
@@ -167,9 +166,7 @@ REFUSED = {
     "titanrun eval evaluates checkpoints": (
         "do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split"
     ),
-    "nothing is uploaded to the Hugging Face Hub": (
-        "push_dataset_to_hub hub_model_id hub_strategy hub_revision"
-    ),
+    "datasets are not uploaded to the Hugging Face Hub": "push_dataset_to_hub",
     "signals and titanrun commands request checkpoints": ("dynamic_checkpoint"),
     "titanrun has no such tracker": (
         "use_comet comet_api_key comet_workspace comet_project_name comet_experiment_key "

@@ -1,5 +1,6 @@
 """Conversion of axolotl's optimizers, schedules, dtypes and trackers."""
 
+from math import ceil
 from typing import Any
 
 from titanrun.recipe.migrate.axolotl_model import get_axolotl_adapter
@@ -21,10 +22,6 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
     "schedule_free_adamw": ("schedule_free_adamw", ""),
     "sgd": ("sgd", ""),
 }
-FP32_BASE = (
-    "adapters are in fp32, and so is the base, which is multiplied in bf16; axolotl keeps the base "
-    "in bf16"
-)
 RANKS = "over all ranks; there it is per rank: multiply it by the number of ranks"
 
 
@@ -82,7 +79,8 @@ def convert_axolotl_warmup(_: SourceKey, value: Any, values: SourceValues) -> Co
     if values.get("lr_scheduler") == "constant":
         return ConvertedValue({})
     if value is not None:
-        return ConvertedValue({"lr_scheduler.warmup_steps": 2 if value == 1 else value})
+        how = "axolotl makes 2 of a single step" if value == 1 else ""
+        return ConvertedValue({"lr_scheduler.warmup_steps": 2 if value == 1 else value}, how=how)
     if values.get("warmup_ratio") is not None:
         return ConvertedValue({})
     steps = values.get("max_steps")
@@ -143,12 +141,14 @@ def convert_axolotl_gradient_accumulation(
 
 
 def convert_axolotl_epochs(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Set whole epochs, unless max_steps sets the length of the run."""
+    """Set whole epochs, parts rounded up, unless max_steps sets the length of the run."""
     if values.get("max_steps"):
         return ConvertedValue({}, how="left out: max_steps sets the length of the run")
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
-        return ConvertedValue({"training.epochs": int(value)})
-    return ConvertedValue({}, refused="epochs must be whole: write training.steps")
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        return ConvertedValue({}, refused="not a number of epochs: write training.steps")
+    is_whole = value == int(value)
+    rounded = "rounded up, since epochs are whole: training.steps trains a part of one"
+    return ConvertedValue({"training.epochs": ceil(value)}, how="" if is_whole else rounded)
 
 
 def convert_axolotl_max_grad_norm(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
@@ -163,9 +163,9 @@ def convert_dtypes(_: SourceKey, value: Any, values: SourceValues) -> ConvertedV
             {"training.dtype": "float32", "training.mixed_precision_param": "float32"}
         )
     name = {"training.mixed_precision_param": "bfloat16"}
-    if get_axolotl_adapter(values):
-        return ConvertedValue(name, how=FP32_BASE)
-    return ConvertedValue({"training.dtype": "bfloat16", **name})
+    # with adapters the frozen base has the compute dtype, and the adapters are in fp32, as there
+    stored = {} if get_axolotl_adapter(values) else {"training.dtype": "bfloat16"}
+    return ConvertedValue({**stored, **name})
 
 
 def convert_fp16(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:

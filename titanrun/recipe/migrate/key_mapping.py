@@ -9,7 +9,7 @@ FILES_HAVE_NONE = "left out: files have neither splits nor subsets nor revisions
 OTHER_RECORDS = "other records are held out: a hash of each record decides, not a random split"
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".txt", ".gz", ".zst")
 NO_DORA_DROPOUT = "adapters with magnitudes (DoRA) have no dropout"
-KeyOutcome = Literal["mapped", "changed", "unread", "refused"]
+KeyOutcome = Literal["mapped", "changed", "manual", "unread", "refused"]
 SourceValues = Mapping[str, Any]
 """Every key of the program's configuration with its value, written or default."""
 
@@ -95,6 +95,11 @@ def move_key(path: str, default: Any, target: str, *, how: str = "", **options: 
 def ignore_key(path: str, default: Any, why: str, **options: Any) -> SourceKey:
     """Return a key that has no use in titanrun."""
     return SourceKey(path, default, None, "unread", f"left out: {why}", **options)
+
+
+def leave_key(path: str, default: Any, what: str, **options: Any) -> SourceKey:
+    """Return a key whose setting, `what`, only the user can decide."""
+    return SourceKey(path, default, None, "manual", what, **options)
 
 
 def reject_key(path: str, default: Any, why: str, **options: Any) -> SourceKey:

@@ -13,6 +13,7 @@ from titanrun.recipe.migrate import llamafactory_model as model
 from titanrun.recipe.migrate import llamafactory_unsupported as rest
 from titanrun.recipe.migrate.axolotl_data import convert_val_set_size
 from titanrun.recipe.migrate.axolotl_table import reject_key_if_set
+from titanrun.recipe.migrate.evaluation_keys import LLAMAFACTORY_EVALUATION_KEYS
 from titanrun.recipe.migrate.key_mapping import (
     OTHER_RECORDS,
     ConvertedValue,
@@ -162,6 +163,7 @@ PREFERENCES = (
 )
 DATA = (
     move_key("dataset", None, "training.dataset.name", convert=data.convert_dataset),
+    move_key("max_samples", None, "training.dataset.sources", convert=data.convert_sample_limit),
     ignore_key("dataset_dir", "data", "the path of the dataset has it"),
     move_key("template", None, "tokenizer.chat_template", convert=data.convert_template),
     move_key("cutoff_len", 2048, "training.seq_len", convert=data.convert_cutoff),
@@ -187,7 +189,7 @@ DATA = (
     move_key(
         "val_size", 0.0, "validation.holdout", how=OTHER_RECORDS, convert=convert_val_set_size
     ),
-    move_key("eval_steps", None, "validation.freq", convert=to.convert_step_interval),
+    *LLAMAFACTORY_EVALUATION_KEYS,
     move_key(
         "dataloader_num_workers",
         0,

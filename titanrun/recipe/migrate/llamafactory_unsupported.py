@@ -19,13 +19,13 @@ UNREAD = {
         "ignore_pad_token_for_loss train_sampling_strategy length_column_name group_by_length"
     ),
     "validation has its own settings": (
-        "eval_strategy evaluation_strategy per_device_eval_batch_size eval_delay "
-        "eval_on_start prediction_loss_only eval_do_concat_batches eval_use_gather_object "
-        "eval_accumulation_steps include_for_metrics batch_eval_metrics bf16_full_eval "
+        "eval_delay eval_on_start prediction_loss_only eval_do_concat_batches "
+        "eval_use_gather_object eval_accumulation_steps include_for_metrics "
+        "batch_eval_metrics bf16_full_eval "
         "fp16_full_eval eval_on_each_dataset eval_num_beams compute_accuracy "
         "predict_with_generate"
     ),
-    "checkpoint.interval is in steps or time": "save_strategy save_on_each_node",
+    "checkpoint.interval is in steps or time": "save_on_each_node",
     "a resumed run finds its own state": (
         "resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint "
         "enable_jit_checkpoint"
@@ -94,7 +94,6 @@ REFUSED = {
     "mixtures are written as training.dataset: {name: mixture, ...}": (
         "mix_strategy interleave_probs"
     ),
-    "take fewer records: remove the others from the files": "max_samples",
     "only fp32 and bf16 are built": "fp16",
     "titanrun shards with FSDP2": "deepspeed parallelism_config",
     "use the converter float8_linear": "fp8",
@@ -106,10 +105,11 @@ REFUSED = {
         "resize_vocab add_tokens add_special_tokens new_special_tokens_config"
     ),
     "the reference is the model at the start of the run": "ref_model ref_model_adapters",
+    "no noise is added to embeddings": "neftune_noise_alpha",
     "titanrun has no such method": (
         "additional_target pissa_init pref_bco_weight ld_alpha use_galore use_apollo use_badam "
         "use_llama_pro use_adam_mini use_muon use_dft_loss use_swanlab reward_model shift_attn "
-        "mixture_of_depths moe_aux_loss_coef neftune_noise_alpha label_smoothing_factor "
+        "mixture_of_depths moe_aux_loss_coef label_smoothing_factor "
         "disable_shuffling early_stopping_steps freeze_extra_layers export_quantization_bit "
         "export_quantization_dataset export_quantization_nsamples export_quantization_maxlen "
         "train_from_scratch rope_scaling tool_format optim_args optim_target_modules "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from titanrun.config.problems import Problem, ProblemsFound, SourceText
 from titanrun.config.read_source import read_source_text
 from titanrun.recipe import builtins
+from titanrun.recipe.migrate.dataset_mixtures import mix_datasets, tell_left_datasets
 from titanrun.recipe.migrate.migration_plan import MigrationItem, iter_placements, plan_migration
 from titanrun.recipe.migrate.recipe_writer import format_migrated_recipe
 from titanrun.recipe.migrate.source_entries import SourceEntries
@@ -24,6 +25,9 @@ from titanrun.recipe.resolving.resolve import (
     find_problems_in_sound_part,
     resolve_tree,
 )
+
+RULES_OF_OTHER_SECTIONS = ("holdout-has-documents",)
+"""Rules that a mixture may break although it is right itself: their help says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,39 @@ def migrate_file(
 def migrate_entries(
     written: SourceEntries, tool: SourceTool, *, recipe_name: str, header_lines: Sequence[str]
 ) -> Migration:
-    """Migrate entries from any source."""
-    items = plan_migration(written, tool)
+    """Migrate entries from any source. Several datasets become a mixture if they can."""
+
+    def settle(items: list[MigrationItem]) -> Migration:
+        return settle_items(items, written, tool, recipe_name, header_lines)
+
+    alone = [settle(plan_migration(one, tool)) for one in tool.split_datasets(written)]
+    migrated = [one.items for one in alone]
+    items = mix_datasets(written, migrated, tool.sample_limit) if alone else []
+    mixed = settle(items) if items else None
+    if mixed is not None and not has_new_errors(mixed, alone):
+        return mixed
+    return settle(tell_left_datasets(written, plan_migration(written, tool), migrated))
+
+
+def has_new_errors(mixed: Migration, alone: Sequence[Migration]) -> bool:
+    """Return whether a recipe with a mixture has errors that none of its sources has alone."""
+    known = {(problem.code, problem.rule) for one in alone for problem in one.problems}
+    return any(
+        problem.severity == "error"
+        and (problem.code, problem.rule) not in known
+        and problem.rule not in RULES_OF_OTHER_SECTIONS
+        for problem in mixed.problems
+    )
+
+
+def settle_items(
+    items: list[MigrationItem],
+    written: SourceEntries,
+    tool: SourceTool,
+    recipe_name: str,
+    header_lines: Sequence[str],
+) -> Migration:
+    """Return the migration once validation refuses no further key and finds none without effect."""
     while True:
         text = format_migrated_recipe(items, written, tool, header_lines=header_lines)
         problems = find_recipe_problems(text, recipe_name)
@@ -71,19 +106,25 @@ def migrate_entries(
             after for item in items if (after := update_outcome(item, items, problems)) is not None
         ]
         if settled == items:
-            kept = {
-                get_data_path(build_recipe_data(iter_placements(items)), target)
-                for item in items
-                if item.outcome == "refused"
-                for target in item.targets
-            }
-            remaining = [
-                problem
-                for problem in problems
-                if problem.path not in kept and (*problem.path, "name") not in kept
-            ]
+            remaining = drop_kept_problems(items, problems)
             return Migration(tool, text, tuple(items), tuple(remaining))
         items = settled
+
+
+def drop_kept_problems(items: list[MigrationItem], problems: list[Problem]) -> list[Problem]:
+    """Return the problems but those of refused keys that stay because a recipe needs them."""
+    data = build_recipe_data(iter_placements(items))
+    kept = {
+        get_data_path(data, target)
+        for item in items
+        if item.outcome == "refused"
+        for target in item.targets
+    }
+    return [
+        problem
+        for problem in problems
+        if problem.path not in kept and (*problem.path, "name") not in kept
+    ]
 
 
 def find_recipe_problems(text: str, name: str) -> list[Problem]:

@@ -17,7 +17,7 @@ from titanrun.recipe.migrate.target_paths import (
     parse_target,
 )
 
-ItemOutcome = Literal["mapped", "changed", "unread", "refused"]
+ItemOutcome = Literal["mapped", "changed", "manual", "unread", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class MigrationItem:
 
 SAME = "same as the default"
 AS_IT_IS = "left out: titanrun does the same without it"
+EMPTY = "left out: it has no value"
+HAS_VERSION = "left out: every recipe begins with it"
 NOT_BUILT = "not built in this version"
 
 
@@ -107,11 +109,15 @@ def decide_outcome(
     if converted.refused or (
         key.outcome == "refused" and key.convert is None and value != key.default
     ):
-        return MigrationItem(
-            key.path, value, "refused", words=converted.refused or key.how, entry=entry
-        )
+        required = {
+            target: becomes for target, becomes in targets.items() if is_required_target(target)
+        }
+        words = converted.refused or key.how
+        return MigrationItem(key.path, value, "refused", required, words, entry)
     if value is None and key.default is None and key.convert is None:
         targets = {}
+    if not targets and key.outcome == "manual" and value is not None and not converted.how:
+        return MigrationItem(key.path, value, "manual", words=key.how, entry=entry)
     if not targets:
         words = converted.how or (key.how if key.outcome == "unread" else AS_IT_IS)
         return MigrationItem(key.path, value, "unread", words=words, entry=entry)
@@ -121,7 +127,14 @@ def decide_outcome(
 
 
 def build_unknown_key_item(entry: SourceEntry, tool: SourceTool) -> MigrationItem:
-    """Return the refusal of a key that the program does not have."""
+    """Return the refusal of a key that the program does not have.
+
+    The version of a recipe is none of a program: someone began to turn the file into a recipe.
+    """
+    if entry.path == "version":
+        return MigrationItem("version", entry.value, "unread", words=HAS_VERSION, entry=entry)
+    if entry.value is None and not entry.refused:
+        return MigrationItem(entry.path, None, "unread", words=EMPTY, entry=entry)
     meant = find_closest(entry.path, tool.suggested_keys or tool.keys) or find_closest_leaf(
         entry.path, tool
     )

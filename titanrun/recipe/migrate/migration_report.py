@@ -16,6 +16,7 @@ INDENT = "  "
 HEADINGS = {
     "refused": "refused:",
     "changed": "changed in meaning:",
+    "manual": "not carried over: set it yourself:",
     "unread": "left out, because it has no effect:",
     "mapped": "mapped:",
 }
@@ -79,7 +80,7 @@ def iter_report_lines(migration: Migration, file: str) -> Iterator[str]:
         if chosen:
             details = (
                 iter_lines_by_reason(chosen, tool)
-                if fate in ("refused", "unread")
+                if fate in ("refused", "manual", "unread")
                 else (line for item in chosen for line in iter_item_lines(item, tool))
             )
             yield from ("", heading, *(f"{INDENT}{line}" for line in details))
@@ -113,6 +114,8 @@ def format_outcome_counts(items: Iterable[MigrationItem], file: str) -> str:
         "unread": "left out",
         "refused": "refused",
     }
+    if "manual" in fates:
+        words["manual"] = "to set yourself"
     counts = ", ".join(f"{fates.count(fate)} {word}" for fate, word in words.items())
     defaults = [item.outcome for item in reported if not item.entry and is_reported(item)]
     further = "".join(

@@ -8,6 +8,7 @@ from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
 from titanrun.recipe.migrate.source_tool import SourceTool
 from titanrun.recipe.migrate.torchtitan import TORCHTITAN
 from titanrun.recipe.migrate.torchtune import TORCHTUNE
+from titanrun.recipe.resolving.read_recipe import has_recipe_keys
 
 PROGRAMS: dict[str, SourceTool] = {
     tool.name: tool for tool in (TORCHTITAN, TORCHTUNE, AXOLOTL, LLAMAFACTORY)
@@ -17,9 +18,9 @@ PROGRAMS: dict[str, SourceTool] = {
 def detect_program(data: object) -> str:
     """Return the program that a configuration was written for, or an empty text.
 
-    A recipe has a version, so it is never a program's configuration.
+    With a version it is a recipe, unless it lacks everything else that a recipe must have.
     """
-    if not isinstance(data, dict) or "version" in data:
+    if not isinstance(data, dict) or has_recipe_keys(data):
         return ""
     if "job" in data:
         return TORCHTITAN.name

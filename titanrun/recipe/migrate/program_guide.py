@@ -19,8 +19,9 @@ and `${{key}}` is replaced by its value. The file is recognized as {title}'s bec
 otherwise use `--from {name}`.
 
 The report on stderr and the exit code are those of
-[migration from torchtitan](migration_torchtitan.md): each key is mapped, changed, left out or
-refused, with the reason. Defaults of {title} that differ from titanrun's are written to the recipe.
+[migration from torchtitan](migration_torchtitan.md): each key is mapped, changed, left out, left to
+you to set, or refused, with the reason. Defaults of {title} that differ from titanrun's are written
+to the recipe.
 
 {about}
 
@@ -38,10 +39,10 @@ Supported are full fine-tuning, LoRA, QLoRA and DPO. Weights, tokenizer and chat
 of the Hugging Face folder in `checkpointer.checkpoint_dir`; torchtune's own prompt templates are
 not copied. Llama 3 to 3.3 become `llama3`, the other text models `transformers`, whose sizes are
 read from that folder, so it must exist when the recipe is validated. A model may also be built from
-its sizes (`torchtune.models.llama3_1.llama3_1`). Datasets of the Hub must be saved as files, to
-which `training.dataset.path` points. Sequences have one length (`training.seq_len`); in torchtune
-each batch has that of its longest conversation, and the loss is the same. The first step of a
-schedule with warmup has rate 0, as in torchtune.""",
+its sizes (`torchtune.models.llama3_1.llama3_1`). Datasets of the Hub keep their names, as `repo`,
+and the run fetches them when it starts. Sequences have one length (`training.seq_len`); in
+torchtune each batch has that of its longest conversation, and the loss is the same. The first step
+of a schedule with warmup has rate 0, as in torchtune.""",
     },
     "axolotl": {
         "title": "axolotl",
@@ -50,12 +51,13 @@ schedule with warmup has rate 0, as in torchtune.""",
         "sign": "it has `base_model`",
         "about": """\
 Supported are full fine-tuning, LoRA, QLoRA and DPO on `chat_template`, `alpaca` and `completion`
-data. The model family is read from config.json if `base_model` is a folder, and derived from the
-name if it is on the Hub (Llama 3 to 3.3 is `llama3`, Qwen3 `qwen3`, all else `transformers`). The
-report shows how to download it; only Llama 3.1 and 3.3 and Qwen3 validate before that. The chat
-template is that of the folder. Weights are kept in bf16, as axolotl loads them; with adapters they
-are in fp32 and multiplied in bf16. Datasets of the Hub must be saved as files, to which
-`training.dataset.path` points. For keys that the file omits, axolotl's defaults apply:
+data, and on pairs such as `chat_template.default` and `chatml.intel`. `model_type`,
+`model_revision`, `model_config` and `model_kwargs` are other names of `type_of_model` and so on, as
+in axolotl. The model family is read from config.json if `base_model` is a folder, and derived from
+the name if it is on the Hub (Llama 3 to 3.3 is `llama3`, Qwen3 `qwen3`, all else `transformers`).
+Models and datasets of the Hub keep their names, as `hub:OWNER/NAME` and `repo`, and the run fetches
+them when it starts. The chat template is that of the model. Weights are kept in bf16, as axolotl
+loads them; adapters are in fp32. For keys that the file omits, axolotl's defaults apply:
 `sequence_len: 512`, one epoch, a cosine whose first step has rate 0, seed 42.""",
     },
     "llamafactory": {

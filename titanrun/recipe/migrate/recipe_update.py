@@ -15,7 +15,7 @@ from titanrun.config.text_edits import build_word_fix
 from titanrun.config.tree import Node, PartialReadError, to_plain_data
 from titanrun.recipe import builtins
 from titanrun.recipe.editing.autofix import parse_source, write_fixed_file
-from titanrun.recipe.migrate.program_detection import detect_program
+from titanrun.recipe.migrate.foreign_files import check_has_recipe_keys, check_not_foreign
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.read_recipe import compose_recipe, load_listed_plugins
 from titanrun.recipe.resolving.resolve import check_version
@@ -56,6 +56,7 @@ def build_recipe_update(file: str) -> RecipeUpdate:
     check_version(root)
     check_not_foreign(root)
     load_listed_plugins(root)
+    check_has_recipe_keys(root)
     known = to_plain_data(compose_readable_part(file))
     first = rename_former_keys(Recipe, root, known)
     conflicts = [problem for problem in first.problems if problem.code == "conflict"]
@@ -63,17 +64,6 @@ def build_recipe_update(file: str) -> RecipeUpdate:
         raise ProblemsFound(conflicts)
     source = root.origin.source
     return RecipeUpdate(source, replace_former_names(source, first, known), first.problems)
-
-
-def check_not_foreign(root: Node) -> None:
-    """Raise if a file is a configuration of another program."""
-    program = detect_program(to_plain_data(root))
-    if program:
-        name = root.origin.source.name
-        message = f"this is not a recipe: it looks like a configuration of {program}"
-        raise problem_error(
-            "usage", message, origin=root.origin, hint=f"titanrun migrate --from {program} {name}"
-        )
 
 
 def compose_readable_part(file: str) -> Node:

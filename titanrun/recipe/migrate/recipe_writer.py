@@ -41,13 +41,25 @@ class RecipeDraft:
     data: dict[str, Any] = field(default_factory=dict)
 
     def add_leaf(self, target: TargetPath, leaf: RecipeLeaf) -> None:
-        """Add one leaf; an existing value stays."""
+        """Add one leaf; an existing value stays, with the comments of both."""
         holder = self.leaves
         for step in target[:-1]:
             holder = holder.setdefault(step, {})
             if isinstance(holder, RecipeLeaf):
                 return
-        holder.setdefault(target[-1], leaf)
+        before = holder.setdefault(target[-1], leaf)
+        if isinstance(before, RecipeLeaf) and before is not leaf:
+            before.comments = join_comments(before.comments, leaf.comments)
+
+
+def join_comments(first: KeyComments, second: KeyComments) -> KeyComments:
+    """Return the comments of two keys for one that stands for both."""
+    trailing = [comment for comment in (first.trailing, second.trailing) if comment]
+    return KeyComments(
+        (*first.above, *second.above, *trailing[1:]),
+        trailing[0] if trailing else "",
+        (*first.below, *second.below),
+    )
 
 
 def format_migrated_recipe(
@@ -209,8 +221,15 @@ def iter_recipe_leaves(child: Any) -> Iterator[RecipeLeaf]:
 
 
 def iter_leaf_lines(name: str, leaf: RecipeLeaf) -> Iterator[str]:
-    """Yield one value between its comments."""
+    """Yield one value between its comments, a list of mappings with one in each line."""
     yield from leaf.comments.above
+    if isinstance(leaf.value, list) and leaf.value and isinstance(leaf.value[0], dict):
+        mark = "#" * leaf.is_off
+        yield append_comment(f"{mark}{name}:", leaf.comments.trailing)
+        for item in escape_references({"": leaf.value})[""]:
+            yield f"{mark}{INDENT}- {to_flow_yaml(item)}"
+        yield from leaf.comments.below
+        return
     yield append_comment(
         f"{'#' * leaf.is_off}{name}: {to_flow_yaml(escape_references({'': leaf.value})[''])}",
         leaf.comments.trailing,
@@ -232,10 +251,14 @@ def is_left_out(item: MigrationItem, tool: SourceTool) -> bool:
         return False
     if item.outcome == "refused":
         return not item.targets
+    if item.outcome == "manual":
+        return True
+    key = tool.keys.get(item.path)
     return (
         item.outcome == "unread"
         and not can_be_commented_out(item)
-        and item.value != tool.keys[item.path].default
+        and key is not None
+        and item.value != key.default
     )
 
 
@@ -251,5 +274,6 @@ def iter_left_out_lines(items: list[MigrationItem], tool: SourceTool) -> Iterato
         yield from comments.above
         line = escape_to_one_line(f"# {tool.format_line(item.entry.written_path, item.value)}")
         yield append_comment(star_out_assigned_secrets(line), comments.trailing)
-        yield escape_to_one_line(f"#   {item.words}")
+        words = f"set {item.words}" if item.outcome == "manual" else item.words
+        yield escape_to_one_line(f"#   {words}")
         yield from comments.below

@@ -1,6 +1,6 @@
 """Description of a program whose configurations can be migrated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,9 @@ class SourceTool:
     program's default applies if the key is omitted. `implied_values` is the program's behavior
     without a key: target, value, reason. `sections` names the recipe's section for a table of
     another name. `suggested_keys` are the keys that an unknown one is compared with, by default
-    all. `assignment` and `format_value` write a key and a value as in its files.
+    all. `split_datasets` returns the configuration with each dataset alone that
+    becomes a source of a mixture, and `sample_limit` is the key of their number of records.
+    `assignment` and `format_value` write a key and a value as in its files.
     """
 
     name: str
@@ -27,6 +29,8 @@ class SourceTool:
     implied_values: tuple[tuple[str, Any, str], ...] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     suggested_keys: frozenset[str] = frozenset()
+    split_datasets: Callable[[SourceEntries], Sequence[SourceEntries]] = lambda _: ()
+    sample_limit: str = ""
     assignment: str = ": "
     format_value: Callable[[object], str] = to_flow_yaml
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from titanrun.config.problems import DataPath, Origin
 from titanrun.config.tree import Node, find_node, to_plain_data
+from titanrun.recipe.migrate import torchtitan_streams as streams
 from titanrun.recipe.migrate.key_mapping import (
     SourceKey,
     ignore_key,
@@ -44,9 +45,16 @@ TRACES = "a trace is written at the end of every cycle, and a snapshot too"
 LATER: tuple[SourceKey, ...] = (
     move_key("dataloader.infinite", True, "training.dataset.repeat"),
     move_key("dataloader.repeat", True, "training.dataset.repeat"),
-    move_key("dataloader.shuffle", True, "training.dataset.shuffle"),
+    move_key(
+        "dataloader.shuffle", True, "training.dataset.shuffle", convert=streams.convert_stream_order
+    ),
     ignore_key("dataloader.seed", 42, ORDER),
-    reject_key("dataloader.streaming_shuffle_buffer_size", 1000, GRAIN),
+    move_key(
+        "dataloader.streaming_shuffle_buffer_size",
+        1000,
+        "training.dataset.window",
+        convert=streams.convert_shuffle_buffer,
+    ),
     reject_key("dataloader.read_options", None, GRAIN),
     reject_key("dataloader.num_prefetch_batches", 2, GRAIN),
     reject_key("dataloader.collator", None, GRAIN),

@@ -157,13 +157,31 @@ OLD_SPELLINGS: dict[str, str] = {
     "training.seed": "debug.seed",
     "training.deterministic": "debug.deterministic",
     "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
+    "training.batch_size": "training.local_batch_size",
+    "training.compile": "compile.enable",
+    "training.warmup_steps": "lr_scheduler.warmup_steps",
+    "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
     "checkpoint.enable_checkpoint": "checkpoint.enable",
+    "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
+    "checkpoint.last_save_model_weights_only": "checkpoint.last_save_model_only",
+    "checkpoint.initial_load_model_weights_only": "checkpoint.initial_load_model_only",
+    "validation.enabled": "validation.enable",
+    "memory_estimation.enabled": "memory_estimation.enable",
+    "job.print_args": "job.print_config",
 }
+STAGES = "torchtitan 0.2.2 names the modules of each stage in module_fqns_per_model_part instead"
 OLDER: tuple[SourceKey, ...] = (
+    ignore_key(
+        "job.use_for_integration_test", False, "it was a mark for torchtitan's own test suite"
+    ),
+    reject_key(
+        "parallelism.pipeline_parallel_split_points", [], STAGES, convert=reject_unless_default
+    ),
     reject_key(
         "parallelism.enable_compiled_autograd",
         False,
         "torchtitan 0.2.2 no longer has compiled autograd, and titanrun does not have it",
+        convert=reject_unless_default,
     ),
 )
 

@@ -189,7 +189,9 @@ def iter_old_spellings() -> Iterator[str]:
     yield "- the converters `float8` and `mx` are `quantize.linear.float8` and `quantize.linear.mx`"
     yield "- a filter `lm_head` is `output`"
     for key in OLDER:
-        yield f"- `{key.path}` is refused: {key.how}"
+        yield f"- `{key.path}` is {'left out' if key.outcome == 'unread' else 'refused'}: " + (
+            key.how.removeprefix("left out: ")
+        )
 
 
 def iter_later_versions() -> Iterator[str]:

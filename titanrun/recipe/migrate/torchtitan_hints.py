@@ -20,6 +20,12 @@ def format_key_hint(path: str) -> str:
     return f"{path} of torchtitan is {key.target} here"
 
 
+def is_renamed_key(path: str, meant: str) -> bool:
+    """Return whether a key of torchtitan is `meant` in a recipe."""
+    key = TORCHTITAN.keys.get(update_old_path(path))
+    return key is not None and key.target == meant
+
+
 def format_section_hint(path: str) -> str:
     """Return why torchtitan's section `path` has no place in a recipe.
 

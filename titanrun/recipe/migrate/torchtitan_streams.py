@@ -27,6 +27,13 @@ OTHER_COMMIT = (
 CLONE_OF_C4 = (
     "the files that torchtitan reads of a clone of allenai/c4; name others if the folder has others"
 )
+OTHER_ORDER = (
+    "in another order than torchtitan's, whatever training.lanes is: it shuffles the records of "
+    "a rank"
+)
+OTHER_SHUFFLE_BUFFER = "records of a lane that are shuffled together, in torchtitan those of a rank"
+WHOLE_SHUFFLE = "left out: an index is shuffled as a whole"
+NO_SHUFFLE = "left out: nothing is shuffled"
 OTHER_WORKER_ORDER = (
     "processes do not change which sequences are read; in torchtitan each process reads other files"
 )
@@ -38,9 +45,28 @@ def convert_num_workers(key: SourceKey, value: Any, values: SourceValues) -> Con
     Processes do not change which sequences are read. In torchtitan they do.
     """
     is_training = key.path.startswith("training.")
-    streams = is_training and str(values.get("training.dataset")).lower() in STREAMED_DATASETS
-    how = OTHER_WORKER_ORDER if value and streams else ""
+    how = OTHER_WORKER_ORDER if value and is_training and has_streamed_training(values) else ""
     return convert_to_target(key, value or "auto", how=how)
+
+
+def convert_stream_order(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Keep it, and tell that the order of a stream is another."""
+    how = OTHER_ORDER if value and has_streamed_training(values) else ""
+    return convert_to_target(key, value, how=how)
+
+
+def convert_shuffle_buffer(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Write the number of records that are shuffled together as the window of a stream."""
+    if not has_streamed_training(values):
+        return ConvertedValue({}, how=WHOLE_SHUFFLE)
+    if not values.get("dataloader.shuffle"):
+        return ConvertedValue({}, how=NO_SHUFFLE)
+    return convert_to_target(key, value, how=OTHER_SHUFFLE_BUFFER)
+
+
+def has_streamed_training(values: SourceValues) -> bool:
+    """Return whether the training data is streamed."""
+    return str(values.get("training.dataset")).lower() in STREAMED_DATASETS
 
 
 def convert_streamed_dataset(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:

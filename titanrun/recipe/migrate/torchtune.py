@@ -1,5 +1,8 @@
 """torchtune as a source of migration."""
 
+from functools import partial
+
+from titanrun.recipe.migrate.dataset_mixtures import split_dataset_list
 from titanrun.recipe.migrate.source_entries import SourceEntries
 from titanrun.recipe.migrate.source_tool import SourceTool
 from titanrun.recipe.migrate.torchtune_table import (
@@ -23,4 +26,5 @@ TORCHTUNE = SourceTool(
     keys={key.path: key for key in TORCHTUNE_KEYS},
     keys_with_defaults=frozenset(KEYS_WITH_DEFAULTS),
     read=read_torchtune,
+    split_datasets=partial(split_dataset_list, key="dataset"),
 )

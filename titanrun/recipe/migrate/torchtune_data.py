@@ -260,15 +260,15 @@ def is_on_hub(values: SourceValues) -> bool:
 def convert_split(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
     """Accept train, and hold out what a first part of it leaves over.
 
-    Another split is one of a dataset on the Hub. Another part of one is refused.
+    Another split, or another part of one, is one of a dataset on the Hub.
     """
     if value in (None, "train"):
         return ConvertedValue({})
-    if "[" not in str(value) and is_on_hub(values):
-        return ConvertedValue({f"{DATASET_TARGET}.split": value})
     part = re.fullmatch(r"train\[:([0-9]+)%\]", str(value))
     if part is not None and 50 <= int(part[1]) < 100:
         return ConvertedValue(
             {"validation.holdout": round(1 - int(part[1]) / 100, 2)}, how=OTHER_RECORDS
         )
+    if is_on_hub(values):
+        return ConvertedValue({f"{DATASET_TARGET}.split": value})
     return ConvertedValue({}, refused="keep only these records in the files")

@@ -10,6 +10,7 @@ from titanrun.recipe.migrate import torchtune_values as run
 from titanrun.recipe.migrate.key_mapping import (
     SourceKey,
     ignore_key,
+    leave_key,
     move_key,
     reject_key,
 )
@@ -32,6 +33,7 @@ OFFLOAD = "activations stay on the device; enable_activation_checkpointing reduc
 PLAN = "each model family has its own plan"
 REFERENCE = "DPO's reference is the model at the start of the run"
 ADAPTERS = "adapters of another run cannot be loaded: merge them into the weights first"
+HELD_OUT = "name held-out data in validation.dataset"
 RESUMED = "a resumed run finds its own state"
 
 
@@ -324,6 +326,13 @@ OTHERS = (
     ignore_key("memory_efficient_fsdp_wrap", False, "each model family chooses what it shards"),
 )
 
+# of later versions than 0.6.1
+VALIDATION = (
+    reject_key("dataset_val", None, HELD_OUT, convert=run.reject_torchtune_if_enabled),
+    leave_key("run_val_every_n_steps", None, "validation.freq, in steps"),
+    leave_key("batch_size_val", None, "validation.local_batch_size"),
+    leave_key("save_every_n_steps", None, "checkpoint.interval, in steps or time"),
+)
 TORCHTUNE_KEYS: tuple[SourceKey, ...] = (
     *OUTPUT,
     *MODEL,
@@ -334,6 +343,7 @@ TORCHTUNE_KEYS: tuple[SourceKey, ...] = (
     *CHECKPOINTS,
     *MACHINE,
     *LOGGING_KEYS,
+    *VALIDATION,
     *OTHERS,
 )
 # keys whose torchtune default applies if the file omits them; it may differ from titanrun's
@@ -363,5 +373,6 @@ WHOLE_VALUE_KEYS = (
     "kd_loss",
     "quantizer",
     "collate_fn",
+    "dataset_val",
 )
 NULLABLE_SECTIONS = ("lr_scheduler", "metric_logger", "profiler", "tokenizer")

@@ -15,6 +15,7 @@ TRAILING_COMMENT_PATTERN = re.compile(
 )
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 SEVERAL = "of several datasets the first is carried over; write the others under a dataset: mixture"
+INDEX = re.compile(r"\[\d+\]")
 FLAGS = {"yes": True, "on": True, "no": False, "off": False}
 """Words that YAML 1.1, which these programs read, parses as booleans."""
 
@@ -67,12 +68,13 @@ def iter_values(
     """
     written = format_yaml_path(at)
     path = written.replace("[0]", "")
-    if isinstance(node.value, dict) and node.value and path not in whole:
+    is_whole = INDEX.sub("", written) in whole
+    if isinstance(node.value, dict) and node.value and not is_whole:
         for key, child in node.value.items():
             yield from iter_values(child, (*at, key), whole)
     elif (
         isinstance(node.value, list)
-        and path not in whole
+        and not is_whole
         and node.value
         and all(isinstance(item.value, dict) for item in node.value)
     ):

@@ -4,18 +4,22 @@ Bytes that one rank sends along each mesh axis in one optimizer step, by ring co
 n of the data, twice to reduce it everywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from titanrun.distributed.config import SelectiveActivationCheckpointConfig
 from titanrun.distributed.spec.pipeline_stages import PIPELINE_SCHEDULES
-from titanrun.recipe.plan.plan_layout import PlanLayout
+from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
+from titanrun.recipe.recipe import find_lora_converter
 
-# collectives over the residual stream in one layer: gather and scatter around attention and
-# feed-forward, in forward and backward pass
-STREAM_COLLECTIVES = 8
+# collectives over the residual stream in one layer, in the forward pass and again in the backward
+# pass: gather and scatter around attention and feed-forward
+STREAM_COLLECTIVES = 4
 # if layers are recomputed, the two gathers and two scatters of the forward pass are repeated; with
 # selective checkpointing by operation only the gathers
 RECOMPUTED_STREAM_COLLECTIVES = 4
+# gradients are reduced in fp32
+GRADIENT_BYTES = 4
 # share of a step that pipeline ranks are idle, above which a plan warns
 LARGE_BUBBLE = 0.2
 
@@ -45,27 +49,47 @@ def estimate_weight_traffic(layout: PlanLayout) -> list[Traffic]:
 
     It is that of the fullest pipeline rank.
     """
-    degrees = layout.parallel_dims
-    gathered = max(sum(part.gathered for part in parts) for parts in layout.get_sizes_per_rank())
-    kept = max(sum(part.local for part in parts) for parts in layout.get_sizes_per_rank())
+    degrees, ranks = layout.parallel_dims, layout.get_sizes_per_rank()
+    shards = max(
+        count_gathered_elements(layout, parts) * layout.compute_bytes
+        + sum(part.gathered_trainable for part in parts) * GRADIENT_BYTES
+        for parts in ranks
+    )
+    summed = max(sum(part.local_trainable for part in parts) for parts in ranks) * GRADIENT_BYTES
     gathers = 1 if layout.keeps_weights_gathered else 2
-    shards = gathered * (gathers * layout.compute_bytes + 4) * layout.num_forward_passes
+    gradients = "gradients of adapters" if find_lora_converter(layout.run) else "gradients"
     return [
         Traffic(
             "fsdp",
-            compute_ring_bytes(shards, degrees.fsdp_size),
-            f"weights gathered {gathers}x and gradients scattered, per forward pass",
+            compute_ring_bytes(shards * layout.num_forward_passes, degrees.fsdp_size),
+            f"weights gathered {gathers}x and {gradients} scattered, per forward pass",
         ),
         Traffic(
             "dp_replicate",
-            2 * compute_ring_bytes(kept * 4 * layout.num_forward_passes, degrees.dp_replicate),
-            "gradients summed over replicas",
+            2 * compute_ring_bytes(summed * layout.num_forward_passes, degrees.dp_replicate),
+            f"{gradients} summed over replicas",
         ),
     ]
 
 
+def count_gathered_elements(layout: PlanLayout, parts: Sequence[ModuleSize]) -> int:
+    """Count the elements that a rank gathers in a forward pass and its backward pass.
+
+    Frozen weights are gathered for the backward pass too, which multiplies by them.
+    """
+    sizes = [part.gathered - part.unsharded for part in parts]
+    if layout.keeps_weights_gathered:
+        return sum(sizes)
+    # FSDP also prefetches the part below the last one with a backward pass
+    return sum(sizes) + sum(sizes[-len(layout.get_backward_parts()) - 1 :])
+
+
 def estimate_activation_traffic(layout: PlanLayout) -> list[Traffic]:
-    """Return the traffic of ranks that split layers, sequences, stages or experts."""
+    """Return the traffic of ranks that split layers, sequences, stages or experts.
+
+    Frozen weights do not change it: the gradient of the residual stream passes them, down to the
+    first trained weight.
+    """
     degrees, run = layout.parallel_dims, layout.run
     tokens, each, dim = (
         layout.tokens_per_forward_pass * layout.num_forward_passes,
@@ -73,26 +97,28 @@ def estimate_activation_traffic(layout: PlanLayout) -> list[Traffic]:
         layout.run.model.model_dim(),
     )
     layers = -(-len(layout.layers) // degrees.pp)
-    again = RECOMPUTED_STREAM_COLLECTIVES * get_recomputed_share(layout)
+    backward = min(layers, layout.count_backward_layers())
+    again = STREAM_COLLECTIVES + RECOMPUTED_STREAM_COLLECTIVES * get_recomputed_share(layout)
     stream = tokens * dim * each
     moe = getattr(run.model, "moe", None)
     routed = 0 if moe is None else tokens // degrees.tp * int(moe.top_k) * dim * each
     keys_and_values = tokens * degrees.cp * run.model.kv_dim() * each
+    collectives = STREAM_COLLECTIVES * layers + again * backward
     return [
         Traffic(
             "tp",
-            round(compute_ring_bytes(stream * (STREAM_COLLECTIVES + again), degrees.tp) * layers),
+            round(compute_ring_bytes(stream, degrees.tp) * collectives),
             f"residual stream, {layers} layers",
         ),
         Traffic(
             "cp",
-            compute_ring_bytes(keys_and_values * 3, degrees.cp) * layers,
+            compute_ring_bytes(keys_and_values, degrees.cp) * (layers + 2 * backward),
             "keys and values and their gradients",
         ),
         estimate_pipeline_traffic(layout, stream),
         Traffic(
             "ep",
-            compute_ring_bytes(routed * 4, degrees.ep) * layers,
+            compute_ring_bytes(routed * 2, degrees.ep) * (layers + backward),
             "tokens to their experts and back, forward and backward",
         ),
     ]

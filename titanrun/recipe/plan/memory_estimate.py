@@ -20,6 +20,7 @@ from titanrun.recipe.plan.model_copies import (
     estimate_model_copies,
     keeps_head_in_fp32,
 )
+from titanrun.recipe.plan.pass_peak import FREED_BY_A_PASS, GRADIENTS, estimate_absent_bytes
 from titanrun.recipe.plan.plan_layout import ZERO_SIZE, MemoryItem, ModuleSize, PlanLayout
 from titanrun.recipe.rules.converters import selects_module
 
@@ -28,9 +29,8 @@ ERROR_BAND = 0.25
 # layers whose weights are gathered at once: the one being computed, and the one prefetched
 GATHERED_LAYERS = 2
 LOGIT_COPIES_FP32 = 2
+ALLOCATOR_SHARE = 0.03
 FP32_BYTES = 4
-# the update of the optimizer comes after a pass, whose memory it uses again
-FREED_BY_A_PASS = ("activations", "logits", "head gradient")
 
 
 def estimate_memory(layout: PlanLayout, device: Device) -> list[MemoryItem]:
@@ -55,10 +55,8 @@ def estimate_stage_memory(
     layout: PlanLayout, rank: int, parts: list[ModuleSize], device: Device
 ) -> list[MemoryItem]:
     """Return the memory items of one pipeline rank."""
-    kept = sum(part.local for part in parts)
-    each = layout.storage_bytes
     items = [
-        MemoryItem("weights", kept * each, f"{kept:,} x {each} bytes"),
+        estimate_weights(layout, parts),
         estimate_gradients(layout, parts),
         estimate_optimizer_states(layout, parts),
     ]
@@ -71,8 +69,23 @@ def estimate_stage_memory(
         items.append(estimate_logits(layout))
         if computes_head_gradient(layout):
             items.append(estimate_head_gradient(layout))
+    items += estimate_absent_bytes(layout, parts, items)
     items += estimate_step_temporaries(layout, parts, items)
-    return items + estimate_model_copies(layout, parts, device)
+    items += estimate_model_copies(layout, parts, device)
+    return [*items, estimate_allocator(items)]
+
+
+def estimate_weights(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
+    """Return the bytes of the weights that a rank keeps. Beside adapters others are narrower."""
+    kept, trained = (
+        sum(part.local for part in parts),
+        sum(part.local_trainable for part in parts),
+    )
+    each = layout.storage_bytes
+    text = f"{kept:,} x {each} bytes"
+    if 0 < trained < kept:
+        text = f"{trained:,} x {each} bytes, and {(kept - trained) * each:,} bytes of frozen ones"
+    return MemoryItem("weights", kept * each, text)
 
 
 def estimate_gradients(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
@@ -84,9 +97,9 @@ def estimate_gradients(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryIte
     sizes, each = [part.local_trainable for part in parts], layout.storage_bytes
     if getattr(layout.run.optimizer, "early_step_in_backward", False):
         return MemoryItem(
-            "gradients", max(sizes) * each, f"largest part: {max(sizes):,} x {each} bytes"
+            GRADIENTS, max(sizes) * each, f"largest part: {max(sizes):,} x {each} bytes"
         )
-    return MemoryItem("gradients", sum(sizes) * each, f"{sum(sizes):,} x {each} bytes")
+    return MemoryItem(GRADIENTS, sum(sizes) * each, f"{sum(sizes):,} x {each} bytes")
 
 
 def estimate_optimizer_states(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
@@ -232,12 +245,24 @@ def estimate_step_temporaries(
     return [MemoryItem("optimizer temporaries", further, text)]
 
 
+def estimate_allocator(items: list[MemoryItem]) -> MemoryItem:
+    """Return what PyTorch's allocator holds besides tensors, and workspaces of kernels.
+
+    The share is an assumption: a device that tensors alone fill is out of memory.
+    """
+    text = f"{ALLOCATOR_SHARE:.0%} of the above: workspaces, and blocks that no tensor fills"
+    return MemoryItem("allocator", round(ALLOCATOR_SHARE * sum_bytes(items)), text)
+
+
 def compute_checkpoint_bytes(layout: PlanLayout) -> int:
     """Return the bytes of one checkpoint: weights and optimizer states of all ranks."""
     outside, inside = layout.embedding + layout.head, sum(layout.layers, ZERO_SIZE)
     states, each = layout.run.optimizer.compute_state_bytes, layout.storage_bytes
     whole = outside + inside
-    weights = (whole.total_trainable if layout.run.checkpoint.adapters_only else whole.total) * each
+    weights = whole.total_trainable * each
+    if not layout.run.checkpoint.adapters_only:
+        # beside adapters, in the compute dtype
+        weights += (whole.total - whole.total_trainable) * layout.compute_bytes
     return weights + round(
         outside.total_trainable * states(each, is_in_layer=False)
         + inside.total_trainable * states(each, is_in_layer=True)

@@ -111,23 +111,24 @@ def quantize_base(layout: PlanLayout) -> PlanLayout:
     Embedding and head stay as they are, and are frozen. The few elements of adapters that a run
     without them would get are not counted.
     """
-    storage = layout.storage_bytes
+    compute = layout.compute_bytes
 
-    def quantize(part: ModuleSize, *, share: float) -> ModuleSize:
+    def quantize(part: ModuleSize, *, width: float) -> ModuleSize:
         has_adapters = part.total_trainable < part.total
         trained = part.local_trainable if has_adapters else 0
-        frozen = part.local - trained
+        # frozen weights beside adapters are in the compute dtype already
+        before = compute if has_adapters else layout.storage_bytes
         return replace(
             part,
-            local=trained + round(frozen * share),
+            local=trained + round((part.local - trained) * width / before),
             local_trainable=trained,
             total_trainable=part.total_trainable if has_adapters else 0,
-            copied=part.copied if share == 1 else trained,
+            copied=trained,
         )
 
     return replace(
         layout,
-        embedding=quantize(layout.embedding, share=1),
-        layers=[quantize(part, share=NF4_BYTES / storage) for part in layout.layers],
-        head=quantize(layout.head, share=1),
+        embedding=quantize(layout.embedding, width=compute),
+        layers=[quantize(part, width=NF4_BYTES) for part in layout.layers],
+        head=quantize(layout.head, width=compute),
     )

@@ -26,18 +26,26 @@ def estimate_model_copies(
 def estimate_frozen_reference(layout: PlanLayout, parts: list[ModuleSize]) -> MemoryItem:
     """Return the memory of a second model, without gradients and optimizer states.
 
-    It has the layout of the trained model. What FSDP leaves gathered after a forward pass stays so:
-    no backward pass follows that frees it.
+    It has the layout of the trained model, but its weights are in the compute dtype. What FSDP
+    leaves gathered after a forward pass stays so: no backward pass follows that frees it.
     """
-    kept, each = sum(part.local for part in parts), layout.storage_bytes
-    text, further, what = f"{kept:,} x {each} bytes", 0, "gathered"
+    each, gathered = layout.compute_bytes, 0
+    kept = sum(part.local for part in parts)
+    cast = 0 if gathers_in_float8(layout) else count_copied_elements(layout, parts)
+    texts = [
+        f"{count:,} x {size} bytes"
+        for count, size in ((cast, each), (kept - cast, layout.storage_bytes))
+        if count
+    ]
     if layout.parallel_dims.fsdp_size > 1:
-        further = sum(part.gathered for part in parts if stays_gathered(layout, part))
-    elif layout.compute_bytes < layout.storage_bytes:
-        further, what = count_copied_elements(layout, parts), "working copies"
-    if further:
-        text += f" + {further:,} {what} x {layout.compute_bytes} bytes"
-    return MemoryItem("frozen reference", kept * each + further * layout.compute_bytes, text)
+        gathered = sum(part.gathered for part in parts if stays_gathered(layout, part))
+    if gathered:
+        texts.append(f"{gathered:,} gathered x {each} bytes")
+    return MemoryItem(
+        "frozen reference",
+        (cast + gathered) * each + (kept - cast) * layout.storage_bytes,
+        " + ".join(texts),
+    )
 
 
 def estimate_teacher(layout: PlanLayout, teacher: ModelConfig) -> list[MemoryItem]:
@@ -69,10 +77,19 @@ def estimate_teacher(layout: PlanLayout, teacher: ModelConfig) -> list[MemoryIte
 def count_copied_elements(layout: PlanLayout, parts: list[ModuleSize]) -> int:
     """Count the elements that a rank with whole weights copies in the compute dtype.
 
-    An output head in fp32 has no copy.
+    An output head in fp32 has no copy. Of a model that is not trained, these elements are stored in
+    the compute dtype.
     """
     keeps_head = keeps_head_in_fp32(layout.run)
     return sum(part.copied for part in parts if not (keeps_head and part is layout.head))
+
+
+def gathers_in_float8(layout: PlanLayout) -> bool:
+    """Return whether FSDP gathers weights in float8, which torchao rounds from fp32."""
+    return layout.parallel_dims.fsdp_size > 1 and any(
+        getattr(converter, "enable_fsdp_float8_all_gather", False)
+        for converter in layout.run.converters
+    )
 
 
 def keeps_head_in_fp32(run: Recipe) -> bool:

@@ -32,9 +32,10 @@ class ModuleSize:
     """Elements of one part of the model: the embedding, a layer, or norm and output head.
 
     Sizes are measured on the ranks: the whole part, the elements that one rank keeps, and those
-    gathered for computation. `*_trainable` are the trained elements of the first two. `copied` are
-    the kept elements that are not quantized: a rank that gathers nothing copies them in the compute
-    dtype.
+    gathered for computation. `*_trainable` are the trained elements of these three. `copied` are
+    the kept elements in the storage dtype: a rank that gathers nothing copies them in the compute
+    dtype. Kept elements of other dtypes count by their bytes. `unsharded` are the elements that
+    every rank keeps and never gathers, as the matrices of qlora.
     """
 
     total: int
@@ -43,6 +44,8 @@ class ModuleSize:
     total_trainable: int
     local_trainable: int
     copied: int = 0
+    gathered_trainable: int = 0
+    unsharded: int = 0
 
     def __add__(self, other: "ModuleSize") -> "ModuleSize":
         return ModuleSize(
@@ -145,6 +148,19 @@ class PlanLayout:
             self.run.training.local_batch_size
             // self.run.parallelism.pipeline_parallel_microbatch_size
         )
+
+    def get_backward_parts(self) -> Sequence[ModuleSize]:
+        """Return the parts with a backward pass, in the model's order.
+
+        Those below the first trained weight have none.
+        """
+        parts = [self.embedding, *self.layers, self.head]
+        first = next((i for i, part in enumerate(parts) if part.total_trainable), len(parts))
+        return parts[first:]
+
+    def count_backward_layers(self) -> int:
+        """Return the number of layers with a backward pass."""
+        return min(len(self.layers), max(0, len(self.get_backward_parts()) - 1))
 
     def get_modules(self) -> Sequence[str]:
         """Return the modules that pipeline stages hold, in the model's order."""

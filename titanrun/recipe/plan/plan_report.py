@@ -4,16 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from titanrun.config.pluralize import pluralize
-from titanrun.models.shared.spec.flops import (
-    count_active_parameters,
-    count_parameters,
-    flops_per_token,
-)
+from titanrun.models.shared.spec.flops import count_active_parameters, count_parameters
 from titanrun.recipe.plan.communication import (
     LARGE_BUBBLE,
     estimate_pipeline_bubble,
     estimate_traffic,
 )
+from titanrun.recipe.plan.computed_flops import compute_flops_per_token
 from titanrun.recipe.plan.devices import GIB, Device
 from titanrun.recipe.plan.memory_estimate import (
     ERROR_BAND,
@@ -29,6 +26,7 @@ from titanrun.recipe.plan.stream_reading import (
     format_stream_heads,
     format_stream_reading,
 )
+from titanrun.recipe.recipe import find_lora_converter
 from titanrun.recipe.resolving.teacher import find_teacher_place
 from titanrun.recipe.rules.compile import compiles_model
 
@@ -43,7 +41,7 @@ def plan_to_dict(layout: PlanLayout, device: Device) -> dict[str, Any]:
     savings = find_savings(layout, device)
     steps, batch_size = run.training.steps, int(run.training.global_batch_size)
     tokens = batch_size * run.training.seq_len
-    flops = flops_per_token(run.model, run.training.seq_len)
+    flops = compute_flops_per_token(layout)
     seconds = estimate_seconds_per_step(flops * tokens, layout, device)
     return {
         "name": run.name,
@@ -196,6 +194,8 @@ def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
     )
     sequences = pluralize(batch["rows"], "sequence")
     fast, slow = data["seconds_per_step"]
+    # the peak of the device is that of bfloat16
+    in_fp32 = " in bfloat16, longer in float32" if layout.compute_bytes == 4 else ""
     return [
         f"{data['name']} on {data['ranks']:,} x {data['device']}",
         format_plan_line("mesh", mesh),
@@ -212,13 +212,16 @@ def format_run_lines(layout: PlanLayout, data: dict[str, Any]) -> list[str]:
         format_plan_line("length", format_plan_length(length)),
         format_plan_line(
             "model",
-            f"{format_model_name(layout)}, {data['parameters']:,} "
-            f"parameters{active}; {format_flops(data['flops_per_token'])} per token",
+            f"{format_model_name(layout)}, {data['parameters']:,} parameters{active}",
+        ),
+        format_plan_line(
+            "compute",
+            f"{format_flops(data['flops_per_token'])} per token, {format_counted_passes(layout)}",
         ),
         format_plan_line(
             "step",
             f"{format_flops(data['flops_per_step'])}: {fast:,.2g} to "
-            f"{slow:,.2g} s at {USUAL_MFU[1]:.0%} to {USUAL_MFU[0]:.0%} MFU",
+            f"{slow:,.2g} s at {USUAL_MFU[1]:.0%} to {USUAL_MFU[0]:.0%} MFU{in_fp32}",
         ),
         *(
             [format_plan_line("bubble", f"{data['bubble']:.1%} of a step")]
@@ -259,6 +262,13 @@ def format_traffic(data: dict[str, Any]) -> list[str]:
 def format_model_name(layout: PlanLayout) -> str:
     """Return family and flavor of the model."""
     return f"{layout.run.model.name} {layout.run.model.flavor or ''}".rstrip()
+
+
+def format_counted_passes(layout: PlanLayout) -> str:
+    """Format what the FLOPs per token are of."""
+    if find_lora_converter(layout.run) is None:
+        return "forward and backward"
+    return "forward and backward without gradients of frozen weights"
 
 
 def format_forward_passes(layout: PlanLayout) -> str:

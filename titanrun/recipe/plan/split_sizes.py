@@ -81,7 +81,8 @@ def split_size(whole: ModuleSize, shares: SplitShares, dims: ParallelDims) -> Mo
     kept = dense / dims.fsdp_size + shares.experts / (dims.fsdp_size * dims.tp)
     gathered = dense + shares.experts / dims.expert_group_size
     # adapters are small dense matrices
-    trained = kept if whole.total_trainable == whole.total else 1 / dims.fsdp_size
+    is_whole = whole.total_trainable == whole.total
+    trained = kept if is_whole else 1 / dims.fsdp_size
     return ModuleSize(
         total=whole.total,
         local=ceil(whole.local * kept),
@@ -89,4 +90,6 @@ def split_size(whole: ModuleSize, shares: SplitShares, dims: ParallelDims) -> Mo
         total_trainable=whole.total_trainable,
         local_trainable=ceil(whole.local_trainable * trained),
         copied=ceil(whole.copied * kept),
+        gathered_trainable=ceil(whole.gathered_trainable * (gathered if is_whole else 1)),
+        unsharded=whole.unsharded,
     )

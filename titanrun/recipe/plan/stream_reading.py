@@ -1,12 +1,18 @@
 """Work of a data-parallel rank that tokenizes a stream while it trains, or before."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
 from titanrun.components.data.config import DatasetConfig, MixtureDatasetConfig
-from titanrun.components.data.stream_config import MAX_WINDOW_BYTES
+from titanrun.components.data.spec.data_files import resolve_data_files
+from titanrun.components.data.spec.mixture_shares import scale_weights
+from titanrun.components.data.stream_config import MAX_WINDOW_BYTES, StreamFields
+from titanrun.config.pluralize import pluralize
+from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.plan.devices import GIB
 from titanrun.recipe.plan.plan_layout import PlanLayout
+from titanrun.report.figures import format_bytes
 
 WINDOWS_PER_LANE = 2
 TOKENS_PER_PROCESS = 100_000
@@ -36,6 +42,7 @@ def estimate_stream_reading(layout: PlanLayout, seconds_per_step: float) -> dict
         "lanes": lanes,
         "lanes_per_rank": held,
         "streams": streams,
+        "files": list_stream_files(training.dataset),
         "share": share,
         "memory": held * streams * WINDOWS_PER_LANE * MAX_WINDOW_BYTES,
         "tokens_per_second": speed,
@@ -47,8 +54,54 @@ def count_streams(dataset: DatasetConfig) -> tuple[int, float]:
     """Return how many streams a dataset reads, and their share of its sequences."""
     if not isinstance(dataset, MixtureDatasetConfig):
         return int(dataset.is_streamed), float(dataset.is_streamed)
-    weights = [one.weight for one in dataset.sources if one.dataset.is_streamed]
-    return len(weights), sum(weights) / sum(one.weight for one in dataset.sources)
+    weights = scale_weights([one.weight for one in dataset.sources])
+    streamed = [
+        weight
+        for one, weight in zip(dataset.sources, weights, strict=True)
+        if one.dataset.is_streamed
+    ]
+    return len(streamed), sum(streamed) / sum(weights)
+
+
+def list_stream_files(dataset: DatasetConfig) -> list[dict[str, Any]]:
+    """Return name, number of files and bytes of each stream.
+
+    Both numbers are None if they are not known here: no server is asked.
+    """
+    # a stream is both a dataset and its fields
+    sources: list[Any] = [dataset]
+    if isinstance(dataset, MixtureDatasetConfig):
+        sources = [one.dataset for one in dataset.sources]
+    return [
+        describe_stream_files(source)
+        for source in sources
+        if isinstance(source, StreamFields) and source.is_streamed
+    ]
+
+
+def describe_stream_files(config: StreamFields) -> dict[str, Any]:
+    """Return name, number of files and bytes of one stream."""
+    path = getattr(config, "path", None)
+    name = path or getattr(config, "repo", None) or getattr(config, "name", "")
+    if path is None or config.has_remote_files:
+        return {"name": name, "count": None, "bytes": None}
+    try:
+        sizes = [file.stat().st_size for file in resolve_data_files(path, config.stream_suffixes)]
+    # the plan of a run elsewhere
+    except (ProblemsFound, OSError):
+        return {"name": name, "count": None, "bytes": None}
+    return {"name": name, "count": len(sizes), "bytes": sum(sizes)}
+
+
+def format_stream_files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line about the files of each stream."""
+    for one in files:
+        known = (
+            "not known here: listed when the run starts"
+            if one["count"] is None
+            else f"{pluralize(one['count'], 'file')}, {format_bytes(one['bytes'])}"
+        )
+        yield f"  files    {known}: '{one['name']}'"
 
 
 def estimate_stream_heads(layout: PlanLayout) -> list[dict[str, Any]]:
@@ -111,18 +164,24 @@ def format_stream_reading(layout: PlanLayout, data: dict[str, Any]) -> list[str]
     return [
         "",
         "data tokenized by each data-parallel rank while it trains",
+        *format_stream_files(stream["files"]),
         f"  lanes    {stream['lanes_per_rank']} of {stream['lanes']}{mixed}",
         f"  memory   {stream['memory'] / GIB:,.2f} GiB at most on the host: {WINDOWS_PER_LANE} "
         f"windows of {size} MiB {of_each}",
-        f"  speed    {stream['tokens_per_second']:,.0f} tokens/s in the fastest steps",
-        f"  needs    {format_processes(layout, stream['processes'])}",
+        f"  speed    {stream['tokens_per_second']:,.0f} tokens/s in the fastest steps of "
+        f"{data['device']}; --device names another",
+        f"  needs    {format_processes(layout, stream)}",
     ]
 
 
-def format_processes(layout: PlanLayout, processes: int | None) -> str:
+def format_processes(layout: PlanLayout, stream: dict[str, Any]) -> str:
     """Format how many processes keep up with the rank."""
-    each = f"{TOKENS_PER_PROCESS:,} tokens/s of each process"
+    processes, lanes = stream["processes"], stream["lanes_per_rank"]
+    each = f"if each process tokenizes {TOKENS_PER_PROCESS:,} tokens/s"
     if processes is None:
-        return f"more processes than lanes, at {each}: streaming: false reads an index instead"
+        return (
+            f"more than {pluralize(lanes, 'process', 'processes')}, and each needs a lane, {each}: "
+            "raise training.lanes, or set streaming: false to tokenize before the run"
+        )
     used = layout.run.training.dataloader.num_workers
-    return f"training.dataloader.num_workers: {processes} (here {used}), at {each}"
+    return f"training.dataloader.num_workers: {processes} (here {used}), {each}"

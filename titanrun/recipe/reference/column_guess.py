@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from titanrun.recipe.reference.data_columns import Columns
+from titanrun.recipe.reference.data_columns import ColumnContent, Columns
 
 MESSAGE_KEYS, TURN_KEYS = {"role", "content"}, {"from", "value"}
 # in lower case, the usual one first: that of the dataset's default
-PROMPTS = ("prompt", "question", "instruction", "input", "query", "user")
-COMPLETIONS = ("completion", "answer", "response", "output", "reply", "assistant")
+PROMPTS = ("prompt", "question", "instruction", "input", "query", "user", "ask", "request")
+LISTED_PROMPTS = ("conversations", "conversation", "messages")
+COMPLETIONS = ("completion", "answer", "response", "output", "reply", "assistant", "solution")
 CHOSEN = ("chosen", "chosen_response", "better", "preferred", "winner")
 REJECTED = ("rejected", "rejected_response", "worse", "dispreferred", "loser")
+SYSTEM_TEXTS, HISTORY = ("system", "system_prompt"), "history"
 LABELS = ("label", "thumbs_up", "desirable", "is_good", "liked")
 
 
@@ -36,22 +38,36 @@ def guess_columns(dataset: str, columns: Columns) -> ColumnGuess | None:
 
 
 def guess_chat(columns: Columns) -> ColumnGuess | None:
-    """Return layout and columns of conversations."""
+    """Return layout and columns of conversations, None for pairs without them.
+
+    A part of a pair is a list of messages, too, but not one to train on.
+    """
+    system = name_system_column(columns)
     if "messages" in columns and not columns["messages"].is_text:
-        return ColumnGuess()
+        return ColumnGuess(system)
+    if guess_pair(columns) is not None:
+        return None
     for keys, layout, usual in (
         (MESSAGE_KEYS, {}, "messages"),
         (TURN_KEYS, {"layout": "sharegpt"}, "conversations"),
     ):
         for name, content in columns.items():
             if keys <= set(content.keys):
-                return ColumnGuess({**layout, **name_column("column", name, usual)})
+                return ColumnGuess({**layout, **name_column("column", name, usual), **system})
     if {"instruction", "output"} <= set(columns):
-        return ColumnGuess({"layout": "alpaca"})
+        return ColumnGuess({"layout": "alpaca", **system})
     prompt, completion = find_name(columns, PROMPTS), find_name(columns, COMPLETIONS)
-    texts = [name for name, content in columns.items() if content.is_text]
+    texts = [
+        name for name, content in columns.items() if content.is_text and name not in system.values()
+    ]
     unread = [name for name in texts if name not in (prompt, completion)]
     doubt = f"of the columns these are not read: {', '.join(unread)}" if unread else ""
+    label = find_name(columns, LABELS)
+    if label is not None and guess_labelled(columns) is not None:
+        doubt = (
+            f"column '{label}' is not read, and undesirable replies are trained on: --kind kto "
+            "reads it"
+        )
     if (prompt is None or completion is None) and len(texts) == 2:
         prompt, completion = texts
         doubt = (
@@ -63,6 +79,7 @@ def guess_chat(columns: Columns) -> ColumnGuess | None:
     names = {
         **name_column("prompt_column", prompt, PROMPTS[0]),
         **name_column("completion_column", completion, COMPLETIONS[0]),
+        **system,
     }
     return ColumnGuess({"layout": "prompt_completion", **names}, doubt)
 
@@ -87,6 +104,7 @@ def guess_labelled(columns: Columns) -> ColumnGuess | None:
             **name_column("prompt_column", prompt, PROMPTS[0]),
             **name_column("completion_column", completion, COMPLETIONS[0]),
             **name_column("label_column", label, LABELS[0]),
+            **name_system_column(columns),
         }
     )
 
@@ -103,16 +121,32 @@ def guess_pair(columns: Columns) -> Mapping[str, Any] | None:
         **name_column("prompt_column", prompt, PROMPTS[0]),
         **name_column("chosen_column", chosen, CHOSEN[0]),
         **name_column("rejected_column", rejected, REJECTED[0]),
+        **name_system_column(columns),
     }
+
+
+def name_system_column(columns: Columns) -> Mapping[str, str]:
+    """Return the setting of a column of system texts, which the first record may lack."""
+    name = find_name(columns, SYSTEM_TEXTS)
+    return {} if name is None or columns[name].keys else {"system_column": name}
 
 
 def find_prompt(columns: Columns, reply: str) -> str | None:
     """Return the column of the prompt; None if there is none for a reply that is a text.
 
-    Replies that are lists of messages may hold the prompt.
+    A list of messages may hold the prompt of replies that are messages, or they hold it themselves.
     """
     found = find_name([name for name in columns if name != reply], PROMPTS)
-    return PROMPTS[0] if found is None and not columns[reply].is_text else found
+    if found is not None or columns[reply].is_text:
+        return found
+    listed = find_name(columns, LISTED_PROMPTS)
+    is_prompt = listed is not None and holds_messages(columns[listed])
+    return listed if is_prompt else PROMPTS[0]
+
+
+def holds_messages(content: ColumnContent) -> bool:
+    """Return whether a column holds lists of messages."""
+    return any(keys <= set(content.keys) for keys in (MESSAGE_KEYS, TURN_KEYS))
 
 
 def find_name(columns: Columns | Sequence[str], names: Sequence[str]) -> str | None:

@@ -1,64 +1,182 @@
 """Settings of a dataset as guessed from its columns, for a recipe that `titanrun init` writes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from titanrun.components.data.chat_config import ChatDatasetConfig
+from titanrun.components.data.replies_config import RepliesConfig
+from titanrun.components.data.spec.chat_formats import text_for_messages_error
 from titanrun.components.data.spec.data_files import resolve_data_files
 from titanrun.components.data.stream_config import CONVERSATION_SUFFIXES
+from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.suggest import format_word_list
+from titanrun.models.shared.huggingface_config import find_named_repository
 from titanrun.recipe.reference.column_guess import ColumnGuess, guess_columns
 from titanrun.recipe.reference.data_columns import ColumnContent, Columns, read_columns
+from titanrun.recipe.reference.record_words import describe_records
 
+LISTED = ("messages", "conversations")
+COLUMN_FIELDS = (
+    *("layout", "column", "from_pairs", "prompt_column", "completion_column", "system_column"),
+    *("chosen_column", "rejected_column", "label_column"),
+)
+
+
+class FittingKind(NamedTuple):
+    """A kind of fine-tuning that fits some data.
+
+    Args:
+        data: what the records are.
+        name: the kind, as `init` names it.
+        dataset: the dataset that reads them.
+        further: what else a recipe with this dataset has.
+    """
+
+    data: str
+    name: str
+    dataset: str
+    further: str
+
+
+PAIRS = FittingKind("pairs", "dpo", "preference", "a loss that compares replies")
+LABELLED = FittingKind("labelled replies", "kto", "labelled", "loss kto")
+CONVERSATIONS = FittingKind("conversations", "sft", "chat", "kind sft")
 TEXT_DTYPES = ("string", "large_string")
 HINTS = {
-    "chat": "name two of them prompt and completion, or write messages, a list of role and content",
+    "chat": "name two of them in the recipe, by layout: prompt_completion with prompt_column and "
+    "completion_column; or write messages, a list of role and content",
     "preference": "name them prompt, chosen and rejected",
     "labelled": "name them prompt, completion and label",
 }
 
 
-def build_data_settings(
-    dataset: str, data: str, *, record: str
-) -> tuple[dict[str, Any], ColumnGuess]:
+TEXT_SUFFIX = ".txt"
+PLAIN_TEXTS = "plain texts are for kind pretrain: titanrun cp continue_pretraining_lora"
+
+
+def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], ColumnGuess]:
     """Return the settings of a dataset of files on this machine, and the guess behind them.
 
     Args:
         dataset: Name of the dataset.
         data: File, or folder of files.
-        record: What the files must hold, for a message.
 
     Raises:
         ProblemsFound: If there is no such file or folder, or its columns do not suit the dataset.
     """
     if not Path(data).exists():
-        raise problem_error("file", f"file not found: '{data}'", hint=f"use {record}")
-    file = resolve_data_files(data, CONVERSATION_SUFFIXES)[0]
+        hint = suggest_near_path(data) or f"use {describe_records({'name': dataset, 'path': data})}"
+        if find_named_repository(data) is not None:
+            hint = f"a dataset of the Hub is written as hub:{data}"
+        raise problem_error("file", f"file not found: '{data}'", hint=hint)
+    file = find_first_file(data)
     columns = read_columns(file)
     # a damaged file is left to validate, which says where
     guess = guess_columns(dataset, columns) if columns else ColumnGuess()
     if guess is None:
-        raise unsuitable_columns_error(dataset, file, columns, record)
+        raise unsuitable_columns_error(dataset, file, columns)
     return {"name": dataset, "path": data, **guess.settings}, guess
 
 
-def unsuitable_columns_error(
-    dataset: str, file: Path, columns: Columns, record: str
-) -> ProblemsFound:
+def find_first_file(data: str) -> Path:
+    """Return the first file of a path on the command line. Raise ProblemsFound if there is none."""
+    try:
+        return resolve_data_files(data, CONVERSATION_SUFFIXES)[0]
+    except ProblemsFound as error:
+        is_text = data.endswith(TEXT_SUFFIX)
+        raise ProblemsFound(
+            [
+                replace(problem, path=(), hint=PLAIN_TEXTS if is_text else problem.hint)
+                for problem in error.problems
+            ]
+        ) from None
+
+
+def unsuitable_columns_error(dataset: str, file: Path, columns: Columns) -> ProblemsFound:
     """Build the problem of a file whose columns do not suit a dataset."""
-    hint = HINTS[dataset]
-    if dataset == "chat" and "text" in columns:
-        hint += "; plain texts are for kind pretrain: titanrun cp continue_pretraining_lora"
-    elif file.suffix.lower() == ".csv":
-        if len(columns) == 1 and any(mark in next(iter(columns)) for mark in ";\t"):
-            hint = "separate the columns by commas"
-        elif "messages" in columns or "conversations" in columns:
-            hint = "csv holds no lists of messages: save the data as jsonl or parquet"
+    listed = find_listed_text(columns)
+    if dataset == "chat" and listed is not None and file.suffix.lower() != ".csv":
+        return text_for_messages_error(f"'{file}'", listed)
+    meant = describe_records({"name": dataset, "path": str(file)})
     return problem_error(
         "data",
-        f"'{file}' has the columns {', '.join(columns)}, none of which suit {record}",
-        hint=hint,
+        f"'{file}' has the columns {', '.join(columns)}, none of which suit {meant}",
+        hint=suggest_other_kind(columns) or suggest_for_unsuitable(dataset, file, columns),
     )
+
+
+def suggest_other_kind(columns: Columns) -> str | None:
+    """Return which option of `init` fits such columns, None if none fits well."""
+    kind = find_fitting_kind(columns)
+    return None if kind is None else f"these are {kind.data}: --kind {kind.name}"
+
+
+def suggest_other_dataset(columns: Columns) -> str | None:
+    """Return what a recipe needs for such columns, None if no other dataset reads them well."""
+    kind = find_fitting_kind(columns)
+    if kind is None:
+        return None
+    return (
+        f"these are {kind.data}, which dataset {kind.dataset} reads, with {kind.further}: see "
+        f"titanrun init --kind {kind.name}"
+    )
+
+
+def find_fitting_kind(columns: Columns) -> FittingKind | None:
+    """Return the kind of fine-tuning whose data have such columns, None if none fits well.
+
+    Labelled replies may be pairs, and a prompt and a completion may lack their labels.
+    """
+    if guess_columns("preference", columns) is not None:
+        return PAIRS
+    if guess_columns("labelled", columns) is not None:
+        return LABELLED
+    chat = guess_columns("chat", columns)
+    is_listed = chat is not None and chat.settings.get("layout") != "prompt_completion"
+    return CONVERSATIONS if is_listed else None
+
+
+def suggest_for_unsuitable(dataset: str, file: Path, columns: Columns) -> str:
+    """Return what to do about a file whose columns do not suit a dataset."""
+    if file.suffix.lower() == ".csv":
+        if len(columns) == 1 and any(mark in next(iter(columns)) for mark in ";\t"):
+            return "separate the columns by commas"
+        if find_listed_text(columns) is not None:
+            return "csv holds no lists of messages: save the data as jsonl or parquet"
+    if dataset == "chat" and "text" in columns:
+        return f"{HINTS[dataset]}; {PLAIN_TEXTS}"
+    return HINTS[dataset]
+
+
+def find_listed_text(columns: Columns) -> str | None:
+    """Return the column named as that of lists of messages which holds texts, None if none does."""
+    return next(
+        (name for name in LISTED if name in columns and columns[name].is_text),
+        None,
+    )
+
+
+def suggest_columns(dataset: ChatDatasetConfig | RepliesConfig, file: Path) -> str | None:
+    """Return the settings with which a dataset reads a file, as `init` would write them.
+
+    Return None if it reads the file as they say, or if the file is damaged.
+    """
+    columns = read_columns(file)
+    guess = guess_columns(dataset.name, columns) if columns else None
+    if guess is None:
+        other = suggest_other_dataset(columns)
+        return other or (suggest_for_unsuitable(dataset.name, file, columns) if columns else None)
+    fields = [name for name in COLUMN_FIELDS if name in type(dataset).model_fields]
+    meant = {
+        name: guess.settings.get(name, type(dataset).model_fields[name].default) for name in fields
+    }
+    changed = {name: value for name, value in meant.items() if value != getattr(dataset, name)}
+    shown = [f"{name}: {to_flow_yaml(value)}" for name, value in changed.items()]
+    return f"set {format_word_list(shown, conjunction='and')}" if shown else None
 
 
 def build_hub_settings(
@@ -79,7 +197,16 @@ def build_hub_settings(
     settings |= {} if subset in (None, "default") else {"subset": subset}
     settings |= {} if split in (None, "train") else {"split": split}
     settings |= {} if revision is None else {"revision": revision}
-    guess = guess_columns(dataset, list_feature_columns(info))
+    columns = list_feature_columns(info)
+    guess = guess_columns(dataset, columns)
+    other = suggest_other_kind(columns) if guess is None else None
+    if other is not None:
+        raise problem_error(
+            "data",
+            f"'{repository}' has the columns {', '.join(columns)}, none of which suit dataset "
+            f"{dataset}",
+            hint=other,
+        )
     # a card may be incomplete
     return settings if guess is None else {**settings, **guess.settings}
 

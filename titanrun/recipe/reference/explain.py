@@ -18,11 +18,17 @@ from titanrun.config.problems import problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import find_closest
 from titanrun.config.tree import format_path
-from titanrun.config.type_introspection import find_item_type, is_slot, unwrap_annotation
+from titanrun.config.type_introspection import (
+    find_item_type,
+    find_value,
+    is_slot,
+    unwrap_annotation,
+)
 from titanrun.recipe import builtins
 from titanrun.recipe.comparing.resume_policy import format_resume_policy
 from titanrun.recipe.recipe import FILE_ONLY_KEYS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
+from titanrun.recipe.reference.program_words import describe_program_word
 from titanrun.recipe.reference.reference_search import (
     format_search_result,
     format_tool_word,
@@ -36,7 +42,7 @@ from titanrun.recipe.reference.schema_topics import (
     get_topics,
     list_explainable_paths,
 )
-from titanrun.recipe.reference.tool_words import find_tool_word
+from titanrun.recipe.reference.tool_words import ToolWord, find_tool_word
 from titanrun.recipe.rules.registry import RULES, get_active_rules
 
 INDENT = "  "
@@ -66,6 +72,8 @@ def explain_word(word: str, *, columns: int | None = None) -> str:
         return format_tool_word(word, meant, columns)
     if not found and (entries := search_reference(word)):
         return format_search_result(word, entries, columns)
+    if not found and (hint := describe_program_word(word)):
+        return format_tool_word(word, ToolWord((), hint), columns)
     if not found:
         raise problem_error(
             "usage", f"nothing to explain is named '{word}'", hint=format_suggestion(word)
@@ -92,14 +100,22 @@ def group_equal_fields(
 ) -> list[tuple[list[str], list[FieldLocation]]]:
     """Return the lines that explain fields, each with the fields that have these lines.
 
-    The example of a recipe is that of the first field: it names the component.
+    The example of a recipe is that of the default component if it is among them, which needs no
+    name, else of the first one.
     """
     groups: dict[tuple[str, ...], tuple[list[str], list[FieldLocation]]] = {}
     for spot in spots:
         lines = [*iter_field_lines(spot), *iter_holder_lines(spot)]
         facts = tuple(line for line in lines if not line.startswith(RECIPE_EXAMPLE_HEAD))
-        groups.setdefault(facts, (lines, []))[1].append(spot)
+        shown, members = groups.get(facts, (lines, []))
+        groups[facts] = (shown if names_component(spot) else lines, [*members, spot])
     return list(groups.values())
+
+
+def names_component(spot: FieldLocation) -> bool:
+    """Return whether the example of a field must name the component that has it."""
+    holder = find_value(spot.recipe_example, spot.path[:-1])
+    return isinstance(holder, dict) and "name" in holder
 
 
 def format_path_title(keys: tuple[str, ...], spots: list[FieldLocation]) -> str:

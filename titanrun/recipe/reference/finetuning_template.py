@@ -13,13 +13,18 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
 )
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.registry import get_choice_names
+from titanrun.models.shared.config import ModelConfig
+from titanrun.models.shared.huggingface_config import CONFIG, is_huggingface_folder
+from titanrun.recipe.builtins import register_builtins
+from titanrun.recipe.reference.counting_template import find_counting_template
+from titanrun.recipe.reference.finetuning_length import choose_sequence_length
 from titanrun.recipe.reference.finetuning_size import FinetuningSize, choose_size
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
+from titanrun.recipe.reference.record_words import describe_records
+from titanrun.recipe.resolving.model_folder import find_model_folder_problem
 from titanrun.recipe.resolving.recipe_from_hf import (
-    CONFIG,
     get_model_family,
-    is_huggingface_folder,
-    read_usual_seq_len,
 )
 
 NO_TEMPLATE = "a guess by the tokens: the folder has none; check it"
@@ -40,21 +45,33 @@ class FinetuningKind:
     Args:
         purpose: first line of the recipe.
         dataset: name of the dataset.
-        record: a record of the data, for a comment.
         lr: usual learning rate.
         settings: further settings at the top level.
+        model: further settings of the model.
     """
 
     purpose: str
     dataset: str
-    record: str
     lr: float
     settings: Sequence[Setting] = ()
+    model: Sequence[Setting] = ()
 
 
-CHAT = ("chat", 'lines of {"messages": [...]}')
-PAIRS = ("preference", 'lines of {"prompt", "chosen", "rejected"}')
-LABELS = ("labelled", 'lines of {"prompt", "completion", "label"}')
+@dataclass(frozen=True, slots=True)
+class FinetunedModel:
+    """Model that a recipe starts from.
+
+    Args:
+        named: as the user named it: a Hugging Face folder, or hub:OWNER/NAME.
+        folder: its folder on this machine.
+        guessed_template: chat template that suits its tokenizer, None if it has its own.
+    """
+
+    named: str
+    folder: Path
+    guessed_template: str | None = None
+
+
 CHECKPOINT: list[Setting] = [
     ("enable", True, ""),
     ("interval", 500, "steps; the last one is saved, too"),
@@ -63,25 +80,34 @@ CHECKPOINT: list[Setting] = [
 ]
 SFT: Setting = ("kind", "sft", "the data must be conversations")
 KINDS = {
-    "sft": FinetuningKind("Fine-tuning of all weights", *CHAT, 2e-5, [SFT]),
+    "sft": FinetuningKind("Fine-tuning of all weights", "chat", 2e-5, [SFT]),
     "lora": FinetuningKind(
         "Fine-tuning of low-rank adapters",
-        *CHAT,
+        "chat",
         2e-4,
         [SFT, ("converters", [{"name": "lora", "rank": 16, "alpha": 32}], "")],
     ),
     "dpo": FinetuningKind(
         "Preferences by DPO",
-        *PAIRS,
+        "preference",
         1e-6,
         [("loss", {"name": "dpo", "beta": 0.1}, "keeps a second copy of the model")],
     ),
-    "orpo": FinetuningKind("Preferences by ORPO", *PAIRS, 1e-6, [("loss", {"name": "orpo"}, "")]),
+    "orpo": FinetuningKind(
+        "Preferences by ORPO", "preference", 1e-6, [("loss", {"name": "orpo"}, "")]
+    ),
     "kto": FinetuningKind(
         "Labelled replies by KTO",
-        *LABELS,
+        "labelled",
         1e-6,
         [("loss", {"name": "kto"}, "keeps a second copy of the model")],
+    ),
+    "reward": FinetuningKind(
+        "A reward model from preferences",
+        "preference",
+        1e-5,
+        [("loss", {"name": "reward", "center_coefficient": 0.01}, "keeps scores around 0")],
+        [("head", "scalar", "a score in place of logits, with new weights")],
     ),
 }
 
@@ -89,8 +115,7 @@ KINDS = {
 def build_finetuning_template(
     kind: str,
     *,
-    model: str,
-    folder: Path,
+    model: FinetunedModel,
     data: Mapping[str, Any],
     file: str,
     schema: str,
@@ -100,8 +125,7 @@ def build_finetuning_template(
 
     Args:
         kind: One of KINDS.
-        model: Model as the user named it: a Hugging Face folder, or hub:OWNER/NAME.
-        folder: Folder of the model on this machine.
+        model: Model to start from.
         data: Settings of the dataset.
         file: File name that the comments mention.
         schema: JSON Schema that the editor line names.
@@ -111,47 +135,54 @@ def build_finetuning_template(
         ProblemsFound: If there is no such model, or no family reads it.
     """
     chosen, style = KINDS[kind], TEMPLATE_STYLES[file_format]
-    family = get_model_family(folder)
+    family = get_model_family(model.folder)
     lines = [
         HEAD.format(editor_line=style.editor_line.format(schema), purpose=chosen.purpose, file=file)
     ]
     top: list[Setting] = [("version", 1, ""), *chosen.settings]
     lines += [format_setting(setting, style.format_pair, "") for setting in top]
-    for name, settings in list_sections(chosen, family, model, folder, data):
+    for name, settings in list_sections(chosen, family, model, data):
         lines += ["", style.format_section(name)]
         lines += [format_setting(setting, style.format_pair, style.indent) for setting in settings]
     return "\n".join(lines) + "\n"
 
 
 def list_sections(
-    kind: FinetuningKind, family: str, model: str, folder: Path, data: Mapping[str, Any]
+    kind: FinetuningKind, family: str, model: FinetunedModel, data: Mapping[str, Any]
 ) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
     dataset = dict(data)
     if kind.dataset == "chat":
         dataset["packing"] = "best_fit"
-    seq_len = read_usual_seq_len(folder)
-    guess = guess_missing_template(folder)
-    size = choose_size(dataset, folder, guess, seq_len=seq_len)
+    guess = model.guessed_template
+    counted = guess or find_counting_template(dataset, model.folder)
+    length = choose_sequence_length(dataset, model.folder, counted)
+    size = choose_size(dataset, model.folder, counted, seq_len=length.seq_len)
     template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
+    has = "weights, tokenizer and chat template" if guess is None else "weights and tokenizer"
     return [
         (
             "model",
             [
                 ("name", family, ""),
                 ("flavor", "auto", f"sizes of {CONFIG}"),
-                ("hf_assets_path", model, "weights, tokenizer and chat template"),
-                ("attention", {"mask": "block_causal"}, "texts of a row stay apart"),
+                ("hf_assets_path", model.named, has),
+                *kind.model,
+                ("attention", {"mask": "block_causal"}, "texts of a sequence stay apart"),
             ],
         ),
         *(template if guess else []),
         (
             "training",
             [
-                ("dataset", dataset, "" if "layout" in dataset else kind.record),
-                ("seq_len", seq_len, "tokens; longer records are left out"),
-                ("local_batch_size", 1, "rows that a device computes at once"),
-                ("global_batch_size", size.global_batch_size, "rows of a step, on all devices"),
+                ("dataset", dataset, "" if "layout" in dataset else describe_records(dataset)),
+                ("seq_len", length.seq_len, length.reason),
+                ("local_batch_size", 1, "sequences that a device computes at once"),
+                (
+                    "global_batch_size",
+                    size.global_batch_size,
+                    "sequences of a step, on all devices",
+                ),
                 ("epochs", size.epochs, describe_steps(size)),
             ],
         ),
@@ -172,8 +203,8 @@ def describe_steps(size: FinetuningSize) -> str:
     """Return the comment of the epochs: what they amount to, if it is known."""
     if size.steps is None or size.sequences is None:
         return ""
-    rows = pluralize(size.sequences, "row")
-    return f"{pluralize(size.steps, 'step')}: an epoch has {rows}"
+    sequences = pluralize(size.sequences, "sequence")
+    return f"{pluralize(size.steps, 'step')}: an epoch has {sequences}"
 
 
 def describe_holdout(size: FinetuningSize) -> str:
@@ -181,18 +212,18 @@ def describe_holdout(size: FinetuningSize) -> str:
     return "share of the records" if size.holdout < 1 else "records, of which none is trained on"
 
 
-def guess_missing_template(folder: Path) -> str | None:
-    """Return the name of the template that suits the tokenizer of a folder without one.
+def suggest_missing_template(folder: Path) -> list[str]:
+    """Return the templates that suit the tokenizer of a folder without one, the best guess first.
 
-    Return None if it has one, or no tokenizer that can be read.
+    Return none if it has one, or no tokenizer that can be read.
     """
     with suppress(ProblemsFound):
         load_chat_template_text(folder)
-        return None
+        return []
     try:
-        return suggest_template_names(load_vocab(folder))[0]
-    except (ProblemsFound, IndexError):
-        return None
+        return suggest_template_names(load_vocab(folder))
+    except ProblemsFound:
+        return []
 
 
 def format_setting(setting: Setting, format_pair: Any, indent: str) -> str:
@@ -204,15 +235,21 @@ def format_setting(setting: Setting, format_pair: Any, indent: str) -> str:
 
 def open_model_folder(model: str) -> Path:
     """Return the folder of a model. Raise ProblemsFound if there is none."""
+    register_builtins()
+    if model.partition(":")[0] in get_choice_names(ModelConfig) and not Path(model).exists():
+        raise problem_error(
+            "usage",
+            f"'{model}' is a family of models without weights, which --kind trains further",
+            hint="name a folder of a model, or hub:OWNER/NAME; for a small one to try with: "
+            "titanrun train first_chat dump_folder=runs/small, then titanrun checkpoint export "
+            "runs/small small --format hf",
+        )
+    found = find_model_folder_problem(model)
+    if found is not None:
+        raise ProblemsFound([found])
     folder = Path(model)
     if is_huggingface_folder(folder):
         return folder
-    if folder.is_dir():
-        raise problem_error(
-            "file", f"'{model}' has no {CONFIG}", hint="use a Hugging Face folder of a model"
-        )
     raise problem_error(
-        "file",
-        f"folder not found: '{model}'",
-        hint="a model of the Hub is written as hub:OWNER/NAME",
+        "file", f"'{model}' has no {CONFIG}", hint="use a Hugging Face folder of a model"
     )

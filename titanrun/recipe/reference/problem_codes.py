@@ -196,10 +196,10 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
     ),
     "steps-already-done": CodeDocumentation(
         (
-            "training.steps is below the last saved step of the run directory: a run cannot be "
-            "shortened afterwards"
+            "training.steps is below the last saved step of the run directory, or shortens an "
+            "unfinished run to that step, so that nothing is left to train"
         ),
-        "set at least the saved steps, or name another dump_folder",
+        "set more than the saved steps, or name another dump_folder",
     ),
     "schedule-ended": CodeDocumentation(
         (
@@ -299,13 +299,16 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         "check the credentials in the environment, such as HF_TOKEN, then start again",
     ),
     "source-gone": CodeDocumentation(
-        "a remote file is not, or no longer, at its address",
-        "check the address, or restore the file and start again",
+        (
+            "a file of a stream is not, or no longer, at its path or address, or a link among the "
+            "files of a dataset leads nowhere"
+        ),
+        "check the path or address, or restore the file and start again",
     ),
     "source-changed": CodeDocumentation(
         (
-            "a remote file has another size or version than when the stream was opened: its "
-            "records would not be those that the run goes on with"
+            "a file has another size or version than when the stream was opened: its records "
+            "would not be those that the run goes on with"
         ),
         "restore the file and start again, or start a new run with the new data",
     ),

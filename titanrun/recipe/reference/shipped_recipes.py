@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
-from titanrun.config.suggest import find_closest, format_word_list
+from titanrun.config.suggest import find_closest
 from titanrun.config.tree import find_node
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ def get_shipped_recipe(name: str, *, suffix: str = ".yaml") -> ShippedRecipe:
         if {entry.name, entry.path.name} & {name, name + suffix} or name in entry.names[1:]:
             return entry
     meant = find_closest(name, [entry.path.stem for entry in entries])
-    known = format_word_list([entry.name for entry in entries], conjunction="and", max_words=99)
-    raise problem_error(
-        "unknown-name",
-        f"no shipped recipe '{name}'",
-        hint=f"did you mean '{meant}'?" if meant else f"shipped: {known}",
+    is_file = Path(name).is_file()
+    listed = "titanrun ls recipes lists them" + (
+        f"; {name} is a file: the cp of your shell copies it" if is_file else ""
     )
+    hint = f"did you mean '{meant}'?" if meant and not is_file else listed
+    raise problem_error("unknown-name", f"no shipped recipe '{name}'", hint=hint)
 
 
 SCHEMA_LINE = re.compile(r"^(# yaml-language-server: \$schema=|#:schema )\S+", re.MULTILINE)

@@ -22,8 +22,8 @@ HOLDOUT = ToolWord(
     ("validation.holdout",), "a share such as 0.05, or a number of documents, of training.dataset"
 )
 SAMPLE_LIMIT = ToolWord(
-    ("training.steps", "evaluation.tasks.limit"),
-    "no setting limits the training data: set the length of the run, or cut the file",
+    ("training.dataset.sources.max_rows", "training.steps", "evaluation.tasks.limit"),
+    "make the dataset a source of a mixture with max_rows; steps limit the run instead",
 )
 ZERO = ToolWord(
     (

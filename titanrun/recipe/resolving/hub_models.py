@@ -6,14 +6,16 @@ recipe never asks the Hub. A resolved recipe holds the folder, whose name is the
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
 from titanrun.config.json_text import parse_json
+from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import DataPath, Problem, problem_error
-from titanrun.config.tree import Node, find_node, iter_nodes
+from titanrun.config.tree import Node, find_node, iter_nodes, replace_text
+from titanrun.models.shared.huggingface_config import find_named_repository
 
 HUB_PREFIX = "hub:"
 HUB_NAME = re.compile(r"hub:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
@@ -140,18 +142,26 @@ def find_fetching_command(folder: str) -> str | None:
 def suggest_fetching(folder: str) -> str:
     """Return how to get the model whose folder is missing.
 
-    The recipe may name it by its name on the Hub instead of by a folder.
+    The name may be a misspelling of another folder. The recipe may name the model by its name on
+    the Hub instead of by a folder.
     """
     command = find_fetching_command(folder)
     if command is not None:
         return command
-    name = Path(folder).name
-    owner = next((owner for word, owner in OWNERS.items() if name.startswith(word)), None)
-    repository = f"{owner}/{name}" if owner else "OWNER/NAME"
+    meant = suggest_near_path(folder, only_folders=True)
+    if meant is not None:
+        return f"{meant} a model of the Hub is written as hub:OWNER/NAME"
+    repository = find_named_repository(folder) or guess_repository(Path(folder).name)
     return (
         f"titanrun download {repository} -o {folder} fetches it; or write hub:{repository} instead "
         "of the folder, and titanrun train fetches it"
     )
+
+
+def guess_repository(name: str) -> str:
+    """Return the OWNER/NAME of a model whose owner is known by its name."""
+    owner = next((owner for word, owner in OWNERS.items() if name.startswith(word)), None)
+    return f"{owner}/{name}" if owner else "OWNER/NAME"
 
 
 def iter_hub_models(tree: Node) -> Iterator[HubModel]:
@@ -207,12 +217,3 @@ def is_missing_model(problem: Problem) -> bool:
         and isinstance(problem.got, str)
         and problem.got.startswith(HUB_PREFIX)
     )
-
-
-def replace_text(tree: Node, path: DataPath, text: str) -> Node:
-    """Return the tree with another text at a path, which has one."""
-    if not path:
-        return replace(tree, value=text)
-    assert isinstance(tree.value, dict)
-    step = str(path[0])
-    return replace(tree, value={**tree.value, step: replace_text(tree.value[step], path[1:], text)})

@@ -3,6 +3,7 @@
 Values that cannot be read are reported, and reading continues without them.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -10,25 +11,26 @@ from typing import TYPE_CHECKING
 
 from titanrun.config.apply_overrides import apply_overrides
 from titanrun.config.checksum import get_checksum_state
-from titanrun.config.compose import IncompleteTreeError, compose, is_absent
+from titanrun.config.compose import IncompleteTreeError, compose
 from titanrun.config.error_messages import SECRET_HELP, SECRET_MESSAGE
 from titanrun.config.interpolate import interpolate
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.list_additions import ListSchema, apply_list_additions
 from titanrun.config.override_parser import Override, PartialOverridesError, parse_overrides
 from titanrun.config.problems import DataPath, Origin, Problem, ProblemsFound, problem_error
-from titanrun.config.read_source import FORMATS
 from titanrun.config.references import find_variables
 from titanrun.config.renames import RenameResult, rename_former_keys
-from titanrun.config.suggest import find_closest
+from titanrun.config.text_edits import build_quote_fix
 from titanrun.config.tree import (
     Node,
     PartialReadError,
     find_invalid_paths,
     find_node,
+    format_path,
     to_plain_data,
 )
 from titanrun.recipe import builtins
+from titanrun.recipe.moved_paths import use_moved_paths
 from titanrun.recipe.plugin_files import PluginFile, is_plugin_file, list_plugin_places
 from titanrun.recipe.plugins import activate_plugins, get_recipe_class, read_plugin_files
 from titanrun.recipe.reference import shipped_recipes
@@ -41,6 +43,7 @@ from titanrun.recipe.resolving.multi_stage import (
     select_stage_overrides,
     split_stage,
 )
+from titanrun.recipe.resolving.recipe_file import find_recipe_file
 from titanrun.recipe.resolving.run_length import (
     STEPS,
     WARMUP,
@@ -56,6 +59,7 @@ else:
     # imported only for a file without a version
     program_detection = LazyModule("titanrun.recipe.migrate.program_detection")
 
+RECIPE_KEYS = {"extends", "model", "stages", "training"}
 SWEEP_KEYS = {"recipe", "grid", "zip", "list", "random", "search"}
 EARLY_LISTS = ("plugins", STAGES)
 """Lists of the top level that are needed before the rest of the schema is known."""
@@ -154,12 +158,15 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
         lambda: interpolate(
             overridden,
             environment,
-            get_default=after.get_default,
+            get_default=lambda path: find_default(path, file, after),
             is_text=after.is_text,
             is_secret=after.is_secret,
         )
     )
-    problems = hide_secrets_in_problems(findings.problems, after)
+    problems = [
+        keep_leading_zeros(problem) if after.is_text(problem.path) else problem
+        for problem in hide_secrets_in_problems(findings.problems, after)
+    ]
     today = apply_renames(tree)
     problems += [problem for problem in today.problems if problem.severity == "error"]
     warnings = (
@@ -175,6 +182,15 @@ def read_tree(file: str, overrides: Sequence[str], environment: Mapping[str, str
         findings.is_incomplete,
         find_variables(overridden, after.is_secret),
     )
+
+
+def find_default(path: DataPath, file: str, queries: SchemaQueries) -> object:
+    """Return the default of a setting to which a reference points. A run is named by its file.
+
+    Raises:
+        LookupError: It has none.
+    """
+    return PurePath(file).stem if path == ("name",) else queries.get_default(path)
 
 
 def compose_with_bases(file: str, findings: ProblemCollector) -> Node:
@@ -222,39 +238,6 @@ def read_stage_ids(file: str) -> list[str]:
     return list(get_stages(compose_recipe(file)))
 
 
-def find_recipe_file(file: str) -> str:
-    """Return the path of a recipe: `file` itself, or the shipped recipe of that name.
-
-    A file comes first, and where `NAME.yaml` exists, `NAME` is no shipped recipe.
-
-    Raises:
-        ProblemsFound: A shipped recipe was meant and is not named.
-    """
-    path, stage = split_stage(file)
-    if not is_absent(path) or any(not is_absent(path + suffix) for suffix in FORMATS):
-        return file
-    names = {
-        name: entry.path for entry in shipped_recipes.list_shipped_recipes() for name in entry.names
-    }
-    if path in names:
-        return f"{names[path]}#{stage}" if stage is not None else str(names[path])
-    check_not_meant_shipped(path, names)
-    return file
-
-
-def check_not_meant_shipped(path: str, names: Collection[str]) -> None:
-    """Raise for the file name of a shipped recipe, and for what resembles its name."""
-    suffix = PurePath(path).suffix
-    name = path.removesuffix(suffix) if suffix in FORMATS else path
-    if suffix in FORMATS and name in names:
-        hint = f"titanrun ships it: write {name}, or titanrun cp {name} {path} for a copy"
-        raise problem_error("file", f"file not found: {path}", hint=hint)
-    meant = find_closest(path, names) if suffix not in FORMATS else None
-    if meant is not None:
-        message = f"no file and no shipped recipe is called {path}"
-        raise problem_error("file", message, hint=f"did you mean '{meant}'?")
-
-
 def check_is_recipe(tree: Node, file: str) -> None:
     """Raise one problem if a file is a sweep or the configuration of another program.
 
@@ -267,12 +250,17 @@ def check_is_recipe(tree: Node, file: str) -> None:
     if SWEEP_KEYS & set(tree.value) and not {"model", "training"} & set(tree.value):
         message, hint = "this is a sweep, not a recipe", f"titanrun sweep {path}"
         raise SweepFileError([Problem("file", message, (), origin, hint=hint)])
-    program = (
-        "" if "version" in tree.value else program_detection.detect_program(to_plain_data(tree))
-    )
+    data = to_plain_data(tree)
+    # most files are recipes, for which the tables of other programs are not imported
+    program = "" if has_recipe_keys(data) else program_detection.detect_program(data)
     if program:
         message = f"this is a configuration of {program}, not a recipe"
         raise problem_error("file", message, origin=origin, hint=f"titanrun migrate {path}")
+
+
+def has_recipe_keys(data: object) -> bool:
+    """Return whether a file has a version, and something else that only recipes have."""
+    return isinstance(data, dict) and "version" in data and not RECIPE_KEYS.isdisjoint(data)
 
 
 def apply_renames(tree: Node) -> RenameResult:
@@ -329,6 +317,21 @@ def list_file_places(named: Sequence[Node]) -> dict[str, list[Path]]:
     }
 
 
+def keep_leading_zeros(problem: Problem) -> Problem:
+    """Return the problem of a text that reads as an ambiguous number, such as 010, with a fix."""
+    origin = problem.origin
+    fix = None if origin is None else build_quote_fix(origin)
+    if problem.code != "ambiguous-number" or origin is None:
+        return problem
+    line = origin.source.get_line(origin.line)
+    written = line[origin.column - 1 : origin.end_column - 1]
+    message = f"{written} is no text without quotes"
+    quoted = f'"{written}"'
+    if origin.source.kind == "override":
+        quoted = shlex.quote(f"{format_path(problem.path)}={quoted}")
+    return replace(problem, message=message, hint=f"write {quoted}", fix=fix)
+
+
 def hide_secrets_in_problems(problems: Sequence[Problem], queries: SchemaQueries) -> list[Problem]:
     """Return the problems without showing the values of secrets."""
     return [
@@ -366,10 +369,13 @@ def hide_secret_in_problem(problem: Problem) -> Problem:
 def read_resolved_tree(tree: Node) -> Node:
     """Return the tree of a resolved recipe: only its secrets are interpolated.
 
+    Inputs that have moved since are where the command line says.
+
     Raises:
         ProblemsFound: If it cannot be read.
     """
     builtins.register_builtins()
+    tree = use_moved_paths(tree)
     load_listed_plugins(tree)
     expected = SchemaQueries(to_plain_data(tree))
     return apply_renames(

@@ -62,13 +62,14 @@ class ResolveOptions:
     """Options of resolving: the file that names the run, input checks, and ranks.
 
     `ranks` overrides the recipe. `machine_ranks` applies if the recipe leaves the number of ranks
-    to the machine.
+    to the machine. `skipped_rules` are about what the command is going to write.
     """
 
     file: str
     should_check_inputs: bool = False
     ranks: int | None = None
     machine_ranks: int | None = None
+    skipped_rules: Collection[str] = ()
 
     def get_ranks(self, recipe: Recipe) -> int | None:
         """Return the ranks as requested, else as in the recipe, else as on the machine.
@@ -119,6 +120,7 @@ def resolve_recipe(
     should_check_inputs: bool = False,
     ranks: int | None = None,
     machine_ranks: int | None = None,
+    skipped_rules: Collection[str] = (),
 ) -> Resolved:
     """Return the run that `file` with `overrides` describes.
 
@@ -126,16 +128,16 @@ def resolve_recipe(
         file: Recipe, a file or the name of a shipped one, or FILE#ID for a stage of one.
         overrides: Arguments of the form path=value.
         environment: Environment variables for interpolation and secrets.
-        should_check_inputs: Whether to add the rules of level environment: paths, tokenizers,
-            installed packages.
+        should_check_inputs: Whether to add the rules of level environment, of files and packages.
         ranks: Number of processes to run on, whatever the recipe says.
         machine_ranks: Number of processes if `launch.nproc_per_node` is auto and a GPU allowed.
+        skipped_rules: Rules of level environment about files that the caller is going to write.
 
     Raises:
         ProblemsFound: With every problem of the recipe.
     """
     reading = read_tree(file, overrides, environment)
-    case = ResolveOptions(reading.file, should_check_inputs, ranks, machine_ranks)
+    case = ResolveOptions(reading.file, should_check_inputs, ranks, machine_ranks, skipped_rules)
     named = add_dataset_commits(reading.tree, environment)
     tree, missing = replace_hub_names(named, environment, needs_tokenizer=should_check_inputs)
     reading = replace(reading, tree=tree)
@@ -186,7 +188,10 @@ def resolve_tree(
     builtins.load_rules()
     found = apply_rules(run, whole_tree, "rules", ranks=ranks, excluded_paths=excluded_paths)
     if case.should_check_inputs:
-        found += apply_rules(run, whole_tree, "environment", excluded_paths=excluded_paths)
+        # what the run reads depends on what its folder holds
+        placed = type(run).model_validate({**dict(run), "dump_folder": recipe.dump_folder})
+        further = apply_rules(placed, whole_tree, "environment", excluded_paths=excluded_paths)
+        found += [problem for problem in further if problem.rule not in case.skipped_rules]
     return recipe, run, found
 
 

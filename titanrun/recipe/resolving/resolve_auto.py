@@ -23,6 +23,7 @@ from titanrun.recipe.resolving.logprob_limits import (
     resolve_logprob_limits,
     resolve_rl_converters,
 )
+from titanrun.recipe.resolving.model_folder import explain_model_folder
 from titanrun.recipe.resolving.resolve_loss import resolve_loss
 from titanrun.recipe.resolving.run_length import compute_warmup_steps, resolve_run_length
 from titanrun.recipe.rundir.run_files import RUNS
@@ -52,7 +53,7 @@ def resolve_auto_fields(recipe: Recipe, *, file: str, ranks: int | None = None) 
     data = dump_config(recipe)
     data["name"] = recipe.name or PurePath(file).stem
     data["dump_folder"] = None
-    data["model"] = resolve_model_sizes(recipe.model, seq_len=recipe.training.seq_len)
+    data["model"] = resolve_sizes(recipe)
     resolve_attention_documents(recipe, data["model"])
     data["tokenizer"] = resolve_tokenizer(recipe, data["tokenizer"])
     data["checkpoint"] |= resolve_initial_load(recipe)
@@ -101,6 +102,19 @@ def resolve_entropy_metric(vocab_size: Any, algorithm: dict[str, Any]) -> None:
     if algorithm["entropy_metric"] == AUTO:
         is_known = isinstance(vocab_size, int)
         algorithm["entropy_metric"] = is_known and vocab_size < LARGE_VOCABULARY
+
+
+def resolve_sizes(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of the model with all sizes.
+
+    Raises:
+        ProblemsFound: If a size cannot be resolved.
+    """
+    try:
+        return resolve_model_sizes(recipe.model, seq_len=recipe.training.seq_len)
+    except ProblemsFound as found:
+        named = recipe.model.hf_assets_path
+        raise ProblemsFound(explain_model_folder(found.problems, named)) from None
 
 
 def resolve_attention_documents(recipe: Recipe, model: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ REQUIRED_PATHS: tuple[DataPath, ...] = (
     ("training", "dataset", "name"),
 )
 DATASET: DataPath = ("training", "dataset")
+SOURCES: DataPath = (*DATASET, "sources")
 HOLDOUT: DataPath = ("validation", "holdout")
 SOME_HOLDOUT = 0.05
 MODEL: DataPath = ("model",)
@@ -112,6 +113,8 @@ def get_affected_paths(problem: Problem) -> list[DataPath]:
         return []
     if FLAVOR in (path, (*path[:-1], problem.suggestion)):  # all sizes are derived from it
         return [MODEL]
+    if path[: len(SOURCES)] == SOURCES:  # the others are not the data of the run
+        return [DATASET]
     if problem.code == "missing-key" or path[-1] == "name":
         return [path[:-1]]
     if path == CONFIG_FOLDER:  # hf_assets_path, which often has the tokenizer only, is next

@@ -17,6 +17,7 @@ from titanrun.distributed.config import NoActivationCheckpointConfig
 from titanrun.distributed.fault_tolerance_config import FaultToleranceConfig
 from titanrun.models.shared.config import AttentionConfig, ModelConfig
 from titanrun.models.shared.decoder_config import choose_attention_backend
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.recipe.plugins import activate_plugins, get_plugin_places
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.hub_models import (
@@ -25,7 +26,7 @@ from titanrun.recipe.resolving.hub_models import (
     TEACHER,
     suggest_fetching,
 )
-from titanrun.recipe.resolving.recipe_from_hf import is_huggingface_folder, resolve_from_huggingface
+from titanrun.recipe.resolving.recipe_from_hf import resolve_from_huggingface
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.registry import get_active_rules
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe, select_checkpoint

@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from titanrun.components.converters.config import AdapterConfig, QloraConfig
-from titanrun.components.converters.spec.module_names import list_module_names, suggest_pattern
+from titanrun.components.converters.config import ALL_LINEAR, AdapterConfig, QloraConfig
+from titanrun.components.converters.spec.module_names import (
+    find_native_name,
+    list_module_names,
+    suggest_pattern,
+)
 from titanrun.models.transformers.config import TransformersConfig
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.compile import ENABLE, compiles_model
@@ -12,8 +16,8 @@ from titanrun.recipe.rules.converters import iter_converters
 from titanrun.recipe.rules.parallel_dims import get_parallelism_path
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
-ALL_LINEAR = ("all", "all-linear", "all_linear")
-"""Words of other tools for modules of all names."""
+OTHER_WORDS = ("all", "all_linear")
+"""Words of other tools for all linear modules."""
 
 
 @rule("adapters-come-last")
@@ -118,7 +122,8 @@ def adapter_targets_exist(run: Recipe) -> Iterator[RuleViolation]:
     written = [
         (path, converter)
         for path, converter in iter_converters(run)
-        if isinstance(converter, AdapterConfig) and converter.target_modules
+        if isinstance(converter, AdapterConfig)
+        and converter.target_modules not in (None, (), (ALL_LINEAR,))
     ]
     # listing the names of a large model takes longer than all other rules together
     if not written or run.replace or isinstance(run.model, TransformersConfig):
@@ -130,25 +135,25 @@ def adapter_targets_exist(run: Recipe) -> Iterator[RuleViolation]:
     targets = sorted({name.rpartition(".")[2] for name in matrices} - {"tok_embeddings"})
     for path, converter in written:
         for index, pattern in enumerate(converter.target_modules or ()):
+            if pattern == ALL_LINEAR:
+                continue
             if not any(converter.matches_pattern(pattern, name) for name in names):
                 yield RuleViolation(
                     f"no module of the model is called '{pattern}'",
                     ((*path, "target_modules", index), ("model", "name")),
-                    hint="leave target_modules out: without it all linear modules have adapters"
-                    if pattern in ALL_LINEAR
+                    hint=f"write {ALL_LINEAR}, for all linear modules but the output head"
+                    if pattern in OTHER_WORDS
                     else suggest_pattern(pattern, targets),
                     code="unknown-name",
+                    replacement=find_native_name(pattern, targets),
                 )
 
 
 def has_expert_adapters(run: Recipe, converter: AdapterConfig) -> bool:
     """Return whether target_modules adds adapters to stacked experts."""
-    if converter.target_modules is None:
-        return False
     stacked = [name for name in run.model.parameter_shapes() if ".experts." in name]
     return any(
-        converter.is_target(name) or converter.is_target(name.rpartition(".")[0])
-        for name in stacked
+        converter.is_named(name) or converter.is_named(name.rpartition(".")[0]) for name in stacked
     )
 
 

@@ -13,9 +13,10 @@ from titanrun.components.data.chat_config import (
 )
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.chat_formats import (
-    CHAT_FORMATS,
     Conversation,
     get_column_value,
+    parse_conversation,
+    text_for_messages_error,
 )
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.data.spec.file_columns import (
@@ -27,9 +28,12 @@ from titanrun.components.data.spec.file_columns import (
 from titanrun.components.data.spec.preference_formats import parse_replies
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.config.base import Config, iter_nested_configs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.reference.data_columns import read_columns
+from titanrun.recipe.reference.data_settings import suggest_columns
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
@@ -75,9 +79,10 @@ def packing_needs_document_mask(run: Recipe) -> Iterator[RuleViolation]:
 def sft_needs_conversations(run: Recipe) -> Iterator[RuleViolation]:
     """Require a conversation dataset if kind is sft.
 
-    kind: sft trains on conversations. Use a training.dataset that has some, or kind: pretrain.
+    kind: sft trains on conversations. Use a training.dataset that has some, perhaps in a mixture,
+    or kind: pretrain.
     """
-    if run.kind == "sft" and not isinstance(run.training.dataset, ConversationsConfig):
+    if run.kind == "sft" and not has_conversations(run.training.dataset):
         message = (
             "kind sft needs a conversation dataset, but dataset "
             f"'{run.training.dataset.name}' has no conversations"
@@ -86,6 +91,11 @@ def sft_needs_conversations(run: Recipe) -> Iterator[RuleViolation]:
         if run.training.dataset.compares is not None:
             hint = "remove kind: a loss that compares replies needs none"
         yield RuleViolation(message, (("kind",), ("training", "dataset")), hint=hint)
+
+
+def has_conversations(dataset: Config) -> bool:
+    """Return whether a dataset, or a source of a mixture, has conversations."""
+    return any(isinstance(found, ConversationsConfig) for _, found in iter_nested_configs(dataset))
 
 
 @rule("columns-fit-layout")
@@ -121,29 +131,48 @@ def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
             continue
         try:
             file = resolve_data_files(dataset.path, tuple(RECORD_READERS))[0]
-            record = next(RECORD_READERS[get_data_suffix(file)](file), None)
-            if record is not None:
-                parse_conversations(dataset, record, f"the first record of '{file}'")
-            # only the columns of parquet files are checked: their records are not read here
-            for column, field in (
-                get_conversation_columns(dataset) if get_data_suffix(file) == ".parquet" else ()
-            ):
-                get_column_value(
-                    dict.fromkeys(find_file_columns(file) or [column]),
-                    column,
-                    f"'{file}'",
-                    field=field,
-                )
+        except ProblemsFound:
+            continue  # paths-exist and the run report it
+        try:
+            check_first_record(dataset, file)
         except ProblemsFound as error:
             for problem in error.problems:
-                if problem.path != ("path",) or "first record" in problem.message:
-                    yield RuleViolation(
-                        problem.message,
-                        ((*place, *problem.path), place),
-                        hint=problem.hint,
-                        code="data",
-                        section=place,
-                    )
+                yield RuleViolation(
+                    problem.message,
+                    ((*place, *problem.path), place),
+                    hint=improve_column_hint(problem, dataset, file),
+                    code="data",
+                    section=place,
+                )
+
+
+def check_first_record(dataset: ConversationDataset, file: Path) -> None:
+    """Raise ProblemsFound if the first record of a file does not match the layout.
+
+    Only the columns of parquet files are checked: their records are not read here.
+    """
+    record = next(RECORD_READERS[get_data_suffix(file)](file), None)
+    if record is not None:
+        parse_conversations(dataset, record, f"the first record of '{file}'")
+    if get_data_suffix(file) != ".parquet":
+        return
+    for column, field in get_conversation_columns(dataset):
+        known = dict.fromkeys(find_file_columns(file) or [column])
+        get_column_value(known, column, f"'{file}'", field=field)
+        content = read_columns(file).get(column)
+        if field == "column" and content is not None and content.is_text:
+            raise text_for_messages_error(f"'{file}'", column)
+
+
+def improve_column_hint(problem: Problem, dataset: ConversationDataset, file: Path) -> str | None:
+    """Return the hint of a problem, of one about a layout that with the settings for the file.
+
+    Misspellings of columns have hints of their own.
+    """
+    hint = problem.hint or ""
+    if problem.path == ("path",) or hint.startswith("did you mean"):
+        return problem.hint
+    return suggest_columns(dataset, file) or problem.hint
 
 
 @rule("turn-weights-are-there", level="environment")
@@ -225,7 +254,7 @@ def parse_conversations(
     """
     if isinstance(dataset, RepliesConfig):
         return parse_replies(dataset, record, place)
-    return [CHAT_FORMATS[dataset.layout](record, dataset.get_columns(), place)]
+    return [parse_conversation(dataset.layout, record, dataset.get_columns(), place)]
 
 
 def get_conversation_columns(dataset: ConversationDataset) -> Sequence[tuple[str, str]]:
@@ -255,9 +284,13 @@ def find_template_problems(
     if dataset.path is None:
         return ()  # only the run reads the Hub
     # jinja is imported only if there are conversations
-    templates, learned = map(
+    templates, fitting, learned = map(
         import_module,
-        ("titanrun.components.tokenizers.chat_template", "titanrun.components.data.loss_mask"),
+        (
+            "titanrun.components.tokenizers.chat_template",
+            "titanrun.components.tokenizers.fitting_template",
+            "titanrun.components.data.loss_mask",
+        ),
     )
     try:
         template = templates.load_chat_template(tokenizer)
@@ -279,7 +312,9 @@ def find_template_problems(
         try:
             for conversation in conversations:
                 bound, messages = template.with_tools(conversation.tools), conversation.messages
-                templates.check_template_renders_messages(bound, messages, place)
+                fitting.check_template_or_suggest(
+                    bound, conversation, place, folder=tokenizer.folder
+                )
                 if isinstance(dataset, RepliesConfig):
                     learned.mask_all_but_last_reply(bound, messages, place)
                 elif is_learned:

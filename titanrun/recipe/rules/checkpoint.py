@@ -16,6 +16,7 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.rules.initial_adapters import compare_with_source
 from titanrun.recipe.rules.parallel_dims import find_ranks_setting
 from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
 from titanrun.recipe.rundir.run_files import RESOLVED
@@ -55,6 +56,8 @@ def hf_load_takes_no_run(run: Recipe) -> Iterator[RuleViolation]:
         and not is_storage_path(folder)
         and (Path(folder) / RESOLVED).is_file()
         and not any(Path(folder).glob("*.safetensors"))
+        # adapters-are-merged-first reports it, and its help makes a Hugging Face folder
+        and compare_with_source(run, Path(folder) / RESOLVED) is None
     ):
         paths = (("checkpoint", "initial_load_path"), ("checkpoint", "initial_load_in_hf"))
         yield RuleViolation(
@@ -198,6 +201,8 @@ def quantization_is_known(run: Recipe) -> Iterator[RuleViolation]:
     named = section.initial_load_path or run.model.hf_assets_path
     if not section.initial_load_in_hf or named is None or is_storage_path(named):
         return
+    if not Path(named).exists():
+        return  # paths-exist reports this, where the weights are needed
     try:
         check_hf_quantization(
             parse_storage_path(named), is_quantized=section.initial_load_in_hf_quantized

@@ -10,14 +10,19 @@ from titanrun.components.data.config import DatasetConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.spec.tokenizer_files import get_vocab_size
 from titanrun.config.base import iter_nested_configs
+from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.resolving.hub_models import suggest_fetching
+from titanrun.recipe.resolving.model_folder import (
+    MODEL_FOLDER,
+    find_missing_or_run_problem,
+)
 from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.recipe.rundir.checkpoint_lookup import needs_initial_weights
 from titanrun.recipe.rundir.package_versions import is_installed
 
-MODEL_FOLDER: DataPath = ("model", "hf_assets_path")
+EMPTY_TOKENIZER = "remove tokenizer, which is empty: that of model.hf_assets_path is used then"
 
 
 @rule("text-needs-tokenizer")
@@ -31,7 +36,9 @@ def text_needs_tokenizer(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 f"dataset '{dataset.name}' needs a tokenizer",
                 (place, ("tokenizer",), ("model", "hf_assets_path")),
-                hint=suggest_tokenizer(dataset),
+                hint=EMPTY_TOKENIZER
+                if run.model.hf_assets_path is not None
+                else suggest_tokenizer(dataset),
             )
 
 
@@ -88,11 +95,19 @@ def held_out_sets_have_unique_names(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("paths-exist", level="environment")
 def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
-    """Require every input path of the recipe to exist before the run starts."""
+    """Require every input path of the recipe to exist before the run starts.
+
+    A run that resumes from a checkpoint with all weights does not need the one that it started
+    from, unless it is compared with it.
+    """
+    begun_from = run.checkpoint.initial_load_path if needs_initial_weights(run) else None
     inputs: list[tuple[DataPath, str | None]] = [
         (MODEL_FOLDER, run.model.hf_assets_path),
-        (("checkpoint", "initial_load_path"), run.checkpoint.initial_load_path),
+        (("checkpoint", "initial_load_path"), begun_from),
     ]
+    hints = {
+        (*place, "path"): dataset.missing_path_hint for place, dataset in get_all_datasets(run)
+    }
     for name in ("path", "template"):
         inputs += [
             ((*place, name), getattr(dataset, name, None))
@@ -103,22 +118,20 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
         inputs += [((*place, "path"), getattr(task, "path", None))]
     for path, written in inputs:
         # remote-path-readable looks at addresses of streams, and the run into stores
-        if (
-            written is not None
-            and not is_storage_path(written)
-            and not matches_existing_path(written)
-        ):
+        if written is None or is_storage_path(written):
+            continue
+        if path == MODEL_FOLDER:
+            found = find_missing_or_run_problem(written)
+            if found is not None:
+                yield RuleViolation(found.message, (path,), hint=found.hint, code="file")
+        elif not matches_existing_path(written):
             code: Literal["data", "file"] = (
                 "data" if "dataset" in path or path[0] == "evaluation" else "file"
             )
             noun = "file" if code == "data" else "folder"
-            hint = f"paths are relative to {Path.cwd()}"
-            yield RuleViolation(
-                f"{noun} not found: '{written}'",
-                (path,),
-                hint=suggest_fetching(written) if path == MODEL_FOLDER else hint,
-                code=code,
-            )
+            hint = suggest_near_path(written) or hints.get(path)
+            hint = hint or f"paths are relative to {Path.cwd()}"
+            yield RuleViolation(f"{noun} not found: '{written}'", (path,), hint=hint, code=code)
 
 
 @rule("tokenizer-fits-vocabulary", level="environment")
@@ -134,7 +147,7 @@ def tokenizer_fits_vocabulary(run: Recipe) -> Iterator[RuleViolation]:
         ("tokenizer", "path"),
         *([("model", "hf_assets_path")] if str(folder) == assets else []),
     )
-    if len(places) > 1 and not folder.exists():
+    if len(places) > 1 and find_missing_or_run_problem(str(folder)) is not None:
         return  # paths-exist reports this
     try:
         entries = get_vocab_size(folder)

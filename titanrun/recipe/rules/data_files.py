@@ -1,6 +1,8 @@
 """Rules about the files that documents are read from."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.config import (
@@ -15,12 +17,23 @@ from titanrun.components.data.spec.file_columns import (
     find_file_columns,
     get_required_columns,
 )
-from titanrun.components.data.spec.json_lines import RECORD_CHECKS, check_first_and_last_record
-from titanrun.config.problems import ProblemsFound
+from titanrun.components.data.spec.json_lines import (
+    DAMAGED,
+    DAMAGED_IN_STREAM_HINT,
+    RECORD_CHECKS,
+    check_first_and_last_record,
+)
+from titanrun.components.data.stream_config import StreamFields
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.data import get_all_datasets, matches_existing_path
 from titanrun.recipe.rules.no_effect import build_no_effect_violation
 from titanrun.recipe.rules.registry import RuleViolation, rule
+
+MAX_FILES_TOLD = 5
+"""Files of a dataset whose records a rule names."""
+SMALL_SHARE = 0.01
+"""Share of a mixture below which a weight may have been meant in another unit."""
 
 
 @rule("columns-exist", level="environment")
@@ -65,20 +78,39 @@ def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
         )
         if may_pass or dataset.path is None or not matches_existing_path(dataset.path):
             continue
+        for problem in islice(iter_record_problems(dataset), MAX_FILES_TOLD):
+            yield RuleViolation(
+                problem.message,
+                ((*place, *problem.path), place),
+                hint=problem.hint,
+                code="data",
+                section=place,
+            )
+
+
+def iter_record_problems(
+    dataset: FilesConfig | ChatDatasetConfig | RepliesConfig,
+) -> Iterator[Problem]:
+    """Yield a problem of each file with a line that is no record, or that is damaged."""
+    try:
+        files = resolve_data_files(str(dataset.path), (*RECORD_CHECKS, ".csv", ".txt", ".arrow"))
+    except ProblemsFound as error:
+        # columns-exist tells of documents that they cannot be found
+        yield from () if isinstance(dataset, FilesConfig) else error.problems
+        return
+    for file in files:
         try:
-            for file in resolve_data_files(
-                dataset.path, (*RECORD_CHECKS, ".csv", ".txt", ".arrow")
-            ):
-                check_first_and_last_record(file)
+            check_first_and_last_record(file)
         except ProblemsFound as error:
             for problem in error.problems:
-                yield RuleViolation(
-                    problem.message,
-                    ((*place, *problem.path), place),
-                    hint=problem.hint,
-                    code="data",
-                    section=place,
-                )
+                if (
+                    problem.rule != DAMAGED
+                    or not isinstance(dataset, StreamFields)
+                    or not dataset.is_streamed
+                ):
+                    yield problem
+                elif not dataset.skips_bad_files:
+                    yield replace(problem, hint=DAMAGED_IN_STREAM_HINT)
 
 
 @rule("filter-has-limits")
@@ -143,3 +175,28 @@ def mixture_orders_sequences(run: Recipe) -> Iterator[RuleViolation]:
                     severity="warning",
                     applies_only_if_written=True,
                 )
+
+
+@rule("mixture-weights-have-one-scale")
+def mixture_weights_have_one_scale(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about weights of a mixture of which some look like percentages, others like fractions.
+
+    Weights are relative to their sum: 70 beside 0.3 is not 70% beside 30%, but 99.6% beside 0.4%.
+    Write all of them in one unit. Percentages that add up to 100 are not warned about.
+    """
+    for place, mixture in get_all_datasets(run):
+        if not isinstance(mixture, MixtureDatasetConfig) or not mixture.sources:
+            continue
+        weights = [source.weight for source in mixture.sources]
+        total, least, most = sum(weights), min(weights), max(weights)
+        if not least < 1 < most or least / total >= SMALL_SHARE or 99 <= total <= 101:
+            continue
+        paths = tuple(
+            (*place, "sources", weights.index(weight), "weight") for weight in (least, most)
+        )
+        yield RuleViolation(
+            f"weight {least:g} beside {most:g} is {least / total:.2%} of the mixture",
+            paths,
+            hint="weights are relative to their sum: write all as fractions, or all as percentages",
+            severity="warning",
+        )

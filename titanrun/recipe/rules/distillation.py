@@ -1,8 +1,11 @@
 """Rules about the teacher of a loss of distillation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from titanrun.components.data.chat_config import ConversationsConfig
+from titanrun.components.data.spec.taught_record import PATH, WRITE_OTHERS, read_taught_record
+from titanrun.components.losses.distillation_config import DistillationConfig
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.hub_models import RL_TEACHER
@@ -85,6 +88,53 @@ def teacher_fits(run: Recipe) -> Iterator[RuleViolation]:
             hint=problem.hint,
             code="file" if problem.code == "file" else "conflict",
         )
+
+
+@rule("teacher-has-predicted", level="environment")
+def teacher_has_predicted(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the predictions of a teacher that the loss reads from files.
+
+    They are those of the training data and of each held-out set, with the temperature of the loss
+    and at least as many tokens as it reads. Whether they are of the same sequences is found when a
+    run reads its data. Write them with titanrun data teach, which does not require this rule.
+    """
+    taught = run.loss.taught_logprobs
+    if taught is None:
+        return
+    further = [f"validation/{one.id}" for one in run.validation.further]
+    sections = ["training", *(["validation", *further] if run.validation.enable else [])]
+    folders = [taught.folder / one for one in sections]
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if missing:
+        yield RuleViolation(
+            f"no predictions of a teacher in '{missing[0]}'",
+            (PATH,),
+            hint="titanrun data teach RECIPE writes them",
+            code="data",
+        )
+    elif isinstance(run.loss, DistillationConfig):
+        yield from find_other_predictions(run.loss, folders, taught.top_k)
+
+
+def find_other_predictions(
+    loss: DistillationConfig, folders: Sequence[Path], top_k: int
+) -> Iterator[RuleViolation]:
+    """Yield a violation for the first folder whose predictions the loss cannot read."""
+    for folder in folders:
+        try:
+            record = read_taught_record(folder)
+        except ProblemsFound as error:
+            (problem,) = error.problems
+            yield RuleViolation(problem.message, (PATH,), hint=problem.hint, code="data")
+            return
+        if record is None:
+            message: str | None = f"no predictions of a teacher in '{folder}'"
+        else:
+            wrong = record.find_difference(top_k=top_k, temperature=loss.temperature)
+            message = None if wrong is None else f"the predictions in '{folder}' are {wrong}"
+        if message is not None:
+            yield RuleViolation(message, (PATH,), hint=WRITE_OTHERS, code="data")
+            return
 
 
 @rule("predictions-are-of-conversations")

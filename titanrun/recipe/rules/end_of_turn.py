@@ -13,8 +13,11 @@ from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.chat_formats import Conversation
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.tokenizers.config import TokenizerConfig
+from titanrun.components.tokenizers.spec.named_templates import suggest_template_names
 from titanrun.components.tokenizers.spec.stop_tokens import load_special_token_texts
+from titanrun.components.tokenizers.spec.tokenizer_files import load_vocab
 from titanrun.config.problems import ProblemsFound
+from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.chat import (
@@ -25,6 +28,7 @@ from titanrun.recipe.rules.chat import (
 )
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.recipe.rules.tokenizer import list_missing_tokens
 
 TRAIN_LAST = "set train_on: last_reply, or render each reply as a conversation of its own"
 USE_AN_END = "use a template that ends replies with a special token of the tokenizer"
@@ -47,12 +51,16 @@ def end_of_turn_not_trained(run: Recipe) -> Iterator[RuleViolation]:
             or not isinstance(trained, ChatDatasetConfig | RepliesConfig)
             or not isinstance(run.tokenizer, TokenizerConfig)
             or not learns_replies(trained)
+            # named-template-has-tokens reports it
+            or list_missing_tokens(run.tokenizer)
         ):
             continue
         found = find_untrained_end(trained, run.tokenizer)
         if found is not None:
             message, hint = found
-            if hint not in (USE_AN_END, TRAIN_LAST) and trained is dataset:
+            if hint == USE_AN_END:
+                hint = name_fitting_templates(run.tokenizer)
+            elif hint != TRAIN_LAST and trained is dataset:
                 hint = f"set {format_path((*place, 'train_end_of_turn'))}: true, or {hint}"
             yield RuleViolation(
                 message,
@@ -61,6 +69,16 @@ def end_of_turn_not_trained(run: Recipe) -> Iterator[RuleViolation]:
                 severity="warning",
                 section=place,
             )
+
+
+def name_fitting_templates(tokenizer: TokenizerConfig) -> str:
+    """Return the hint to use another template, with the names of those that the tokenizer fits."""
+    try:
+        names = suggest_template_names(load_vocab(tokenizer.folder))
+    except ProblemsFound:
+        return USE_AN_END
+    others = [name for name in names if name != tokenizer.chat_template]
+    return f"{USE_AN_END}: {format_word_list(others)}" if others else USE_AN_END
 
 
 def learns_replies(dataset: ConversationDataset) -> bool:

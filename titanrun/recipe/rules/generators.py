@@ -287,6 +287,30 @@ def fleet_has_generators_of_its_own(run: Recipe) -> Iterator[RuleViolation]:
         )
 
 
+@rule("older-completions-overlap-nothing")
+def older_completions_overlap_nothing(run: Recipe) -> Iterator[RuleViolation]:
+    """Warn about rl.schedule.target_offpolicy above 0 without rl.fleet.processes.
+
+    Without a fleet the training processes generate and train in turn: completions get older, and
+    nothing runs at the same time. That is of use to study the effect of their age. To save time,
+    set rl.fleet.processes, with rl.sync.transport shared_memory. Generators that a fleet does not
+    start, and replays, are not concerned.
+    """
+    rl = run.rl
+    if rl is None or not rl.schedule.target_offpolicy or rl.fleet.processes or rl.schedule.replay:
+        return
+    if isinstance(rl.generator, VllmConfig) or getattr(rl.generator, "tensor_parallel", False):
+        return
+    yield RuleViolation(
+        "completions get older and nothing overlaps: without a fleet, generation and training "
+        "take turns",
+        (("rl", "schedule", "target_offpolicy"), FLEET),
+        hint="set rl.fleet.processes: 1 and rl.sync.transport: shared_memory, or target_offpolicy: "
+        "0",
+        severity="warning",
+    )
+
+
 @rule("fleet-has-enough-generators")
 def fleet_has_enough_generators(run: Recipe) -> Iterator[RuleViolation]:
     """Require at least as many processes as rl.fleet.min_generators.

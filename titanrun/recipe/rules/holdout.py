@@ -1,5 +1,6 @@
 """Rules about documents that training holds out for validation."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,7 @@ from titanrun.components.data.spec.file_columns import (
     get_required_columns,
 )
 from titanrun.components.data.spec.holdout_hash import (
+    HASH_RANGE,
     compute_holdout_hash,
     compute_holdout_threshold,
     make_column_key,
@@ -39,6 +41,7 @@ from titanrun.components.data.spec.holdout_limits import (
     ONE_DOCUMENT_HINT,
     describe_small_side,
 )
+from titanrun.components.validation.config import MAX_SHARE
 from titanrun.config.base import iter_nested_configs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, ProblemsFound
@@ -174,28 +177,57 @@ def holdout_fills_both_sides(run: Recipe) -> Iterator[RuleViolation]:
     """Require two documents on each side of validation.holdout.
 
     A hash of each document decides which are held out, so that a share of few documents may hold
-    out none. Set a number of documents instead. Documents of small files are split here; those of
+    out none. Set a number of documents instead, or a larger share for a mixture, of which one
+    source with held-out documents is enough. Documents of small files are split here; those of
     other data when they are tokenized.
     """
     size, dataset = run.validation.holdout, run.training.dataset
     if size is None or dataset.is_streamed:
         return
-    path = getattr(dataset, "path", None)
-    hashes = None
-    if isinstance(path, str) and matches_existing_path(path):
-        with suppress(ProblemsFound, OSError, ValueError):
-            # the run names what is wrong with the files
-            hashes = hash_small_files(dataset, path, run.validation.holdout_by)
+    if isinstance(dataset, MixtureDatasetConfig):
+        yield from find_mixture_violations(run, size)
+        return
+    hashes = hash_dataset(dataset, run.validation.holdout_by)
     if not hashes:
         return
-    held = sum(is_chosen(size, hashes))
+    held, path = sum(is_chosen(size, hashes)), str(getattr(dataset, "path", None))
     noun = get_document_noun(dataset)
-    found = describe_small_side(size, held, len(hashes), noun=noun, source=str(path))
+    found = describe_small_side(size, held, len(hashes), noun=noun, source=path)
     if found is not None:
         message, hint = found
         if len(set(hashes)) == 1 < len(hashes):
             hint = "equal texts and prompts stay together, and all are equal: use other data"
         yield RuleViolation(message, (HOLDOUT, (*TRAINING_DATASET, "path")), hint=hint)
+
+
+def find_mixture_violations(run: Recipe, size: float) -> Iterator[RuleViolation]:
+    """Yield that no source of a mixture has enough held-out documents, if all sources are small."""
+    sources = list_training_sources(run)
+    found = [hash_dataset(dataset, run.validation.holdout_by) for _, dataset in sources]
+    hashes = [one for one in found if one]
+    if size >= 1 or not hashes or len(hashes) < len(sources):
+        return
+    if any(sum(is_chosen(size, one)) >= MIN_DOCUMENTS for one in hashes):
+        return
+    shares = [sorted(one)[MIN_DOCUMENTS - 1] / HASH_RANGE for one in hashes if len(one) > 1]
+    enough = math.ceil(100 * min(shares, default=1)) / 100
+    yield RuleViolation(
+        f"validation.holdout {size:g} holds out fewer than {MIN_DOCUMENTS} documents of each "
+        "source of the mixture",
+        (HOLDOUT, TRAINING_DATASET),
+        hint=f"set validation.holdout: {enough:g}" if enough <= MAX_SHARE else "use more data",
+    )
+
+
+def hash_dataset(dataset: DatasetConfig, by: str | None) -> list[int] | None:
+    """Return the hash of each document of a dataset in small files here, None of other data."""
+    path = getattr(dataset, "path", None)
+    if dataset.is_streamed or not isinstance(path, str) or not matches_existing_path(path):
+        return None
+    with suppress(ProblemsFound, OSError, ValueError):
+        # the run names what is wrong with the files
+        return hash_small_files(dataset, path, by)
+    return None
 
 
 def get_document_noun(dataset: DatasetConfig) -> str:

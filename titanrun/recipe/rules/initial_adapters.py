@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
-from titanrun.components.converters.config import AdapterConfig, ConverterConfig
-from titanrun.components.losses.config import LossConfig
-from titanrun.config.problems import DataPath, ProblemsFound
-from titanrun.config.read_source import read_source
-from titanrun.config.registry import load_choices
-from titanrun.config.tree import to_plain_data
+from titanrun.config.problems import DataPath
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.recipe.rundir.checkpoint_lookup import needs_initial_weights
+from titanrun.recipe.rundir.not_a_checkpoint import has_only_adapters, lone_adapters_error
 from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.saved_recipe import (
+    ADAPTER_OFF,
+    names_adapters,
+    names_reference,
+    read_plain_recipe,
+)
 
+ASSETS: DataPath = ("model", "hf_assets_path")
 INITIAL_LOAD: DataPath = ("checkpoint", "initial_load_path")
-ADAPTER_OFF = "adapter_off"
 
 
 @rule("adapters-are-merged-first", level="environment")
@@ -32,6 +34,23 @@ def adapters_are_merged_first(run: Recipe) -> Iterator[RuleViolation]:
         conflict = compare_with_source(run, Path(named) / RESOLVED)
         if conflict is not None:
             yield conflict
+
+
+@rule("adapters-have-a-model", level="environment")
+def adapters_have_a_model(run: Recipe) -> Iterator[RuleViolation]:
+    """Require more than the adapters of peft in the folder that a run starts from.
+
+    Such a folder has adapters without the model that they belong to. Make a checkpoint of both with
+    titanrun checkpoint import, or start from the run that the adapters come from.
+    """
+    named, place = run.checkpoint.initial_load_path, INITIAL_LOAD
+    if named is None and run.checkpoint.initial_load_in_hf:
+        named, place = run.model.hf_assets_path, ASSETS
+    if named is None or is_storage_path(named) or not has_only_adapters(Path(named)):
+        return
+    if needs_initial_weights(run):
+        for problem in lone_adapters_error(Path(named)).problems:
+            yield RuleViolation(problem.message, (place,), hint=problem.hint, code="file")
 
 
 def compare_with_source(run: Recipe, resolved: Path) -> RuleViolation | None:
@@ -75,37 +94,3 @@ def find_adapter_conflict(
 def uses_reference(run: Recipe) -> bool:
     """Return whether the policy without adapters is the reference of a run."""
     return run.loss.needs_reference or (run.rl is not None and run.rl.reference == ADAPTER_OFF)
-
-
-def read_plain_recipe(file: Path) -> dict[str, Any]:
-    """Return a resolved recipe as plain data, nothing if it is missing or cannot be read."""
-    try:
-        found = to_plain_data(read_source(str(file))) if file.is_file() else {}
-    except ProblemsFound:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def names_adapters(source: dict[str, Any]) -> bool:
-    """Return whether a resolved recipe has a converter that adds adapters."""
-    choices = load_choices(ConverterConfig)
-    listed = source.get("converters")
-    return any(
-        issubclass(choices.get(get_component_name(one), ConverterConfig), AdapterConfig)
-        for one in (listed if isinstance(listed, list) else [])
-    )
-
-
-def names_reference(source: dict[str, Any]) -> bool:
-    """Return whether a resolved recipe compares its policy with a reference."""
-    loss = load_choices(LossConfig).get(get_component_name(source.get("loss")))
-    rl = source.get("rl")
-    return getattr(loss, "needs_reference", False) or (
-        isinstance(rl, dict) and rl.get("reference") == ADAPTER_OFF
-    )
-
-
-def get_component_name(component: Any) -> str:
-    """Return the name of a component as it stands in a resolved recipe, empty if it has none."""
-    name = component.get("name") if isinstance(component, dict) else component
-    return name if isinstance(name, str) else ""

@@ -4,6 +4,7 @@ A field declares with `read_when` what must hold for it to be read. One check se
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,7 +18,9 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.data import get_evaluation_datasets
 from titanrun.recipe.rules.registry import Rule, RuleViolation, add_rule
 
+TRAINING_DATASET: DataPath = ("training", "dataset")
 VALIDATION_DATASET: DataPath = ("validation", "dataset")
+STREAM_FACTS = ("streams_data", "reads_a_stream")
 DOCUMENTATION = {
     "settings-need-validation": "While validation.enable is false, nothing else in the section is "
     "read, except by a run of kind eval that evaluates its dataset. Enable it, or remove the rest.",
@@ -57,8 +60,8 @@ DOCUMENTATION = {
     "writes no files. Raise it, or remove the names of the files.",
     "settings-need-loader-processes": "With num_workers 0 each rank prepares its sequences itself: "
     "no process can persist or prefetch. Set num_workers, or remove the setting.",
-    "retries-need-remote-files": "Only requests to remote files of a stream are repeated: web "
-    "addresses, object stores and the Hub. Remove retry_timeout.",
+    "retries-need-a-stream": "Only a stream repeats requests, and waits for local files. Remove "
+    "retry_timeout.",
     "fleet-settings-need-processes": "With rl.fleet.processes 0 the training processes generate "
     "themselves, and nothing else of rl.fleet is read. Set it, or remove the rest.",
     "ray-settings-need-ray": "Only rl.fleet.carrier ray asks Ray for anything: with local the "
@@ -71,6 +74,9 @@ DOCUMENTATION = {
     "settings-need-older-completions": "With rl.schedule.target_offpolicy 0 every step waits for "
     "all its completions, of the weights that they train: none can overtake another, or be too "
     "old. Set it, or remove the setting.",
+    "rl-validation-needs-prompts": "Without rl.validation.dataset no prompts are held out: "
+    "how many, how often and how to sample them has no effect. Synthetic tasks have held-out "
+    "prompts of their own; for others set it, or remove the rest.",
     "replay-level-needs-a-replay": "Without rl.schedule.replay the run generates its own "
     "completions, and nothing is repeated. Set it, or remove the level.",
     "limits-need-bad-files": "max_bad_files bounds how many damaged files of a stream are skipped. "
@@ -149,15 +155,15 @@ def get_value(run: Recipe, path: DataPath) -> object:
     return value
 
 
-def streams_remote_files(run: Recipe, ranks: int | None, path: DataPath) -> bool:
-    """Return whether the section at `path` reads remote files while the run trains."""
+def reads_a_stream(run: Recipe, ranks: int | None, path: DataPath) -> bool:
+    """Return whether the section at `path` reads a stream while the run trains."""
     sections: list[Any] = [run.training.dataset]
     if path[0] == "validation" and run.validation.holdout is None:
         sections = [run.validation.dataset]
     if path[0] == "validation":
         sections += [one.dataset for one in run.validation.further]
     return any(
-        isinstance(config, StreamFields) and config.is_streamed and config.has_remote_files
+        isinstance(config, StreamFields) and config.is_streamed
         for section in sections
         if isinstance(section, Config)
         for _, config in iter_nested_configs(section)
@@ -185,7 +191,7 @@ FACTS: dict[str, Fact] = {
     "streams_data": lambda run, ranks, path: (
         run.training.dataset.is_streamed or run.training.lanes is None
     ),
-    "streams_remote_files": streams_remote_files,
+    "reads_a_stream": reads_a_stream,
     "takes_tokens": lambda run, ranks, path: run.model.modality == "tokens",
 }
 
@@ -278,9 +284,22 @@ def find_rule_violations(rule_id: str, run: Recipe, ranks: int | None) -> Iterat
         state, name = condition.state.format(run=run), condition.switch
         if name:
             switch = (*path[:-1], name[1:]) if name.startswith(".") else tuple(name.split("."))
-            yield build_no_effect_violation(path, switch, state, condition.hint)
+            found = build_no_effect_violation(path, switch, state, condition.hint)
         else:
-            yield build_violation(f"{path[-1]} has no effect {state}", (path,), condition.hint)
+            found = build_violation(f"{path[-1]} has no effect {state}", (path,), condition.hint)
+        yield replace(found, section=find_deciding_section(condition, path))
+
+
+def find_deciding_section(condition: ReadWhen, path: DataPath) -> DataPath | None:
+    """Return the section that decides whether the setting at `path` is read, if it is one.
+
+    An unknown key in it may be a misspelling of what would have the setting read.
+    """
+    if condition.fact in STREAM_FACTS:
+        return path[:1] if path[0] == "validation" else TRAINING_DATASET
+    if condition.switch.startswith("."):
+        return path[:-1]
+    return tuple(condition.switch.split("."))[:-1] or None
 
 
 def build_no_effect_violation(

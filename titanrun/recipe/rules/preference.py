@@ -12,6 +12,8 @@ DATASETS = {"pairs": "preference", "labels": "labelled"}
 LOSSES = {"pairs": "dpo, ipo, cpo, simpo, orpo or reward", "labels": "kto"}
 NOUNS = {"pairs": "pairs of replies", "labels": "labelled replies"}
 MAX_USUAL_LR = 1e-4
+USUAL_LR = "1.0e-6"
+USUAL_LR_OF_NEW_HEADS = "1.0e-5"
 
 
 @rule("replies-go-with-their-loss")
@@ -127,8 +129,9 @@ def estimate_needs_other_replies(run: Recipe) -> Iterator[RuleViolation]:
 def preferences_need_small_steps(run: Recipe) -> Iterator[RuleViolation]:
     """Warn about a high learning rate for losses that compare replies.
 
-    They change a trained model a little. All weights usually take 1e-6, adapters ten times that. At
-    the learning rate of pretraining the model forgets what it knew.
+    They change a trained model a little. All weights usually take 1e-6, adapters and reward models,
+    whose head is new, ten times that. At the learning rate of pretraining the model forgets what it
+    knew.
     """
     starts_trained = run.checkpoint.initial_load_path or run.checkpoint.initial_load_in_hf
     rate = getattr(run.optimizer, "lr", 0.0)
@@ -138,10 +141,11 @@ def preferences_need_small_steps(run: Recipe) -> Iterator[RuleViolation]:
         and find_lora_converter(run) is None
         and rate > MAX_USUAL_LR
     ):
+        usual = USUAL_LR if run.loss.head == "lm" else USUAL_LR_OF_NEW_HEADS
         yield RuleViolation(
             f"optimizer.lr {rate:g} is high for loss '{run.loss.name}' on all weights",
             (("optimizer", "lr"), ("loss",)),
-            hint="set optimizer.lr: 1.0e-6",
+            hint=f"set optimizer.lr: {usual}",
             code="conflict",
             severity="warning",
         )

@@ -1,13 +1,14 @@
 """Registry of rules: cross-section checks of a resolved recipe."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from titanrun.config import registry
 from titanrun.config.checksum import get_checksum_state
-from titanrun.config.conflict import order_locations
+from titanrun.config.conflict import find_value_origin, get_distance_from_user, order_locations
 from titanrun.config.problems import DataPath, Problem
+from titanrun.config.text_edits import build_word_fix
 from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.schema_queries import SchemaQueries
@@ -21,7 +22,9 @@ class RuleViolation:
 
     `applies_only_if_written` drops the violation unless the user wrote a value other than the
     default at the first path. `section` is one in which every value may matter: while one of them
-    cannot be read, the violation is dropped.
+    cannot be read, the violation is dropped. `replacement` is what certainly belongs in place of
+    the text at the first path. Where null is written at `waived_by_null`, that is what the user
+    wants, and the violation is dropped.
     """
 
     message: str
@@ -34,6 +37,8 @@ class RuleViolation:
     shows_rule_id: bool = True
     applies_only_if_written: bool = False
     section: DataPath | None = None
+    replacement: str | None = None
+    waived_by_null: DataPath | None = None
 
 
 RuleCheck = Callable[[Recipe], Iterator[RuleViolation]]
@@ -54,6 +59,8 @@ class Rule:
     module: str
 
 
+EXTENDED = 2
+"""Distance from the user of a value in an extended file."""
 RULES: dict[str, Rule] = {}
 
 
@@ -125,14 +132,22 @@ def apply_rules(
         if entry.level == level
         for violation in entry.check(run, ranks)
     ]
-    violations = [case for case in violations if not is_repeated_warning(case[1], tree, level)]
+    violations = [
+        case
+        for case in violations
+        if not is_repeated_warning(case[1], tree, level) and not is_waived(case[1], tree)
+    ]
+    violations = drop_repetitions(violations)
     unbuilt = {violation.paths[0] for _, violation in violations if violation.code == "not-built"}
     return [
         to_problem(rule_id, violation, tree)
         for rule_id, violation in violations
         if not (
             violation.applies_only_if_written
-            and not is_user_request(tree, violation.paths[0], expected)
+            and (
+                not is_user_request(tree, violation.paths[0], expected)
+                or is_inherited_and_switched_off(tree, violation.paths)
+            )
         )
         and not (
             violation.code == "no-effect" and violation.paths[0] in unbuilt
@@ -149,6 +164,20 @@ def apply_rules(
     ]
 
 
+def drop_repetitions(
+    violations: Iterable[tuple[str, RuleViolation]],
+) -> list[tuple[str, RuleViolation]]:
+    """Return the violations, each message about a place once.
+
+    Several rules read the same file, and find that it cannot be read.
+    """
+    found: dict[tuple[object, ...], tuple[str, RuleViolation]] = {}
+    for rule_id, violation in violations:
+        key = (violation.code, violation.severity, violation.message, violation.paths)
+        found.setdefault(key, (rule_id, violation))
+    return list(found.values())
+
+
 def is_repeated_warning(violation: RuleViolation, tree: Node, level: RuleLevel) -> bool:
     """Return whether a warning was already shown when a resolved recipe was written.
 
@@ -159,6 +188,14 @@ def is_repeated_warning(violation: RuleViolation, tree: Node, level: RuleLevel) 
         return False
     origin = order_locations(tree, violation.paths).origin
     return origin is not None and get_checksum_state(origin.source.text) == "good"
+
+
+def is_waived(violation: RuleViolation, tree: Node) -> bool:
+    """Return whether null is written where that waives a violation."""
+    if violation.waived_by_null is None:
+        return False
+    node = find_node(tree, violation.waived_by_null)
+    return node is not None and node.value is None
 
 
 def depends_on(path: DataPath, excluded: DataPath, tree: Node) -> bool:
@@ -186,12 +223,29 @@ def is_user_request(tree: Node, path: DataPath, expected: SchemaQueries) -> bool
         return True
 
 
+def is_inherited_and_switched_off(tree: Node, paths: tuple[DataPath, ...]) -> bool:
+    """Return whether a setting comes from an extended file, and a false switch from the user.
+
+    That recipe can only switch off what the other one sets, not remove it.
+    """
+    distance = get_distance_from_user(find_value_origin(tree, paths[0]))
+    return distance == EXTENDED and any(
+        (node := find_node(tree, path)) is not None
+        and node.value is False
+        and get_distance_from_user(node.origin) < distance
+        for path in paths[1:]
+    )
+
+
 def to_problem(rule_id: str, violation: RuleViolation, tree: Node) -> Problem:
     """Convert a violation to a problem with origins.
 
     The value that the user wrote last is the location of the problem, the other places are related.
     """
     location = order_locations(tree, violation.paths)
+    meant = violation.replacement if location.path == violation.paths[0] else None
+    node = find_node(tree, location.path)
+    written = node.value if node is not None else None
     return Problem(
         violation.code,
         violation.message,
@@ -201,4 +255,8 @@ def to_problem(rule_id: str, violation: RuleViolation, tree: Node) -> Problem:
         hint=violation.hint,
         rule=rule_id if violation.shows_rule_id else None,
         related=location.related,
+        suggestion=meant,
+        fix=build_word_fix(location.origin, written, meant)
+        if meant is not None and isinstance(written, str)
+        else None,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from titanrun.config.problems import DataPath
-from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.recipe import Recipe, find_lora_converter, is_reward_model
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
 HEAD: DataPath = ("model", "head")
@@ -45,7 +45,7 @@ def scalar_head_is_whole(run: Recipe) -> Iterator[RuleViolation]:
     head for llama4. Train all weights with kind sft, without adapters, samples and tensor
     parallelism.
     """
-    if getattr(run.model, "head", "lm") != "scalar":
+    if not is_reward_model(run):
         return
     obstacles: list[tuple[bool, DataPath, str, str]] = [
         (find_lora_converter(run) is not None, ("converters",), "adapters", "remove the adapters"),

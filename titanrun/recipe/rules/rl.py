@@ -134,6 +134,13 @@ def advantage_needs_siblings(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(message, all_places, hint="set rl.rollout.drop_zero_variance: false")
 
 
+def suggest_reference(run: Recipe) -> str:
+    """Return the reference that a recipe without one probably means."""
+    if run.rl is not None and run.rl.teacher is not None:
+        return "teacher"
+    return "frozen_copy" if find_lora_converter(run) is None else "adapter_off"
+
+
 @rule("reference-is-read")
 def reference_is_read(run: Recipe) -> Iterator[RuleViolation]:
     """Require rl.reference if and only if the algorithm reads it.
@@ -147,11 +154,10 @@ def reference_is_read(run: Recipe) -> Iterator[RuleViolation]:
     reads = algorithm.needs_reference or algorithm.kl.coef > 0
     if reads and run.rl.reference is None:
         reader = getattr(algorithm, "name", "algorithm") if algorithm.needs_reference else "kl.coef"
-        kind = "frozen_copy" if find_lora_converter(run) is None else "adapter_off"
         yield RuleViolation(
             f"{reader} needs rl.reference",
             (path, ("rl", "algorithm")),
-            hint=f"set rl.reference: {kind}",
+            hint=f"set rl.reference: {suggest_reference(run)}",
         )
     if run.rl.reference == "teacher" and run.rl.teacher is None:
         hint = "set rl.teacher to a run directory or a Hugging Face folder"
@@ -307,29 +313,31 @@ def get_same_sum_conditions(run: Recipe) -> list[OnPolicyCondition]:
 
 @rule("logprobs-are-compared-on-policy")
 def logprobs_are_compared_on_policy(run: Recipe) -> Iterator[RuleViolation]:
-    """Require on-policy completions for rl.sync.max_logprob_diff.
+    """Require on-policy completions for rl.sync.max_logprob_diff and max_logprob_diff_mean.
 
-    It compares the generator with the trained weights: older completions, and completions that were
-    not sampled, always differ.
+    They compare the generator with the trained weights: older completions, and completions that
+    were not sampled, always differ. With `auto` nothing is compared then.
     """
     rl = run.rl
-    if rl is None or rl.sync.max_logprob_diff is None:
+    if rl is None:
         return
-    path = ("rl", "sync", "max_logprob_diff")
-    if rl.schedule.target_offpolicy:
-        other = ("rl", "schedule", "target_offpolicy")
-        yield RuleViolation(
-            "max_logprob_diff needs completions of the current weights, but "
-            "target_offpolicy is above 0",
-            (path, other),
-            hint="remove it, or use target_offpolicy: 0",
-        )
-    if isinstance(rl.generator, StaticConfig):
-        yield RuleViolation(
-            "static completions have no log-probabilities",
-            (path, ("rl", "generator")),
-            hint="remove it",
-        )
+    for name in ("max_logprob_diff", "max_logprob_diff_mean"):
+        if getattr(rl.sync, name) is None:
+            continue
+        path = ("rl", "sync", name)
+        hint = f"set rl.sync.{name}: auto, which compares nothing then"
+        if rl.schedule.target_offpolicy:
+            yield RuleViolation(
+                f"{name} needs completions of the current weights, but target_offpolicy is above 0",
+                (path, ("rl", "schedule", "target_offpolicy")),
+                hint=f"{hint}, or use target_offpolicy: 0",
+            )
+        if isinstance(rl.generator, StaticConfig):
+            yield RuleViolation(
+                "static completions have no log-probabilities",
+                (path, ("rl", "generator")),
+                hint=hint,
+            )
 
 
 @rule("rl-can-train-it")

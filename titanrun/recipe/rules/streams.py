@@ -3,6 +3,11 @@
 from collections.abc import Iterator
 
 from titanrun.components.data.config import DatasetConfig, DocumentsConfig, MixtureDatasetConfig
+from titanrun.components.data.spec.mixture_shares import (
+    SMALL_WEIGHT_HINT,
+    describe_too_small_weight,
+    find_too_small_weights,
+)
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.config.base import iter_nested_configs
 from titanrun.config.pluralize import pluralize
@@ -143,6 +148,26 @@ def stream_in_one_mixture(run: Recipe) -> Iterator[RuleViolation]:
             )
 
 
+@rule("stream-mixture-weight")
+def stream_mixture_weight(run: Recipe) -> Iterator[RuleViolation]:
+    """Refuse a weight of a mixture with a stream that is less than 1/65536.
+
+    The order of the sources of such a mixture repeats after 65,536 sequences of a lane. A source
+    without one of them would never be read. Raise the weight, or remove the source.
+    """
+    for path, mixture in iter_nested_configs(run.training.dataset, DATASET):
+        if not isinstance(mixture, MixtureDatasetConfig) or not mixture.is_streamed:
+            continue
+        weights = [source.weight for source in mixture.sources]
+        for number in find_too_small_weights(weights):
+            place = (*path, "sources", number)
+            yield RuleViolation(
+                describe_too_small_weight(weights[number]),
+                ((*place, "weight"), place),
+                hint=SMALL_WEIGHT_HINT,
+            )
+
+
 @rule("stream-refuses-late")
 def stream_refuses_late(run: Recipe) -> Iterator[RuleViolation]:
     """Warn about too_long: refuse in a stream.
@@ -196,9 +221,9 @@ def stream_loader_settings(run: Recipe, ranks: int | None) -> Iterator[RuleViola
             hint="set training.dataloader.num_workers: auto",
             severity="warning",
         )
-    degrees = resolve_parallel_dims(run.parallelism, ranks)
-    if degrees is not None and isinstance(lanes, int):
-        own = max(1, lanes // degrees.dp_size)
+    if isinstance(lanes, int):
+        degrees = resolve_parallel_dims(run.parallelism, ranks)
+        own = lanes if degrees is None else max(1, lanes // degrees.dp_size)
         if count > own:
             yield build_violation(
                 f"{pluralize(count, 'process', 'processes')} share {pluralize(own, 'lane')} of a "

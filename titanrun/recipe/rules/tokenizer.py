@@ -1,6 +1,6 @@
 """Rules about tokenizers: chat templates and the tokens at which generation stops."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from titanrun.components.data.chat_config import ConversationsConfig
@@ -14,6 +14,7 @@ from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_templa
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.suggest import format_word_list
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.model_folder import find_missing_or_run_problem
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
@@ -32,8 +33,11 @@ def chat_has_template(run: Recipe) -> Iterator[RuleViolation]:
     if tokenizer.chat_template is not None:
         yield from check_template_file(tokenizer.chat_template)
         return
-    if tokenizer.folder == Path(run.model.hf_assets_path or "") and not tokenizer.folder.exists():
+    is_of_model = tokenizer.folder == Path(run.model.hf_assets_path or "")
+    if is_of_model and find_missing_or_run_problem(str(tokenizer.folder)) is not None:
         return  # paths-exist reports it
+    if not tokenizer.folder.exists() and run.model.vocab_size is not None:
+        return  # tokenizer-fits-vocabulary reports it
     for place, dataset in get_all_datasets(run):
         if not isinstance(dataset, ConversationsConfig) and not dataset.compares:
             continue
@@ -79,22 +83,49 @@ def named_template_has_tokens(run: Recipe) -> Iterator[RuleViolation]:
     not know, and generation does not stop at them.
     """
     tokenizer = run.tokenizer
-    if not isinstance(tokenizer, TokenizerConfig) or tokenizer.chat_template is None:
+    if not isinstance(tokenizer, TokenizerConfig):
         return
-    try:
-        known = load_vocab(tokenizer.folder)
-    except ProblemsFound:
-        return  # another rule reports it
-    needed = TEMPLATE_TOKENS.get(tokenizer.chat_template, ())
-    missing = [token for token in needed if token not in known]
+    missing = list_missing_tokens(tokenizer)
     if missing:
+        known = load_vocab(tokenizer.folder)
         words = format_word_list([f"'{token}'" for token in missing], conjunction="and")
         yield RuleViolation(
             f"the chat template {tokenizer.chat_template} writes {words}, which the tokenizer "
             "does not have",
             (("tokenizer", "chat_template"), ("tokenizer",)),
-            hint=f"templates that fit: {format_word_list(suggest_template_names(known))}",
+            hint=suggest_other_template(run, tokenizer, suggest_template_names(known)),
         )
+
+
+def list_missing_tokens(tokenizer: TokenizerConfig) -> list[str]:
+    """Return the tokens that a named chat template writes and the tokenizer does not have."""
+    needed = TEMPLATE_TOKENS.get(tokenizer.chat_template or "", ())
+    try:
+        known = load_vocab(tokenizer.folder) if needed else {}
+    except ProblemsFound:
+        return []  # another rule reports it
+    return [token for token in needed if token not in known]
+
+
+def suggest_other_template(run: Recipe, tokenizer: TokenizerConfig, names: Sequence[str]) -> str:
+    """Return the hint to use the template in a folder, or a named one that its tokens fit."""
+    fitting = f"templates that fit: {format_word_list(names)}"
+    try:
+        load_chat_template_text(tokenizer.folder)
+    except ProblemsFound:
+        return fitting
+    what = "section tokenizer" if has_only_template(run, tokenizer) else "chat_template"
+    return f"remove {what}, since the tokenizer's folder has a template of its own; or {fitting}"
+
+
+def has_only_template(run: Recipe, tokenizer: TokenizerConfig) -> bool:
+    """Return whether the section says no more than its template: without that it is empty."""
+    decided = ("name", "path", "chat_template")
+    return tokenizer.folder == Path(run.model.hf_assets_path or "") and all(
+        getattr(tokenizer, name) == field.default
+        for name, field in type(tokenizer).model_fields.items()
+        if name not in decided
+    )
 
 
 @rule("stop-tokens-are-tokens", level="environment")

@@ -23,12 +23,15 @@ from titanrun.components.checkpoints.spec.verification import find_damaged_files
 from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.config.base import dump_config
 from titanrun.config.data_diff import diff_data
+from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.recipe.comparing.resume_policy import classify_resume_changes, format_resume_change
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import STAGES_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.not_a_checkpoint import NAME_RUN, not_a_checkpoint_error
 from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
 from titanrun.recipe.rundir.run_identity import is_foreign, read_run_id
 
@@ -44,8 +47,12 @@ def get_checkpoints_by_step(named: AnyPath) -> dict[int, AnyPath]:
     return {}
 
 
-def select_checkpoint(named: AnyPath) -> AnyPath:
+def select_checkpoint(named: AnyPath, *, takes_models: bool = False) -> AnyPath:
     """Return the checkpoint that `named` is, or the newest one below it.
+
+    Args:
+        named: a checkpoint, a run directory or a folder of checkpoints.
+        takes_models: whether the help names folders of models, which the command takes, too.
 
     Raises:
         ProblemsFound: With code `checkpoint` if there is none.
@@ -54,15 +61,36 @@ def select_checkpoint(named: AnyPath) -> AnyPath:
         return named
     whole = [path for path in get_checkpoints_by_step(named).values() if is_checkpoint(path)]
     if not whole:
-        message = f"'{named}' is neither a checkpoint nor a run directory with one"
+        if isinstance(named, Path) and not named.exists():
+            raise missing_folder_error(named)
+        if isinstance(named, Path) and is_huggingface_folder(named):
+            raise problem_error(
+                "checkpoint",
+                f"'{named}' is a model, not a run or a checkpoint",
+                hint=f"to train it: titanrun init --kind sft --model {named} --data FILE "
+                "-o mine.yaml, then titanrun train mine.yaml",
+            )
         stages = list_stage_runs(named)
+        if isinstance(named, Path) and not stages:
+            raise not_a_checkpoint_error(named, takes_models=takes_models)
+        message = f"'{named}' is neither a checkpoint nor a run directory with one"
         hint = (
-            f"it holds one run per stage: name {format_word_list(stages)}"
-            if stages
-            else "name a folder step-N, or a run directory"
+            f"it holds one run per stage: name {format_word_list(stages)}" if stages else NAME_RUN
         )
         raise problem_error("checkpoint", message, hint=hint)
     return whole[-1]
+
+
+def missing_folder_error(folder: Path, *, hint: str | None = None) -> ProblemsFound:
+    """Build the problem of a folder that is not there, with the path that may be meant.
+
+    `hint` says what to do without such a path.
+    """
+    return problem_error(
+        "checkpoint",
+        f"folder not found: '{folder}'",
+        hint=suggest_near_path(str(folder), only_folders=True) or hint,
+    )
 
 
 def list_stage_runs(named: AnyPath) -> list[str]:
@@ -182,6 +210,22 @@ def fetch_resolved_recipe(checkpoint: AnyPath) -> str:
     file = Path(folder) / RESOLVED
     file.write_text((checkpoint / RESOLVED).read_text(), encoding="utf-8")
     return str(file)
+
+
+def needs_initial_weights(run: Recipe) -> bool:
+    """Return whether a run reads the weights that it starts from, or once started from.
+
+    A run that resumes from a checkpoint of its own with all weights does not, unless they are those
+    of a reference.
+    """
+    section = run.checkpoint
+    has_copy = run.loss.needs_reference or (run.rl is not None and run.rl.reference is not None)
+    if run.dump_folder is None or not section.enable or section.adapters_only or has_copy:
+        return True
+    folder = locate_checkpoint_folder(Path(run.dump_folder), section.folder)
+    if isinstance(folder, StoragePath):
+        return True  # an address is read when the run starts
+    return not any(is_checkpoint(found) for found in list_step_folders(folder).values())
 
 
 def check_checkpoints_match_recipe(run: Recipe) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.components.data.spec.folder_files import iter_folder_files
 from titanrun.config.base import iter_nested_configs
 from titanrun.recipe.recipe import Recipe
 
@@ -77,11 +78,15 @@ def hash_input(name: str, place: Path) -> dict[str, Any]:
 
 
 def iter_input_files(place: Path) -> Iterator[Path]:
-    """Yield a file, all files below a folder, or those that match a pattern, sorted by name."""
+    """Yield a file, all files below a folder, or those that match a pattern, sorted by name.
+
+    Links in a folder are followed.
+    """
     if place.is_file():
         yield place
     elif place.is_dir():
-        yield from sorted(path for path in place.rglob("*") if path.is_file())
+        found = iter_folder_files(place, lambda _: True)
+        yield from sorted(path for path in found if path.is_file())
     elif has_magic(str(place)):
         anchor = Path(place.anchor)
         yield from sorted(

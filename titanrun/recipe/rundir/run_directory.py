@@ -26,6 +26,7 @@ from titanrun.recipe.comparing.resume_policy import (
     ResumeChanges,
     classify_resume_changes,
     format_resume_change,
+    suggest_allowed_changes,
 )
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import Resolved, load_resolved
@@ -50,6 +51,7 @@ from titanrun.recipe.rundir.run_files import (
     write_text_atomically,
 )
 from titanrun.recipe.rundir.run_metadata import add_start, build_start_record, get_diff_file_name
+from titanrun.recipe.rundir.start_undo import keep_previous_start
 from titanrun.recipe.rundir.value_sources import build_run_sources
 
 PRIVATE_FOLDER_MODE = 0o700
@@ -156,9 +158,10 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
         raise ProblemsFound([build_other_recipe_problem(path, drift.refused_changes, resolved)])
     check_same_plugins(path, resolved)
     steps = resolved.run.training.steps
-    if saved is not None and isinstance(steps, int) and steps < saved:
-        raise ProblemsFound([build_fewer_steps_problem(path, steps, saved, resolved)])
     done = status.get("step") if status.get("state") == "finished" else None
+    is_cut = done is None and is_cut_to(saved, resolved.run, before)
+    if saved is not None and isinstance(steps, int) and (steps < saved or is_cut):
+        raise ProblemsFound([build_fewer_steps_problem(path, steps, saved, resolved)])
     is_seed = (
         before.checkpoint.create_seed_checkpoint
         and not resolved.run.checkpoint.create_seed_checkpoint
@@ -177,6 +180,14 @@ def resumes_earlier_step(run: Recipe, before: Recipe, done: int) -> bool:
     """Return whether a finished run shall resume from an earlier step, not yet done."""
     step = run.checkpoint.load_step
     return step is not None and step != before.checkpoint.load_step and step < done
+
+
+def is_cut_to(saved: int | None, run: Recipe, before: Recipe) -> bool:
+    """Return whether an unfinished run is shortened to the steps that it has saved."""
+    steps, planned = run.training.steps, before.training.steps
+    if saved is None or steps != saved or not isinstance(planned, int):
+        return False
+    return saved < planned and not resumes_earlier_step(run, before, saved)
 
 
 def has_no_more_steps(run: Recipe, before: Recipe) -> bool:
@@ -257,21 +268,23 @@ def build_dump_folder_problem(
 
 
 def build_fewer_steps_problem(path: Path, steps: int, saved: int, resolved: Resolved) -> Problem:
-    """Build the problem of a run that is shorter than what is already trained."""
+    """Build the problem of a run that is shortened to what is already trained, or to less."""
     related = tuple(
         RelatedLocation(
             node.origin, f"{format_path(path)} is {format_short_value(node.value)}", path
         )
         for path, node in find_written_lengths(resolved.tree)
     )
-    message = (
-        f"'{path}' has trained {pluralize(saved, 'step')} already, more than the requested {steps}"
-    )
+    message = f"'{path}' is at step {saved} already: nothing is left to train"
+    if steps < saved:
+        trained = pluralize(saved, "step")
+        message = f"'{path}' has trained {trained} already, more than the requested {steps}"
+    hint = f"request {max(saved, steps + 1)} or more, or name another folder"
     return build_dump_folder_problem(
         "steps-already-done",
         message,
         resolved,
-        hint=f"request {saved} or more, or name another folder",
+        hint=hint,
         related=related,
     )
 
@@ -289,8 +302,8 @@ def build_other_recipe_problem(
     difference = pluralize(len(changes), "value differs", "values differ")
     message = f"'{path}' holds a run of another recipe: {difference}"
     hint = (
-        "name another folder, undo the changes, "
-        "or list the intended ones in checkpoint.allow_change"
+        "name another folder, undo the changes, or "
+        f"{suggest_allowed_changes([change.path for change in changes])}"
     )
     return build_dump_folder_problem("another-run", message, resolved, hint=hint, related=listed)
 
@@ -322,10 +335,13 @@ def write_run_directory(
         said,
         now,
         changes=directory.resume_changes.all_changes,
+        previous_status=read_json_or_empty(directory.path / STATUS),
         secret_values=hidden,
         trusts_remote_code=trusts_remote_code,
     )
     create_run_directory(directory.path, resolved)
+    if directory.completed_step is not None:
+        keep_previous_start(directory.path)
     # first: a run that dies before its worker runs must not look finished or never started
     write_indented_json(
         directory.path / STATUS, build_starting_status(read_json_or_empty(directory.path / STATUS))

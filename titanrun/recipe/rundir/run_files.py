@@ -17,7 +17,11 @@ RESOLVED = "resolved.yaml"
 # the final model in the format of transformers
 EXPORT_FOLDER = "hf"
 SOURCES = "resolved.sources.json"
+# tokenized data, unless it is in a folder that runs share
+DATA_FOLDER = "data"
 RUN_JSON = "run.json"
+# in run.json: starts that were undone before their first step
+REFUSED_STARTS = "refused_starts"
 STATUS = "status.json"
 METRICS = "metrics.jsonl"
 # the tokens of each expert at each logged step
@@ -26,6 +30,8 @@ TAGS = "tags.json"
 LOCK = ".lock"
 # held while one of several launchers opens the run directory
 OPENING = ".opening"
+# what the run was before a start that has trained no step yet
+PREVIOUS = ".previous_start.json"
 RUNS = "runs"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

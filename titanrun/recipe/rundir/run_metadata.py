@@ -36,13 +36,15 @@ def build_start_record(
     now: datetime,
     *,
     changes: Sequence[DataChange] = (),
+    previous_status: Mapping[str, Any] | None = None,
     secret_values: Collection[str],
     trusts_remote_code: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """Return what is known about a start before the worker runs, and the git diff.
 
-    The diff of the working directory is empty if there is none. `secret_values` are redacted in
-    both.
+    The diff of the working directory is empty if there is none. `previous_status` is the content of
+    status.json before this start, which tells when the run was last alive. `secret_values` are
+    redacted in both.
     """
     environment, diff = build_environment_record(run, Path.cwd(), secret_values)
     record = {
@@ -55,6 +57,9 @@ def build_start_record(
         "changes": [format_resume_change(change) for change in changes],
         "environment": environment,
     }
+    heartbeat = (previous_status or {}).get("heartbeat")
+    if isinstance(heartbeat, int | float):
+        record["previous_heartbeat"] = heartbeat
     return record, diff
 
 

@@ -37,21 +37,41 @@ def build_schedule_overrides(resolved_file: str, overrides: Sequence[str]) -> li
     except ProblemsFound:
         # reported with the whole recipe
         return []
-    if not any(change.path in LENGTHS for change in changes):
+    if not changes_length(changes):
         return []
-    run = load_resolved(Path(resolved_file))
+    return [
+        f"lr_scheduler.{name}=auto" for name in find_followed_fields(Path(resolved_file), changes)
+    ]
+
+
+def changes_length(changes: Sequence[Override]) -> bool:
+    """Return whether an override sets the length of the run."""
+    return any(change.path in LENGTHS for change in changes)
+
+
+def find_followed_fields(
+    resolved_file: Path, changes: Sequence[Override], *, stage: str | None = None
+) -> list[str]:
+    """Return the fields of the schedule that follow the new length of the run.
+
+    `stage` is the id of the stage, where a recipe with stages is resumed as a whole.
+
+    Raises:
+        ProblemsFound: The schedule is written, and ends before the run.
+    """
+    run = load_resolved(resolved_file)
     free = [
         name
         for name in FOLLOWING_FIELDS
         if hasattr(run.lr_scheduler, name) and not is_overridden(("lr_scheduler", name), changes)
     ]
-    folder = find_resolved_run(Path(resolved_file))
+    folder = find_resolved_run(resolved_file)
     followed = [
         name for name in free if folder is not None and is_decided(folder, f"lr_scheduler.{name}")
     ]
     if HORIZON in free and HORIZON not in followed:
-        check_written_horizon(run, changes, place=resolved_file)
-    return [f"lr_scheduler.{name}=auto" for name in followed]
+        check_written_horizon(run, changes, place=resolved_file, stage=stage)
+    return followed
 
 
 def is_overridden(path: DataPath, changes: Sequence[Override]) -> bool:
@@ -59,11 +79,13 @@ def is_overridden(path: DataPath, changes: Sequence[Override]) -> bool:
     return any(path[: len(change.path)] == change.path for change in changes)
 
 
-def check_written_horizon(run: Recipe, changes: Sequence[Override], *, place: str) -> None:
+def check_written_horizon(
+    run: Recipe, changes: Sequence[Override], *, place: Path, stage: str | None = None
+) -> None:
     """Raise ProblemsFound if further steps would train at a learning rate of 0.
 
     That is so where the new length reaches beyond a written horizon of the schedule, unless its
-    floor is above 0. `place` is the resolved recipe.
+    floor is above 0. `place` is the resolved recipe, `stage` as for `find_followed_fields`.
     """
     schedule = run.lr_scheduler
     change = next((change for change in changes if change.path == STEPS), None)
@@ -78,14 +100,15 @@ def check_written_horizon(run: Recipe, changes: Sequence[Override], *, place: st
         or schedule.is_flat()
     ):
         return
+    idle = format_idle_steps(run, schedule.total_steps, steps)
     raise ProblemsFound(
         [
             Problem(
                 "conflict",
-                format_idle_steps(run, schedule.total_steps, steps),
+                idle if stage is None else f"stage {stage}: {idle}",
                 ("lr_scheduler", HORIZON),
                 change.origin,
-                hint=format_ways_on(run, schedule, steps, place),
+                hint=format_ways_on(run, schedule, steps, place, stage),
                 rule="schedule-ended",
             )
         ]
@@ -101,16 +124,20 @@ def format_idle_steps(run: Recipe, horizon: int, steps: int) -> str:
     return f"{count} further steps would train at lr 0: the schedule {ended} at step {horizon}"
 
 
-def format_ways_on(run: Recipe, schedule: DecayScheduleConfig, steps: int, place: str) -> str:
+def format_ways_on(
+    run: Recipe, schedule: DecayScheduleConfig, steps: int, place: Path, stage: str | None
+) -> str:
     """Format the commands that go on: with a longer schedule, or with a new one."""
-    folder = find_resolved_run(Path(place)) or Path(place).parent
+    folder = find_resolved_run(place) or place.parent
     if folder.is_absolute() and folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
     longer = change_fields(schedule, total_steps=steps)
     # the factor of a step is asked for by its number from 0
     done = run.training.steps if isinstance(run.training.steps, int) else 0
     lr = getattr(run.optimizer, "lr", 1.0) * longer.load_builder()(longer).factor(done)
+    whole, prefix = (folder, "") if stage is None else (folder.parent, f"stages.{stage}.")
     return (
-        f"titanrun resume {folder} training.steps={steps} lr_scheduler.{HORIZON}={steps} stretches "
+        f"titanrun resume {whole} {prefix}training.steps={steps} "
+        f"{prefix}lr_scheduler.{HORIZON}={steps} stretches "
         f"the schedule (lr at step {done + 1}: {lr:.3g}), titanrun fork {folder} begins a new one"
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from titanrun.recipe.resolving.multi_stage import STAGES_FILE
 from titanrun.recipe.resolving.provenance import build_source_report, collect_value_sources
 from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
@@ -16,21 +17,32 @@ def build_run_sources(resolved: Resolved, argv: Sequence[str]) -> dict[str, obje
     """Return the content of resolved.sources.json for a start of a run.
 
     A value that is taken from the resolved.yaml of this run, or of the run that it is forked from,
-    and that was decided there, is still decided: nobody has written it.
+    and that was decided there, is still decided: nobody has written it. Likewise for a stage, whose
+    values are taken from the recipe of all stages.
     """
     report = build_source_report(collect_value_sources(resolved), resolved.tree, list(argv))
     values: dict[str, dict[str, Any]] = report["values"]  # type: ignore[assignment]
     earlier: dict[str, dict[str, dict[str, Any]]] = {}
     for path, entry in values.items():
         file = str(entry.get("file", ""))
-        if Path(file).name != RESOLVED:
+        if Path(file).name not in (RESOLVED, STAGES_FILE):
             continue
         if file not in earlier:
-            run = find_resolved_run(Path(file))
+            run = find_earlier_run(Path(file), resolved.recipe.dump_folder)
             earlier[file] = {} if run is None else load_value_sources(run)
         if earlier[file].get(path, {}).get("source") == DECIDED:
             values[path] = {"source": DECIDED}
     return report
+
+
+def find_earlier_run(file: Path, dump_folder: str | None) -> Path | None:
+    """Return the run directory whose sources apply to the values of a file.
+
+    `dump_folder` is that of the new start: the folder of a stage is named as the stage.
+    """
+    if file.name != STAGES_FILE:
+        return find_resolved_run(file)
+    return None if dump_folder is None else file.parent / Path(dump_folder).name
 
 
 def find_resolved_run(file: Path) -> Path | None:

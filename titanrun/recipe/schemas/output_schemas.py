@@ -107,9 +107,12 @@ def build_status_schema() -> Schema:
             "What a rank waits for before the next step, and how long; null while steps progress.",
         ),
         "exit_code": make_nullable({"type": "integer"}, "Null until the worker ends."),
+        "signal": add_description(
+            TEXT, "Name of the signal that stopped a preempted run, such as SIGINT for Ctrl-C."
+        ),
     }
     # others write status.json, too
-    schema = build_object_schema(properties, optional=("waiting",))
+    schema = build_object_schema(properties, optional=("waiting", "signal"))
     return add_title("titanrun status.json", schema)
 
 
@@ -136,6 +139,10 @@ def build_start_schema() -> Schema:
                 {"type": "array", "items": TEXT}, "Differences from the previous start, as text."
             ),
             "environment": build_environment_schema(),
+            "previous_heartbeat": add_description(
+                {"type": "number"},
+                "When the run was last alive before this start, in seconds since 1970.",
+            ),
             "decided": add_description(
                 {"type": "object"}, "Values that depend on the machine: device, ranks ..."
             ),
@@ -148,7 +155,7 @@ def build_start_schema() -> Schema:
                 "Parameters of the model, and those of them that are trained.",
             ),
         },
-        optional=("trust_remote_code", "decided", "machine", "parameters"),
+        optional=("trust_remote_code", "previous_heartbeat", "decided", "machine", "parameters"),
     )
 
 
@@ -196,12 +203,16 @@ def build_run_schema() -> Schema:
                 "name": make_nullable(TEXT),
                 "parent": parent,
                 "starts": starts,
+                "refused_starts": add_description(
+                    {"type": "array", "items": build_start_schema()},
+                    "Starts that failed before their first step and left the run as it was.",
+                ),
                 "groups": add_description(
                     {"type": "array", "items": build_group_change_schema()},
                     "What changed which replica groups took part, since the run began.",
                 ),
             },
-            optional=("id", "groups"),
+            optional=("id", "refused_starts", "groups"),
         ),
     )
 

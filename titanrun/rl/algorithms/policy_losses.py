@@ -217,6 +217,11 @@ class RatioLoss(PolicyLoss):
         """Compute the ratio of each token [B, T]."""
         return clamp_log_ratio(log_ratio_BT, self.config.max_log_ratio).exp()
 
+    def record_ratio(self, ratio_BT: Tensor, clipped_BT: Tensor, valid_BT: Tensor) -> None:
+        """Record the mean ratio, and the share of the tokens in a mask [B, T] of clipped ones."""
+        record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
+        record_metric("rl/clipped_share", self.masked_sum(clipped_BT.float(), valid_BT), "sum")
+
 
 class ClippedRatioLoss(RatioLoss):
     """Loss -min(r A, clip(r) A) with the ratio r of policy to generator."""
@@ -228,10 +233,7 @@ class ClippedRatioLoss(RatioLoss):
         assert ratio_BT is not None, "the class has a ratio"
         advantages_BT, valid_BT = batch.extra["advantages"], batch.label_mask()
         bounded_BT = ratio_BT.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
-        record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
-        record_metric(
-            "rl/clipped_share", self.masked_sum((bounded_BT != ratio_BT).float(), valid_BT), "sum"
-        )
+        self.record_ratio(ratio_BT, bounded_BT != ratio_BT, valid_BT)
         return -torch.minimum(ratio_BT * advantages_BT, bounded_BT * advantages_BT)
 
 
@@ -266,7 +268,9 @@ class ClippedWeightLoss(RatioLoss):
     def compute_ratio(self, log_ratio_BT: Tensor, batch: TokenBatch) -> Tensor:
         """Compute the clipped ratio of each token [B, T]."""
         ratio_BT = super().compute_ratio(log_ratio_BT.detach(), batch)
-        return ratio_BT.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+        bounded_BT = ratio_BT.clamp(1 - self.config.clip_low, 1 + self.config.clip_high)
+        self.record_ratio(ratio_BT, bounded_BT != ratio_BT, batch.label_mask())
+        return bounded_BT
 
     def token_loss(self, logprobs_BT: Tensor, ratio_BT: Tensor | None, batch: TokenBatch) -> Tensor:
         """Compute the weighted loss [B, T]."""
@@ -288,8 +292,7 @@ class BoundedProbabilityLoss(RatioLoss):
         stays_BT = torch.where(
             advantages_BT > 0, risen_BT <= self.config.max_rise, risen_BT >= -self.config.max_fall
         )
-        record_metric("rl/ratio_mean", self.masked_sum(ratio_BT, valid_BT), "sum")
-        record_metric("rl/clipped_share", self.masked_sum((~stays_BT).float(), valid_BT), "sum")
+        self.record_ratio(ratio_BT, ~stays_BT, valid_BT)
         return -(ratio_BT * advantages_BT).masked_fill(~stays_BT, 0.0)
 
 

@@ -15,6 +15,8 @@ class EnvironmentConfig(ComponentConfig):
     slot: ClassVar = "environment"
     is_slot: ClassVar = True
     default_name: ClassVar = "single_turn"
+    reads_answer: ClassVar[bool] = False
+    """Whether the environment needs the expected answer."""
 
 
 class SingleTurnConfig(EnvironmentConfig):
@@ -39,6 +41,7 @@ class GuessNumberConfig(MultiTurnEnvironmentConfig):
 
     name: Literal["guess_number"] = numerics("guess_number")
     builds: ClassVar = "titanrun.rl.environments.builtin_environments:GuessNumberEnvironment"
+    reads_answer: ClassVar = True
 
 
 class ToolLookupConfig(MultiTurnEnvironmentConfig):
@@ -49,6 +52,7 @@ class ToolLookupConfig(MultiTurnEnvironmentConfig):
 
     name: Literal["tool_lookup"] = numerics("tool_lookup")
     builds: ClassVar = "titanrun.rl.environments.builtin_environments:ToolLookupEnvironment"
+    reads_answer: ClassVar = True
 
 
 class CalculatorConfig(MultiTurnEnvironmentConfig):

@@ -30,6 +30,8 @@ class FleetProcess(ABC):
         num_starts: how often it was started.
         last_message: when it last sent a message.
         last_choice: when the router last chose it, counted in choices.
+        is_loading: whether it loads weights and generates nothing.
+        has_loaded: whether it has loaded some since its start, and so will load the next at once.
     """
 
     number: int
@@ -39,6 +41,8 @@ class FleetProcess(ABC):
     num_starts: int = 0
     last_message: float = 0.0
     last_choice: int = 0
+    is_loading: bool = False
+    has_loaded: bool = False
     _log_offset: int = 0
 
     @property
@@ -60,6 +64,18 @@ class FleetProcess(ABC):
         """Count as alive from now on, if it says so itself by a message `connected`."""
         raise AssertionError("it is alive from its start on")
 
+    def expect_load(self) -> None:
+        """Count as loading from now on unless it still has something to do first.
+
+        One that generates says itself when it loads.
+        """
+        self.is_loading = self.has_loaded and not self.running
+
+    def note_loading(self, *, is_loading: bool) -> None:
+        """Note what it says about its weights."""
+        self.is_loading = is_loading
+        self.has_loaded = self.has_loaded or not is_loading
+
     def start(self, on_message: OnMessage, on_exit: OnExit) -> None:
         """Start the process or find it again, and start a thread that passes its messages on.
 
@@ -72,6 +88,7 @@ class FleetProcess(ABC):
         """
         self.starts_left -= 1
         self.num_starts += 1
+        self.is_loading = self.has_loaded = False
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         self._log_offset = self.log_file.stat().st_size if self.log_file.is_file() else 0
         read = self._open()

@@ -1,10 +1,12 @@
 """Runner of conversations in the processes of a fleet."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.rl.fleet.rollout_fleet import RolloutFleet
@@ -15,7 +17,7 @@ from titanrun.rl.rollout_types import (
     RolloutGroup,
     rollout_group_from_dict,
 )
-from titanrun.rl.weight_sync.transport import WeightTransport, cast_for_generator
+from titanrun.rl.weight_sync.transport import Weights, WeightTransport, cast_for_generator
 from titanrun.rl.weight_sync.weight_sync import VERSIONS_PER_ROLLBACK, choose_transport_key
 from titanrun.training.engine import Engine
 
@@ -82,9 +84,13 @@ class FleetRunner:
                     f"but the group was admitted at version {group.policy_version}"
                 )
 
-    def collect_metrics(self) -> dict[str, float]:
-        """Return the metrics of the fleet since the last call, on the first rank."""
-        return {} if self.fleet is None else self.fleet.collect_usage()
+    def collect_metrics(self, *, num_tokens: int) -> dict[str, float]:
+        """Return the metrics of the fleet since the last call, on the first rank.
+
+        Args:
+            num_tokens: tokens that were trained on since then.
+        """
+        return {} if self.fleet is None else self.fleet.collect_usage(num_tokens=num_tokens)
 
     def forget_groups(self) -> None:
         """Drop all groups that were submitted."""
@@ -148,13 +154,16 @@ class FleetWeightSync:
             self.version = engine.policy_version
             key = choose_transport_key(self.transport, self.version, self.num_rollbacks)
             self.num_rollbacks = key // VERSIONS_PER_ROLLBACK
-            self.transport.publish(
-                key,
-                cast_for_generator(
-                    engine.state_dict_stream(),
-                    dtype=self.dtype,
-                    parameter_names=self.parameter_names,
-                ),
+            weights = cast_for_generator(
+                engine.state_dict_stream(), dtype=self.dtype, parameter_names=self.parameter_names
             )
+            self.transport.publish(key, self._time_gathering(weights))
             if self.runner.fleet is not None:
                 self.runner.fleet.load(key, version=self.version)
+
+    def _time_gathering(self, weights: Weights) -> Iterator[tuple[str, Tensor]]:
+        """Yield weights, and count the time until the transport has copied all of them."""
+        start = time.monotonic()
+        yield from weights
+        if self.runner.fleet is not None:
+            self.runner.fleet.record_gathering(time.monotonic() - start)

@@ -18,6 +18,7 @@ from titanrun.config.host_port import HostPort
 from titanrun.config.json_text import parse_json
 from titanrun.rl.fleet.frames import FrameConnection, FrameError
 from titanrun.rl.fleet.handshake import RefusedError, welcome_trainer
+from titanrun.rl.fleet.rollout_messages import count_done_groups
 from titanrun.rl.fleet.weight_frames import WeightAssembly
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreReader
 
@@ -31,10 +32,14 @@ ALLOWED = ("load", "generate", "drop")
 
 @dataclass(slots=True)
 class TrainerSession:
-    """Connection of a trainer. What the generator says before `token` is for an earlier one."""
+    """Connection of a trainer. What the generator says before `token` is for an earlier one.
+
+    `is_of_last_run` tells whether that one trained the same run.
+    """
 
     connection: FrameConnection
     title: str
+    is_of_last_run: bool
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     is_current: bool = False
 
@@ -59,6 +64,8 @@ class GeneratorServer:
     requests: TextIO
     idle_seconds: float | None = None
     _session: TrainerSession | None = None
+    _num_discarded: int = 0
+    _last_run: Any = None
     _is_stopped: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -84,16 +91,21 @@ class GeneratorServer:
         """Send each line of the generator to the trainer that it is for, until they end."""
         for line in lines:
             message, session = parse_json(line), self._session
+            if session is None or not session.is_current:
+                self._num_discarded += count_done_groups(message)
             if session is None:
                 continue
             if message.get("hello") == session.token:
                 session.is_current = True
-            elif session.is_current or "problem" in message:
+                count = self._num_discarded if session.is_of_last_run else 0
+                message, self._num_discarded = {"discarded": count}, 0
+            if session.is_current or "problem" in message:
                 try:
                     session.connection.send(message)
                 except OSError as error:
                     log.info("the trainer at %s is gone: %s", session.title, error)
                     session.connection.close()
+                    self._num_discarded += count_done_groups(message)
 
     def _accept(self) -> None:
         """Let the next trainer in."""
@@ -126,12 +138,15 @@ class GeneratorServer:
             connection.close()
             return
         log.info("serving the trainer at %s", title)
-        self._session = TrainerSession(connection, title)
+        run = hello.get("run")
+        self._session = TrainerSession(connection, title, is_of_last_run=run == self._last_run)
+        self._last_run = run
         threading.Thread(target=self._read, args=(self._session,), daemon=True).start()
 
     def _read(self, session: TrainerSession) -> None:
         """Pass on what a trainer sends until its connection ends."""
-        self._request({"do": "hello", "token": session.token})
+        hello = {"do": "hello", "token": session.token, "is_of_last_run": session.is_of_last_run}
+        self._request(hello)
         assembly = WeightAssembly()
         try:
             while True:
@@ -148,7 +163,7 @@ class GeneratorServer:
             log.info("the trainer at %s is gone: %s", session.title, error)
         session.connection.close()
         self.weights.close()
-        self._request({"do": "drop"})
+        self._request({"do": "drop", "is_orphaned": True})
         self._session = None
 
     def _request(self, message: dict[str, Any]) -> None:

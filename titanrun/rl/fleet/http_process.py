@@ -52,6 +52,7 @@ class HttpProcess(FleetProcess):
         place: where it listens.
         secret: what both prove to have, None for nothing.
         description: what it must generate with, as `describe_generation` says.
+        run: what tells this run from others, whose groups do not concern it.
         find_weights: returns the tensors of published weights.
 
     Attributes:
@@ -61,6 +62,7 @@ class HttpProcess(FleetProcess):
     place: HostPort
     secret: bytes | None
     description: Mapping[str, Any]
+    run: str
     find_weights: Callable[[int], Sequence[Bucket]]
     pid: int | None = None
     _link: GeneratorLink | None = None
@@ -153,7 +155,8 @@ class HttpProcess(FleetProcess):
         try:
             connection.limit_greeting(CONNECT_SECONDS)
             greet_generator(connection, self.secret)
-            connection.send({"do": "hello", "generation": self.description})
+            hello = {"do": "hello", "generation": self.description, "run": self.run}
+            connection.send(hello)
             answer, _ = connection.receive()
             if "busy" in answer:
                 raise ConnectionError("it serves another trainer")

@@ -20,13 +20,13 @@ class NamedPipes:
 
     Args:
         folder: the folder.
-        number: number of the process in its fleet.
+        name: name of the process in its fleet.
         lifeline: descriptor of a pipe that the launcher holds open. Only a process of the same
             launcher is found again.
     """
 
     folder: Path
-    number: int
+    name: str
     lifeline: int
 
     @property
@@ -84,12 +84,11 @@ class NamedPipes:
 
     @property
     def _paths(self) -> tuple[Path, Path]:
-        stem = f"generator-{self.number}"
-        return self.folder / f"{stem}.requests", self.folder / f"{stem}.responses"
+        return self.folder / f"{self.name}.requests", self.folder / f"{self.name}.responses"
 
     @property
     def _note(self) -> Path:
-        return self.folder / f"generator-{self.number}.json"
+        return self.folder / f"{self.name}.json"
 
     @property
     def _lifeline_id(self) -> int:

@@ -5,45 +5,66 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import ray
 
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.spec.run_signals import list_run_signals
-from titanrun.rl.fleet.config import FleetConfig
-from titanrun.rl.fleet.ray_options import build_init_options, check_resources
+from titanrun.rl.fleet.ray_options import build_init_options, build_join_options
 
 # Ray puts Unix sockets in its folder, whose path has at most 107 bytes
 SHORT_FOLDER = "/tmp"
+ADDRESS_PATH = ("rl", "fleet", "address")
 # Ray itself tries for minutes
 CONNECT_SECONDS = 10.0
 
 
-def open_cluster(config: FleetConfig, exit_stack: ExitStack) -> None:
-    """Start Ray or join the cluster, until the exit stack closes.
+def open_cluster(address: str | None, exit_stack: ExitStack) -> str:
+    """Start Ray, or join the cluster at an address, until the exit stack closes.
+
+    Return the address at which other processes of this machine join it.
+
+    Raises:
+        ProblemsFound: no cluster answers, or none can be started.
+    """
+    if address is not None:
+        join_cluster(address, exit_stack)
+    else:
+        folder = exit_stack.enter_context(
+            tempfile.TemporaryDirectory(
+                prefix="titanrun-ray-", dir=SHORT_FOLDER, ignore_cleanup_errors=True
+            )
+        )
+        connect(build_init_options(folder), exit_stack)
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def join_cluster(address: str, exit_stack: ExitStack) -> None:
+    """Join the cluster at an address, until the exit stack closes.
 
     A Ray that this process uses already stays as it is.
 
     Raises:
-        ProblemsFound: no cluster answers, or it lacks resources.
+        ProblemsFound: no cluster answers.
     """
     if not ray.is_initialized():
-        folder = None
-        if config.address is None:
-            folder = exit_stack.enter_context(
-                tempfile.TemporaryDirectory(
-                    prefix="titanrun-ray-", dir=SHORT_FOLDER, ignore_cleanup_errors=True
-                )
-            )
-        else:
-            check_address(config.address)
-        exit_stack.callback(ray.shutdown)
-        try:
-            with keep_run_signals():
-                ray.init(**build_init_options(config, folder))
-        except (OSError, RuntimeError, ValueError) as error:
-            raise build_address_error(str(error).strip().splitlines()[0]) from error
-    check_resources(config, ray.cluster_resources())
+        check_address(address)
+        connect(build_join_options(address), exit_stack)
+
+
+def connect(options: dict[str, Any], exit_stack: ExitStack) -> None:
+    """Call `ray.init` with these arguments, and `ray.shutdown` when the exit stack closes.
+
+    Raises:
+        ProblemsFound: it failed.
+    """
+    exit_stack.callback(ray.shutdown)
+    try:
+        with keep_run_signals():
+            ray.init(**options)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise build_address_error(str(error).strip().splitlines()[0]) from error
 
 
 def check_address(address: str) -> None:
@@ -66,7 +87,7 @@ def build_address_error(reason: str) -> ProblemsFound:
     return problem_error(
         "usage",
         f"Ray cannot be reached or started: {reason}",
-        path=("rl", "fleet", "address"),
+        path=ADDRESS_PATH,
         hint="join this machine first: ray start --address=HOST:PORT",
     )
 

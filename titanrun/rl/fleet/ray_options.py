@@ -9,19 +9,18 @@ from titanrun.rl.fleet.config import FleetConfig, parse_resource
 
 log = logging.getLogger(__name__)
 
+QUIET = {"log_to_driver": False, "configure_logging": False}
 
-def build_init_options(config: FleetConfig, folder: str | None) -> dict[str, Any]:
-    """Build the arguments of `ray.init`.
 
-    Args:
-        config: the fleet.
-        folder: folder of a Ray that is started.
-    """
-    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if config.address is not None:
-        return options | {"address": config.address}
+def build_init_options(folder: str) -> dict[str, Any]:
+    """Build the arguments of `ray.init` that start a Ray of this machine in a folder."""
     # by default Ray would join what RAY_ADDRESS names
-    return options | {"address": "local", "include_dashboard": False, "_temp_dir": folder}
+    return {**QUIET, "address": "local", "include_dashboard": False, "_temp_dir": folder}
+
+
+def build_join_options(address: str) -> dict[str, Any]:
+    """Build the arguments of `ray.init` that join a cluster."""
+    return {**QUIET, "address": address}
 
 
 def check_resources(config: FleetConfig, available: dict[str, float]) -> None:

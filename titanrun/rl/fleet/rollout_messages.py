@@ -4,9 +4,11 @@ import json
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
+
+from titanrun.config.problems import ProblemsFound
 
 
 @dataclass(slots=True)
@@ -70,3 +72,25 @@ class RolloutMessages:
             self._queue.put(message)
         self._queue.put(None)
         on_end()
+
+
+def respond_problem(error: ProblemsFound, responses: TextIO) -> None:
+    """Send the first problem to the trainer."""
+    problem = error.problems[0]
+    write_message({"problem": problem.message, "hint": problem.hint}, responses)
+
+
+def write_message(message: dict[str, Any], responses: TextIO) -> None:
+    """Write a message to the trainer."""
+    responses.write(json.dumps(message) + "\n")
+    responses.flush()
+
+
+def is_ongoing(group: Mapping[str, Any]) -> bool:
+    """Return whether a group, given as plain data, has conversations that go on."""
+    return any(rollout["status"] == "ongoing" for rollout in group["rollouts"])
+
+
+def count_done_groups(message: Mapping[str, Any]) -> int:
+    """Return how many groups a message of a process brings to their end."""
+    return sum(not is_ongoing(group) for group in message.get("groups", ()))

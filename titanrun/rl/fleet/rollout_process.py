@@ -16,6 +16,7 @@ from typing import IO, Any
 from titanrun.config.json_text import parse_json
 from titanrun.rl.fleet.fleet_process import STOP_SECONDS, FleetProcess, OnExit, OnMessage
 from titanrun.rl.fleet.named_pipes import NamedPipes
+from titanrun.rl.fleet.rollout_messages import count_done_groups
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +54,13 @@ class RolloutProcess(FleetProcess):
         environment: environment variables.
         pipes: pipes with names, through which the next trainer finds it again. None: it ends with
             this trainer.
+        stop_seconds: seconds that it gets to end by itself.
     """
 
     command: Sequence[str]
     environment: Mapping[str, str]
     pipes: NamedPipes | None = None
+    stop_seconds: float = STOP_SECONDS
     _connection: ProcessConnection | None = None
 
     @property
@@ -89,7 +92,7 @@ class RolloutProcess(FleetProcess):
         if connection is None:
             return
         connection.send({"do": "stop"})
-        if not connection.has_ended.wait(STOP_SECONDS):
+        if not connection.has_ended.wait(self.stop_seconds):
             connection.kill()
             connection.has_ended.wait(STOP_SECONDS)
         with suppress(OSError):  # closing flushes what the process did not read
@@ -155,15 +158,22 @@ def read_messages(
     on_message: OnMessage,
     on_exit: OnExit,
 ) -> None:
-    """Pass each message of a process on until it ends, then report its end."""
-    is_known = connection.token is None
+    """Pass each message of a process on until it ends, then report its end.
+
+    Of what it says to an earlier trainer only the number of groups that are done is passed on.
+    """
+    token, num_discarded = connection.token, 0
     for line in connection.responses:
-        if is_known:
+        if token is None:
             message = parse_json(line)
             assert isinstance(message, dict), "our own program writes objects"
             on_message(start, message)
+        elif token in line:
+            token = None
+            on_message(start, {"discarded": num_discarded})
         else:
-            is_known = str(connection.token) in line
+            with suppress(ValueError):  # the earlier trainer has read a part of the line
+                num_discarded += count_done_groups(parse_json(line))
     if connection.process is not None:
         connection.process.wait()
     connection.responses.close()

@@ -86,8 +86,8 @@ class PromptRecordsConfig(PromptDatasetConfig):
 
     prompt_column: Text = numerics("prompt")
     """Column of the prompt."""
-    answer_column: Text = numerics("answer")
-    """Column of the expected answer."""
+    answer_column: Text | None = numerics("answer")
+    """Column of the expected answer. Null: none, where no reward and no environment reads it."""
     answer_pattern: Text | None = numerics(None, examples=[r"#### (.*)"])
     """Python regular expression that extracts the expected answer from the column.
 

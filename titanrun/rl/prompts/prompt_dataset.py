@@ -2,21 +2,18 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.record_source import find_hub_source, find_source_files
-from titanrun.components.data.spec.compression import open_decompressed_text
+from titanrun.components.data.record_source import find_hub_source
 from titanrun.components.data.spec.hub_source import HubSource
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
-from titanrun.config.json_text import parse_json
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
 from titanrun.rl.prompts.config import (
@@ -25,11 +22,11 @@ from titanrun.rl.prompts.config import (
     HubQuestionsConfig,
     LookupTaskConfig,
     PromptDatasetConfig,
-    PromptRecordsConfig,
     QuestionsConfig,
     StringTaskConfig,
     SyntheticPromptsConfig,
 )
+from titanrun.rl.prompts.spec.prompt_records import iter_jsonl_prompts, parse_prompt_record
 from titanrun.rl.rollout_types import Prompt
 
 if TYPE_CHECKING:
@@ -208,30 +205,7 @@ def read_record_prompts(config: QuestionsConfig) -> list[tuple[str, str]]:
     hub = find_hub_source(config)
     if hub is not None:
         return read_hub_prompts(config, hub)
-    return read_jsonl_prompts(config)[: config.max_questions]
-
-
-def read_jsonl_prompts(config: QuestionsConfig) -> list[tuple[str, str]]:
-    """Read prompt and answer of each line of the files."""
-    found = []
-    for file in find_source_files(config, (".jsonl",)):
-        try:
-            with open_decompressed_text(file) as lines:
-                written = [
-                    (number, line) for number, line in enumerate(lines, start=1) if line.strip()
-                ]
-        except (OSError, UnicodeDecodeError) as error:
-            raise problem_error(
-                "data",
-                f"'{file}' cannot be read: {error}",
-                path=("path",),
-                hint="save it as UTF-8",
-            ) from None
-        found += [
-            parse_prompt_line(line, config, f"line {number} of '{file}'")
-            for number, line in written
-        ]
-    return found
+    return list(iter_jsonl_prompts(config))[: config.max_questions]
 
 
 def read_hub_prompts(
@@ -240,52 +214,3 @@ def read_hub_prompts(
     """Read prompt and answer of each record of a split."""
     records = islice(hub_records.iter_hub_records(hub), config.max_questions)
     return [parse_prompt_record(record, config, place) for place, record in records]
-
-
-def parse_prompt_line(line: str, config: QuestionsConfig, location: str) -> tuple[str, str]:
-    """Parse prompt and answer of a line of JSON."""
-    try:
-        record = parse_json(line)
-    except ValueError as error:
-        raise problem_error(
-            "data", f"{location} is not valid JSON: {error}", path=("path",)
-        ) from None
-    return parse_prompt_record(record, config, location)
-
-
-def parse_prompt_record(record: Any, config: PromptRecordsConfig, location: str) -> tuple[str, str]:
-    """Return prompt and answer of a record."""
-    columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
-    for field, column in columns.items():
-        if not isinstance(record, dict) or not isinstance(record.get(column), str):
-            raise problem_error(
-                "data",
-                f"{location} has no text in '{column}'",
-                path=(field,),
-                hint="set it to the key that holds the text",
-            )
-    if not record[config.prompt_column]:
-        raise problem_error("data", f"{location} has an empty prompt", path=("prompt_column",))
-    return record[config.prompt_column], extract_expected_answer(
-        record[config.answer_column], config, location
-    )
-
-
-def extract_expected_answer(text: str, config: PromptRecordsConfig, location: str) -> str:
-    """Extract the expected answer from the text of its column."""
-    if config.answer_pattern is None:
-        return text
-    try:
-        found = re.search(config.answer_pattern, text)
-    except re.error as error:
-        raise problem_error(
-            "data", f"the pattern cannot be read: {error}", path=("answer_pattern",)
-        ) from None
-    if found is None:
-        raise problem_error(
-            "data",
-            f"{location} has no match in '{config.answer_column}'",
-            path=("answer_pattern",),
-            hint="use a pattern that matches every answer",
-        )
-    return str(found[1 if found.re.groups else 0] or "")

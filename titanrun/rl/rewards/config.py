@@ -26,6 +26,8 @@ class RewardConfig(ComponentConfig):
     is_slot: ClassVar = True
     uses_device: ClassVar[bool] = False
     """Whether the reward computes on the device of the policy, which it gets as a keyword."""
+    reads_answer: ClassVar[bool] = False
+    """Whether the reward compares a completion with the expected answer."""
     weight: NonNegativeFloat = numerics(1.0)
     """Weight of this reward. The weights of a recipe are scaled to sum to 1."""
 
@@ -35,6 +37,7 @@ class ExactMatchConfig(RewardConfig):
 
     name: Literal["exact_match"] = numerics("exact_match")
     builds: ClassVar = "titanrun.rl.rewards.text_rewards:ExactMatchReward"
+    reads_answer: ClassVar = True
 
 
 class CharAccuracyConfig(RewardConfig):
@@ -42,6 +45,7 @@ class CharAccuracyConfig(RewardConfig):
 
     name: Literal["char_accuracy"] = numerics("char_accuracy")
     builds: ClassVar = "titanrun.rl.rewards.text_rewards:CharAccuracyReward"
+    reads_answer: ClassVar = True
 
 
 class CharShareConfig(RewardConfig):
@@ -58,6 +62,7 @@ class SimilarityConfig(RewardConfig):
 
     name: Literal["similarity"] = numerics("similarity")
     builds: ClassVar = "titanrun.rl.rewards.text_rewards:SimilarityReward"
+    reads_answer: ClassVar = True
 
 
 class RegexConfig(RewardConfig):
@@ -74,6 +79,7 @@ class NumericCloseConfig(RewardConfig):
 
     name: Literal["numeric_close"] = numerics("numeric_close")
     builds: ClassVar = "titanrun.rl.rewards.text_rewards:NumericCloseReward"
+    reads_answer: ClassVar = True
     tolerance: NonNegativeFloat = numerics(1e-6)
     """Largest difference that counts as equal."""
 

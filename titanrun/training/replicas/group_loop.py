@@ -33,8 +33,9 @@ class GroupTrainLoop(TrainLoop):
 
     def _build_result(self) -> TrainResult:
         if self.session.is_over:
+            # the state of this group may be older: it goes with the process
             message = "finished: the other replica groups have trained to the end"
-            return TrainResult("finished", self.state.step, message)
+            return TrainResult("finished", self.config.steps, message)
         return super()._build_result()
 
 

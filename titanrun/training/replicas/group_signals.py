@@ -1,12 +1,10 @@
 """Requests to stop or save that all replica groups see at the same step."""
 
-import signal
-
 import torch
 from torch import Tensor
 
 from titanrun.distributed.spec.run_signals import STOP_SIGNALS
-from titanrun.training.signal_requests import SHELL_SIGNAL_BASE, SignalRequests
+from titanrun.training.signal_requests import SignalRequests
 from titanrun.training.synced_signals import SyncedSignals
 
 
@@ -30,12 +28,6 @@ class GroupSignals:
     def should_stop(self) -> bool:
         """Whether the run shall save and stop after the current step."""
         return self.stop_signal is not None
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of a process ended by the stop signal, after the shell's convention."""
-        assert self.stop_signal is not None
-        return SHELL_SIGNAL_BASE + signal.Signals[self.stop_signal]
 
     @property
     def wishes(self) -> Tensor:

@@ -12,7 +12,9 @@ from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.distributed.device import format_device, meets_device_requirement
 from titanrun.distributed.parallel_meshes import ParallelMeshes
-from titanrun.recipe.recipe import Recipe
+from titanrun.distributed.precision import get_precision
+from titanrun.distributed.working_weights import cast_frozen_weights
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.parameter_counts import count_trainable_parameters
 
 log = logging.getLogger(__name__)
@@ -21,12 +23,19 @@ log = logging.getLogger(__name__)
 def convert_model(
     recipe: Recipe, model: nn.Module, *, meshes: ParallelMeshes | None
 ) -> list[ConversionReport]:
-    """Apply all converters to the meta model in list order and return their reports."""
+    """Apply all converters to the meta model in list order and return their reports.
+
+    Weights that adapters leave frozen are stored in the compute dtype.
+    """
     shards = 1 if meshes is None else meshes.parallel_dims.fsdp_size
     conversions = []
     for index, converter in enumerate(recipe.converters):
         with nest_problems(("converters", index)):
             conversions.append(converter.load_builder()(converter, model=model, shards=shards))
+    if find_lora_converter(recipe) is not None:
+        training = recipe.training
+        precision = get_precision(training.dtype, training.mixed_precision_param)
+        cast_frozen_weights(model, precision)
     return conversions
 
 

@@ -4,7 +4,9 @@ A run starts from its own checkpoint, another run's state, weights from elsewher
 weights.
 """
 
+import logging
 import secrets
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ from titanrun.recipe.rundir.run_identity import RunIdentity, read_run_id
 from titanrun.training.checkpoint_manager import CheckpointManager, Stateful, StatefulDataLoader
 from titanrun.training.engine import Engine
 from titanrun.training.train_state import TrainState
+from titanrun.worker.build.build_stream_loader import keep_saved_plans
 from titanrun.worker.build.epochs_to_steps import get_num_steps
 from titanrun.worker.weights.initial_weights import (
     get_checkpoint,
@@ -50,6 +53,8 @@ from titanrun.worker.weights.initial_weights import (
 )
 from titanrun.worker.weights.saved_tokenizer import collect_assets
 from titanrun.worker.worker_job import WorkerJob
+
+log = logging.getLogger(__name__)
 
 
 def build_checkpoint_manager(
@@ -60,8 +65,12 @@ def build_checkpoint_manager(
     dataloader: StatefulDataLoader,
     state: TrainState,
     rl_state: Stateful | None = None,
+    data_files: Mapping[str, bytes] | None = None,
 ) -> CheckpointManager:
-    """Build the manager that saves and resumes the run. The caller must close it."""
+    """Build the manager that saves and resumes the run. The caller must close it.
+
+    `data_files` are files of the data that checkpoints hold, by name.
+    """
     config = recipe.checkpoint
     in_background = config.async_mode != "disabled" and is_saving_enabled(config)
     store = CheckpointStore(
@@ -86,7 +95,10 @@ def build_checkpoint_manager(
         async_saver=build_async_save(config, store, job.rank_info) if in_background else None,
         trainer_state=rl_state,
         run_id=run_id,
-        assets=collect_assets(recipe) if is_saving_enabled(config) and is_main else {},
+        assets={**collect_assets(recipe), **(data_files or {})}
+        if is_saving_enabled(config) and is_main
+        else {},
+        keep_data_files=partial(keep_saved_plans, run_dir),
         check_owner=RunIdentity(run_id, text).check_owner,
     )
 
@@ -130,6 +142,7 @@ def is_saving_enabled(config: CheckpointConfig) -> bool:
 def load_initial_state(recipe: Recipe, checkpoints: CheckpointManager) -> None:
     """Resume from the run's own checkpoint, else load the recipe's initial state."""
     config = recipe.checkpoint
+    is_random = not config.initial_load_in_hf and config.initial_load_path is None
     if config.adapters_only:
         # the weights that checkpoints leave out
         load_initial_weights(
@@ -141,6 +154,8 @@ def load_initial_state(recipe: Recipe, checkpoints: CheckpointManager) -> None:
         )
     if config.enable and checkpoints.resume(last_step=get_num_steps(recipe)):
         return
+    if is_random:
+        log.info("starting from random weights")
     check_initial_adapters(recipe, checkpoints.rank_group)
     if config.initial_load_path is not None and not config.initial_load_model_only:
         checkpoints.restore(get_initial_checkpoint(config, checkpoints.rank_group))

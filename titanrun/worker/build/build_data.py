@@ -1,5 +1,6 @@
 """Builders of a run's data: tokenizer, datasets, data loader, collator and validators."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.config import AttentionConfig, unwrap_auto
 from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rundir.run_files import DATA_FOLDER
 from titanrun.worker.build.taught_data import maybe_add_predictions
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ else:
     stream_head = LazyModule("titanrun.components.data.stream_head")
 
 
-CACHE_FOLDER = "data"
+log = logging.getLogger(__name__)
 
 
 def build_tokenizer(recipe: Recipe) -> Tokenizer | None:
@@ -271,6 +273,7 @@ def build_dataset(
             cache_folder=get_cache_folder(recipe, run_dir),
             **split,
         )
+        log_source_shares(rows, path, holdout)
         known = unwrap_auto(recipe.model.vocab_size)
         if known is not None and rows.max_token_id >= known:
             message = (
@@ -282,6 +285,14 @@ def build_dataset(
                 hint=f"set model.vocab_size to {rows.max_token_id + 1} or more, or tokenize again",
             )
     return rows
+
+
+def log_source_shares(rows: IndexedDataset, path: DataPath, holdout: Holdout | None) -> None:
+    """Log the shares of the sources of a mixture, with the section of data that is validated."""
+    section = format_path(path[:-1]) if path[0] == "validation" else "validation"
+    is_validation = path[0] == "validation" or (holdout is not None and holdout.is_validation)
+    for line in getattr(rows, "share_lines", ()):
+        log.info("%s%s", f"{section}: " * is_validation, line)
 
 
 @contextmanager
@@ -303,4 +314,4 @@ def get_cache_folder(recipe: Recipe, run_dir: Path) -> Path:
     """Return the folder of tokenized data."""
     shared = recipe.training.data_cache
     assert shared != "auto"
-    return run_dir / CACHE_FOLDER if shared is None else Path(shared)
+    return run_dir / DATA_FOLDER if shared is None else Path(shared)

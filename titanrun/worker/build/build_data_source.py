@@ -1,7 +1,8 @@
 """Builder of the step source of pretraining and fine-tuning."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -31,6 +32,8 @@ from titanrun.worker.build.build_engine import build_engine, set_determinism
 from titanrun.worker.build.build_loss_inputs import build_loss_inputs
 from titanrun.worker.build.build_stream_loader import (
     build_stream_loader,
+    collect_plan_files,
+    log_training_streams,
     new_stream_group,
     plan_training_streams,
 )
@@ -60,17 +63,14 @@ def build_data_source(
     if meshes is not None:
         rank = DataParallelRank(meshes.dp_rank, meshes.parallel_dims.dp_size)
     data = exit_stack.enter_context(closing(build_data(recipe, job, device, rank)))
-    num_samples = data.dataloader.num_samples
+    loader, num_samples = data.dataloader, data.dataloader.num_samples
     recipe = resolve_epochs(recipe, num_samples=num_samples)
     build = partial(build_engine, device=device, meshes=meshes, document_id_fn=data.document_id_fn)
     engine, state = build(recipe), TrainState()
-    checkpoints = exit_stack.enter_context(
-        closing(
-            build_checkpoint_manager(
-                recipe, job, engine=engine, dataloader=data.dataloader, state=state
-            )
-        )
+    checkpoints = build_checkpoint_manager(
+        recipe, job, engine=engine, dataloader=loader, state=state, data_files=data.plan_files
     )
+    exit_stack.enter_context(closing(checkpoints))
     load_initial_state(recipe, checkpoints)
     check_epochs_not_reduced(recipe, steps_done=state.step)
     log_run_start(recipe, job, device, meshes, num_samples=num_samples, engine=engine)
@@ -78,7 +78,7 @@ def build_data_source(
     return SourceParts(
         recipe=recipe,
         source=DataSource(
-            dataloader=data.dataloader,
+            dataloader=loader,
             collator=data.collator,
             local_batch_size=recipe.training.local_batch_size,
             seq_len=recipe.training.seq_len,
@@ -87,7 +87,7 @@ def build_data_source(
         engine=engine,
         state=state,
         checkpoints=checkpoints,
-        dataloader=data.dataloader,
+        dataloader=loader,
         tokenizer=data.tokenizer,
         collator=data.collator,
         prepare_batches=prepare_batches,
@@ -97,13 +97,17 @@ def build_data_source(
 
 @dataclass(frozen=True, slots=True)
 class TrainData:
-    """Training and validation data of this rank, with collator and document ids."""
+    """Training and validation data of this rank, with collator and document ids.
+
+    `plan_files` are those that checkpoints hold, by name.
+    """
 
     dataloader: SampleLoader
     collator: Collator
     validator: ValidatorGroup | None
     document_id_fn: DocumentIdFn
     tokenizer: Tokenizer | None = None
+    plan_files: Mapping[str, bytes] = field(default_factory=dict)
 
     def close(self) -> None:
         """Stop the processes that read ahead."""
@@ -122,6 +126,8 @@ def build_data(
     run_dir = job.resolved_path.parent
     ranks = new_stream_group(recipe)
     plans = plan_training_streams(recipe, ranks)
+    if job.rank_info.is_main_rank:
+        log_training_streams(recipe, plans)
     with main_rank_first(job.store, job.rank_info, "data"):
         tokenizer = build_tokenizer(recipe)
         dataloader: SampleLoader
@@ -145,4 +151,5 @@ def build_data(
         validator,
         document_id_fn,
         tokenizer,
+        collect_plan_files(plans),
     )

@@ -1,5 +1,6 @@
 """Builder of the engine: model, converters, parallel layout and optimizer."""
 
+import logging
 from functools import partial
 
 import torch
@@ -9,9 +10,11 @@ from titanrun.distributed.determinism import enable_deterministic_algorithms, se
 from titanrun.distributed.heartbeat import send_heartbeat
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import get_precision
+from titanrun.distributed.working_weights import cast_untrained_model
 from titanrun.models.shared.flash_kernels import activate_flash_kernels
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.engine import Engine
+from titanrun.training.engine_state import FrozenRole
 from titanrun.training.parameter_counts import count_trainable_parameters
 from titanrun.worker.build.apply_converters import (
     check_conversions,
@@ -28,6 +31,8 @@ from titanrun.worker.build.build_model import (
 )
 from titanrun.worker.build.build_parallelism import is_offloaded_to_cpu, parallelize_model
 
+log = logging.getLogger(__name__)
+
 
 def set_determinism(recipe: Recipe) -> None:
     """Seed all RNGs and enable deterministic algorithms if `debug.deterministic` is set."""
@@ -41,8 +46,13 @@ def build_engine(
     device: torch.device,
     meshes: ParallelMeshes | None,
     document_id_fn: DocumentIdFn,
+    role: FrozenRole | None = None,
 ) -> Engine:
-    """Build the engine: a parallelized model with initial weights, and its optimizer."""
+    """Build the engine: a parallelized model with initial weights, and its optimizer.
+
+    A model with a role is a frozen one beside the trained model, and messages name it so. Its
+    weights are stored in the compute dtype.
+    """
     precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
     check_device_kernels(recipe, device)
     check_attention_dtype(recipe, device, precision)
@@ -50,9 +60,14 @@ def build_engine(
     model = build_model(recipe, precision)
     conversions = convert_model(recipe, model, meshes=meshes)
     check_conversions(recipe, model, conversions)
+    if role is not None:
+        cast_untrained_model(model, precision)
     check_param_groups(recipe, model)
-    log_conversions(recipe, model, conversions)
     parameters = count_trainable_parameters(model)
+    if role is None:
+        log_conversions(recipe, model, conversions)
+    else:
+        log.info("%s: %s parameters, frozen", role, f"{parameters.total:,}")
     layout = parallelize_model(recipe, model, meshes=meshes, precision=precision)
     materialize_and_init(
         model,
@@ -64,7 +79,7 @@ def build_engine(
     engine = build_engine_from_model(
         recipe, model, layout, device=device, meshes=meshes, document_id_fn=document_id_fn
     )
-    engine.parameters = parameters
+    engine.parameters, engine.role = parameters, role
     for conversion in conversions:
         if conversion.on_weights_changed is not None:
             engine.add_weights_listener(partial(conversion.on_weights_changed, model))

@@ -9,7 +9,7 @@ from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import problem_error
 from titanrun.distributed.device import choose_device_index
 from titanrun.distributed.object_collectives import new_file_io_group
-from titanrun.distributed.rank_env import build_single_device_environment
+from titanrun.distributed.rank_env import build_single_device_environment, set_variable_default
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rundir.package_versions import is_installed
 from titanrun.rl.config import RlConfig
@@ -56,6 +56,11 @@ def build_fleet(
     transport: WeightTransport
     if config.fleet.carrier == "ray":
         require_ray()
+        # a late question of a thread would start another Ray after the end of this one
+        set_variable_default("RAY_ENABLE_AUTO_CONNECT", "0")
+        if config.fleet.address is None:
+            # one that titanrun starts asks for its token, and this process has to join it
+            set_variable_default("RAY_AUTH_MODE", "token")
         transport = build_ray_fleet.build_object_store_transport(config)
     elif config.fleet.carrier == "http":
         transport = build_connection_transport(config)
@@ -99,7 +104,9 @@ def start_fleet(
         elif config.fleet.carrier == "http":
             processes = build_http_processes(config, job, transport)
         else:
-            processes = build_ray_fleet.build_ray_processes(config, job, transport, carrier)
+            processes = build_ray_fleet.build_ray_processes(
+                config, job, transport, job.resolved_path.parent / PIPES_FOLDER, carrier
+            )
         fleet = RolloutFleet(
             processes,
             max_running=-(-config.rollout.prompts_per_step // len(processes))
@@ -139,7 +146,7 @@ def build_local_processes(config: RlConfig, job: WorkerJob) -> list[RolloutProce
                 "OMP_NUM_THREADS": str(config.fleet.threads),
             },
             starts_left=config.fleet.max_restarts + 1,
-            pipes=None if lifeline is None else NamedPipes(folder, number, lifeline),
+            pipes=None if lifeline is None else NamedPipes(folder, f"generator-{number}", lifeline),
         )
         for number in range(config.fleet.processes)
     ]

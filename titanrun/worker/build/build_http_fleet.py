@@ -1,5 +1,7 @@
 """Builder of a fleet whose generators `titanrun fleet` has started."""
 
+import hashlib
+import platform
 from pathlib import Path
 
 from titanrun.config.host_port import parse_tcp_url
@@ -31,12 +33,15 @@ def build_http_processes(
     """
     file, recipe = config.fleet.secret_file, load_resolved_text(job.resolved_text)
     secret = None if file is None else read_secret(Path(file))
+    folder = f"{platform.node()}:{job.resolved_path.parent.absolute()}"
+    run = hashlib.sha256(folder.encode()).hexdigest()
     return [
         HttpProcess(
             number=number,
             place=parse_tcp_url(url),
             secret=secret,
             description=describe_generation(recipe),
+            run=run,
             find_weights=transport.find_references,
             log_file=job.resolved_path.parent / "logs" / f"generator-{number}.log",
             starts_left=config.fleet.max_restarts + 1,

@@ -10,12 +10,12 @@ from titanrun.distributed.object_collectives import RankGroup
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.training.engine import Engine
 from titanrun.training.preference_inputs import FrozenReference, PreferenceInputs, PrepareBatchesFn
+from titanrun.worker.build.build_reference import build_frozen_reference
 from titanrun.worker.build.build_teacher import attach_teacher
-from titanrun.worker.weights.initial_weights import load_initial_weights
 
 
 def build_loss_inputs(
-    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
+    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[..., Engine]
 ) -> PrepareBatchesFn | None:
     """Build the function that adds to the batches of a step what the loss reads.
 
@@ -27,7 +27,7 @@ def build_loss_inputs(
         engine: the trained engine, with its initial or resumed weights.
         ranks: ranks that load together.
         build_engine_fn: builds another engine of the same layout, from a recipe, with weights drawn
-            from the seed.
+            from the seed, for a role beside the trained model.
     """
     attach_teacher(recipe, engine, ranks, build_engine_fn)
     if recipe.loss.compares is None:
@@ -39,18 +39,10 @@ def build_loss_inputs(
 
 
 def build_reference(
-    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
+    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[..., Engine]
 ) -> FrozenReference:
     """Build the model as it was before the run. For the arguments see `build_loss_inputs`."""
     if find_lora_converter(recipe) is not None:
         return FrozenReference(engine, should_disable_adapters=True)
-    frozen = build_engine_fn(recipe)
-    load_initial_weights(
-        recipe.checkpoint,
-        model_config=recipe.model,
-        engine=frozen,
-        ranks=ranks,
-        seed=recipe.debug.seed,
-    )
-    frozen.model.requires_grad_(False)
+    frozen = build_frozen_reference(recipe, ranks, build_engine_fn)
     return FrozenReference(frozen, should_disable_adapters=False)

@@ -11,7 +11,7 @@ from titanrun.components.converters.lora import init_adapters
 from titanrun.components.data.document_ids import DocumentIdFn
 from titanrun.components.data.mtp_labels import attach_mtp_labels
 from titanrun.components.losses.config import ChunkedCrossEntropyConfig
-from titanrun.components.metrics.step_metrics import record_metric
+from titanrun.components.metrics.step_metrics import disable_compilation, record_metric
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.chunked_loss import ChunkedLMHead
@@ -90,6 +90,7 @@ def build_loss(recipe: Recipe) -> Loss:
     loss: Loss = recipe.loss.load_builder()(recipe.loss)
     if not recipe.compile.enable or "loss" not in recipe.compile.components:
         return loss
+    disable_compilation()
     compiled: Loss = torch.compile(loss, backend=recipe.compile.backend)
     return compiled
 

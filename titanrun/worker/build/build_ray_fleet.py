@@ -1,5 +1,7 @@
 """Builder of a fleet whose processes are actors of Ray. It is imported only where Ray is used."""
 
+import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,16 +10,18 @@ from typing import Any
 import ray
 
 from titanrun.distributed.object_collectives import get_default_rank_group
+from titanrun.distributed.rank_env import get_environment_variables
 from titanrun.rl.config import RlConfig
-from titanrun.rl.fleet.ray_cluster import open_cluster
-from titanrun.rl.fleet.ray_options import build_actor_options
+from titanrun.rl.fleet.actor_owner import ActorOwner
+from titanrun.rl.fleet.named_pipes import NamedPipes, lock_trainer
+from titanrun.rl.fleet.ray_cluster import check_address
+from titanrun.rl.fleet.ray_options import check_resources
 from titanrun.rl.fleet.ray_process import RayProcess
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreTransport
-from titanrun.worker.rollout_actor import RolloutActor
 from titanrun.worker.worker_job import WorkerJob
 
-# run waits for messages, read_response for answers, and locate for nothing
-THREADS = {"run": 1, "responses": 1}
+# seconds that the owner gets to end its Ray
+STOP_SECONDS = 30.0
 
 
 def build_object_store_transport(config: RlConfig) -> ObjectStoreTransport:
@@ -28,18 +32,25 @@ def build_object_store_transport(config: RlConfig) -> ObjectStoreTransport:
 
 
 def build_ray_processes(
-    config: RlConfig, job: WorkerJob, transport: ObjectStoreTransport, exit_stack: ExitStack
+    config: RlConfig,
+    job: WorkerJob,
+    transport: ObjectStoreTransport,
+    pipes_folder: Path,
+    exit_stack: ExitStack,
 ) -> list[RayProcess]:
     """Open Ray until the exit stack closes, and build the processes of a fleet.
 
     Raises:
         ProblemsFound: no cluster answers, or it lacks resources.
     """
-    open_cluster(config.fleet, exit_stack)
+    owner = build_owner(config, job, pipes_folder, exit_stack)
+    owner.join(exit_stack)
+    check_resources(config.fleet, ray.cluster_resources())
     return [
         RayProcess(
             number=number,
-            open_actor=build_open_actor(config, job, number),
+            owner=owner,
+            run=build_run(job, number),
             log_file=job.resolved_path.parent / "logs" / f"generator-{number}.log",
             starts_left=config.fleet.max_restarts + 1,
             find_references=transport.find_references,
@@ -48,16 +59,49 @@ def build_ray_processes(
     ]
 
 
-def build_open_actor(
-    config: RlConfig, job: WorkerJob, number: int
-) -> Callable[[], tuple[Any, Any]]:
-    """Build the function that starts an actor and its loop."""
-    remote = ray.remote(concurrency_groups=THREADS)(RolloutActor)
+def build_owner(
+    config: RlConfig, job: WorkerJob, folder: Path, exit_stack: ExitStack
+) -> ActorOwner:
+    """Build the owner of the actors, which ends with the launcher, or else with this process.
 
-    def open_actor() -> tuple[Any, Any]:
-        actor = remote.options(**build_actor_options(config.fleet)).remote(ray.get)
-        run = actor.run.options(concurrency_group="run")
-        path = job.resolved_path.absolute()
-        return actor, run.remote(path, job.resolved_text, number, Path.cwd())
+    Raises:
+        ProblemsFound: nobody listens at the address of the cluster.
+    """
+    address = config.fleet.address
+    if ray.is_initialized():
+        address = ray.get_runtime_context().gcs_address
+    elif address is not None:
+        check_address(address)
+    lifeline = job.rank_info.lifeline
+    if lifeline is None:
+        lifeline, writing = os.pipe()
+        for descriptor in (lifeline, writing):
+            exit_stack.callback(os.close, descriptor)
+    # held until this process ends, in whatever way, or has closed the owner
+    exit_stack.callback(os.close, lock_trainer(folder))
+    return ActorOwner(
+        number=0,
+        command=[
+            sys.executable,
+            "-m",
+            "titanrun.worker.ray_owner",
+            str(job.resolved_path),
+            address or "",
+        ],
+        log_file=job.resolved_path.parent / "logs" / "ray-owner.log",
+        environment=get_environment_variables(),
+        starts_left=1,
+        pipes=NamedPipes(folder, "ray-owner", lifeline),
+        stop_seconds=STOP_SECONDS,
+    )
 
-    return open_actor
+
+def build_run(job: WorkerJob, number: int) -> Callable[[Any], Any]:
+    """Build the function that starts the loop of an actor."""
+    path, folder = job.resolved_path.absolute(), Path.cwd()
+
+    def run(actor: Any) -> Any:
+        loop = actor.run.options(concurrency_group="run")
+        return loop.remote(path, job.resolved_text, number, folder)
+
+    return run

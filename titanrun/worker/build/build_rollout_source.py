@@ -43,6 +43,7 @@ from titanrun.worker.build.build_checkpoints import build_checkpoint_manager, lo
 from titanrun.worker.build.build_data import build_dataset, build_document_id_fn, build_tokenizer
 from titanrun.worker.build.build_engine import build_engine, set_determinism
 from titanrun.worker.build.build_fleet import build_fleet
+from titanrun.worker.build.build_reference import build_frozen_reference
 from titanrun.worker.build.build_rollouts import (
     build_generator_resources,
     build_rollouts_and_weight_sync,
@@ -53,7 +54,6 @@ from titanrun.worker.build.build_teacher import build_teacher
 from titanrun.worker.build.epochs_to_steps import check_epochs_not_reduced, resolve_epochs
 from titanrun.worker.build.run_start_log import log_run_start
 from titanrun.worker.build.source_parts import RolloutParts, SourceParts
-from titanrun.worker.weights.initial_weights import load_initial_weights
 from titanrun.worker.worker_job import WorkerJob
 
 
@@ -329,14 +329,7 @@ def build_reference_fn(
     if config.reference == "teacher":
         teacher = build_teacher(recipe, get_default_rank_group(), build)
         return partial(ReferenceModel(teacher), temperature=temperature)
-    frozen = build(recipe)
-    load_initial_weights(
-        recipe.checkpoint,
-        model_config=recipe.model,
-        engine=frozen,
-        ranks=get_default_rank_group(),
-        seed=recipe.debug.seed,
-    )
+    frozen = build_frozen_reference(recipe, get_default_rank_group(), build)
     return partial(ReferenceModel(frozen), temperature=temperature)
 
 

@@ -14,7 +14,7 @@ from titanrun.worker.weights.load_model import load_weights
 
 
 def attach_teacher(
-    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
+    recipe: Recipe, engine: Engine, ranks: RankGroup, build_engine_fn: Callable[..., Engine]
 ) -> None:
     """Let the passes of an engine read the predictions of the recipe's teacher, if it has one.
 
@@ -36,11 +36,11 @@ def attach_teacher(
 
 
 def build_teacher(
-    recipe: Recipe, ranks: RankGroup, build_engine_fn: Callable[[Recipe], Engine]
+    recipe: Recipe, ranks: RankGroup, build_engine_fn: Callable[..., Engine]
 ) -> Engine:
     """Build the engine of the recipe's teacher. For the arguments see `attach_teacher`."""
     found = require_teacher(recipe)
-    teacher = build_engine_fn(found.recipe)
+    teacher = build_engine_fn(found.recipe, role="teacher")
     # each rank reads all files. The ranks wait for the slowest here, because the timeout of a
     # training step would be too short
     weights: dict[str, Tensor] = {}

@@ -10,6 +10,7 @@ import torch
 from titanrun.components.metrics.step_metrics import StepMetrics
 from titanrun.config.lazy_module import LazyModule
 from titanrun.distributed.device import select_device
+from titanrun.distributed.freed_memory import keep_freed_memory
 from titanrun.distributed.heartbeat import on_heartbeat
 from titanrun.recipe.recipe import Recipe
 from titanrun.training.loop import TrainLoop
@@ -75,6 +76,7 @@ def build_train_loop(
         after_step = stack.enter_context(
             maybe_enable_profiling(recipe, job, device, first_step=first_step)
         )
+        stack.enter_context(keep_freed_memory(device))
         yield loop.build(
             engine=parts.engine,
             state=parts.state,

@@ -118,7 +118,10 @@ def format_training_length(recipe: Recipe, *, num_samples: int | None) -> str:
         f"of {pluralize(recipe.training.seq_len, 'token')}"
     )
     if num_samples is None:
-        return f"{batch}: {pluralize(tokens, 'token')} of a stream in {recipe.training.lanes} lanes"
+        lanes = recipe.training.lanes
+        assert isinstance(lanes, int), "the recipe is resolved"
+        stream = f"a stream in {pluralize(lanes, 'lane')}"
+        return f"{batch}: {pluralize(tokens, 'token')} of {stream}"
     left = (recipe.training.epochs or 0) * num_samples - steps * size
     rest = f", {pluralize(left, 'sequence')} at the end dropped" if left > 0 else ""
     epochs = pluralize(steps * size / num_samples, "epoch")

@@ -10,7 +10,8 @@ from titanrun.distributed.device import emulates_bfloat16, get_device_name
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.distributed.precision import Precision, get_precision
 from titanrun.models.shared.spec.flops import count_parameters
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.rundir.run_files import METRICS
 from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.recipe.rundir.value_sources import is_decided
 from titanrun.training.engine import Engine
@@ -19,6 +20,7 @@ from titanrun.worker.build.epochs_to_steps import (
     get_global_batch_size,
     get_num_steps,
 )
+from titanrun.worker.build.schedule_change import find_schedule_change
 from titanrun.worker.hardware_info import get_hardware_info
 from titanrun.worker.process_group_setup import collect_machine_decisions
 from titanrun.worker.training_template import describe_training_template, trains_replies
@@ -45,6 +47,11 @@ def log_run_start(
     """
     if job.rank_info.is_main_rank:
         log_run_summary(recipe, job, device, meshes, num_samples=num_samples)
+        change = find_schedule_change(
+            recipe.lr_scheduler, engine, job.resolved_path.parent / METRICS
+        )
+        if change is not None:
+            log.info("%s", change)
         record_decisions(
             job.resolved_path.parent,
             collect_machine_decisions(device, meshes) | {"steps": get_num_steps(recipe)},
@@ -74,9 +81,9 @@ def log_run_summary(
             field,
         )
     log.info(
-        "%s: %s parameters in %s on %s; %s",
+        "%s: %s in %s on %s; %s",
         f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
-        f"{count_parameters(recipe.model):,}",
+        format_model_size(recipe),
         recipe.training.dtype,
         get_device_name(device),
         format_training_length(recipe, num_samples=num_samples),
@@ -90,6 +97,12 @@ def log_run_summary(
     ranks = 1 if meshes is None else meshes.parallel_dims.dp_size
     if ranks > 1 and is_decided(job.resolved_path.parent, "training.global_batch_size"):
         log.info("%s", format_global_batch(recipe, ranks))
+
+
+def format_model_size(recipe: Recipe) -> str:
+    """Format the number of parameters of the model itself: adapters are among the trainable."""
+    size = f"{count_parameters(recipe.model):,} parameters"
+    return size if find_lora_converter(recipe) is None else f"{size} without adapters,"
 
 
 def format_saves(recipe: Recipe) -> str:

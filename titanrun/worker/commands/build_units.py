@@ -58,6 +58,14 @@ def tokenize_units(
     return len(tasks)
 
 
+def list_streamed_sections(recipe: Recipe) -> list[str]:
+    """Return the sections whose data is a stream, which has no units."""
+    held_out = list_held_out_sets(recipe) if recipe.validation.enable else []
+    sections = [("training", recipe.training.dataset)]
+    sections += [(one.section, one.dataset) for one in held_out]
+    return [section for section, dataset in sections if dataset.is_streamed]
+
+
 def finish_units(recipe: Recipe, tokenizer: Tokenizer | None) -> None:
     """Write the indexes of all datasets that are tokenized in units.
 

@@ -1,7 +1,7 @@
 """`python -m titanrun.worker.commands.chat`: a conversation in the terminal, for `titanrun chat`.
 
 The job is a JSON object in the file whose descriptor is the first argument. Where stdin is no
-terminal, each of its lines is a message, and each reply a JSON object in a line.
+terminal, its lines are the messages of one conversation, and each reply a JSON object in a line.
 """
 
 import contextlib
@@ -19,13 +19,9 @@ from rich.console import Console
 
 from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.serving.chat_model import (
-    PromptTooLongError,
-    ReplyOptions,
-    load_chat_models,
-)
+from titanrun.worker.serving.chat_model import ReplyOptions, load_chat_models
 from titanrun.worker.serving.chat_session import Answer, ChatSession
 from titanrun.worker.serving.reply_columns import ReplyColumns, has_room_for_columns
 from titanrun.worker.worker_failures import classify_failure
@@ -39,7 +35,7 @@ HELP = """/system TEXT     set the system message and start again; without TEXT,
 /save FILE       append the conversation to FILE, as a record to train on
 /pick 1, /pick 2 with two models: append the better reply to picks.jsonl, and go on from it
 /pick tie        neither is better: append nothing; /pick tells how often each one was
-/quit            leave
+/quit or /exit   leave
 A line that ends with \\ goes on in the next one. Lines between two lines of \"\"\" are one message.
 Ctrl-C stops a reply.
 """
@@ -48,6 +44,8 @@ HINT_ENDLESS = (
     "titanrun validate --level environment tells"
 )
 QUOTES = '"""'
+RESET = "/reset"
+LEAVE = ("/quit", "/exit")
 Write = Callable[[str], Any]
 
 
@@ -90,10 +88,15 @@ def open_session(job: Mapping[str, Any]) -> ChatSession:
 def answer_lines(session: ChatSession) -> None:
     """Answer each line of stdin with a line of JSON for each model.
 
+    The lines are turns of one conversation, in which the line `/reset` starts another one.
+
     Raises:
-        ProblemsFound: a template rejects a message.
+        ProblemsFound: a template rejects a message, or the conversation is too long.
     """
     for line in sys.stdin:
+        if line.strip() == RESET:
+            session.reset()
+            continue
         for answer in session.ask(line.rstrip("\n")):
             reply = answer.reply
             found = {"model": answer.model.name, "reply": reply.text, "finish": reply.finish}
@@ -161,7 +164,7 @@ def follow(session: ChatSession, text: str, write: Write) -> bool:
     """Do what was typed: a command, or a message. Return whether the conversation goes on."""
     word, _, rest = text.strip().partition(" ")
     try:
-        if word == "/quit":
+        if word in LEAVE:
             return False
         if word.startswith("/"):
             follow_command(session, word, rest.strip(), write)
@@ -169,7 +172,7 @@ def follow(session: ChatSession, text: str, write: Write) -> bool:
             say(session, text, write)
     except ProblemsFound as error:
         write(render_problems_as_text(error.problems))
-    except (PromptTooLongError, OSError) as error:
+    except OSError as error:
         write(f"{error}\n")
     return True
 
@@ -184,7 +187,7 @@ def follow_command(session: ChatSession, word: str, rest: str, write: Write) -> 
     if word == "/system":
         session.system = rest or None
         session.reset()
-    elif word == "/reset":
+    elif word == RESET:
         session.reset()
     elif word == "/undo":
         session.undo()
@@ -206,8 +209,10 @@ def follow_command(session: ChatSession, word: str, rest: str, write: Write) -> 
     elif word == "/pick":
         session.pick(rest)
         write(f"{session.describe_picks()}\n")
-    else:
+    elif word == "/help":
         write(HELP)
+    else:
+        raise problem_error("usage", f"unknown command {word}", hint="/help lists the commands")
 
 
 def say(session: ChatSession, text: str, write: Write) -> None:

@@ -28,7 +28,6 @@ from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.worker.commands.chat import open_session
-from titanrun.worker.serving.chat_model import PromptTooLongError
 from titanrun.worker.serving.chat_session import SETTINGS, ChatSession
 from titanrun.worker.worker_failures import classify_failure
 
@@ -85,7 +84,7 @@ class RequestLoop:
         while (request := self.waiting.get()) is not None:
             try:
                 self.follow(request)
-            except (ProblemsFound, PromptTooLongError, OSError) as error:
+            except (ProblemsFound, OSError) as error:
                 self.send({"id": request.get("id"), "error": str(error)})
 
     def read(self, lines: Iterable[str]) -> None:

@@ -26,12 +26,13 @@ from titanrun.components.checkpoints.checkpoint_store import CheckpointStore
 from titanrun.components.checkpoints.huggingface import write_hf_folder, write_safetensors_folder
 from titanrun.components.checkpoints.spec.hashed_file import HashedFile
 from titanrun.components.checkpoints.spec.storage_path import parse_storage_path
+from titanrun.components.converters.config import QloraConfig
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.exit_codes import EXIT_DIFFERS
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.models.shared.spec.family import load_family_module
-from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.recipe import Recipe, find_lora_converter, is_reward_model
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rules.checkpoint import find_export_replacement_problems
 from titanrun.recipe.rundir.checkpoint_lookup import to_absolute_path
@@ -146,7 +147,7 @@ def export_checkpoint_to_huggingface(
     family = load_family_module(type(recipe.model), "huggingface")
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in weights.values()}
     assert recipe.tokenizer != "auto"
-    is_scored = getattr(recipe.model, "head", "lm") == "scalar"
+    is_scored = is_reward_model(recipe)
     config = build_config_json(
         recipe.model,
         dtypes.pop() if len(dtypes) == 1 else "float32",
@@ -208,6 +209,11 @@ def export_adapters(out: Path, weights: dict[str, Tensor], recipe: Recipe) -> No
     files, texts = collect_recipe_files(recipe)
     contents = {**{file.name: file.read_bytes() for file in files}, **texts}
     contents.pop(GENERATION_FILE, None)
+    if isinstance(lora, QloraConfig):
+        sys.stderr.write(
+            f"the adapters were trained on {lora.base} weights, and peft adds them to others: "
+            "--merge writes the model as trained\n"
+        )
     write_adapters(out, split_adapters(weights)[1], lora, recipe.model, contents)
 
 

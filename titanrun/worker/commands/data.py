@@ -38,7 +38,7 @@ from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.huggingface import HuggingFaceTokenizer
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
 from titanrun.config.lazy_module import LazyModule
-from titanrun.config.problems import DataPath, ProblemsFound, problem_error
+from titanrun.config.problems import DataPath, Problem, ProblemsFound, problem_error
 from titanrun.config.tree import format_path
 from titanrun.distributed.object_collectives import RankGroup
 from titanrun.recipe.recipe import Recipe
@@ -58,7 +58,13 @@ from titanrun.worker.build.build_stream_loader import (
     build_stream_loader,
     plan_training_streams,
 )
-from titanrun.worker.commands.build_units import Part, finish_units, tokenize_units
+from titanrun.worker.commands.build_units import (
+    Part,
+    finish_units,
+    list_streamed_sections,
+    tokenize_units,
+)
+from titanrun.worker.commands.data_statistics import build_data_summary
 from titanrun.worker.commands.dry_build import build_problem_to_dict
 
 if TYPE_CHECKING:
@@ -77,15 +83,24 @@ def main() -> int:
     """
     request = json.loads(sys.stdin.read())
     logging.basicConfig(
-        level=logging.ERROR if request["quiet"] else logging.INFO,
+        level=logging.ERROR if request["quiet"] else logging.WARNING,
         format="%(message)s",
         stream=sys.stderr,
     )
+    if not request["quiet"]:
+        # the clients of the Hub and of stores log each of their requests
+        logging.getLogger("titanrun").setLevel(logging.INFO)
     answer: DataRequest = {"answer": None, "problems": []}
     try:
         answer["answer"] = ACTIONS[request["action"]](request)
     except ProblemsFound as found:
         answer["problems"] = [build_problem_to_dict(problem) for problem in found.problems]
+    except OSError as error:
+        # of a file: what else fails is an internal error
+        if error.filename is None:
+            raise
+        message = f"cannot use '{error.filename}': {(error.strerror or str(error)).lower()}"
+        answer["problems"] = [build_problem_to_dict(Problem("file", message))]
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0
 
@@ -93,7 +108,8 @@ def main() -> int:
 def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
     """Tokenize all datasets that are not cached, and return section and size of each.
 
-    With `part`, only the units of this part are tokenized, and the answer is their number.
+    With `part`, only the units of this part are tokenized, and the answer is their number and the
+    sections that are streams.
     """
     recipe = load_resolved_text(request["resolved"])
     folder = get_cache_folder(recipe, Path())
@@ -102,7 +118,11 @@ def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
         check_has_tokens(recipe)
         tokenizer = build_tokenizer(recipe)
         count = tokenize_units(recipe, tokenizer, part, num_workers=workers or 1)
-        return [{"part": request["part"], "units": count}]
+        streams = [
+            {"section": section, "rows": None, "folder": str(folder)}
+            for section in list_streamed_sections(recipe)
+        ]
+        return [{"part": request["part"], "units": count}, *streams]
     discarded = discard_damaged_indexes(folder) if request["repair"] else {}
     try:
         if workers or request["finish"] or any(record.units for record in discarded.values()):
@@ -118,7 +138,8 @@ def tokenize_datasets(request: DataRequest) -> list[DataRequest]:
         {
             "section": section,
             "rows": None if isinstance(rows, StreamPreview) else get_epoch_size(rows),
-            "folder": str(folder),
+            # data that ships with titanrun, and files of tokens, make no cache
+            "folder": str(folder) if folder.is_dir() else None,
         }
         for section, rows in opened.items()
     ] + [{"repaired": entry} for entry in repaired]
@@ -170,7 +191,7 @@ def show_samples(request: DataRequest) -> list[DataRequest]:
             )
             if request["section"] in (None, section.partition(".")[0])
             else [],
-            **build_data_summary(rows, looks[section], looks.get("training")),
+            **build_data_summary(section, opened, looks),
         }
         for section, rows in opened.items()
     ]
@@ -184,11 +205,11 @@ def compute_data_stats(request: DataRequest) -> list[DataRequest]:
     return [
         {
             "section": section,
-            **build_data_summary(rows, looks[section], looks.get("training")),
+            **build_data_summary(section, opened, looks),
             "lengths": looks[section].document_lengths,
             "counted_of_rows": looks[section].loss_tokens_per_sample,
         }
-        for section, rows in opened.items()
+        for section in opened
     ]
 
 
@@ -326,35 +347,6 @@ def decode_samples(
         }
         for number in numbers
     ]
-
-
-def build_data_summary(
-    rows: IndexedDataset, data_summary: DataSummary, train_summary: DataSummary | None
-) -> DataRequest:
-    """Return statistics of a dataset, with the number of documents shared with training."""
-    shared = (
-        len(set(data_summary.document_digests) & set(train_summary.document_digests))
-        if train_summary is not None and train_summary is not data_summary
-        else None
-    )
-    return {
-        "rows": get_epoch_size(rows),
-        "is_stream": isinstance(rows, StreamPreview),
-        "looked_at": data_summary.num_samples,
-        "row_length": data_summary.num_tokens // max(1, data_summary.num_samples),
-        "documents": len(data_summary.document_lengths),
-        "longest": max(data_summary.document_lengths, default=0),
-        "filled": data_summary.num_nonpadding_tokens / max(1, data_summary.num_tokens),
-        "counted": data_summary.num_loss_tokens
-        / max(1, data_summary.num_tokens - data_summary.num_samples),
-        "without_labels": data_summary.loss_tokens_per_sample.count(0),
-        "duplicates": len(data_summary.document_digests) - len(set(data_summary.document_digests)),
-        "in_training": shared,
-        "replies": data_summary.num_replies,
-        "without_end": data_summary.num_replies_without_end,
-        "left_out": getattr(rows, "num_dropped", 0),
-        "cut": getattr(rows, "num_truncated", 0),
-    }
 
 
 def verify_folder(request: DataRequest) -> list[DataRequest]:

@@ -36,7 +36,7 @@ from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.rank_env import get_environment_variables
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.recipe.consent.recipe_code import check_code_is_trusted
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, is_reward_model
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.training.decoding import generate
 from titanrun.training.token_sampling import SamplingParams
@@ -252,6 +252,13 @@ def check_task(recipe: Recipe, task: TaskConfig, number: int, max_seq_len: int) 
     Raises:
         ProblemsFound: it does not.
     """
+    if is_reward_model(recipe):
+        raise problem_error(
+            "usage",
+            "a reward model gives scores, which no task of an evaluation reads",
+            path=(*TASKS_PATH, number),
+            hint="its held-out loss and accuracy are in the metrics of its run: titanrun plot RUN",
+        )
     if "text generation" in recipe.model.unsupported_features and isinstance(
         task, ExactMatchTaskConfig
     ):

@@ -22,11 +22,11 @@ from titanrun.distributed.spec.run_signals import handle_signals, list_stop_sign
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import load_resolved_text
 from titanrun.rl.fleet.generator_server import GeneratorServer
-from titanrun.rl.fleet.rollout_messages import RolloutMessages
+from titanrun.rl.fleet.rollout_messages import RolloutMessages, respond_problem
 from titanrun.rl.fleet.spec.secret_file import read_secret
 from titanrun.rl.weight_sync.object_store_transport import ObjectStoreReader
 from titanrun.worker.build.generation_description import describe_generation, find_difference
-from titanrun.worker.rollout_worker import open_worker, respond_problem
+from titanrun.worker.rollout_worker import open_worker
 from titanrun.worker.worker_job import WorkerJob
 
 # the trainer gets the last message of a generator that fails

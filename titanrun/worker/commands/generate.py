@@ -18,11 +18,12 @@ from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tok
 from titanrun.config.control_characters import escape_lines
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.lazy_module import LazyModule
+from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
 from titanrun.distributed.parallel_meshes import ParallelMeshes
 from titanrun.models.shared.config import unwrap_auto
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, is_reward_model
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.training.decoding import Continuation, generate
 from titanrun.training.stop_texts import StopTexts
@@ -97,10 +98,12 @@ def generate_and_print(job: GenerateCommandRequest, *, should_print: bool = True
             "the run has no tokenizer, it was trained on token ids",
             hint="use a Hugging Face export with a tokenizer",
         )
-    tokenizer: Tokenizer = recipe.tokenizer.load_builder()(recipe.tokenizer)
+    with nest_problems(("tokenizer",)):
+        tokenizer: Tokenizer = recipe.tokenizer.load_builder()(recipe.tokenizer)
     prompts = [encode_prompt(text, tokenizer, recipe, job) for text in job["prompt"]]
-    seq_len = max(map(len, prompts)) + job["max_new_tokens"]
-    check_generation_length(recipe, seq_len)
+    longest = max(map(len, prompts))
+    seq_len = longest + job["max_new_tokens"]
+    check_generation_length(recipe, longest, job["max_new_tokens"])
     check_can_generate(recipe)
     sampling = SamplingParams(job["temperature"], job["top_k"], job["top_p"], job["seed"])
     with maybe_init_tensor_parallel(recipe, job) as meshes:
@@ -112,8 +115,9 @@ def generate_and_print(job: GenerateCommandRequest, *, should_print: bool = True
             eos_ids=frozenset() if job["ignore_eos"] else find_stop_ids(tokenizer, recipe, job),
             should_stop=StopTexts(tokenizer, job["stop"], is_reply=job["chat"]).is_reached,
         )
+    blank = load_training_template(recipe).blank_before_replies if job["chat"] else ""
     for prompt, continuation in zip(job["prompt"], found, strict=True) if should_print else ():
-        print_continuation(prompt, continuation, tokenizer, job)
+        print_continuation(prompt, continuation, tokenizer, job, blank=blank)
 
 
 @contextmanager
@@ -205,19 +209,24 @@ def find_stop_ids(
     return found
 
 
-def check_generation_length(recipe: Recipe, seq_len: int) -> None:
+def check_generation_length(recipe: Recipe, prompt_len: int, max_new_tokens: int) -> None:
     """Check that the longest prompt with its continuation fits the model.
 
     Raises:
         ProblemsFound: it does not.
     """
-    longest = unwrap_auto(recipe.model.max_seq_len)
-    if seq_len > longest:
+    supported = unwrap_auto(recipe.model.max_seq_len)
+    if prompt_len >= supported:
+        message = f"the longest prompt has {prompt_len:,} tokens, which leaves no room for new ones"
+        hint = f"shorten it: the model supports {supported:,} tokens in all"
+        raise problem_error("usage", message, hint=hint)
+    if prompt_len + max_new_tokens > supported:
         message = (
-            f"the longest prompt and --max-new-tokens are {seq_len:,} tokens, "
-            f"but the model supports at most {longest:,}"
+            f"the longest prompt and --max-new-tokens are {prompt_len + max_new_tokens:,} tokens, "
+            f"but the model supports at most {supported:,}"
         )
-        raise problem_error("usage", message, hint="lower --max-new-tokens")
+        hint = f"lower --max-new-tokens: {supported - prompt_len:,} are left"
+        raise problem_error("usage", message, hint=hint)
 
 
 def check_can_generate(recipe: Recipe) -> None:
@@ -226,6 +235,12 @@ def check_can_generate(recipe: Recipe) -> None:
     Raises:
         ProblemsFound: it does not.
     """
+    if is_reward_model(recipe):
+        raise problem_error(
+            "usage",
+            "a reward model gives scores, not replies",
+            hint="use it in rl.rewards: [{name: model, path: RUN}]",
+        )
     if "text generation" in recipe.model.unsupported_features:
         hint = "export the checkpoint and generate with transformers: titanrun checkpoint export"
         raise problem_error(
@@ -234,10 +249,15 @@ def check_can_generate(recipe: Recipe) -> None:
 
 
 def print_continuation(
-    prompt: str, continuation: Continuation, tokenizer: Tokenizer, job: GenerateCommandRequest
+    prompt: str,
+    continuation: Continuation,
+    tokenizer: Tokenizer,
+    job: GenerateCommandRequest,
+    *,
+    blank: str,
 ) -> None:
-    """Print a continuation, as JSON or after its prompt."""
-    stops = StopTexts(tokenizer, job["stop"], is_reply=job["chat"])
+    """Print a continuation, as JSON or after its prompt; a reply without the blank before it."""
+    stops = StopTexts(tokenizer, job["stop"], is_reply=job["chat"], blank=blank)
     text = stops.decode_before_stop(continuation.tokens)
     if job["json"]:
         print(json.dumps({"text": text, "token_ids": continuation.tokens}, ensure_ascii=False))

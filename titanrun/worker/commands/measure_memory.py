@@ -6,9 +6,11 @@ The model is parallelized over simulated ranks.
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from math import prod
 from typing import Any
 
+import torch
 from torch import nn
 
 from titanrun.config.base import dump_config
@@ -59,7 +61,7 @@ def measure_rank_memory(recipe: Recipe, world_size: int) -> dict[str, Any]:
         model = build_model(small, precision)
         convert_model(small, model, meshes=meshes)
         parallelize_model(small, model, meshes=meshes, precision=precision)
-        found = measure_layers(model)
+        found = measure_layers(model, precision.storage_dtype)
     layers = found["layers"] * (recipe.model.layer_count() // len(found["layers"]))
     return {**found, "layers": layers}
 
@@ -122,66 +124,74 @@ def has_identical_layers(recipe: Recipe) -> bool:
     return len({json.dumps(layer) for layer in layers.values()}) == 1
 
 
-def measure_layers(model: nn.Module) -> dict[str, Any]:
+def measure_layers(model: nn.Module, dtype: torch.dtype) -> dict[str, Any]:
     """Return the sizes of embedding, each layer, and everything else (norm, head and so on).
 
     A tied weight counts once, in the embedding.
+
+    Args:
+        model: the model on a rank.
+        dtype: storage dtype, of which sizes are multiples.
     """
     seen: set[int] = set()
+    count = partial(count_parameter_elements, dtype=dtype, seen=seen)
     # None for models without token input
     table = model.tok_embeddings
-    embedding = count_parameter_elements(
-        table.parameters() if isinstance(table, nn.Module) else [], seen
-    )
-    layers = [
-        count_parameter_elements(layer.parameters(), seen)
-        for layer in model.get_submodule("layers").children()
-    ]
-    return {
-        "embedding": embedding,
-        "layers": layers,
-        "head": count_parameter_elements(model.parameters(), seen),
-    }
+    embedding = count(table.parameters() if isinstance(table, nn.Module) else [])
+    layers = [count(layer.parameters()) for layer in model.get_submodule("layers").children()]
+    return {"embedding": embedding, "layers": layers, "head": count(model.parameters())}
 
 
-def count_parameter_elements(parameters: Iterable[nn.Parameter], seen: set[int]) -> Sizes:
-    """Count parameter elements in six ways and add the parameters to `seen`.
+def count_parameter_elements(
+    parameters: Iterable[nn.Parameter], *, dtype: torch.dtype, seen: set[int]
+) -> Sizes:
+    """Count parameter elements in eight ways and add the parameters to `seen`.
 
     The counts are: of the full parameters, of this rank's shards, of the parts that this rank
-    computes with, of the trainable full parameters, of this rank's trainable shards, and of this
-    rank's shards that are not quantized.
+    computes with, of the trainable full parameters, of this rank's trainable shards, of this rank's
+    shards in the storage dtype `dtype`, of the trainable parts that this rank computes with, and of
+    quantized parameters, which every rank keeps whole.
     """
-    total = [0, 0, 0, 0, 0, 0]
+    total = [0] * 8
     for parameter in parameters:
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            whole, kept, is_trained = (
+            whole, kept, computed, is_trained = (
                 parameter.numel(),
-                count_local_elements(parameter),
+                count_local_elements(parameter, dtype),
+                count_compute_elements(parameter),
                 int(parameter.requires_grad),
             )
             for position, count in enumerate(
                 (
                     whole,
                     kept,
-                    count_compute_elements(parameter),
+                    computed,
                     whole * is_trained,
                     kept * is_trained,
-                    kept * (not isinstance(parameter, QuantizedWeight)),
+                    kept * is_stored_as(parameter, dtype),
+                    computed * is_trained,
+                    whole * isinstance(parameter, QuantizedWeight),
                 )
             ):
                 total[position] += count
     return total
 
 
-def count_local_elements(parameter: nn.Parameter) -> int:
+def count_local_elements(parameter: nn.Parameter, dtype: torch.dtype) -> int:
     """Count the elements of this rank's shard.
 
-    A quantized weight counts as many elements as fit into its bytes.
+    A quantized weight, and a frozen one in the compute dtype, count as many elements of the storage
+    dtype `dtype` as fit into its bytes.
     """
     if isinstance(parameter, QuantizedWeight):
-        return round(parameter.quantized_nbytes / parameter.element_size())
-    return to_local(parameter).numel()
+        return round(parameter.quantized_nbytes / dtype.itemsize)
+    return to_local(parameter).nbytes // dtype.itemsize
+
+
+def is_stored_as(parameter: nn.Parameter, dtype: torch.dtype) -> bool:
+    """Return whether a weight is stored in `dtype` and not quantized."""
+    return parameter.dtype == dtype and not isinstance(parameter, QuantizedWeight)
 
 
 def count_compute_elements(parameter: nn.Parameter) -> int:

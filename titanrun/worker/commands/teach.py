@@ -11,12 +11,8 @@ from torch import Tensor, nn
 
 from titanrun.components.data.document_ids import DocumentIdFn
 from titanrun.components.data.indexed_dataset import IndexedDataset
-from titanrun.components.data.taught_rows import (
-    SMALLEST,
-    TaughtRecord,
-    read_taught_record,
-    write_taught_files,
-)
+from titanrun.components.data.spec.taught_record import TaughtRecord, read_taught_record
+from titanrun.components.data.taught_rows import SMALLEST, write_taught_files
 from titanrun.components.data.token_batch import TokenBatch
 from titanrun.components.losses.distillation_config import DistillationConfig
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer

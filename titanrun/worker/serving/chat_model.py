@@ -11,6 +11,7 @@ from titanrun.components.tokenizers.chat_template import ChatTemplate, load_chat
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.end_of_turn import find_end_ids
 from titanrun.components.tokenizers.tokenizer_protocol import ChatTokenizer, Tokenizer
+from titanrun.config.nested_problems import nest_problems
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.models.shared.config import unwrap_auto
 from titanrun.models.shared.kv_cache import KeptText
@@ -23,6 +24,11 @@ from titanrun.worker.serving.reply_stream import ReplyStream
 from titanrun.worker.serving.shared_weights import ModelCopies
 from titanrun.worker.training_template import find_stop_token_ids
 from titanrun.worker.weights.load_model import load_adapted_model, load_end_token_ids, load_model
+
+RUN_TEMPLATE_HELP = (
+    "set tokenizer.chat_template in the recipe and train; for the model that a run started from: "
+    "titanrun chat RUN --base; without a template: titanrun generate RUN --prompt TEXT"
+)
 
 
 class PromptTooLongError(Exception):
@@ -93,6 +99,7 @@ class ChatModel:
         open_weights: opened with a model while it generates a reply, such as to disable its
             adapters.
         copies: copies of the model for several threads. None: one thread uses the model.
+        template_help: what to do without a chat template.
     """
 
     name: str
@@ -106,6 +113,7 @@ class ChatModel:
     about: str = ""
     open_weights: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     copies: ModelCopies | None = None
+    template_help: str = RUN_TEMPLATE_HELP
 
     def encode_chat(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -115,15 +123,24 @@ class ChatModel:
         Raises:
             ProblemsFound: If there is no template, or it rejects the messages.
         """
+        text = self.render_chat(messages, tools)
+        return self.tokenizer.encode(text, add_bos=False, add_eos=False)
+
+    def render_chat(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> str:
+        """Return the text of a conversation, up to where the template opens a reply.
+
+        Raises:
+            ProblemsFound: If there is no template, or it rejects the messages.
+        """
         if self.template is None:
             raise problem_error(
                 "data",
                 f"{self.name} has no chat template",
-                hint="set tokenizer.chat_template in the recipe, or put chat_template.jinja into "
-                "the folder",
+                hint=self.template_help,
             )
-        text = self.template.with_tools(tools).render(messages, add_generation_prompt=True)
-        return self.tokenizer.encode(text, add_bos=False, add_eos=False)
+        return self.template.with_tools(tools).render(messages, add_generation_prompt=True)
 
     def reads_tools(self) -> bool:
         """Return whether the chat template shows tools to the model."""
@@ -170,7 +187,8 @@ class ChatModel:
             PromptTooLongError: the prompt, with the reply that is asked for, is too long.
         """
         limit = self.get_new_token_limit(len(prompt), options.max_new_tokens)
-        stream = ReplyStream(self.tokenizer, options.stop, on_text, is_reply=is_chat)
+        blank = "" if self.template is None else self.template.blank_before_replies
+        stream = ReplyStream(self.tokenizer, options.stop, on_text, is_reply=is_chat, blank=blank)
         was_cancelled = False
 
         def should_stop(tokens: list[int]) -> bool:
@@ -208,10 +226,10 @@ class ChatModel:
         """
         room = self.max_length - prompt_length
         if room < (wanted or 1):
-            asked = "" if wanted is None else f" and max_tokens {wanted:,}"
+            asked = "" if wanted is None else f" and max_tokens is {wanted:,}"
             raise PromptTooLongError(
-                f"the prompt of {prompt_length:,} tokens{asked} exceed the {self.max_length:,} "
-                "tokens that the model supports"
+                f"the prompt has {prompt_length:,} tokens{asked}, "
+                f"the model supports {self.max_length:,} tokens"
             )
         return wanted or min(self.default_new_tokens, room)
 
@@ -303,8 +321,10 @@ def build_chat_model(
         ProblemsFound: If the chat template cannot be read.
     """
     assert isinstance(recipe.tokenizer, TokenizerConfig), "load_chat_recipe checks it"
-    tokenizer: Tokenizer = recipe.tokenizer.load_builder()(recipe.tokenizer)
+    with nest_problems(("tokenizer",)):
+        tokenizer: Tokenizer = recipe.tokenizer.load_builder()(recipe.tokenizer)
     template = find_template(tokenizer)
+    folder = job.get("huggingface")
     ends = load_end_token_ids(tokenizer, job) | find_stop_token_ids(recipe.tokenizer)
     chat_ends = (
         frozenset[int]()
@@ -320,6 +340,10 @@ def build_chat_model(
         chat_ends,
         length,
         about=describe_weights(job, recipe),
+        template_help=RUN_TEMPLATE_HELP
+        if folder is None
+        else f"put chat_template.jinja into {folder}, or continue texts without a template: "
+        f"titanrun generate {folder} --prompt TEXT",
     )
 
 

@@ -10,7 +10,13 @@ from titanrun.components.data.spec.chat_content import Message
 from titanrun.config.problems import problem_error
 from titanrun.models.shared.kv_cache import KeptText
 from titanrun.training.token_sampling import SamplingParams
-from titanrun.worker.serving.chat_model import ChatModel, Reply, ReplyOptions, never
+from titanrun.worker.serving.chat_model import (
+    ChatModel,
+    PromptTooLongError,
+    Reply,
+    ReplyOptions,
+    never,
+)
 
 SETTINGS = ("temperature", "top_p", "max_new_tokens", "seed")
 # so many replies in a row that reach their limit suggest that the model does not stop
@@ -83,8 +89,11 @@ class ChatSession:
 
     def get_messages(self, index: int) -> list[Message]:
         """Return the conversation with a model."""
-        first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*first, *self.histories[index]]
+        return [*self.get_system_message(), *self.histories[index]]
+
+    def get_system_message(self) -> list[Message]:
+        """Return the message that begins each conversation, none without one."""
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
 
     def ask(
         self,
@@ -103,16 +112,17 @@ class ChatSession:
             is_cancelled: called after each token; if it returns True, generation ends.
 
         Raises:
-            ProblemsFound: a template rejects the message. The conversation is as before.
-            PromptTooLongError: the conversation leaves no room for a reply.
+            ProblemsFound: a template rejects the message, or the conversation leaves no room for
+                a reply of one of the models. The conversation is as before.
         """
+        ways = [self.options] * len(self.models) if options is None else options
+        prompts = [self.encode_next(index, text, way) for index, way in enumerate(ways)]
         answers = []
         for index, model in enumerate(self.models):
-            asked = [*self.get_messages(index), {"role": "user", "content": text}]
             start = time.monotonic()
             reply = model.reply(
-                model.encode_chat(asked),
-                self.options if options is None else options[index],
+                prompts[index],
+                ways[index],
                 is_chat=True,
                 on_text=lambda piece, index=index: on_text(index, piece),  # type: ignore[misc]
                 is_cancelled=is_cancelled,
@@ -127,6 +137,36 @@ class ChatSession:
         is_unended = any(answer.reply.finish == "length" for answer in answers)
         self.unended = self.unended + 1 if is_unended else 0
         return answers
+
+    def encode_next(self, index: int, text: str, options: ReplyOptions) -> list[int]:
+        """Return the tokens that a model reads to reply to a message.
+
+        Raises:
+            ProblemsFound: the template rejects the message, or there is no room for a reply.
+        """
+        model, question = self.models[index], {"role": "user", "content": text}
+        prompt = model.encode_chat([*self.get_messages(index), question])
+        try:
+            model.get_new_token_limit(len(prompt), options.max_new_tokens)
+        except PromptTooLongError:
+            wanted = options.max_new_tokens
+            # without earlier turns a message may still be too long
+            alone = model.encode_chat([*self.get_system_message(), question])
+            has_turns = bool(self.histories[index]) and len(alone) < model.max_length
+            # shorter replies also leave room for more turns
+            can_shorten = has_turns or (wanted and len(prompt) < model.max_length)
+            ways = [
+                *(["put /reset on a line of its own"] if has_turns else []),
+                *(["lower --max-new-tokens"] if can_shorten else []),
+            ]
+            asked = "" if wanted is None else f" and --max-new-tokens asks for {wanted:,}"
+            raise problem_error(
+                "usage",
+                f"the conversation has {len(prompt):,} tokens{asked}, "
+                f"the model supports {model.max_length:,}",
+                hint=", or ".join(ways) or "write a shorter message",
+            ) from None
+        return prompt
 
     @property
     def seems_endless(self) -> bool:
@@ -163,9 +203,7 @@ class ChatSession:
         Raises:
             ProblemsFound: it has no template, or the template rejects the conversation.
         """
-        model = self.models[index]
-        ids = model.encode_chat(self.get_messages(index))
-        return "".join(model.find_token_text(token) for token in ids)
+        return self.models[index].render_chat(self.get_messages(index))
 
     def render_ids(self, index: int = 0) -> str:
         """Return the tokens that a model sees, each with its id.
@@ -214,6 +252,12 @@ class ChatSession:
     def _save_pair(self, better: int) -> None:
         """Append a pair to the file of picks, and go on from the better reply."""
         chosen, rejected = (self.histories[index][-1:] for index in (better, 1 - better))
+        if chosen == rejected:
+            raise problem_error(
+                "usage",
+                "both replies are the same text",
+                hint="/pick counts once for each message: ask again, or /again for new replies",
+            )
         prompt = self.get_messages(better)[:-1]
         pair = {"prompt": prompt, "chosen": chosen, "rejected": rejected}
         with self.picks.open("a", encoding="utf-8") as out:

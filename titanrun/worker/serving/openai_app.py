@@ -66,6 +66,7 @@ class OpenAIApp:
     created: float = field(default_factory=time.time)
     counts: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known_paths: str = ""
 
     def build(self) -> Starlette:
         """Return the application."""
@@ -77,6 +78,10 @@ class OpenAIApp:
             Route("/metrics", self._guard(self.show_metrics)),
             Route("/health", self.check_health),
         ]
+        self._known_paths = ", ".join(
+            f"{'POST' if 'POST' in (route.methods or ()) else 'GET'} {route.path_format}"
+            for route in routes
+        )
 
         @asynccontextmanager
         async def close_at_end(_: Starlette) -> AsyncIterator[None]:
@@ -128,7 +133,8 @@ class OpenAIApp:
                 status = 413
                 body = describe_request_error(str(error), code="context_length_exceeded")
             except ProblemsFound as error:
-                status, body = 400, describe_request_error(str(error), param="messages")
+                param = "messages" if "/chat/" in request.url.path else "prompt"
+                status, body = 400, describe_request_error(str(error), param=param)
             except QueueFullError:
                 status = 503
                 body = describe_request_error("too many requests are waiting", status=503)
@@ -157,8 +163,8 @@ class OpenAIApp:
         return PlainTextResponse("\n".join(lines) + "\n")
 
     async def report_unknown_path(self, request: Request, _: Exception) -> Response:
-        """Answer a request for what does not exist."""
-        message = f"no such path: {request.method} {request.url.path}"
+        """Answer a request for what does not exist, with what does."""
+        message = f"no such path: {request.method} {request.url.path}; use {self._known_paths}"
         return JSONResponse(describe_request_error(message, status=404), 404)
 
     async def list_models(self, _: Request) -> Response:

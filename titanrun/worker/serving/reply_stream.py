@@ -19,6 +19,7 @@ class ReplyStream:
         stop: texts that end the continuation and are left out of it.
         on_text: called with each new piece of text.
         is_reply: whether it is a reply in a chat, of which only the final channel is passed on.
+        blank: white space that the chat template puts before a reply.
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class ReplyStream:
         on_text: Callable[[str], None],
         *,
         is_reply: bool,
+        blank: str = "",
     ) -> None:
-        self._stop = StopTexts(tokenizer, stop, is_reply=is_reply)
+        self._stop = StopTexts(tokenizer, stop, is_reply=is_reply, blank=blank)
         self._texts, self._on_text = tuple(stop), on_text
         self.text = ""
 

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ from titanrun.components.checkpoints.adapter_weights import (
     merge_adapters,
 )
 from titanrun.components.checkpoints.huggingface import (
+    CONFIG_FILE,
     WEIGHT_FILE_STEMS,
     write_hf_folder,
 )
@@ -29,7 +31,7 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_special_token_ids,
     open_tokenizer_folder,
 )
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.distributed.dtypes import get_dtype
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.family import load_family_module
@@ -83,8 +85,8 @@ def build_config_json(
 ) -> dict[str, Any]:
     """Return the content of config.json for weights of a dtype.
 
-    A model with a scalar head gets a padding id: transformers takes the score of the last token
-    with another id.
+    A model of text has the ids that begin and end a text. A model with a scalar head gets a padding
+    id: transformers takes the score of the last token with another id.
 
     Raises:
         ProblemsFound: A data problem if a scalar head needs a padding id, but the tokenizer has no
@@ -92,6 +94,8 @@ def build_config_json(
     """
     family = load_family_module(type(model_config), "huggingface")
     config: dict[str, Any] = family.to_huggingface_config(model_config, dtype_name)
+    if model_config.modality == "tokens":
+        config |= choose_boundary_ids(config, model_config, tokenizer)
     if getattr(model_config, "head", "lm") != "scalar":
         return config
     ids = {} if tokenizer is None else load_special_token_ids(tokenizer.folder)
@@ -109,6 +113,28 @@ def build_config_json(
     return {**config, "pad_token_id": found}
 
 
+def choose_boundary_ids(
+    config: Mapping[str, Any], model_config: ModelConfig, tokenizer: TokenizerConfig | None
+) -> dict[str, Any]:
+    """Return the ids that begin and end a text, where config.json has none.
+
+    They are those of the model that the weights came from, else those of a readable tokenizer.
+    """
+    given = Path(model_config.hf_assets_path or "") / CONFIG_FILE
+    has_given = model_config.hf_assets_path is not None and given.is_file()
+    settings = load_json_object(given) if has_given else {}
+    ids: Mapping[str, int] = {}
+    with suppress(ProblemsFound):
+        ids = {} if tokenizer is None else load_special_token_ids(tokenizer.folder)
+    chosen = {}
+    for role in ("bos_token", "eos_token"):
+        key = f"{role}_id"
+        if config.get(key) is None:
+            found = settings.get(key)
+            chosen[key] = ids.get(role) if found is None else found
+    return chosen
+
+
 def gather_huggingface_weights(
     engine: Engine,
     model_config: ModelConfig,
@@ -124,12 +150,12 @@ def gather_huggingface_weights(
     Args:
         engine: the engine of the model.
         model_config: the model section.
-        dtype: target dtype. None: the training dtype.
+        dtype: target dtype. None: that of the trained weights.
         lora: the adapters, None if the model has no adapters.
         is_kept: whether this rank keeps the weights. If False, the result is empty.
     """
     state: dict[str, Tensor] = {}
-    # adapters are merged in the training dtype, so that weights are rounded only once
+    # adapters are merged in their own dtype, so that weights are rounded only once
     for name, tensor in engine.state_dict_stream(dtype=dtype if lora is None else None):
         if is_kept:
             state[name] = tensor.cpu()

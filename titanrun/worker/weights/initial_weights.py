@@ -152,7 +152,13 @@ def load_huggingface(
         base = {name: base[name] for name in base if name.removeprefix(MODEL_PREFIX) in own}
     copy_weights_into(base, {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
     reset_magnitudes(engine.model)
-    log.info("loaded initial weights from %s", folder)
+    log_loaded_weights(engine, folder)
+
+
+def log_loaded_weights(engine: Engine, folder: AnyPath) -> None:
+    """Log where the weights of a model come from, with its role if it is not the trained one."""
+    model = "" if engine.role is None else f"{engine.role}: "
+    log.info("%sloaded initial weights from %s", model, folder)
 
 
 def read_dequantized_weights(folder: AnyPath, *, is_quantized: bool) -> dict[str, Tensor]:
@@ -265,7 +271,7 @@ def load_checkpoint_weights(
     )
     if targets is base:
         reset_magnitudes(engine.model)
-    log.info("loaded initial weights from %s", checkpoint.folder)
+    log_loaded_weights(engine, checkpoint.folder)
 
 
 def find_fresh_head(

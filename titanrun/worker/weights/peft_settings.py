@@ -10,6 +10,7 @@ from titanrun.components.checkpoints.spec.storage_path import AnyPath
 from titanrun.components.converters.config import AdapterConfig
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
+from titanrun.models.shared.huggingface_config import CONFIG
 
 CONFIG_FILE = "adapter_config.json"
 OTHER_SCALE_HINT = (
@@ -44,6 +45,13 @@ def load_peft_settings(folder: AnyPath, config: AdapterConfig) -> dict[str, Any]
     try:
         settings: dict[str, Any] = parse_json((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError) and (folder / CONFIG).is_file():
+            raise problem_error(
+                "checkpoint",
+                f"'{folder}' is a model, not an adapter: it has {CONFIG}, but no {CONFIG_FILE}",
+                hint=f"titanrun checkpoint import {folder} out --from hf reads the weights of a "
+                "model; or name a folder that peft saved",
+            ) from error
         raise problem_error(
             "checkpoint",
             f"cannot read {folder / CONFIG_FILE}: {error}",

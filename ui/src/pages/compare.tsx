@@ -5,7 +5,7 @@ import { Chart, type Curve } from "../charts/plot";
 import { clipRange, spread } from "../charts/smooth";
 import { CopyButton, Empty, Failure, Heading, Loading, Menu, State, useAnswer } from "../components/basics";
 import { assignLooks } from "../colors";
-import { METRIC_UNITS, formatDuration, formatLoss, formatMetricTitle, formatSpeed, formatValue, isExact } from "../format";
+import { METRIC_UNITS, formatComparison, formatLoss, formatMetricTitle, isExact } from "../format";
 import { place, setQuery, toUrl } from "../router";
 import type { RunEntry } from "./runs";
 
@@ -148,7 +148,7 @@ function Differences({ compared, ids, looks }: { compared: Compared; ids: string
             {compared.rows.filter((row) => row.group === group).map((row) => {
               const best = findBest(row);
               return <tr key={row.name}><th scope="row">{group === "outcome" ? OUTCOMES[row.name] ?? row.name : <code>{row.name}</code>}</th>
-                {row.values.map((value, at) => <td key={at} class={`figure${at === best ? " best" : ""}`}>{formatCell(row.name, value)}{at === best && <span class="hidden"> (best)</span>}</td>)}</tr>;
+                {row.values.map((value, at) => <td key={at} class={`figure${at === best ? " best" : ""}`}>{formatComparison(group, row.name, value)}{at === best && <span class="hidden"> (best)</span>}</td>)}</tr>;
             })}
           </tbody>))}
       </table></div>
@@ -162,14 +162,4 @@ function findBest(row: Row): number {
   const values = row.values.map((value) => (typeof value === "number" ? value : Infinity));
   const best = Math.min(...values);
   return Number.isFinite(best) && values.filter((value) => value === best).length === 1 ? values.indexOf(best) : -1;
-}
-
-function formatCell(name: string, value: unknown): string {
-  if (value === null || value === undefined) return "–";
-  if (typeof value !== "number") return formatValue(value);
-  if (name.includes("loss")) return formatLoss(value);
-  if (name === "seconds") return formatDuration(value);
-  if (name === "tokens/s") return formatSpeed(value);
-  // settings as they are written
-  return String(value);
 }

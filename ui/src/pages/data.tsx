@@ -23,8 +23,8 @@ interface Dataset {
   in_training: number | null;
   replies: number;
   without_end: number;
-  left_out: number;
-  cut: number;
+  left_out: number | null;
+  cut: number | null;
   lengths?: Histogram;
   counted_of_rows?: Histogram;
 }
@@ -75,6 +75,9 @@ function Piece({ kind, text }: { kind: Kind; text: string }) {
   return kind === "counted" ? <strong class="counted">{parts}</strong> : <span>{parts}</span>;
 }
 
+// of a stream, what is left out is not known
+const formatCounted = (value: number | null) => (value === null ? "not counted" : formatWhole(value));
+
 function Statistics({ data }: { data: Dataset }) {
   const share = (value: number) => `${(100 * value).toFixed(1)} %`;
   const facts: [string, string, boolean][] = [
@@ -82,7 +85,7 @@ function Statistics({ data }: { data: Dataset }) {
     ["Filled", share(data.filled), false], ["Count in the loss", share(data.counted), data.counted === 0], ["Rows that come twice", formatWhole(data.duplicates), data.duplicates > 0],
     ["Rows without loss", formatWhole(data.without_labels), data.without_labels > 0],
     ...(data.in_training === null ? [] : [["Also in training", formatWhole(data.in_training), data.in_training > 0] as [string, string, boolean]]),
-    ["Left out", formatWhole(data.left_out), data.left_out > 0], ["Truncated", formatWhole(data.cut), data.cut > 0],
+    ["Left out", formatCounted(data.left_out), !!data.left_out], ["Truncated", formatCounted(data.cut), !!data.cut],
     ...(data.replies ? [["Replies without end", `${formatWhole(data.without_end)} of ${formatWhole(data.replies)}`, data.without_end > 0] as [string, string, boolean]] : []),
   ];
   return (

@@ -148,13 +148,15 @@ const round = (value: number) => Number(value.toPrecision(2));
 
 function MemoryBar({ plan, tall }: { plan: Plan; tall?: boolean }) {
   const whole = Math.max(plan.memory_of_device, plan.memory_total);
+  // what is not in memory at once counts as negative: the other parts share the total
+  const share = plan.memory_total / plan.memory.reduce((sum, part) => sum + Math.max(0, part.bytes), 0);
   let at = 0;
   return (
     <svg class={`memory${tall ? " tall" : ""}`} viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label={`${formatBytes(plan.memory_total)} of ${formatBytes(plan.memory_of_device)}`}>
       <rect class="memory-back" width="100" height="8" />
       {plan.memory.map((part, number) => {
         const x = at;
-        const width = (100 * part.bytes) / whole;
+        const width = (100 * share * Math.max(0, part.bytes)) / whole;
         at += width;
         return <rect key={part.name} class={`fill-series-${(number % 8) + 1}`} x={x} width={width} height="8" />;
       })}

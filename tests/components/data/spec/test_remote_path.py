@@ -33,3 +33,11 @@ def test_addresses_that_can_be_read_pass(path: str) -> None:
 def test_credentials_do_not_belong_into_an_address() -> None:
     with pytest.raises(ProblemsFound, match="is not a valid address"):
         check_remote_path("https://user:word@example.org/a.jsonl")
+
+
+@pytest.mark.parametrize(
+    "path", ["http://[::1/a.jsonl", "https://host:port/a.jsonl", "https:///a.jsonl", "https://"]
+)
+def test_an_address_of_no_server_is_told_before_it_is_asked(path: str) -> None:
+    with pytest.raises(ProblemsFound, match="is not a valid address"):
+        check_remote_path(path)

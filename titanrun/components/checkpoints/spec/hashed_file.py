@@ -74,8 +74,12 @@ class HashedFile:
         return self._size
 
     def flush(self) -> None:
-        """Flush buffered bytes to the operating system."""
-        self._file.flush()
+        """Flush buffered bytes to the operating system.
+
+        A closed file has none: torch flushes it again when it frees what wrapped it.
+        """
+        if not self._is_closed:
+            self._file.flush()
 
     def fileno(self) -> int:
         """Return the file's descriptor."""
@@ -100,6 +104,7 @@ class HashedFile:
         What object storage keeps of the file is deleted with its folder.
         """
         if isinstance(self._path, Path):
+            self._is_closed = True
             self._file.close()
         elif not self._is_closed:
             self._is_closed = True

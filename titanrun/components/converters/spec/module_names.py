@@ -40,9 +40,23 @@ def collapse_layer_numbers(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(LAYER_NUMBER.sub("*", name) for name in names))
 
 
+def find_native_name(pattern: str, names: Iterable[str]) -> str | None:
+    """Return titanrun's name of the modules that a pattern of transformers matches, if it has one.
+
+    The pattern is a single word: in others, more parts have other names.
+    """
+    meant = NATIVE_MODULE_NAMES.get(pattern)
+    return meant if meant in list_name_parts(names) else None
+
+
+def list_name_parts(names: Iterable[str]) -> set[str]:
+    """Return the parts of the names of modules, without numbers of layers."""
+    return {word for name in names for word in name.split(".") if not word.isdigit()}
+
+
 def suggest_pattern(pattern: str, names: Sequence[str]) -> str:
     """Build a hint with a similar pattern, or with the names of modules."""
-    words = {word for name in names for word in name.split(".") if not word.isdigit()}
+    words = list_name_parts(names)
     last = pattern.rpartition(".")[2]
     if NATIVE_MODULE_NAMES.get(last) in words:
         return f"transformers' {last} is called {NATIVE_MODULE_NAMES[last]} here"

@@ -1,6 +1,6 @@
 """Formats of conversations in files: messages, ShareGPT, Alpaca, prompt and completion."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -13,11 +13,12 @@ from titanrun.components.data.spec.chat_content import (
     parse_content,
     parse_tools,
 )
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 
 Record = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_TOKEN_WEIGHT = 1e6
+SYSTEM_ROLES = ("system", "developer")
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -30,13 +31,14 @@ SHAREGPT_ROLES = {
 class ChatColumns:
     """Columns that a record is read from; each layout uses some of them.
 
-    `weight` is a key of messages.
+    `weight` is a key of messages. Every layout reads `system`, a column of its own.
     """
 
     messages: str
     prompt: str
     completion: str
     weight: str | None = None
+    system: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,18 @@ class Conversation:
     tools: list[dict[str, Any]] | None = None
 
 
-def parse_message(message: Message, location: str) -> Message:
+def parse_message(message: Message, location: str, *, field: str = "layout") -> Message:
     """Return a message with `role` and `content`. Further keys are kept for the template.
 
     Raises:
-        ProblemsFound: A data problem if the message is not in the format of OpenAI.
+        ProblemsFound: A data problem if the message is not in the format of OpenAI, about `field`
+            of the dataset.
     """
-    role, kept = get_role(message, "role", ROLES, location), drop_null_keys(message)
+    role = get_role(message, "role", ROLES, location, field=field)
+    kept = drop_null_keys(message)
     check_tool_calls(message, location)
     if not message.get("tool_calls"):
-        get_column_value(message, "content", location)
+        get_column_value(message, "content", location, field=field)
     for name, value in kept.items():
         check_message_characters(value, name, location)
     return {**kept, "role": role, "content": parse_content(message, "content", location)}
@@ -81,15 +85,19 @@ def parse_sharegpt_format(record: Record, columns: ChatColumns, location: str) -
     found = []
     for number, turn in enumerate(get_messages(record, columns.messages, location), start=1):
         where = f"{location}, message {number},"
-        role = get_role(turn, "from", tuple(SHAREGPT_ROLES), where)
-        found.append(
-            {
-                "role": SHAREGPT_ROLES[role],
-                "content": get_column_text(turn, "value", where),
-                **get_message_weight(turn, columns, where),
-            }
-        )
+        found.append({**parse_turn(turn, where), **get_message_weight(turn, columns, where)})
     return Conversation(found, parse_tools(record, location))
+
+
+def parse_turn(turn: Message, location: str, *, field: str = "layout") -> Message:
+    """Return the message of a turn with `from` and `value`.
+
+    Raises:
+        ProblemsFound: A data problem if the turn has neither, about `field` of the dataset.
+    """
+    role = get_role(turn, "from", tuple(SHAREGPT_ROLES), location, field=field)
+    text = get_column_text(turn, "value", location, field=field)
+    return {"role": SHAREGPT_ROLES[role], "content": text}
 
 
 def parse_alpaca_format(record: Record, columns: ChatColumns, location: str) -> Conversation:
@@ -124,8 +132,44 @@ CHAT_FORMATS: dict[str, Callable[[Record, ChatColumns, str], Conversation]] = {
 }
 
 
-CHAT_COLUMN_FIELDS = ("layout", "column", "prompt_column", "completion_column")
-"""Fields that name a column of a conversation. Preference datasets have no layout."""
+def parse_conversation(
+    layout: str, record: Record, columns: ChatColumns, location: str
+) -> Conversation:
+    """Return the conversation of a record, after the system text in a column of its own.
+
+    Raises:
+        ProblemsFound: A data problem if the record does not match the layout, or if it has both a
+            system text and a system message.
+    """
+    found = CHAT_FORMATS[layout](record, columns, location)
+    if columns.system is None or columns.system not in record:
+        return found
+    system = get_system_messages(record, columns.system, location)
+    if system and has_system_message(found.messages):
+        raise problem_error(
+            "data",
+            f"{location} has a system text in '{columns.system}', and a system message",
+            path=("system_column",),
+            hint="remove one of them from the record, or remove system_column",
+        )
+    return Conversation([*system, *found.messages], found.tools)
+
+
+def has_system_message(messages: Sequence[Message]) -> bool:
+    """Return whether some message is of the system or the developer."""
+    return any(message["role"] in SYSTEM_ROLES for message in messages)
+
+
+def get_system_messages(record: Record, column: str, location: str) -> list[Message]:
+    """Return the message of the system text in a column, none if it is null or empty."""
+    field = "system_column"
+    if get_column_value(record, column, location, field=field) in (None, ""):
+        return []
+    return [{"role": "system", "content": get_column_text(record, column, location, field=field)}]
+
+
+LAYOUT_FIELDS = ("layout", "column")
+"""Fields that decide together where conversations are. Datasets of replies have neither."""
 
 
 def get_column_value(record: Record, column: str, location: str, *, field: str = "layout") -> Any:
@@ -136,8 +180,12 @@ def get_column_value(record: Record, column: str, location: str, *, field: str =
     """
     if column not in record:
         known = ", ".join(map(str, record)) or "none"
-        close = get_close_matches(column, list(map(str, record)), n=1)
-        named = "layout and its columns" if field in CHAT_COLUMN_FIELDS else field
+        # a text is no list of messages
+        fitting = (
+            name for name in record if field != "column" or not isinstance(record[name], str)
+        )
+        close = get_close_matches(column, list(map(str, fitting)), n=1)
+        named = "layout and its columns" if field in LAYOUT_FIELDS else field
         hint = f"did you mean '{close[0]}'?" if close else f"set {named} to match the files"
         raise problem_error(
             "data", f"{location} has no '{column}'; it has: {known}", path=(field,), hint=hint
@@ -152,9 +200,13 @@ def get_column_text(record: Record, column: str, location: str, *, field: str = 
     return str(value)
 
 
-def get_messages(record: Record, column: str, location: str) -> list[Message]:
-    """Return the messages in a column."""
-    value = get_column_value(record, column, location, field="column")
+def get_messages(
+    record: Record, column: str, location: str, *, field: str = "column"
+) -> list[Message]:
+    """Return the messages in a column, which `field` of the dataset names."""
+    value = get_column_value(record, column, location, field=field)
+    if isinstance(value, str):
+        raise text_for_messages_error(location, column)
     if (
         not isinstance(value, list)
         or not value
@@ -167,9 +219,18 @@ def get_messages(record: Record, column: str, location: str) -> list[Message]:
     return value
 
 
-def get_role(message: Message, key: str, known: tuple[str, ...], location: str) -> str:
+def text_for_messages_error(location: str, column: str) -> ProblemsFound:
+    """Build the problem of a column that holds texts, such as JSON, in place of messages."""
+    message = f"{location} has text in '{column}', not a list of messages"
+    hint = "save the list itself, as json.loads of the text returns it, in jsonl or parquet"
+    return problem_error("data", message, path=("path",), hint=hint)
+
+
+def get_role(
+    message: Message, key: str, known: tuple[str, ...], location: str, *, field: str = "layout"
+) -> str:
     """Return the role of a message."""
-    value = get_column_value(message, key, location)
+    value = get_column_value(message, key, location, field=field)
     if value not in known:
         speaker = "null" if value is None else repr(value)
         problem = f"{location} is from {speaker}, which is not a role"

@@ -1,5 +1,6 @@
 """Data files at a dataset's path, and detection of changed ones."""
 
+import errno
 import hashlib
 import os
 import time
@@ -8,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from titanrun.components.data.spec.compression import COMPRESSION_SUFFIXES
-from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.components.data.spec.folder_files import is_file_or_dangling, iter_folder_files
+from titanrun.config.near_path import suggest_near_path
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.config.suggest import format_word_list
 
 SUFFIXES = (".jsonl", ".json", ".parquet", ".csv", ".arrow", ".txt")
 COMPRESSIBLE_SUFFIXES = (".jsonl", ".json", ".csv", ".txt")
@@ -23,6 +27,7 @@ MIN_SETTLED_SECONDS = 2.0
 """Age in seconds from which a file's time is reliable: on file systems with coarse times, a younger
 file may change again without a new time."""
 MAX_NAMES_LISTED = 6
+GONE = "source-gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +50,85 @@ class SourceFile:
 def resolve_data_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """Return the readable files at a file name, a folder or a glob, sorted by name.
 
-    A folder is searched recursively, without hidden entries and the metadata files of the datasets
-    library.
+    A folder is searched recursively, also behind links to folders, without hidden entries and the
+    metadata files of the datasets library.
 
     Raises:
-        ProblemsFound: A data problem if nothing readable is found.
+        ProblemsFound: A data problem if nothing readable is found, or a link leads nowhere.
     """
-    named = Path(path)
-    if named.is_file():
-        found = [named]
-    elif named.is_dir():
-        found = [
-            file
-            for file in named.rglob("*")
-            if file.is_file() and is_data_path(file.relative_to(named))
-        ]
-    else:
-        anchor = Path(named.anchor)
-        found = [
-            file
-            for file in anchor.glob(str(named.relative_to(anchor)))
-            if file.is_file() and not file.name.startswith(".")
-        ]
+    try:
+        found = find_data_files(Path(path))
+    except OSError as error:
+        raise cannot_read_error(error.filename, error) from None
     readable = sorted(
         (file for file in found if get_data_suffix(file) in suffixes), key=Path.as_posix
     )
     if not readable:
         raise no_readable_files_error(path, found, suffixes)
+    dangling = [str(file) for file in readable if not file.exists()]
+    if dangling:
+        raise dangling_links_error(dangling)
     return readable
+
+
+def find_data_files(named: Path) -> list[Path]:
+    """Return the file, those in a folder or those that match a glob, with links that lead nowhere.
+
+    Raises:
+        OSError: If a folder cannot be read. pathlib takes it for an empty one.
+    """
+    if named.is_file():
+        return [named]
+    if named.is_dir():
+        check_can_list(named)
+        return list(iter_folder_files(named, is_searched))
+    existing = next((folder for folder in named.parents if folder.is_dir()), None)
+    if existing is not None:
+        check_can_list(existing)
+    anchor = Path(named.anchor)
+    return [
+        file
+        for file in anchor.glob(str(named.relative_to(anchor)))
+        if is_file_or_dangling(file) and not file.name.startswith(".")
+    ]
+
+
+def is_searched(entry: Path) -> bool:
+    """Return whether a file or folder within a data folder is data.
+
+    Raises:
+        PermissionError: If it is a folder that cannot be read.
+    """
+    if not is_data_path(Path(entry.name)):
+        return False
+    if entry.is_dir():
+        check_can_list(entry)
+    return True
+
+
+def dangling_links_error(links: Sequence[str]) -> ProblemsFound:
+    """Build the problem of links that lead nowhere."""
+    more = f" and {len(links) - MAX_NAMES_LISTED} more" * (len(links) > MAX_NAMES_LISTED)
+    names = ", ".join(f"'{link}'" for link in links[:MAX_NAMES_LISTED])
+    message = f"{names}{more} cannot be read: {'a link' if len(links) == 1 else 'links'} to nothing"
+    hint = "restore what it links to, or remove the link"
+    return ProblemsFound([Problem("data", message, path=("path",), hint=hint, rule=GONE)])
+
+
+def check_can_list(folder: Path) -> None:
+    """Raise PermissionError if the files of a folder cannot be listed and opened."""
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def cannot_read_error(path: str, error: OSError) -> ProblemsFound:
+    """Build the problem of a file or folder that cannot be read."""
+    return problem_error(
+        "data",
+        f"'{path}' cannot be read: {error.strerror}",
+        path=("path",),
+        hint="check its permissions",
+    )
 
 
 def get_data_suffix(file: Path) -> str:
@@ -113,12 +169,15 @@ def no_readable_files_error(
             "data",
             f"file not found: '{path}'",
             path=("path",),
-            hint=f"paths are relative to {Path.cwd()}",
+            hint=suggest_near_path(path) or f"paths are relative to {Path.cwd()}",
         )
     names = ", ".join(sorted(file.name for file in found)[:MAX_NAMES_LISTED]) or "no files"
+    is_file = [str(file) for file in found] == [path]
     return problem_error(
         "data",
-        f"'{path}' names no {kinds} file; found: {names}",
+        f"'{path}' is not a {format_word_list(suffixes)} file"
+        if is_file
+        else f"'{path}' names no {kinds} file; found: {names}",
         path=("path",),
         hint=f"files are read by their suffix: {kinds}",
     )
@@ -142,12 +201,7 @@ def describe_file(file: Path, known: SourceFile | None) -> SourceFile:
         with file.open("rb") as opened:
             sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise problem_error(
-            "data",
-            f"'{file}' cannot be read: {error.strerror}",
-            path=("path",),
-            hint="check the file's permissions",
-        ) from None
+        raise cannot_read_error(str(file), error) from None
     return SourceFile(str(file), status.st_size, mtime_ns, sha256)
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 from titanrun.components.data.config import DocumentsConfig
 from titanrun.components.data.spec.compression import open_decompressed_text
+from titanrun.components.data.spec.csv_rows import read_csv_rows
 from titanrun.components.data.spec.data_files import get_data_suffix
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import DataPath, ProblemsFound, problem_error
+from titanrun.config.serialize import to_flow_yaml
 
 RequiredColumns = Mapping[str, DataPath]
 """Required columns, each with the path of the field that names it."""
@@ -55,6 +57,8 @@ def missing_column_error(
     known = ", ".join(map(str, columns)) or "none"
     close = get_close_matches(column, list(map(str, columns)), n=1)
     hint = f"did you mean '{close[0]}'?" if close else "name an existing column"
+    if not close and len(columns) == 1 and path[-1] == "column":
+        hint = f"write column: {to_flow_yaml(str(columns[0]))}"
     return problem_error(
         "data", f"{location} has no column '{column}'; it has: {known}", path=path, hint=hint
     )
@@ -100,7 +104,7 @@ def iter_valid_csv_records(file: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the records up to the first that cannot be read."""
     try:
         with open_decompressed_text(file, newline="") as lines:
-            yield from csv.DictReader(lines)
+            yield from read_csv_rows(lines, strict=False)
     except (OSError, ValueError, csv.Error):
         return
 

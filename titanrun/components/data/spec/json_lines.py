@@ -11,9 +11,9 @@ from titanrun.components.data.spec.compression import (
     open_decompressed_bytes,
     open_decompressed_text,
 )
-from titanrun.components.data.spec.data_files import get_data_suffix
+from titanrun.components.data.spec.data_files import cannot_read_error, get_data_suffix
 from titanrun.config.json_text import parse_json
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
 
 JSONL_HINT = "every line is one JSON object"
 NUM_LINES_CHECKED = 100
@@ -21,6 +21,12 @@ NUM_LINES_CHECKED = 100
 MAX_LAST_LINE_BYTES = 2**20
 """Longest last line that is parsed before a run."""
 PARQUET_END = b"PAR1"
+DAMAGED = "source-damaged"
+"""Rule of problems of damaged compressed, parquet and arrow files."""
+DAMAGED_IN_STREAM_HINT = (
+    "fetch or write it again, or set bad_files: skip and max_bad_files to leave out the rest of "
+    "such files"
+)
 
 
 def check_first_and_last_record(file: Path) -> None:
@@ -33,22 +39,54 @@ def check_first_and_last_record(file: Path) -> None:
         ProblemsFound: A data problem with the line.
     """
     check = RECORD_CHECKS.get(get_data_suffix(file))
-    if check is None or file.stat().st_size == 0:
+    if check is None:
         return
     try:
-        check(file)
+        if file.stat().st_size > 0:
+            check(file)
+    except ProblemsFound as error:
+        check_checksum(file, error)
+        raise
     except UnicodeDecodeError:
-        message = f"'{file}' line {get_undecodable_line_number(file)} is not UTF-8"
-        raise problem_error(
-            "data", message, path=("path",), hint="convert the file, for example with iconv"
-        ) from None
+        raise not_utf8_error(f"'{file}' line {get_undecodable_line_number(file)}") from None
+    except PermissionError as error:
+        raise cannot_read_error(str(file), error) from None
     except OSError as error:
+        raise bad_file_error(f"'{file}' cannot be read: {error}") from None
+
+
+def check_checksum(file: Path, found: ProblemsFound) -> None:
+    """Check that a compressed file with a bad record is whole.
+
+    Raises:
+        ProblemsFound: A data problem if it is damaged, which made the record bad.
+    """
+    if not is_compressed(file):
+        return
+    try:
+        with open_decompressed_bytes(file) as content:
+            while content.read(MAX_LAST_LINE_BYTES):
+                pass
+    except OSError as error:
+        message = f"{found.problems[0].message}; the file is damaged: {error}"
         raise problem_error(
-            "data",
-            f"'{file}' cannot be read: {error}",
-            path=("path",),
-            hint="fetch or write it again",
+            "data", message, path=("path",), hint="fetch or write it again"
         ) from None
+
+
+def bad_file_error(message: str) -> ProblemsFound:
+    """Build the problem of a file whose rest a stream may leave out."""
+    return ProblemsFound(
+        [
+            Problem(
+                "data",
+                message,
+                path=("path",),
+                hint="fetch or write it again",
+                rule=DAMAGED,
+            )
+        ]
+    )
 
 
 def check_lines(file: Path) -> None:
@@ -77,8 +115,7 @@ def check_parquet_end(file: Path) -> None:
     with file.open("rb") as content:
         content.seek(max(0, file.stat().st_size - len(PARQUET_END)))
         if content.read() != PARQUET_END:
-            message = f"'{file}' is no whole parquet file"
-            raise problem_error("data", message, path=("path",), hint="fetch or write it again")
+            raise bad_file_error(f"'{file}' is no whole parquet file")
 
 
 RECORD_CHECKS: dict[str, Callable[[Path], None]] = {
@@ -132,6 +169,16 @@ def check_json_object(value: object, location: str) -> dict[str, Any]:
             "data", f"{location} is not a JSON object", path=("path",), hint=JSONL_HINT
         )
     return value
+
+
+def not_utf8_error(location: str) -> ProblemsFound:
+    """Build the problem of a line that is not UTF-8."""
+    return problem_error(
+        "data",
+        f"{location} is not UTF-8",
+        path=("path",),
+        hint="convert the file, for example with iconv",
+    )
 
 
 def get_undecodable_line_number(file: Path) -> int:

@@ -15,7 +15,9 @@ from titanrun.components.data.spec.chat_formats import (
     get_column_text,
     get_column_value,
     get_messages,
+    get_system_messages,
     parse_message,
+    parse_turn,
 )
 from titanrun.config.problems import ProblemsFound, problem_error
 
@@ -47,7 +49,8 @@ def parse_labelled(
     check_ends_with_reply(reply, location)
     if len(asked) + len(reply) == 1:
         raise missing_prompt_error(config, record, location)
-    conversation = Conversation([*asked, *reply], parse_tools(record, location))
+    before = [*get_instructions(config, record, location), *asked]
+    conversation = Conversation([*before, *reply], parse_tools(record, location))
     return [(conversation, parse_label(config, record, location))]
 
 
@@ -70,9 +73,9 @@ def parse_preference_pair(
 ) -> ConversationPair:
     """Return the preferred conversation of a record, and the other one.
 
-    Both columns hold either a reply to the prompt, as text or as a list of messages, or, if the
-    record has no prompt, whole conversations. A prompt at the start of whole conversations is not
-    repeated.
+    Both columns hold either a reply to the prompt, as a text, a message or a list of messages, or,
+    if the record has no prompt, whole conversations. A prompt at the start of whole conversations
+    is not repeated.
     """
     asked = get_prompt_messages(config, record, location)
     chosen = get_reply_messages(record, config.chosen_column, "chosen_column", location)
@@ -91,7 +94,8 @@ def parse_preference_pair(
         if len(asked) + len(messages) == 1:
             raise missing_prompt_error(config, record, location)
     tools = parse_tools(record, location)
-    return Conversation([*asked, *chosen], tools), Conversation([*asked, *rejected], tools)
+    before = [*get_instructions(config, record, location), *asked]
+    return Conversation([*before, *chosen], tools), Conversation([*before, *rejected], tools)
 
 
 def check_ends_with_reply(messages: list[Message], location: str) -> None:
@@ -118,7 +122,13 @@ def get_prompt_messages(config: RepliesConfig, record: Any, location: str) -> li
                 ),
             }
         ]
-    return get_column_messages(record, config.prompt_column, location)
+    return get_column_messages(record, config.prompt_column, "prompt_column", location)
+
+
+def get_instructions(config: RepliesConfig, record: Any, location: str) -> list[Message]:
+    """Return the system message of a record, none if it has no system text."""
+    column = config.system_column
+    return [] if column is None else get_system_messages(record, column, location)
 
 
 def missing_prompt_error(config: RepliesConfig, record: Any, location: str) -> ProblemsFound:
@@ -143,21 +153,36 @@ def missing_prompt_error(config: RepliesConfig, record: Any, location: str) -> P
 
 
 def get_reply_messages(record: Any, column: str, field: str, location: str) -> list[Message]:
-    """Return the messages in one of the two columns; a text becomes an assistant message."""
-    if not isinstance(get_column_value(record, column, location, field=field), str):
-        return get_column_messages(record, column, location)
-    return [
-        {"role": "assistant", "content": get_column_text(record, column, location, field=field)}
-    ]
+    """Return the messages in a column of a reply; a text becomes an assistant message.
+
+    A single message may stand without a list around it.
+    """
+    value = get_column_value(record, column, location, field=field)
+    if isinstance(value, str):
+        text = get_column_text(record, column, location, field=field)
+        return [{"role": "assistant", "content": text}]
+    if isinstance(value, dict):
+        return get_column_messages({column: [value]}, column, field, location)
+    return get_column_messages(record, column, field, location)
 
 
-def get_column_messages(record: Any, column: str, location: str) -> list[Message]:
-    """Return a list of messages with the keys that templates read.
+def get_column_messages(record: Any, column: str, field: str, location: str) -> list[Message]:
+    """Return a list of messages with the keys that templates read, also of turns of ShareGPT.
 
     Others, such as scores, differ between equal messages.
     """
     found = []
-    for number, message in enumerate(get_messages(record, column, location), start=1):
-        parsed = parse_message(message, f"{location}, '{column}' message {number},")
+    for number, message in enumerate(get_messages(record, column, location, field=field), start=1):
+        where = f"{location}, '{column}' message {number},"
+        parse = parse_turn if is_sharegpt_turn(message) else parse_message
+        parsed = parse(message, where, field=field)
         found.append({key: value for key, value in parsed.items() if key in MESSAGE_KEYS})
     return found
+
+
+def is_sharegpt_turn(message: Message) -> bool:
+    """Return whether a message names its speaker under `from`, and has no role.
+
+    Parquet adds the keys of all messages to each, as null.
+    """
+    return message.get("role") is None and message.get("from") is not None

@@ -1,6 +1,9 @@
 """Addresses of data files that are not on this machine. Torch-free, and without network."""
 
 import re
+from importlib import import_module
+from inspect import signature
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from titanrun.components.checkpoints.spec.storage_path import (
     CREDENTIALS,
@@ -16,6 +19,7 @@ LOCAL_SCHEMES = ("file", "local")
 WEB_SCHEMES = ("https", "http")
 HUB_SCHEME = "hf"
 HUB_PATH = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)@(?P<revision>[^/]+)/(?P<name>.+)")
+LINK_SAFE = "/%:@!$&'()+,;=~"
 GLOB_CHARACTERS = re.compile(r"[*\[]")
 
 
@@ -44,7 +48,7 @@ def check_remote_path(path: str) -> None:
     if scheme == HUB_SCHEME:
         check_hub_path(path)
     elif scheme in WEB_SCHEMES:
-        return
+        check_web_address(path)
     elif (extra := find_missing_extra(path)) is not None:
         raise problem_error(
             "data",
@@ -52,8 +56,47 @@ def check_remote_path(path: str) -> None:
             path=("path",),
             hint=f'pip install "titanrun[{extra}]"',
         )
-    elif not is_known_store(path):
+    elif not is_known_store(path) or needs_settings(scheme):
         raise unknown_scheme_error(path)
+
+
+def check_web_address(path: str) -> None:
+    """Raise a problem if an address of a web server names no host, or no number as its port."""
+    try:
+        parts = urlsplit(path)
+        is_valid = bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise problem_error(
+            "data",
+            f"'{path}' is not a valid address",
+            path=("path",),
+            hint="write https://HOST/FOLDER/FILE, or https://HOST:PORT/FOLDER/FILE",
+        )
+
+
+def quote_web_address(path: str) -> str:
+    """Return an address with spaces and other letters as servers get them."""
+    parts = urlsplit(path)
+    return urlunsplit(
+        parts._replace(
+            path=quote(parts.path, safe=LINK_SAFE), query=quote(parts.query, safe=f"{LINK_SAFE}?")
+        )
+    )
+
+
+def needs_settings(scheme: str) -> bool:
+    """Return whether fsspec needs more than an address for a store, such as ftp."""
+    try:
+        store = import_module("fsspec").get_filesystem_class(scheme)
+    except ImportError:
+        return False  # reading it says which package is missing
+    options = list(signature(store.__init__).parameters.values())[1:]
+    return any(
+        option.default is option.empty and option.kind is option.POSITIONAL_OR_KEYWORD
+        for option in options
+    )
 
 
 def check_hub_path(path: str) -> None:

@@ -82,7 +82,8 @@ def build_choice_question(data: Mapping[str, Any], location: str) -> ChoiceQuest
     """Return the question of a record."""
     question, choices, answer = (data.get(key) for key in ("question", "choices", "answer"))
     if not isinstance(question, str) or not question.strip():
-        raise malformed_question_error(location, "'question' is not a text")
+        reason = "is empty" if isinstance(question, str) else "is not a text"
+        raise malformed_question_error(location, f"'question' {reason}")
     if (
         not isinstance(choices, list)
         or len(choices) < 2

@@ -31,7 +31,7 @@ METRIC_FORMATS: dict[str, tuple[str, str, str]] = {
     "validation/loss": ("validation loss", "{:8.5f}", ""),
     "validation/accuracy": ("accuracy", "{:6.1%}", ""),
     "rollout/reward_mean": ("reward", "{:7.4f}", ""),
-    "rollout/age_max": ("age", "{:2.0f}", ""),
+    "rl/age_max": ("age", "{:2.0f}", ""),
     "validation/reward_mean": ("validation reward", "{:7.4f}", ""),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.config.json_text import parse_json
+from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import ProblemsFound, problem_error
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -99,7 +100,7 @@ def open_tokenizer_folder(path: Path) -> TokenizerFolder:
         ProblemsFound: A data problem, at `path` of the tokenizer's config, if there is none.
     """
     if not path.exists():
-        hint = (
+        hint = suggest_near_path(str(path), only_folders=True) or (
             "name the folder that holds tokenizer.json; "
             f"titanrun download OWNER/NAME -o {path} fetches one"
         )

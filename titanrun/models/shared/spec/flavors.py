@@ -127,7 +127,7 @@ def find_missing_size_problems(config: ModelConfig, paths: list[DataPath]) -> li
     holder = (
         f"a custom {config.name} model" if config.flavor is None else f"flavor '{config.flavor}'"
     )
-    known = format_word_list(load_flavor_names(type(config)), conjunction="and")
+    known = format_word_list(load_flavor_names(type(config)))
     hint = f"write {'it' if len(paths) == 1 else 'them'}" + (
         f", or name a flavor: {known}" if known else ""
     )

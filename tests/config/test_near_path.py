@@ -1,0 +1,56 @@
+"""A missing file or folder is compared with the names that exist."""
+
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.near_path import find_near_path
+
+FILES = (
+    *("data/chats.jsonl", "data/kto.jsonl", "data/part-00001.jsonl"),
+    *("models/mymodel/config.json", "models/Qwen3-8B/config.json", "mymodel.txt"),
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in FILES:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("named", "near"),
+    [
+        ("data/chat.jsonl", "data/chats.jsonl"),
+        ("dta/chat.jsonl", "data/chats.jsonl"),
+        ("data/chats.json", "data/chats.jsonl"),
+        ("models/mymodl", "models/mymodel"),
+        ("./model/my_model", "models/mymodel"),
+        ("models/mymodl/config.json", "models/mymodel/config.json"),
+    ],
+)
+def test_a_near_name_is_found(named: str, near: str) -> None:
+    assert find_near_path(named) == near
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("data/sft.jsonl", "data/part-00002.jsonl", "models/Qwen3-4B", "nowhere/chats.jsonl"),
+        *("data/chat*.jsonl", "https://host/data/chat.jsonl", "data/chats.jsonl", "a\0b"),
+    ],
+)
+def test_other_names_are_not_suggested(named: str) -> None:
+    assert find_near_path(named) is None
+
+
+def test_a_file_is_not_suggested_for_a_folder() -> None:
+    assert find_near_path("mymodl.txt") == "mymodel.txt"
+    assert find_near_path("mymodl.txt", only_folders=True) is None
+
+
+def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
+    assert find_near_path(f"{tmp_path}/dta/chat.jsonl") == f"{tmp_path}/data/chats.jsonl"

@@ -1,0 +1,71 @@
+"""Messages about values that name the value to write."""
+
+from pathlib import Path
+
+import pytest
+
+from titanrun.config.problems import Problem
+from titanrun.recipe.resolving.validation_levels import validate_file
+
+RECIPE = """\
+version: 1
+kind: rl
+model: {name: llama3, flavor: debugmodel}
+tokenizer: characters
+training: {dataset: string_task, steps: 4}
+rl: {rewards: [exact_match]}
+"""
+
+
+def find_problem(folder: Path, *overrides: str) -> Problem:
+    file = folder / "mine.yaml"
+    file.write_text(RECIPE, encoding="utf-8")
+    told = validate_file(str(file), list(overrides), level="rules", environment={}).problems
+    (found,) = [problem for problem in told if problem.code in ("unknown-name", "wrong-type")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("python reward.py", "[python, reward.py]"),
+        ("python 'my rewards.py' --scale 2", '[python, "my rewards.py", "--scale", "2"]'),
+        ("score", "[score]"),
+    ],
+)
+def test_a_command_in_one_text_is_split_into_words(
+    command: str, words: str, tmp_path: Path
+) -> None:
+    found = find_problem(tmp_path, f"rl.rewards=[{{name: command, command: {command}}}]")
+    assert found.hint == f"write {words}"
+
+
+def test_a_command_with_an_open_quotation_mark_is_not_split(tmp_path: Path) -> None:
+    found = find_problem(tmp_path, "rl.rewards=[{name: command, command: it's}]")
+    assert found.hint == "write [it's]"
+
+
+@pytest.mark.parametrize(
+    ("override", "written"),
+    [
+        ("rl.rewards=[reward.py]", "{name: command, command: [python, reward.py]}"),
+        ("rl.rewards=[score/it.sh]", "{name: command, command: [sh, score/it.sh]}"),
+        ("rl.environment=world.py", "{name: program, command: [python, world.py]}"),
+    ],
+)
+def test_a_script_in_the_place_of_a_component_is_run_by_a_command(
+    override: str, written: str, tmp_path: Path
+) -> None:
+    assert find_problem(tmp_path, override).hint == f"write {written}"
+
+
+def test_a_value_in_the_place_of_a_section_is_told_its_keys(tmp_path: Path) -> None:
+    found = find_problem(tmp_path, "loss={name: distillation, teacher_logprobs: taught}")
+    place = "loss.teacher_logprobs.KEY=VALUE"
+    assert found.hint == f"set its keys: {place}; keys: path and top_k"
+
+
+def test_ppo_is_told_the_algorithm_without_a_critic(tmp_path: Path) -> None:
+    found = find_problem(tmp_path, "rl.algorithm=ppo")
+    assert (found.hint or "").startswith("PPO with a critic is not available: write grpo")
+    assert found.suggestion is None

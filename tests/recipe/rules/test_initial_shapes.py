@@ -1,0 +1,117 @@
+"""Shapes of the weights that a run starts from, compared before it starts."""
+
+from pathlib import Path
+
+import pytest
+
+from titanrun.components.checkpoints.spec.manifest import Manifest, format_manifest
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.recipe.resolving.resolve import resolve_recipe
+
+RECIPE = """version: 1
+model: {name: llama3, flavor: debugmodel}
+tokenizer: tiny
+training: {dataset: tiny, seq_len: 64, steps: 2}
+lr_scheduler: {warmup_steps: 0}
+"""
+RANK_4 = "converters=[{name: lora, rank: 4}]"
+RANK_8 = "converters=[{name: lora, rank: 8}]"
+
+
+def save_checkpoint(*overrides: str, has_base: bool = True, rank: int | None = None) -> None:
+    """Write what a run of these settings leaves, without its tensors."""
+    resolved = resolve_recipe("mine.yaml", overrides, environment={})
+    shapes = dict(resolved.run.model.parameter_shapes()) if has_base else {}
+    if rank is not None:
+        shapes["layers.0.attention.wq.lora_a"] = (rank, 256)
+        shapes["layers.0.attention.wq.lora_b"] = (256, rank)
+    step = Path("runs/first/checkpoint/step-2")
+    step.mkdir(parents=True)
+    manifest = Manifest(
+        step=2,
+        holds="everything",
+        layout={"ranks": 1},
+        versions={},
+        recipe="x",
+        saved_at="",
+        tensors={f"model.{name}": f"float32{list(shape)}" for name, shape in shapes.items()}
+        | {"optimizer.0.exp_avg": "float32[3]"},
+        files={},
+    )
+    (step / "manifest.json").write_text(format_manifest(manifest))
+    for folder in (step, step.parent.parent):
+        (folder / "resolved.yaml").write_text(resolved.text)
+
+
+def find_problems(*overrides: str, start: str = "runs/first") -> list[Problem]:
+    settings = [*overrides, f"checkpoint.initial_load_path={start}"]
+    try:
+        resolve_recipe("mine.yaml", settings, environment={}, should_check_inputs=True)
+    except ProblemsFound as error:
+        return list(error.problems)
+    return []
+
+
+@pytest.fixture(autouse=True)
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(RECIPE)
+
+
+@pytest.mark.parametrize("start", ["", "/checkpoint", "/checkpoint/step-2"])
+def test_adapters_of_another_rank_are_told(start: str) -> None:
+    save_checkpoint(RANK_4, rank=4)
+    [problem] = find_problems(RANK_8, start=f"runs/first{start}")
+    assert problem.rule == "initial-adapters-fit"
+    assert problem.message == (f"rank is 8, but the adapters in 'runs/first{start}' have rank 4")
+    assert problem.hint == "write rank: 4"
+    assert find_problems(RANK_4, start=f"runs/first{start}") == []
+
+
+def test_weights_without_adapters_take_any_rank() -> None:
+    # a checkpoint that was imported by a recipe with adapters has none yet
+    save_checkpoint(RANK_4)
+    assert find_problems(RANK_8) == []
+
+
+def test_a_checkpoint_of_adapters_only_has_a_rank() -> None:
+    save_checkpoint(RANK_4, has_base=False, rank=4)
+    assert [problem.hint for problem in find_problems(RANK_8)] == ["write rank: 4"]
+    assert find_problems(RANK_4) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["model.n_layers=2"], "model.n_layers 6 (here 2)"),
+        (["model.n_layers=7"], "model.n_layers 6 (here 7)"),
+        (["model.vocab_size=4096"], "model.vocab_size 2048 (here 4096)"),
+        (["model={name: qwen3, flavor: debugmodel}"], "model.name llama3 (here qwen3)"),
+    ],
+)
+def test_a_model_of_another_size_is_told(overrides: list[str], told: str) -> None:
+    save_checkpoint()
+    [problem] = find_problems(*overrides)
+    assert problem.rule == "initial-weights-fit"
+    assert problem.message == f"the model in 'runs/first' has other weights than this run: {told}"
+    assert "write the model section of runs/first/checkpoint/step-2/" in str(problem.hint)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["model.rope.theta=1000"],
+        ["model.tie_word_embeddings=true"],  # the head is not read
+        ["checkpoint.allow_extra=true", "model.n_layers=2"],
+    ],
+)
+def test_a_model_of_the_same_shapes_is_taken(overrides: list[str]) -> None:
+    save_checkpoint()
+    assert find_problems(*overrides) == []
+
+
+def test_a_damaged_manifest_is_left_to_the_run() -> None:
+    save_checkpoint()
+    Path("runs/first/checkpoint/step-2/manifest.json").write_text("{}")
+    assert find_problems("model.n_layers=2") == []

@@ -1,0 +1,90 @@
+"""A share that holds out nothing of a mixture is told before the run, as the run decides it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from titanrun.components.data.config import MixtureDatasetConfig
+from titanrun.components.data.document_split import Holdout
+from titanrun.components.data.mixture_dataset import build_mixture_dataset
+from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
+from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.resolving.validation_levels import validate_file
+
+RECIPE = """
+version: 1
+kind: sft
+model: {name: llama3, flavor: debugmodel}
+tokenizer: tiny
+training:
+  dataset:
+    name: mixture
+    sources:
+    - {weight: 1, dataset: {name: chat, path: one.jsonl}}
+    - {weight: 1, dataset: {name: chat, path: two.jsonl}}
+  seq_len: 64
+  steps: 4
+  global_batch_size: 1
+  local_batch_size: 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_folder_with_chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    for name, count in (("one", 20), ("two", 12)):
+        records = [
+            {
+                "messages": [
+                    {"role": "user", "content": f"{name} {number}"},
+                    {"role": "assistant", "content": "yes"},
+                ]
+            }
+            for number in range(count)
+        ]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+
+
+def find_problems(size: float) -> list[Problem]:
+    found = validate_file(
+        "recipe.yaml", [f"validation.holdout={size}"], level="environment", environment={}
+    )
+    return [problem for problem in found.problems if problem.rule == "holdout-fills-both-sides"]
+
+
+def can_be_built(size: float) -> bool:
+    """Whether the run's own dataset of held-out conversations can be built."""
+    config = resolve_recipe("recipe.yaml", environment={}).recipe.training.dataset
+    assert isinstance(config, MixtureDatasetConfig)
+    try:
+        build_mixture_dataset(
+            config,
+            tokenizer=build_tiny_tokenizer(TinyTokenizerConfig()),
+            sample_length=65,
+            cache_folder=Path("cache"),
+            holdout=Holdout(size, is_validation=True),
+        )
+    except ProblemsFound:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("size", [0.001, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4])
+def test_the_rule_says_what_the_run_would(size: float) -> None:
+    assert (find_problems(size) == []) == can_be_built(size)
+
+
+def test_the_advised_share_is_the_smallest_that_works() -> None:
+    (problem,) = find_problems(0.001)
+    advised = float(str(problem.hint).removeprefix("set validation.holdout: "))
+    assert find_problems(advised) == [] and can_be_built(advised)
+    assert find_problems(advised - 0.01) != [] and not can_be_built(advised - 0.01)
+
+
+def test_a_source_that_is_not_here_says_nothing() -> None:
+    Path("two.jsonl").unlink()
+    assert find_problems(0.001) == []

@@ -1,0 +1,68 @@
+"""Existing files and folders whose names are close to one that does not exist."""
+
+from pathlib import Path
+
+from titanrun.config.suggest import find_closest, is_other_number
+
+PATTERN_CHARACTERS = "*?["
+ADDRESS_MARK = "://"
+
+
+def suggest_near_path(named: str, *, only_folders: bool = False) -> str | None:
+    """Return the question whether another path was meant, None if there is no such path."""
+    near = find_near_path(named, only_folders=only_folders)
+    return None if near is None else f"did you mean '{near}'?"
+
+
+def find_near_path(named: str, *, only_folders: bool = False) -> str | None:
+    """Return the existing path that a missing one is a misspelling of.
+
+    Every part of it may be misspelled. Return None for patterns and addresses, and if no name is
+    close.
+    """
+    if ADDRESS_MARK in named or any(mark in named for mark in PATTERN_CHARACTERS):
+        return None
+    path = Path(named)
+    try:
+        while (missing := find_missing_part(path)) is not None:
+            is_folder = only_folders or missing != path
+            names = list_names(missing.parent, only_folders=is_folder)
+            near = find_near_name(missing.name, names)
+            if near is None:
+                return None
+            path = missing.with_name(near) / path.relative_to(missing)
+    except (OSError, ValueError):  # not readable, or no path
+        return None
+    return None if path == Path(named) else str(path)
+
+
+def find_missing_part(path: Path) -> Path | None:
+    """Return the first part of a path that does not exist, None if all do."""
+    missing = [part for part in (path, *path.parents) if not part.exists()]
+    return missing[-1] if missing else None
+
+
+def list_names(folder: Path, *, only_folders: bool) -> list[str]:
+    """Return the names in a folder. Those with a dot in front are of editors and systems.
+
+    A link to nothing is left out: it is as missing as what is looked for.
+    """
+    return [
+        entry.name
+        for entry in folder.iterdir()
+        if not entry.name.startswith(".") and (entry.is_dir() if only_folders else entry.exists())
+    ]
+
+
+def find_near_name(name: str, names: list[str]) -> str | None:
+    """Return the name that is close to another one, None if none is.
+
+    Only stems are compared where the suffixes are equal: a.jsonl is not a misspelling of b.jsonl.
+    """
+    suffix = Path(name).suffix
+    candidates = [one for one in names if not is_other_number(name, one)]
+    stems = {Path(one).stem: one for one in candidates if Path(one).suffix == suffix}
+    near = find_closest(Path(name).stem, stems)
+    if near is not None:
+        return stems[near]
+    return find_closest(name, [one for one in candidates if Path(one).suffix != suffix])

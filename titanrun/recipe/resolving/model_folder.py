@@ -1,0 +1,73 @@
+"""What is wrong with a folder that a recipe or a command names as a Hugging Face model."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from titanrun.config.problems import DataPath, Problem
+from titanrun.config.suggest import format_word_list
+from titanrun.models.shared.huggingface_config import CONFIG, is_huggingface_folder
+from titanrun.recipe.builtins import register_builtins
+from titanrun.recipe.resolving.hub_models import suggest_fetching
+from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.saved_recipe import names_adapters, read_plain_recipe
+
+MODEL_FOLDER: DataPath = ("model", "hf_assets_path")
+MAX_FOLDERS_LISTED = 3
+PIPELINE_INDEX = "model_index.json"
+
+
+def find_model_folder_problem(named: str, path: DataPath = ()) -> Problem | None:
+    """Return the problem of a folder that is missing, is a run, or holds folders of models.
+
+    Return None for other folders, also for those without config.json.
+    """
+    found = find_missing_or_run_problem(named, path)
+    models = list_model_folders(Path(named)) if found is None else []
+    if not models:
+        return found
+    hint = f"did you mean {format_word_list(models, max_words=MAX_FOLDERS_LISTED)}?"
+    return Problem("file", f"'{named}' has no {CONFIG}", path, hint=hint)
+
+
+def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | None:
+    """Return the problem of a folder that is missing or is a run, None for another one."""
+    folder = Path(named)
+    if not folder.exists():
+        hint = suggest_fetching(named)
+        return Problem("file", f"folder not found: '{named}'", path, hint=hint)
+    if is_huggingface_folder(folder) or not (folder / RESOLVED).is_file():
+        return None
+    message = f"'{named}' is a run of titanrun, not a Hugging Face folder of a model"
+    exported = list_model_folders(folder)
+    hint = f"did you mean {exported[0]}?" if exported else suggest_export(folder)
+    return Problem("file", message, path, hint=hint)
+
+
+def list_model_folders(folder: Path) -> list[str]:
+    """Return the folders of models within a folder, none within one of transformers' or a file.
+
+    The parts of a pipeline of diffusers have a config.json each.
+    """
+    if is_huggingface_folder(folder) or not folder.is_dir() or (folder / PIPELINE_INDEX).is_file():
+        return []
+    try:
+        return sorted(f"'{inner}'" for inner in folder.iterdir() if is_huggingface_folder(inner))
+    except OSError:  # not readable
+        return []
+
+
+def suggest_export(run: Path) -> str:
+    """Return the command that writes the weights of a run as a Hugging Face folder."""
+    register_builtins()
+    merge = " --merge" if names_adapters(read_plain_recipe(run / RESOLVED)) else ""
+    command = f"titanrun checkpoint export {run} {run.name}-hf --format hf{merge}"
+    return f"{command} makes a folder of it: name that"
+
+
+def explain_model_folder(problems: Iterable[Problem], named: str | None) -> list[Problem]:
+    """Return the problems, with those of the file config.json replaced by that of its folder."""
+    found = list(problems)
+    if named is None or all(one.path != MODEL_FOLDER or one.code != "file" for one in found):
+        return found
+    own = find_model_folder_problem(named, MODEL_FOLDER)
+    return found if own is None else [own, *(one for one in found if one.path != MODEL_FOLDER)]

@@ -1,0 +1,123 @@
+"""Rules about the shapes of the weights that a run starts from."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from titanrun.components.checkpoints.config import CheckpointConfig
+from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.components.converters.config import AdapterConfig
+from titanrun.config.base import dump_config
+from titanrun.config.data_diff import diff_data
+from titanrun.config.problems import DataPath
+from titanrun.config.suggest import format_word_list
+from titanrun.config.tree import format_path
+from titanrun.models.shared.decoder_config import DecoderConfig
+from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.converters import iter_converters
+from titanrun.recipe.rules.initial_adapters import INITIAL_LOAD
+from titanrun.recipe.rules.registry import RuleViolation, rule
+from titanrun.recipe.rundir.checkpoint_lookup import needs_initial_weights
+from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.saved_recipe import get_component_name, read_plain_recipe
+from titanrun.recipe.rundir.saved_shapes import SavedShapes, read_saved_shapes
+
+OUTPUT_HEAD = "output.weight"
+LAYER = re.compile(r"layers\.([0-9]+)\.")
+SizeChange: TypeAlias = tuple[DataPath, str, str]
+
+
+@rule("initial-adapters-fit", level="environment")
+def initial_adapters_fit(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the rank of the adapters in the checkpoint that a run starts from.
+
+    A run goes on with these adapters. Write their rank, or merge them into the weights: titanrun
+    checkpoint export RUN FOLDER --format hf --merge.
+    """
+    saved = read_initial_shapes(run)
+    rank = None if saved is None else saved.find_adapter_rank()
+    for path, converter in iter_converters(run):
+        if rank is not None and isinstance(converter, AdapterConfig) and converter.rank != rank:
+            yield RuleViolation(
+                f"rank is {converter.rank}, but the adapters in "
+                f"'{run.checkpoint.initial_load_path}' have rank {rank}",
+                ((*path, "rank"), INITIAL_LOAD),
+                hint=f"write rank: {rank}",
+            )
+
+
+@rule("initial-weights-fit", level="environment")
+def initial_weights_fit(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the shapes of the model for the weights in the checkpoint that a run starts from.
+
+    Write the sizes that the model section of resolved.yaml in that checkpoint has.
+    """
+    saved = read_initial_shapes(run)
+    if saved is None or not isinstance(run.model, DecoderConfig) or run.replace:
+        return
+    difference = find_weight_difference(run, run.model, saved)
+    if difference is None:
+        return
+    sizes = find_size_changes(run.model, saved.checkpoint / RESOLVED)
+    named = run.checkpoint.initial_load_path
+    found = [f"{format_path(path)} {there} (here {here})" for path, there, here in sizes]
+    told = format_word_list(found, conjunction="and", max_words=4) if found else difference
+    yield RuleViolation(
+        f"the model in '{named}' has other weights than this run: {told}",
+        (*(path for path, _, _ in sizes), INITIAL_LOAD),
+        hint=f"write the model section of {saved.checkpoint / RESOLVED}, or start from weights of "
+        "this model",
+    )
+
+
+def read_initial_shapes(run: Recipe) -> SavedShapes | None:
+    """Return the shapes in the checkpoint that a run loads at its start, None if it loads none."""
+    section = run.checkpoint
+    named = section.initial_load_path
+    if named is None or section.initial_load_in_hf or is_storage_path(named):
+        return None
+    if not Path(named).is_dir() or not needs_initial_weights(run):
+        return None
+    inside = {section.folder, CheckpointConfig().folder}
+    return read_saved_shapes(
+        Path(named), sorted(name for name in inside if not is_storage_path(name))
+    )
+
+
+def find_weight_difference(run: Recipe, model: DecoderConfig, saved: SavedShapes) -> str | None:
+    """Return a weight that has another shape in a checkpoint, or that only one side has."""
+    wanted = dict(model.parameter_shapes())
+    if model.output_dim() == 1:
+        wanted.pop(OUTPUT_HEAD, None)  # a head of scores is new where the checkpoint has another
+    for name, shape in wanted.items() if saved.base else ():
+        found = saved.base.get(name)
+        if found is None:
+            return f"it lacks {name}"
+        if found != shape:
+            return f"{name} is {list(found)} there, {list(shape)} here"
+    if run.checkpoint.allow_extra:
+        return None
+    further = (match for match in map(LAYER.match, saved.base) if match)
+    return next(
+        (f"it has {match[0]}*" for match in further if int(match[1]) >= model.layer_count()), None
+    )
+
+
+def find_size_changes(model: DecoderConfig, resolved: Path) -> list[SizeChange]:
+    """Return the sizes that differ from a checkpoint's recipe, with its value and the model's.
+
+    Sizes that follow from others are left out. Of another family, the name is returned alone.
+    """
+    source = read_plain_recipe(resolved).get("model")
+    name = get_component_name(source)
+    if name not in ("", model.name):
+        return [(("model", "name"), name, model.name)]
+    return [
+        (("model", *change.path), str(change.left).lower(), str(change.right).lower())
+        for change in diff_data(source, dump_config(model))
+        if isinstance(change.left, int)
+        and isinstance(change.right, int)
+        and change.path not in {*model.derived_fields, ("max_seq_len",)}
+        and change.path[0] != "rope"
+    ]
