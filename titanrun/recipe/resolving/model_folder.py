@@ -30,9 +30,14 @@ def find_model_folder_problem(named: str, path: DataPath = ()) -> Problem | None
 
 
 def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | None:
-    """Return the problem of a folder that is missing or is a run, None for another one."""
+    """Return the problem of a folder that is missing, unreadable or a run, None for another."""
     folder = Path(named)
-    if not folder.exists():
+    try:
+        exists = folder.exists()
+    except OSError as error:  # a name that is too long, a folder above that may not be entered
+        reason = (error.strerror or "").lower()
+        return Problem("file", f"cannot read '{named}': {reason}", path)
+    if not exists:
         hint = suggest_fetching(named)
         return Problem("file", f"folder not found: '{named}'", path, hint=hint)
     if is_huggingface_folder(folder) or not (folder / RESOLVED).is_file():
