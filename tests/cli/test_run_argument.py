@@ -204,6 +204,7 @@ def test_several_runs_elsewhere_are_listed(runs: Path, monkeypatch: pytest.Monke
         "checkpoint ls RUN",
         "checkpoint now RUN",
         "checkpoint prune RUN --keep 1",
+        "checkpoint rm RUN 20",
         "checkpoint show RUN",
         "checkpoint verify RUN",
         "eval RUN",

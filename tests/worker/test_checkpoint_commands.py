@@ -195,6 +195,48 @@ def test_prune_never_deletes_what_it_cannot_read(trained: Path) -> None:
     assert list(list_step_folders(trained / "checkpoint")) == [4, 10]
 
 
+def test_rm_lists_named_checkpoints_and_deletes_them_with_yes(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = trained / "checkpoint"
+    measured = replace(read_manifest(folder / "step-4"), validation_loss=1.0)
+    (folder / "step-4" / "manifest.json").write_text(format_manifest(measured))
+    assert command.run(["rm", str(trained), "4", "step-10"]) == 0
+    told = capsys.readouterr()
+    first, second = told.out.splitlines()
+    assert re.fullmatch(rf"{folder}/step-4  \d+\.\d MiB  the best one: .*", first)
+    assert second.endswith("MiB  the newest one: a resume begins with it")
+    assert told.err == "nothing was deleted; use --yes to delete\n"
+    assert list(list_step_folders(folder)) == [4, 8, 10]
+    assert command.run(["rm", str(folder / "step-4"), str(folder / "step-8"), "--yes"]) == 0
+    assert sorted(entry.name for entry in folder.iterdir()) == ["step-10"]
+    capsys.readouterr()
+    assert command.run(["rm", str(trained), "10", "--yes"]) == 0
+    assert "the last one: no other one is left" in capsys.readouterr().out
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "help_text"),
+    [
+        ([""], "no checkpoint is named", "steps of 4, 8 and 10: titanrun checkpoint rm RUN 4"),
+        (["", "3"], "'RUN' has no checkpoint 3", "its checkpoints are of steps 4, 8 and 10"),
+        (["step-3"], "'RUN' has no checkpoint step-3", "its checkpoints are of steps 4, 8 and 10"),
+        (["", "/other/step-4"], "'RUN' has no checkpoint /other/step-4", "steps 4, 8 and 10"),
+    ],
+)
+def test_rm_names_the_checkpoints_that_there_are(
+    words: list[str], told: str, help_text: str, trained: Path
+) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        command.run(["rm", str(trained / words[0]), *words[1:], "--yes"])
+    (problem,) = found.value.problems
+    assert problem.message == told.replace("RUN", str(trained))
+    assert problem.hint is not None
+    assert problem.hint.endswith(help_text.replace("RUN", str(trained)))
+    assert len(list_step_folders(trained / "checkpoint")) == 3
+
+
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 @pytest.mark.parametrize("shard_bytes", [DEFAULT_SHARD_BYTES, 20_000])
 def test_the_export_for_transformers_has_the_same_weights(
@@ -554,6 +596,10 @@ def test_nothing_is_pruned_below_a_run_that_trains(trained: Path) -> None:
         for named in (trained, trained / "checkpoint"):
             with pytest.raises(ProblemsFound, match="a run is training"):
                 command.run(["prune", str(named), "--keep", "1"])
+            with pytest.raises(ProblemsFound) as found:
+                command.run(["rm", str(named), "4", "--yes"])
+            hint = found.value.problems[0].hint
+            assert hint is not None and hint.endswith(f"titanrun stop {trained} --wait")
     assert len(list_step_folders(trained / "checkpoint")) == 3
 
 

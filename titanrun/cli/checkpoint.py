@@ -6,7 +6,7 @@ Most subcommands read manifests only.
 import json
 from collections.abc import Callable, Mapping
 
-from titanrun.cli import checkpoint_convert, checkpoint_manage
+from titanrun.cli import checkpoint_convert, checkpoint_manage, checkpoint_remove
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.color import style_text
 from titanrun.cli.run_argument import find_checkpoint, find_run
@@ -33,6 +33,7 @@ EXAMPLES = """  titanrun checkpoint ls runs/first
   titanrun checkpoint verify runs/first  verify every byte of every checkpoint
   titanrun checkpoint diff runs/first/checkpoint/step-10 runs/second --names
   titanrun checkpoint now runs/first     save from a running run
+  titanrun checkpoint rm runs/first 100  list what would be deleted; --yes deletes it
   titanrun checkpoint prune runs/first --keep 2 --every 100
   titanrun checkpoint export runs/first out --format hf --dtype bfloat16
   titanrun checkpoint import models/llama recipe.yaml out --from hf"""
@@ -49,6 +50,7 @@ def run(arguments: list[str]) -> int:
         "show": show_checkpoint,
         "verify": verify_checkpoints,
         "diff": diff_checkpoints,
+        "rm": checkpoint_remove.remove_checkpoints,
         "prune": checkpoint_manage.prune_checkpoints,
         "now": checkpoint_manage.request_checkpoint,
         "export": checkpoint_convert.export_checkpoint,

@@ -8,15 +8,18 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.run_argument import find_run
 from titanrun.components.checkpoints.spec.commit import get_commit_strategy
-from titanrun.components.checkpoints.spec.manifest import Manifest, is_checkpoint, read_manifest
+from titanrun.components.checkpoints.spec.manifest import is_checkpoint, read_manifest
 from titanrun.components.checkpoints.spec.retention import RetentionPolicy
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, parse_storage_path
-from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.problems import problem_error
 from titanrun.launch.run_control import is_training, request_save
-from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoint_folder, get_checkpoints_by_step
-from titanrun.recipe.rundir.run_files import LOCK, RESOLVED
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    get_checkpoint_folder,
+    get_checkpoints_by_step,
+    load_manifests,
+)
+from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.saved_recipe import read_plain_recipe
-from titanrun.runs.run_state import is_run_directory_locked
 
 EXAMPLES = """  titanrun checkpoint prune runs/first --keep 2 --every 100 --best 1
   titanrun checkpoint prune runs/first --set-aside  delete damaged and superseded ones
@@ -47,13 +50,7 @@ def prune_checkpoints(arguments: list[str]) -> int:
             f"folder not found: '{run}'",
             hint="pass a run directory, or the folder of its checkpoints",
         )
-    folders = (run, *run.resolve().parents) if isinstance(run, Path) else ()
-    if any(is_run_directory_locked(folder / LOCK) for folder in folders):
-        raise problem_error(
-            "conflict",
-            f"a run is training in '{run}'",
-            hint="it deletes old checkpoints itself: checkpoint.keep_latest_k",
-        )
+    check_is_not_training(run)
     retention = build_retention(run, options)
     gone = [
         folder
@@ -66,6 +63,21 @@ def prune_checkpoints(arguments: list[str]) -> int:
             get_commit_strategy(folder).remove(folder)
         print(f"{'would delete' if options.dry_run else 'deleted'} {folder}")
     return 0
+
+
+def check_is_not_training(place: AnyPath) -> None:
+    """Raise a problem if a run trains in a folder, or in the one that the folder belongs to."""
+    folders = (place, *place.resolve().parents) if isinstance(place, Path) else ()
+    training = next((folder for folder in folders if is_training(folder)), None)
+    if training is None:
+        return
+    named = place if isinstance(place, Path) and training == place.resolve() else training
+    raise problem_error(
+        "conflict",
+        f"a run is training in '{named}'",
+        hint=f"it deletes old checkpoints itself (checkpoint.keep_latest_k); to delete others, "
+        f"stop it first: titanrun stop {named} --wait",
+    )
 
 
 def build_retention(run: AnyPath, options: Namespace) -> RetentionPolicy:
@@ -116,20 +128,6 @@ def parse_prune_options(arguments: list[str]) -> Namespace:
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     return parser.parse_args(arguments)
-
-
-def load_manifests(run: AnyPath) -> dict[int, Manifest]:
-    """Load the manifests of all checkpoints that have a valid one.
-
-    The others are never deleted because of their age.
-    """
-    found = {}
-    for step, folder in get_checkpoints_by_step(run).items():
-        try:
-            found[step] = read_manifest(folder)
-        except ProblemsFound:
-            continue
-    return found
 
 
 def find_set_aside(run: AnyPath) -> list[AnyPath]:

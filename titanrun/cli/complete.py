@@ -108,7 +108,7 @@ def iter_candidates(kind: WordKind, current: str) -> Iterator[str]:
             for path in sorted(shipped_recipes.get_recipe_schema_path().parent.glob("*.json"))
         ),
         "checkpoint_commands": lambda _: iter(
-            ("ls", "show", "verify", "diff", "prune", "now", "export", "import")
+            ("ls", "show", "verify", "diff", "rm", "prune", "now", "export", "import")
         ),
         "runs_commands": lambda _: iter(("ls", "show", "diff", "compare", "tag", "rm", "archive")),
         "data_commands": lambda _: iter(

@@ -8,6 +8,7 @@ from typing import Any
 
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.manifest import (
+    Manifest,
     is_checkpoint,
     list_step_folders,
     read_manifest,
@@ -45,6 +46,20 @@ def get_checkpoints_by_step(named: AnyPath) -> dict[int, AnyPath]:
         if found := list_step_folders(folder):
             return dict(found)
     return {}
+
+
+def load_manifests(run: AnyPath) -> dict[int, Manifest]:
+    """Load the manifests of all checkpoints that have a valid one.
+
+    The others are never deleted because of their age.
+    """
+    found = {}
+    for step, folder in get_checkpoints_by_step(run).items():
+        try:
+            found[step] = read_manifest(folder)
+        except ProblemsFound:
+            continue
+    return found
 
 
 def select_checkpoint(named: AnyPath, *, takes_models: bool = False) -> AnyPath:

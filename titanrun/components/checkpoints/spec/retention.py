@@ -27,15 +27,20 @@ class RetentionPolicy:
         if self.keep_latest_k == 0:
             return []
         steps = list(manifests)
-        losses = sorted(
-            # NaN is neither below nor above any number, so that sorting by it is in no order
-            (math.inf if math.isnan(found.validation_loss) else found.validation_loss, step)
-            for step, found in manifests.items()
-            if found.validation_loss is not None
-        )
         # 0 is the seed checkpoint, which cannot be trained again
-        kept = {0, *steps[-self.keep_latest_k :], *(step for _, step in losses[: self.keep_best])}
+        kept = {0, *steps[-self.keep_latest_k :], *list_best_steps(manifests)[: self.keep_best]}
         kept |= {
             step for step in steps if self.keep_every is not None and step % self.keep_every == 0
         }
         return [step for step in steps if step not in kept]
+
+
+def list_best_steps(manifests: Mapping[int, Manifest]) -> list[int]:
+    """Return the steps with a validation loss, the lowest loss first. NaN is the worst one."""
+    losses = sorted(
+        # NaN is neither below nor above any number, so that sorting by it is in no order
+        (math.inf if math.isnan(found.validation_loss) else found.validation_loss, step)
+        for step, found in manifests.items()
+        if found.validation_loss is not None
+    )
+    return [step for _, step in losses]
