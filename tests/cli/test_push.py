@@ -1,6 +1,8 @@
 """`titanrun push` against a hub on this machine, by the Hub's own client."""
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -146,6 +148,31 @@ def test_a_dry_run_uploads_nothing(trained: Path, hub: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "model.safetensors  " in done.stdout and CARD_BEGIN in done.stdout
     assert (UploadHub.files, UploadHub.created) == ({}, [])
+    assert done.stderr.splitlines()[-1] == "next: titanrun push runs/mine me/mine"
+
+
+def test_a_dry_run_repeats_the_options_and_warns_of_a_base_model_that_is_only_here(
+    trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "home")
+    (tmp_path / "home" / "base" / "download.json").unlink()
+    options = ("--format", "adapter", "--dtype", "bfloat16", "--public")
+    moved = ("--moved", f"{trained / 'base'}={tmp_path / 'home' / 'base'}")
+    words = ("push", "runs/mine", "me/mine", *options, *moved)
+    done = titanrun(tmp_path / "home", *words, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    base = tmp_path / "home" / "base"
+    assert f"the adapters name their base model '{base}'" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"next: titanrun {shlex.join(words)}"
+
+
+@pytest.mark.parametrize("name", ["mine", "hub:me/mine", "me/mine/files", "/mine"])
+def test_a_name_without_owner_is_refused_before_the_export(name: str) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        push.run(["runs/missing", name, "--dry-run"])
+    (problem,) = found.value.problems
+    assert problem.message == f"'{name}' is not the name of a repository"
+    assert "OWNER/NAME" in str(problem.hint)
 
 
 def test_a_card_of_another_origin_stays(trained: Path, hub: str) -> None:

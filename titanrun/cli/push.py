@@ -9,19 +9,20 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.checkpoint_convert import DEFAULT_SHARD_BYTES, DTYPES, GGUF_DTYPE
+from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
 from titanrun.cli.run_argument import find_checkpoint
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.tokenizers.spec.stop_tokens import load_stop_tokens
 from titanrun.components.tokenizers.spec.tokenizer_files import load_chat_template_text
-from titanrun.config.problems import ProblemsFound, problem_error
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_command import run_worker_command
-from titanrun.models.shared.huggingface_config import is_huggingface_folder
+from titanrun.models.shared.huggingface_config import HUB_REPOSITORY, is_huggingface_folder
 from titanrun.recipe.recipe import Recipe, find_lora_converter
-from titanrun.recipe.resolving.hub_models import RECORD_FILE
+from titanrun.recipe.resolving.hub_models import HUB_PREFIX, RECORD_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.checkpoint_lookup import find_enclosing_run
 from titanrun.recipe.rundir.run_files import RESOLVED, read_json_or_empty
@@ -37,6 +38,7 @@ SUMMARY = (
 EXAMPLES = """  titanrun push runs/tuned me/my-model
   titanrun push runs/tuned me/my-adapter --format adapter
   titanrun push runs/tuned me/my-model --dry-run  list the files, print the card"""
+DRY_RUN = "--dry-run"
 CARD = "README.md"
 RECIPE_FILE = "titanrun/resolved.yaml"
 
@@ -59,12 +61,13 @@ def run(arguments: list[str]) -> int:
         folder = Path(name) / "model"
         export_model(checkpoint, folder, options, has_adapters=has_adapters)
         model = describe_pushed_model(checkpoint, recipe, options)
+        warn_about_local_base(model)
         (folder / RECIPE_FILE).parent.mkdir()
         (folder / RECIPE_FILE).write_text(read_recipe_text(model), encoding="utf-8")
         card = build_model_card(model)
         if options.dry_run:
             print_contents(folder, card)
-            print_next(options, "push", options.run, options.repository)
+            print_next(options, "push", *(word for word in arguments if word != DRY_RUN))
             return 0
         address = upload(folder, card, options)
     if model.license is None:
@@ -111,10 +114,12 @@ def parse_push_options(arguments: list[str]) -> Namespace:
         "--create-pr", action="store_true", help="open a pull request instead of a commit"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="list the files and print the card, upload nothing"
+        DRY_RUN, action="store_true", help="list the files and print the card, upload nothing"
     )
     parser.add_moved_option()
     options = parser.parse_args(arguments)
+    if HUB_REPOSITORY.fullmatch(options.repository) is None:
+        raise build_name_error(options.repository)
     if options.dtype == GGUF_DTYPE and options.format != "gguf":
         raise problem_error("usage", f"--dtype {GGUF_DTYPE} is for --format gguf", hint="omit it")
     return options
@@ -167,6 +172,16 @@ def describe_pushed_model(checkpoint: Path, recipe: Recipe, options: Namespace) 
         stops=stops,
         has_template=has_template,
     )
+
+
+def warn_about_local_base(model: PushedModel) -> None:
+    """Warn of adapters whose base model has no name on the Hub, only a folder here."""
+    folder = model.recipe.model.hf_assets_path
+    if model.kind != "adapter" or model.base is not None or folder is None:
+        return
+    told = f"the adapters name their base model '{folder}', a folder that nobody else can fetch"
+    hint = f"titanrun download OWNER/NAME -o {folder} records the model that the folder holds"
+    print_problems([Problem("file", told, severity="warning", hint=hint)])
 
 
 def find_license(repository: str) -> str | None:
@@ -233,14 +248,22 @@ def read_card(repository: str, revision: str | None) -> str | None:
         return Path(path).read_text(encoding="utf-8")
 
 
+def build_name_error(repository: str) -> ProblemsFound:
+    """Build the problem for a name that no repository can have."""
+    name = Path(repository.removeprefix(HUB_PREFIX)).name
+    return problem_error(
+        "usage",
+        f"'{repository}' is not the name of a repository",
+        hint=f"write OWNER/NAME: your name or organization on the Hub, as in me/{name}",
+    )
+
+
 def build_push_error(error: Exception, repository: str) -> ProblemsFound:
     """Build the problem for an error of the Hub."""
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
-    if isinstance(error, HFValidationError) or "/" not in repository:
-        return problem_error(
-            "usage", f"'{repository}' is not the name of a repository", hint="write OWNER/NAME"
-        )
+    if isinstance(error, HFValidationError):
+        return build_name_error(repository)
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, LocalTokenNotFoundError) or status in (401, 403):
         return problem_error(
