@@ -57,8 +57,13 @@ def test_swapped_neighbours_are_one_edit() -> None:
         ("stepz", "steps", True),
         # two wrong letters
         ("weigth_decai", "weight_decay", False),
-        # too short, another first letter, another number
-        ("step", "steps", False),
+        ("step", "steps", True),
+        ("mdoe", "mode", True),
+        ("omde", "mode", True),
+        ("mod", "mode", True),
+        # short, with another letter
+        ("mope", "mode", False),
+        # another first letter, another number
         ("height", "weight", False),
         ("beta3", "beta1", False),
         # as near to another
@@ -67,7 +72,7 @@ def test_swapped_neighbours_are_one_edit() -> None:
     ],
 )
 def test_a_typo_is_certain_with_one_wrong_letter(typed: str, meant: str, certain: bool) -> None:
-    names = ["weight_decay", "steps", "weight", "beta1", "path_a", "paths_b"]
+    names = ["weight_decay", "steps", "weight", "beta1", "path_a", "paths_b", "mode"]
     assert is_certain_typo(typed, meant, names) is certain
 
 

@@ -15,9 +15,8 @@ from titanrun.config.registry import find_slots_offering
 from titanrun.config.suggest import (
     find_closest,
     format_word_list,
-    is_certain_typo,
+    is_certain_spelling,
     is_other_number,
-    is_respelling,
 )
 from titanrun.config.yaml_scalars import BOOLEAN_WORDS
 
@@ -107,7 +106,7 @@ def describe_auto_or_error(inner: ErrorMessage, value: str) -> ErrorMessage:
     expected = f"{', '.join(inner.expected.rsplit(' or ', 1))} or auto"
     suggestion = inner.suggestion or find_closest(value, [AUTO])
     hint = f"did you mean '{suggestion}'?" if suggestion else inner.hint
-    certain = inner.is_certain or (suggestion == AUTO and is_respelling(value, AUTO, [AUTO]))
+    certain = inner.is_certain or (suggestion == AUTO and is_certain_spelling(value, AUTO, [AUTO]))
     return ErrorMessage(
         inner.code,
         inner.message.replace(inner.expected, expected, 1),
@@ -238,7 +237,7 @@ def describe_literal_error(context: Mapping[str, Any], value: Any) -> ErrorMessa
         written = f"[{value}]" if is_list else value
         hint = f"'{value}' is {add_article(slots[0])}: set {slots[0]}: {written}"
     certain = suggestion is not None and (
-        suggestion == short or is_respelling(value, suggestion, choices)
+        suggestion == short or is_certain_spelling(value, suggestion, choices)
     )
     message = f"unknown value {format_short_value(value)}; expected {format_word_list(choices)}"
     return ErrorMessage(
@@ -255,9 +254,7 @@ def describe_unknown_name(context: Mapping[str, Any], value: Any) -> ErrorMessag
     hint = f"did you mean '{suggestion}'?" if suggestion else format_known_names(context["names"])
     message = f"unknown {singularize_slot(context['slot'])} {format_short_value(context['name'])}"
     name, names = context["name"], context["names"]
-    certain = suggestion is not None and (
-        is_respelling(name, suggestion, names) or is_certain_typo(name, suggestion, names)
-    )
+    certain = suggestion is not None and is_certain_spelling(name, suggestion, names)
     return ErrorMessage(
         "unknown-name", message, hint, suggestion, format_word_list(context["names"]), certain
     )

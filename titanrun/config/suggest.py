@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable
 DIGIT = re.compile("[0-9]")
 CURLY_QUOTES = "\u2018\u2019\u201a\u201c\u201d\u201e"
 IGNORED_CHARACTERS = f"-_. {CURLY_QUOTES}"
-# letters of a word that is certainly misspelled, if only one is wrong
+# letters of a word that is certainly misspelled, if one is wrong
 MIN_TYPO_LENGTH = 5
+# the same if one is missing or two are swapped
+MIN_SHORT_TYPO_LENGTH = 3
 
 
 def find_closest(
@@ -63,17 +65,26 @@ def is_respelling(word: str, meant: str, candidates: Iterable[str]) -> bool:
 def is_certain_typo(word: str, meant: str, candidates: Iterable[str]) -> bool:
     """Return whether `word` is `meant` with one wrong letter, and no other candidate is as near.
 
-    That is a letter too many, too few or replaced, or two swapped ones. Short words and those with
-    another first letter or number are often other words: top_p and top_k, cpus and gpus, beta1 and
-    beta2.
+    That is a letter too many, too few or replaced, or two swapped ones. Words with another first
+    letter or number, and short words with another letter, are often other words: cpus and gpus,
+    beta1 and beta2, silu and selu.
     """
     written, right = normalize_spelling(word), normalize_spelling(meant)
-    if len(written) < MIN_TYPO_LENGTH or written[0] != right[0]:
+    is_swap = sorted(written) == sorted(right)
+    is_short = len(written) < MIN_TYPO_LENGTH
+    if len(written) < MIN_SHORT_TYPO_LENGTH or not (is_swap or written[0] == right[0]):
+        return False
+    if is_short and not is_swap and len(written) >= len(right):
         return False
     near = [
         option for option in candidates if edit_distance(written, normalize_spelling(option), 1) < 2
     ]
     return near == [meant] and DIGIT.findall(written) == DIGIT.findall(right)
+
+
+def is_certain_spelling(word: str, meant: str, candidates: Collection[str]) -> bool:
+    """Return whether `word` is another spelling or a misspelling of `meant` and no other one."""
+    return is_respelling(word, meant, candidates) or is_certain_typo(word, meant, candidates)
 
 
 def normalize_spelling(word: str) -> str:

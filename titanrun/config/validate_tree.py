@@ -31,7 +31,7 @@ from titanrun.config.number_messages import ErrorMessage
 from titanrun.config.problems import DataPath, Fix, Origin, Problem
 from titanrun.config.redaction import is_secret_key
 from titanrun.config.serialize import to_flow_yaml
-from titanrun.config.suggest import format_word_list, is_respelling
+from titanrun.config.suggest import format_word_list, is_certain_spelling
 from titanrun.config.text_edits import (
     build_quote_fix,
     build_unquote_fix,
@@ -226,7 +226,7 @@ class TreeValidator:
         node = find_node(self.root, (*path, key))
         fix = (
             build_word_fix(find_key_origin(node), key, NAME)
-            if is_respelling(key, NAME, [NAME])
+            if is_certain_spelling(key, NAME, [NAME])
             else None
         )
         message = f"unknown key '{key}' in {self.format_location(path)}"

@@ -227,7 +227,10 @@ def test_what_is_not_certain_is_left_alone(
 @pytest.mark.parametrize(
     ("broken", "mended"),
     [
-        ("debug: {sede: 3}  # so\n", None),
+        ("debug: {sead: 3}  # so\n", None),
+        ("debug: {sede: 3}  # so\n", "sede seed"),
+        ("optimizer: {nmae: adamw}\n", "nmae name"),
+        ("kind: pretrian\n", "pretrian pretrain"),
         ("checkpoint:  # so\n  intervl:   3   # many\n", "intervl interval"),
         ("optimizer: {weigth_decay: 0.1}\n", "weigth_decay weight_decay"),
         ("lr_scheduler: {name: cosin, warmupsteps: 1}\n", "cosin cosine warmupsteps warmup_steps"),
@@ -236,7 +239,7 @@ def test_what_is_not_certain_is_left_alone(
         ("optimizer: {betta1: 0.9}\n", "betta1 beta1"),
     ],
 )
-def test_one_wrong_letter_of_a_longer_word_is_corrected(
+def test_one_wrong_letter_is_corrected_in_longer_words_and_swapped_ones_in_all(
     broken: str, mended: str | None, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.yaml"
