@@ -121,7 +121,7 @@ def test_the_form_of_a_duration_is_stable_and_loses_nothing(number: int, unit: s
         (
             "tokens: true",
             "expected a number of tokens, such as 500M or 10B, got true",
-            "units are K, M, B and T, in steps of 1000",
+            'write a number, such as "10B"',
         ),
         ("tokens: 0B", "must be above 0, but is 0", None),
         (

@@ -69,3 +69,20 @@ def test_ppo_is_told_the_algorithm_without_a_critic(tmp_path: Path) -> None:
     found = find_problem(tmp_path, "rl.algorithm=ppo")
     assert (found.hint or "").startswith("PPO with a critic is not available: write grpo")
     assert found.suggestion is None
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("training.steps=true", "write a number, such as 10000; the default is auto"),
+        ("lr_scheduler.warmup_ratio=on", "write a number, such as 0.03"),
+        ("validation.holdout=true", "write a number, such as 0.05"),
+        ("training.local_batch_size=false", "write a number; the default is 8"),
+        ("checkpoint.interval=true", "write a number; the default is 500"),
+        ("training.max_norm=false", "write null"),
+    ],
+)
+def test_a_switch_in_the_place_of_a_number_is_told_a_number(
+    override: str, hint: str, tmp_path: Path
+) -> None:
+    assert find_problem(tmp_path, override).hint == hint

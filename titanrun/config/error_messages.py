@@ -173,9 +173,8 @@ def describe_unit_error(context: Mapping[str, Any], value: Any) -> ErrorMessage:
     words, meant = context["words"], context["meant"]
     got = "nothing" if value is NO_VALUE else format_value_with_kind(value)
     if meant is None:
-        return ErrorMessage(
-            "wrong-type", f"expected {words}, got {got}", context["units"], expected=words
-        )
+        units = None if isinstance(value, bool) else context["units"]
+        return ErrorMessage("wrong-type", f"expected {words}, got {got}", units, expected=words)
     hint = f"write {meant} without quotes" if meant.isdigit() else f"did you mean '{meant}'?"
     certain = meant == "".join(str(value).split())
     return ErrorMessage("wrong-type", f"expected {words}, got {got}", hint, meant, words, certain)

@@ -10,12 +10,18 @@ from pydantic.fields import FieldInfo
 
 from titanrun.config import registry
 from titanrun.config.base import ComponentConfig, Config, dump_value
+from titanrun.config.describe_field import (
+    find_unit_kind,
+    get_annotated_type,
+    get_default_data,
+    get_example_value,
+)
 from titanrun.config.diagnostics import format_short_value
 from titanrun.config.fields import get_code_kind
 from titanrun.config.number_messages import ErrorMessage
 from titanrun.config.override_parser import DASHES
 from titanrun.config.problems import DataPath
-from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.serialize import format_readable_scalar, to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, format_path
 from titanrun.config.type_introspection import (
@@ -66,7 +72,14 @@ def find_value_hint(field: FieldInfo | None, value: Any, *, is_empty: bool) -> s
         return "write null without quotes"
     if word in NULL_WORDS and accepts_null(field.annotation):
         return "write null"
-    return find_default_hint(field) if word in DEFAULT_WORDS else None
+    if word in DEFAULT_WORDS:
+        return find_default_hint(field)
+    return find_number_hint(field) if is_switch(value) else None
+
+
+def is_switch(value: Any) -> bool:
+    """Return whether a value only says that something is on or off."""
+    return isinstance(value, bool) or (isinstance(value, str) and value.lower() in BOOLEAN_WORDS)
 
 
 def is_switched_on(value: Any) -> bool:
@@ -86,6 +99,19 @@ def find_default_hint(field: FieldInfo) -> str | None:
         if default is None
         else f"write a value, or leave it out: the default is {to_flow_yaml(default)}"
     )
+
+
+def find_number_hint(field: FieldInfo) -> str | None:
+    """Return what to write for a field of numbers, also with units, and None for other fields."""
+    unit = find_unit_kind(get_annotated_type(field))
+    if unit is None and unwrap_annotation(field.annotation) not in (int, float):
+        return None
+    what = "a number" if unit is None or unit.accepts_number else "a value"
+    default = None if field.is_required() else get_default_data(field)
+    example = get_example_value(field)
+    such_as = "" if example in (None, default) else f", such as {format_readable_scalar(example)}"
+    told = "" if default is None else f"; the default is {format_readable_scalar(default)}"
+    return f"write {what}{such_as}{told}"
 
 
 def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
