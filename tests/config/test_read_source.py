@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from titanrun.config.compose import compose
 from titanrun.config.encoding import build_invisible_character_problem, decode_source
 from titanrun.config.limits import MAX_BYTES
 from titanrun.config.problems import Origin, Problem, ProblemsFound, SourceText
@@ -79,15 +80,43 @@ def test_a_source_is_called_as_the_caller_wants_and_knows_who_includes_it(tmp_pa
 def test_a_missing_file_is_reported_where_it_is_named_with_similar_names(tmp_path: Path) -> None:
     (tmp_path / "llama3_debug.yaml").write_text("a: 1")
     (tmp_path / "llama3_debug.txt").write_text("a: 1")
-    place = Origin(SourceText("r.yaml", "extends: x"), 1, 10, 11)
+    place = Origin(SourceText(str(tmp_path / "r.yaml"), "extends: x"), 1, 10, 11)
     problem = problem_of_file(tmp_path / "lama3_debug.yaml", included_from=place)
     assert (problem.code, problem.origin) == ("file", place)
-    assert problem.hint == f"did you mean '{tmp_path / 'llama3_debug.yaml'}'?"
+    assert problem.hint == "did you mean 'llama3_debug.yaml'?"
     assert (
         problem_of_file(tmp_path / "no" / "r.yaml").hint
         == f"folder {tmp_path / 'no'} does not exist either"
     )
     assert problem_of_file(tmp_path / "zzz.yaml").hint is None
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("bse.yaml", "base.yaml"),
+        ("../pats/base.yaml", "base.yaml"),
+        ("deep/bse.yaml", "deep/base.yaml"),
+        ("../tpo.yaml", "../top.yaml"),
+        ("{}/parts/bse.yaml", "{}/parts/base.yaml"),
+    ],
+)
+def test_a_similar_file_is_written_as_the_file_that_names_it_must_write_it(
+    written: str, meant: str, tmp_path: Path
+) -> None:
+    """It holds wherever the command runs: the folder of this test is not that of the recipe."""
+    (tmp_path / "parts" / "deep").mkdir(parents=True)
+    for name in ("top.yaml", "parts/base.yaml", "parts/deep/base.yaml"):
+        (tmp_path / name).write_text("a: 1")
+    written, meant = written.format(tmp_path), meant.format(tmp_path)
+    file = tmp_path / "parts" / "mine.yaml"
+    file.write_text(f"extends: {written}\n")
+    with pytest.raises(ProblemsFound) as found:
+        compose(str(file))
+    (problem,) = found.value.problems
+    assert problem.hint == f"did you mean '{meant}'?"
+    file.write_text(f"extends: {meant}\n")
+    assert to_plain_data(compose(str(file))) == {"a": 1}
 
 
 def test_what_is_no_readable_file_is_a_problem(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from titanrun.config.encoding import check_characters, decode_source
 from titanrun.config.lazy_module import LazyModule
 from titanrun.config.limits import MAX_BYTES, text_too_large_error
+from titanrun.config.near_path import find_near_path
 from titanrun.config.problems import Origin, ProblemsFound, SourceText, problem_error
 from titanrun.config.source_streams import find_stream_bytes, is_stream, looks_like_toml
 from titanrun.config.suggest import find_closest, format_word_list
@@ -133,25 +134,43 @@ def read_source_bytes(path: str, name: str, included_from: Origin | None) -> byt
 
 
 def missing_file_error(path: str, name: str, included_from: Origin | None) -> ProblemsFound:
-    """Build the problem of a missing file, with similar names in its folder."""
+    """Build the problem of a missing file, with similar names in its folder.
+
+    They are written as the file that names it must write them.
+    """
     folder = Path(path).parent
     if not folder.is_dir():
+        meant = find_near_path(path)
         return problem_error(
             "file",
             f"file not found: {name}",
             origin=included_from,
-            hint=f"folder {folder} does not exist either",
+            hint=f"did you mean '{format_included_path(meant, included_from)}'?"
+            if meant
+            else f"folder {folder} does not exist either",
         )
     stem, names = Path(path).stem, {Path(name).stem: name for name in list_recipe_files(folder)}
     near = find_closest(stem, names)
     alike = [near] if near else [other for other in names if stem in other]
-    paths = format_word_list((f"'{folder / names[other]}'" for other in alike), max_words=3)
+    found = (format_included_path(str(folder / names[other]), included_from) for other in alike)
+    paths = format_word_list((f"'{path}'" for path in found), max_words=3)
     hint = f"did you mean {paths}?" if alike else None
     if not alike and included_from is None and Path(path).suffix.lower() not in FORMATS:
         hint = (
             "recipes end in .yaml, .yml or .toml; write an override as path=value, without spaces"
         )
     return problem_error("file", f"file not found: {name}", origin=included_from, hint=hint)
+
+
+def format_included_path(path: str, included_from: Origin | None) -> str:
+    """Return a path as a file writes it that names others relative to its own folder."""
+    if included_from is None or is_stream(included_from.source.name):
+        return path
+    text = included_from.source.get_line(included_from.line)
+    written = text[included_from.column - 1 : included_from.end_column - 1].strip("\"'")
+    if Path(written).is_absolute():
+        return path
+    return Path(os.path.relpath(path, Path(included_from.source.name).parent)).as_posix()
 
 
 def list_recipe_files(folder: Path) -> list[str]:
