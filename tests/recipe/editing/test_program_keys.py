@@ -69,6 +69,20 @@ HINTS = {
     "learning_rate: 1.0e-4": "'learning_rate' is optimizer.lr here",
     "adam_beta1: 0.9": "'adam_beta1' is optimizer.beta1 here",
     "weight_decay: 0.1": "'weight_decay' belongs in optimizer",
+    "report_to: wandb": "write metrics.trackers: [wandb]",
+    "report_to: [wandb, csv]": "write metrics.trackers: [wandb, csv]",
+    "report_to: none": "remove it: without metrics.trackers only metrics.jsonl is written",
+    "report_to: swanlab": (
+        "write metrics.trackers: [csv]; the trackers are csv, mlflow, tensorboard, trackio and "
+        "wandb"
+    ),
+    "loss_type: simpo": ("write loss: simpo, and training.dataset: {name: preference, path: FILE}"),
+    "loss_type: hinge": (
+        "write loss: {name: dpo, variant: hinge}, and training.dataset: {name: preference, path: "
+        "FILE}"
+    ),
+    "loss_type: kto_pair": "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
+    "loss_type: nll": "write loss: cross_entropy",
     "eval_steps: 10": "write validation.freq: 10",
     "max_samples: 100": (
         "write training.dataset: {name: mixture, sources: [{dataset: {name: chat, path: FILE}, "
@@ -168,7 +182,7 @@ def test_a_key_with_the_same_meaning_is_named(entry: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("entry", [entry for entry, hint in HINTS.items() if "write" in hint])
 def test_what_is_to_be_written_is_valid(entry: str, tmp_path: Path) -> None:
     written = HINTS[entry].partition("write ")[2].partition(";")[0].partition(", of")[0]
-    path, _, value = written.partition(": ")
+    path, _, value = written.partition(", and ")[0].partition(": ")
     data = {"version": 1, **SECTIONS}
     *above, last = path.split(".")
     holder = data

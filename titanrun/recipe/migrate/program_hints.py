@@ -6,6 +6,7 @@ from typing import Any
 
 from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.config.type_introspection import find_config_class, find_value
 from titanrun.recipe.editing.key_meanings import describe_checkpointing
@@ -32,6 +33,17 @@ STAGES = {
     "rm": "write loss: reward, and model.head: scalar",
     "sft": "write kind: sft",
 }
+PAIRS = ("cpo", "dpo", "ipo", "orpo", "simpo")
+TRL_LOSSES: Mapping[str, Any] = {
+    **{name: name for name in (*PAIRS, "kto")},
+    "chunked_nll": "chunked_cross_entropy",
+    "hinge": {"name": "dpo", "variant": "hinge"},
+    "kto_pair": "kto",
+    "nll": "cross_entropy",
+    "sigmoid": "dpo",
+}
+"""Values of `loss_type` in TRL, with the loss here."""
+TRACKERS = ("csv", "mlflow", "tensorboard", "trackio", "wandb")
 TRL_TARGETS = {
     "beta": "loss.beta",
     "chat_template_path": "tokenizer.chat_template",
@@ -184,6 +196,28 @@ def describe_stage(value: Any) -> str:
     return STAGES.get(str(value), "write kind: sft or pretrain, or a loss: dpo, kto, reward")
 
 
+def describe_loss_type(value: Any) -> str:
+    """Return the loss that TRL calls so, with its dataset; an empty text for other values."""
+    loss = TRL_LOSSES.get(value) if isinstance(value, str) else None
+    if loss is None:
+        return ""
+    name = loss if isinstance(loss, str) else loss["name"]
+    data = "preference" if name in PAIRS else "labelled" if name == "kto" else None
+    dataset = f", and training.dataset: {{name: {data}, path: FILE}}" if data else ""
+    return f"write loss: {to_flow_yaml(loss)}{dataset}"
+
+
+def describe_report(value: Any) -> str:
+    """Return the trackers that are meant."""
+    named = [str(name).lower() for name in (value if isinstance(value, list) else [value])]
+    if named in ([], ["none"], ["false"]):
+        return "remove it: without metrics.trackers only metrics.jsonl is written"
+    if all(name in TRACKERS for name in named):
+        return f"write metrics.trackers: {to_flow_yaml(named)}"
+    known = format_word_list(TRACKERS, conjunction="and")
+    return f"write metrics.trackers: [csv]; the trackers are {known}"
+
+
 def describe_template(value: Any) -> str:
     """Return the chat template by its name here."""
     found = convert_chat_template(AXOLOTL.keys["chat_template"], value, {}).targets
@@ -220,11 +254,13 @@ MEANINGS: Mapping[str, Callable[[Any], str]] = {
     "datasets": describe_datasets,
     "disable_gradient_checkpointing": lambda value: describe_checkpointing(not value, None),
     "eval_steps": lambda value: describe_number("validation.freq", value),
+    **dict.fromkeys(("dpo_loss_type", "loss_type", "pref_loss"), describe_loss_type),
     "mask_history": lambda value: describe_trained_turns("last_reply" if value else "replies"),
     **dict.fromkeys(
         ("multipack", "neat_packing", "pack_sequences", "sample_packing"), describe_packing
     ),
     **dict.fromkeys(("max_samples", "max_train_samples"), describe_sample_limit),
+    "report_to": describe_report,
     "seed": lambda value: describe_number("debug.seed", value),
     "stage": describe_stage,
     **dict.fromkeys(
