@@ -12,6 +12,8 @@ from shutil import rmtree
 import pytest
 
 from titanrun.cli import main
+from titanrun.components.optimizers.config import OptimizerConfig
+from titanrun.config import registry
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.source_streams import withdraw_text
 from titanrun.config.trust import TRUST_VARIABLE
@@ -144,6 +146,31 @@ def test_a_changed_file_that_is_allowed_takes_the_place_of_the_former_one(place:
     assert problems_of() == ["unknown optimizer 'sign'"]
     (place / "recipes" / "mine.py").write_text(PLUGIN)
     assert problems_of() == []
+
+
+@pytest.mark.parametrize("change", ["other content", "no consent", "no file", "no entry"])
+def test_what_a_file_defined_is_hidden_once_it_may_not_run(change: str, place: Path) -> None:
+    """A process such as the language server reads the recipe again and again."""
+    assert main.run(["validate", "--trust", "recipes/mine.yaml"]) == 0
+    os.environ.pop(TRUST_VARIABLE, None)
+    assert problems_of() == []
+    file, recipe = place / "recipes" / "mine.py", place / "recipes" / "mine.yaml"
+    if change == "other content":
+        file.write_text(PLUGIN + "\n")
+    elif change == "no consent":
+        rmtree(place / "state")
+    elif change == "no file":
+        file.unlink()
+    else:
+        recipe.write_text(RECIPE.replace("plugins: [./mine.py]\n", ""))
+    assert problems_of() != []
+    assert "sign" not in registry.get_choice_names(OptimizerConfig)
+    # what was allowed before is back with it
+    file.write_text(PLUGIN)
+    recipe.write_text(RECIPE)
+    if change != "no consent":
+        assert problems_of() == []
+        assert "sign" in registry.get_choice_names(OptimizerConfig)
 
 
 def test_a_compiled_file_beside_it_is_not_what_runs(place: Path) -> None:

@@ -132,7 +132,8 @@ def activate_plugins(
     builtins.load_rules()
     problems = [*import_listed(names), *load_plugin_files(names, read)]
     listed = {_plugin_state.imported[name] for name in wanted if name in _plugin_state.imported}
-    registry.hide_packages({*_plugin_state.imported.values(), *_plugin_state.replaced} - listed)
+    known = {*_plugin_state.imported.values(), *_plugin_state.loaded, *_plugin_state.replaced}
+    registry.hide_packages(known - listed)
     fitting, clashes = select_added_fields(names, listed)
     problems += [*clashes, *find_name_clash_problems(names)]
     _plugin_state.recipe = build_recipe_class(fitting)
@@ -176,7 +177,7 @@ def load_plugin_files(names: Sequence[str], read: Sequence[PluginFile | Problem]
     """Run the plug-in files that may run, and return the problems of all."""
     problems: list[Problem] = []
     files: list[PluginFile] = []
-    for name in (file.entry for file in read if isinstance(file, PluginFile)):
+    for name in filter(is_plugin_file, names):
         _plugin_state.imported.pop(name, None)
     for file in read:
         if isinstance(file, Problem):
@@ -202,10 +203,10 @@ def find_twin_problem(file: PluginFile, index: int, others: Sequence[PluginFile]
 
 def load_plugin_file(file: PluginFile, index: int) -> Problem | None:
     """Run a plug-in file unless it has run already, and return its problem if any."""
+    if not is_plugin_allowed(file, _plugin_state.ask):
+        return build_untrusted_plugin_problem(file, index)
     loaded = _plugin_state.loaded.get(file.module)
     if loaded is None or loaded.digest != file.digest:
-        if not is_plugin_allowed(file, _plugin_state.ask):
-            return build_untrusted_plugin_problem(file, index)
         if loaded is not None:
             withdraw_module(file.module)
         try:
