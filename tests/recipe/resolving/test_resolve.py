@@ -81,6 +81,15 @@ def test_an_unreadable_value_spreads_by_alias_and_reference_without_follow_ups(
     ]
 
 
+@pytest.mark.parametrize("place", ["path: '${env:NO_SUCH_NAME}'", "pth: x"])
+def test_a_dataset_with_an_unreadable_place_is_not_told_that_it_has_none(
+    place: str, tmp_path: Path
+) -> None:
+    text = YAML.replace("dataset: tiny", f"dataset: {{name: text, {place}}}")
+    key = place.partition(":")[0]
+    assert [path for _, path in labels(written(tmp_path, text))] == [("training", "dataset", key)]
+
+
 def test_unreadable_values_of_an_extended_file_do_not_hide_the_schema(tmp_path: Path) -> None:
     written(tmp_path, YAML + "metrics: {log_freq: 010}\n", "base.yaml")
     file = written(tmp_path, "extends: base.yaml\nversion: 1\ntraining: {stepz: 5}\n")

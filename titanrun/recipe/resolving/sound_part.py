@@ -20,6 +20,8 @@ REQUIRED_PATHS: tuple[DataPath, ...] = (
     ("training", "dataset", "name"),
 )
 DATASET: DataPath = ("training", "dataset")
+PLACES = frozenset({"path", "repo"})
+"""Keys of which a dataset needs one."""
 SOURCES: DataPath = (*DATASET, "sources")
 HOLDOUT: DataPath = ("validation", "holdout")
 SOME_HOLDOUT = 0.05
@@ -106,7 +108,8 @@ def is_misspelt_argument(problem: Problem) -> bool:
 def get_affected_paths(problem: Problem) -> list[DataPath]:
     """Return the path to remove, and the one that was possibly meant.
 
-    A component without a name or without a required key is removed as a whole.
+    A component without a name or a required key, and a dataset without its place, is removed as a
+    whole.
     """
     path = problem.path
     if not path:
@@ -115,7 +118,8 @@ def get_affected_paths(problem: Problem) -> list[DataPath]:
         return [MODEL]
     if path[: len(SOURCES)] == SOURCES:  # the others are not the data of the run
         return [DATASET]
-    if problem.code == "missing-key" or path[-1] == "name":
+    is_place = not PLACES.isdisjoint((path[-1], problem.suggestion))
+    if problem.code == "missing-key" or path[-1] == "name" or (is_place and "dataset" in path[-2:]):
         return [path[:-1]]
     if path == CONFIG_FOLDER:  # hf_assets_path, which often has the tokenizer only, is next
         return [path, ASSETS_PATH_FIELD]
