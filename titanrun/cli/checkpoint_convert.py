@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser, split_overrides
-from titanrun.cli.next_command import print_choices
+from titanrun.cli.next_command import print_choices, print_next
 from titanrun.cli.run_argument import find_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import (
     AnyPath,
@@ -231,7 +231,7 @@ def import_checkpoint(arguments: list[str]) -> int:
     check_path_is_new(parse_storage_path(options.out) / "step-0")
     resolved = resolve_import_recipe(options.origin, source, options.recipe, overrides)
     text = None if resolved is None else resolved.text
-    return run_checkpoint_worker(
+    code = run_checkpoint_worker(
         {
             "do": "import",
             "from": options.origin,
@@ -240,6 +240,10 @@ def import_checkpoint(arguments: list[str]) -> int:
             "resolved": text,
         }
     )
+    if code == 0 and options.recipe is not None:
+        start = f"checkpoint.initial_load_path={options.out}/step-0"
+        print_next(options, "train", options.recipe, *overrides, start)
+    return code
 
 
 def resolve_import_recipe(

@@ -72,3 +72,27 @@ def test_a_later_stage_starts_from_the_one_before_it(folder: Path) -> None:
 def test_a_stage_after_an_evaluation_starts_from_the_folder(folder: Path) -> None:
     section = resolve(folder, tail=STAGES.replace("{id: sft}", "{id: sft, kind: eval}"))
     assert section.initial_load_in_hf
+
+
+@pytest.mark.parametrize("place", ["run", "run/checkpoint", "run/checkpoint/step-0"])
+def test_a_run_or_checkpoint_is_read_as_one_also_in_a_recipe_for_a_folder_of_transformers(
+    folder: Path, place: str
+) -> None:
+    step = folder.parent / "run" / "checkpoint" / "step-0"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    (step / "rng-rank-0.safetensors").touch()
+    named = f"checkpoint.initial_load_path={folder.parent / place}"
+    in_hf = "checkpoint.initial_load_in_hf=true"
+    quantized = "checkpoint.initial_load_in_hf_quantized=true"
+    for overrides in ([named], [named, in_hf], [named, in_hf, quantized]):
+        section = resolve(folder, *overrides)
+        assert not section.initial_load_in_hf
+        assert not section.initial_load_in_hf_quantized
+
+
+def test_a_folder_of_transformers_stays_one_beside_checkpoints(folder: Path) -> None:
+    (folder / "checkpoint" / "step-0").mkdir(parents=True)
+    (folder / "checkpoint" / "step-0" / "manifest.json").write_text("{}")
+    in_hf = "checkpoint.initial_load_in_hf=true"
+    assert resolve(folder, in_hf, f"checkpoint.initial_load_path={folder}").initial_load_in_hf

@@ -66,7 +66,7 @@ class CheckpointConfig(Config):
     step are loaded, too."""
     initial_load_in_hf: bool = numerics(False)
     """Whether initial_load_path is a Hugging Face folder. Without a path, model.hf_assets_path is
-    used."""
+    used. false for a run or checkpoint of titanrun on this machine, whatever is written."""
     initial_load_in_hf_quantized: bool = numerics(False)
     """Whether the weights in that folder are quantized, to be dequantized at loading. Its
     config.json names the format."""

@@ -6,6 +6,7 @@ It is pure: the same recipe is the same run everywhere.
 from pathlib import Path, PurePath
 from typing import Any
 
+from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.converters.config import QloraConfig
 from titanrun.components.data.chat_config import TinyChatDatasetConfig
@@ -17,7 +18,9 @@ from titanrun.config.base import dump_config, iter_nested_configs
 from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation
 from titanrun.config.types import AUTO
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
+from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.recipe.dump_folder import path_exists
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.logprob_limits import (
     resolve_logprob_limits,
@@ -26,7 +29,8 @@ from titanrun.recipe.resolving.logprob_limits import (
 from titanrun.recipe.resolving.model_folder import explain_model_folder
 from titanrun.recipe.resolving.resolve_loss import resolve_loss
 from titanrun.recipe.resolving.run_length import compute_warmup_steps, resolve_run_length
-from titanrun.recipe.rundir.run_files import RUNS
+from titanrun.recipe.rundir.run_files import RESOLVED, RUNS
+from titanrun.recipe.rundir.saved_shapes import find_newest_checkpoint
 from titanrun.rl.config import RlConfig
 from titanrun.rl.prompts.config import SyntheticPromptsConfig
 
@@ -165,11 +169,13 @@ def resolve_tokenizer_path(recipe: Recipe, written: Any) -> Any:
 def resolve_initial_load(recipe: Recipe) -> dict[str, Any]:
     """Return where the initial weights come from, if that is not written.
 
-    A model that is not pretrained starts from the weights in its folder, if there are any.
+    A model that is not pretrained starts from the weights in its folder, if there are any. A run or
+    checkpoint of titanrun is in its own layout, whatever the recipe says of a Hugging Face folder.
     """
     section, assets = recipe.checkpoint, recipe.model.hf_assets_path
     if section.initial_load_path != AUTO:
-        return {}
+        in_hf = ("initial_load_in_hf", "initial_load_in_hf_quantized")
+        return dict.fromkeys(in_hf, False) if starts_from_run(section) else {}
     starts_there = (
         recipe.kind != PRETRAIN
         and assets is not None
@@ -180,6 +186,17 @@ def resolve_initial_load(recipe: Recipe) -> dict[str, Any]:
     if not starts_there:
         return {"initial_load_path": None}
     return {"initial_load_path": assets, "initial_load_in_hf": True}
+
+
+def starts_from_run(section: CheckpointConfig) -> bool:
+    """Return whether a run or checkpoint of titanrun on this machine is at initial_load_path."""
+    named = section.initial_load_path
+    if named is None or is_storage_path(named) or is_huggingface_folder(Path(named)):
+        return False
+    inside = {section.folder, CheckpointConfig().folder}
+    folders = sorted(name for name in inside if not is_storage_path(name))
+    is_run = path_exists(Path(named, RESOLVED))
+    return is_run or find_newest_checkpoint(Path(named), folders) is not None
 
 
 def has_weights(folder: str) -> bool:

@@ -16,10 +16,8 @@ from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe, find_lora_converter
-from titanrun.recipe.rules.initial_adapters import compare_with_source
 from titanrun.recipe.rules.parallel_dims import find_ranks_setting
 from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
-from titanrun.recipe.rundir.run_files import RESOLVED
 
 
 @rule("hf-load-needs-folder")
@@ -40,31 +38,6 @@ def hf_load_needs_folder(run: Recipe) -> Iterator[RuleViolation]:
         )
         hint = "set checkpoint.initial_load_path or model.hf_assets_path"
         yield RuleViolation("initial_load_in_hf needs a folder to load from", paths, hint=hint)
-
-
-@rule("hf-load-takes-no-run", level="environment")
-def hf_load_takes_no_run(run: Recipe) -> Iterator[RuleViolation]:
-    """Refuse initial_load_in_hf for a run or checkpoint of titanrun.
-
-    Its weights are in a layout of its own, which is read without initial_load_in_hf.
-    """
-    section = run.checkpoint
-    folder = section.initial_load_path
-    if (
-        section.initial_load_in_hf
-        and folder is not None
-        and not is_storage_path(folder)
-        and (Path(folder) / RESOLVED).is_file()
-        and not any(Path(folder).glob("*.safetensors"))
-        # adapters-are-merged-first reports it, and its help makes a Hugging Face folder
-        and compare_with_source(run, Path(folder) / RESOLVED) is None
-    ):
-        paths = (("checkpoint", "initial_load_path"), ("checkpoint", "initial_load_in_hf"))
-        yield RuleViolation(
-            f"'{folder}' is a run or checkpoint of titanrun, not in Hugging Face layout",
-            paths,
-            hint="set initial_load_in_hf: false, and its weights are loaded",
-        )
 
 
 @rule("save-needs-checkpoints")
