@@ -502,8 +502,9 @@ def test_the_weights_of_another_run_come_in_without_a_recipe(
     )
     recipe, out = str(trained / "resolved.yaml"), str(tmp_path / "again")
     capsys.readouterr()
-    assert command.run(["import", str(trained), recipe, out, "--from", "titanrun"]) == 0
-    trains = f"next: titanrun train {recipe} checkpoint.initial_load_path={out}/step-0\n"
+    own = [f"checkpoint.{key}" for key in ("initial_load_path=null", "keep_latest_k=3")]
+    assert command.run(["import", str(trained), recipe, out, "--from", "titanrun", *own]) == 0
+    trains = f"next: titanrun train {recipe} {own[1]} checkpoint.initial_load_path={out}/step-0\n"
     assert capsys.readouterr().err.endswith(trains)
     with pytest.raises(ProblemsFound, match="adapters require a recipe"):
         command.run(["import", str(trained), str(tmp_path / "other"), "--from", "peft"])

@@ -199,7 +199,7 @@ def check_group_size(scheme: str | None, group_size: int | None) -> None:
 
 def import_checkpoint(arguments: list[str]) -> int:
     """Create a checkpoint from foreign weights."""
-    overrides, others = split_overrides(arguments)
+    overrides, rest = split_overrides(arguments)
     parser = CommandParser(
         "checkpoint import",
         "Create a checkpoint of step 0 from foreign weights, for runs to start from.",
@@ -219,7 +219,7 @@ def import_checkpoint(arguments: list[str]) -> int:
     )
     parser.add_trust_option()
     parser.allow_overrides()
-    options = parser.parse_args(others)
+    options = parser.parse_args(rest)
     is_run = options.origin == "titanrun"
     source = str(find_checkpoint(options.source)) if is_run else options.source
     if not parse_storage_path(source).is_dir():
@@ -241,8 +241,9 @@ def import_checkpoint(arguments: list[str]) -> int:
         }
     )
     if code == 0 and options.recipe is not None:
-        start = f"checkpoint.initial_load_path={options.out}/step-0"
-        print_next(options, "train", options.recipe, *overrides, start)
+        start = "checkpoint.initial_load_path="
+        others = [one for one in overrides if not one.removeprefix("--").startswith(start)]
+        print_next(options, "train", options.recipe, *others, f"{start}{options.out}/step-0")
     return code
 
 

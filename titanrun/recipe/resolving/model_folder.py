@@ -8,6 +8,7 @@ from titanrun.config.suggest import format_word_list
 from titanrun.models.shared.huggingface_config import CONFIG, is_huggingface_folder
 from titanrun.recipe.builtins import register_builtins
 from titanrun.recipe.resolving.hub_models import suggest_fetching
+from titanrun.recipe.rundir.peft_folder import build_lone_adapters_problem, has_only_adapters
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.saved_recipe import names_adapters, read_plain_recipe
 
@@ -30,7 +31,10 @@ def find_model_folder_problem(named: str, path: DataPath = ()) -> Problem | None
 
 
 def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | None:
-    """Return the problem of a folder that is missing, unreadable or a run, None for another."""
+    """Return the problem of a folder that is missing, unreadable, a run or only adapters.
+
+    Return None for another.
+    """
     folder = Path(named)
     try:
         exists = folder.exists()
@@ -40,6 +44,8 @@ def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | No
     if not exists:
         hint = suggest_fetching(named)
         return Problem("file", f"folder not found: '{named}'", path, hint=hint)
+    if not is_huggingface_folder(folder) and has_only_adapters(folder):
+        return build_lone_adapters_problem(folder, "file", path)
     if is_huggingface_folder(folder) or not (folder / RESOLVED).is_file():
         return None
     message = f"'{named}' is a run of titanrun, not a Hugging Face folder of a model"

@@ -121,7 +121,7 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
         if written is None or is_storage_path(written):
             continue
         if path == MODEL_FOLDER:
-            found = find_missing_or_run_problem(written)
+            found = find_missing_or_run_problem(written, path)
             if found is not None:
                 yield RuleViolation(found.message, (path,), hint=found.hint, code="file")
         elif not matches_existing_path(written):

@@ -8,7 +8,7 @@ from titanrun.config.problems import DataPath
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rundir.checkpoint_lookup import needs_initial_weights
-from titanrun.recipe.rundir.not_a_checkpoint import has_only_adapters, lone_adapters_error
+from titanrun.recipe.rundir.peft_folder import build_lone_adapters_problem, has_only_adapters
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.saved_recipe import (
     ADAPTER_OFF,
@@ -17,7 +17,6 @@ from titanrun.recipe.rundir.saved_recipe import (
     read_plain_recipe,
 )
 
-ASSETS: DataPath = ("model", "hf_assets_path")
 INITIAL_LOAD: DataPath = ("checkpoint", "initial_load_path")
 
 
@@ -43,14 +42,13 @@ def adapters_have_a_model(run: Recipe) -> Iterator[RuleViolation]:
     Such a folder has adapters without the model that they belong to. Make a checkpoint of both with
     titanrun checkpoint import, or start from the run that the adapters come from.
     """
-    named, place = run.checkpoint.initial_load_path, INITIAL_LOAD
-    if named is None and run.checkpoint.initial_load_in_hf:
-        named, place = run.model.hf_assets_path, ASSETS
-    if named is None or is_storage_path(named) or not has_only_adapters(Path(named)):
+    named = run.checkpoint.initial_load_path
+    # paths-exist reports the folder of the model
+    if named in (None, run.model.hf_assets_path) or is_storage_path(named):
         return
-    if needs_initial_weights(run):
-        for problem in lone_adapters_error(Path(named)).problems:
-            yield RuleViolation(problem.message, (place,), hint=problem.hint, code="file")
+    if has_only_adapters(Path(named)) and needs_initial_weights(run):
+        found = build_lone_adapters_problem(Path(named), "file", INITIAL_LOAD)
+        yield RuleViolation(found.message, (INITIAL_LOAD,), hint=found.hint, code="file")
 
 
 def compare_with_source(run: Recipe, resolved: Path) -> RuleViolation | None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
+from titanrun.recipe.rundir.peft_folder import PEFT_CONFIG, build_lone_adapters_problem
 
-PEFT_CONFIG = "adapter_config.json"
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 NAME_RUN = "name a run or a folder step-N of one"
 NAME_RUN_OR_MODEL = "name a run, a folder step-N of one, or a folder with a model's config.json"
@@ -23,25 +23,10 @@ def not_a_checkpoint_error(named: Path, *, takes_models: bool) -> ProblemsFound:
         message = f"'{named}' is a file, not a run or a checkpoint"
         return problem_error("checkpoint", message, hint=advise_for_file(named) or wanted)
     if (named / PEFT_CONFIG).is_file():
-        return lone_adapters_error(named)
+        return ProblemsFound([build_lone_adapters_problem(named, "checkpoint")])
     message = f"'{named}' is neither a checkpoint nor a run directory with one"
     message += "" if any(named.iterdir()) else ": it is an empty folder"
     return problem_error("checkpoint", message, hint=wanted)
-
-
-def has_only_adapters(folder: Path) -> bool:
-    """Return whether a folder has adapters in the layout of peft, and no model beside them."""
-    return (folder / PEFT_CONFIG).is_file() and not any(folder.glob("model*.safetensors*"))
-
-
-def lone_adapters_error(named: Path) -> ProblemsFound:
-    """Build the problem of a folder of adapters in the layout of peft, without their model."""
-    return problem_error(
-        "checkpoint",
-        f"'{named}' holds adapters without the model that they belong to",
-        hint=f"name the run that they come from, or make a checkpoint of them: titanrun "
-        f"checkpoint import {named} RECIPE out --from peft",
-    )
 
 
 def advise_for_file(file: Path) -> str | None:
