@@ -89,6 +89,12 @@ def find_node(root: Node, path: DataPath) -> Node | None:
     return node
 
 
+def find_origin(root: Node, path: DataPath) -> Origin | None:
+    """Return where the value at `path` is written, or None if it is not."""
+    node = find_node(root, path)
+    return None if node is None else node.origin
+
+
 def find_child(node: Node, step: str | int) -> Node | None:
     """Return the child at one key or index, or None."""
     if isinstance(node.value, dict):

@@ -12,7 +12,7 @@ from titanrun.config.base import dump_config
 from titanrun.config.data_diff import DataChange, diff_data
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation
-from titanrun.config.tree import to_plain_data
+from titanrun.config.tree import find_origin, to_plain_data
 from titanrun.recipe.comparing.resume_policy import (
     find_change_policy,
     format_resume_change,
@@ -23,7 +23,6 @@ from titanrun.recipe.resolving.multi_stage import split_stage
 from titanrun.recipe.resolving.read_recipe import compose_recipe, find_plugin_files
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.plugin_copies import check_same_plugins
-from titanrun.recipe.rundir.run_directory import find_change_origin
 from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
 from titanrun.sweep.sweep_file import Sweep
 from titanrun.sweep.validate_points import NON_IDENTITY_FIELDS, PlannedRun, Resolver
@@ -97,7 +96,7 @@ def check_same_recipes(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 "checkpoint.allow_change",
                 related=tuple(
                     RelatedLocation(
-                        find_change_origin(change, run.resolved),
+                        find_origin(run.resolved.tree, change.path),
                         format_resume_change(change),
                         change.path,
                     )

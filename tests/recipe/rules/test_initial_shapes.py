@@ -64,7 +64,8 @@ def test_adapters_of_another_rank_are_told(start: str) -> None:
     [problem] = find_problems(RANK_8, start=f"runs/first{start}")
     assert problem.rule == "initial-adapters-fit"
     assert problem.message == (f"rank is 8, but the adapters in 'runs/first{start}' have rank 4")
-    assert problem.hint == "write rank: 4"
+    merge = f"titanrun checkpoint export runs/first{start} "
+    assert str(problem.hint).startswith(f"write rank: 4, or merge them: {merge}")
     assert find_problems(RANK_4, start=f"runs/first{start}") == []
 
 
@@ -76,7 +77,8 @@ def test_weights_without_adapters_take_any_rank() -> None:
 
 def test_a_checkpoint_of_adapters_only_has_a_rank() -> None:
     save_checkpoint(RANK_4, has_base=False, rank=4)
-    assert [problem.hint for problem in find_problems(RANK_8)] == ["write rank: 4"]
+    [problem] = find_problems(RANK_8)
+    assert "write rank: 4" in str(problem.hint)
     assert find_problems(RANK_4) == []
 
 

@@ -194,6 +194,10 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         "the run directory belongs to a run with another recipe: resuming in it would mix the two",
         "name another dump_folder, or undo the changes shown",
     ),
+    "rank-stays": CodeDocumentation(
+        "the run directory has adapters of another rank, and saved adapters keep their shapes",
+        "write the saved rank, or merge the adapters and train new ones, with the commands shown",
+    ),
     "steps-already-done": CodeDocumentation(
         (
             "training.steps is below the last saved step of the run directory, or shortens an "

@@ -20,6 +20,7 @@ from titanrun.recipe.rules.initial_adapters import INITIAL_LOAD
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rundir.checkpoint_lookup import needs_initial_weights
 from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.saved_rank import suggest_merge
 from titanrun.recipe.rundir.saved_recipe import get_component_name, read_plain_recipe
 from titanrun.recipe.rundir.saved_shapes import SavedShapes, read_saved_shapes
 
@@ -37,13 +38,14 @@ def initial_adapters_fit(run: Recipe) -> Iterator[RuleViolation]:
     """
     saved = read_initial_shapes(run)
     rank = None if saved is None else saved.find_adapter_rank()
+    named = str(run.checkpoint.initial_load_path)
     for path, converter in iter_converters(run):
         if rank is not None and isinstance(converter, AdapterConfig) and converter.rank != rank:
+            merging = suggest_merge(named, (*path, "rank"), converter.rank)
             yield RuleViolation(
-                f"rank is {converter.rank}, but the adapters in "
-                f"'{run.checkpoint.initial_load_path}' have rank {rank}",
+                f"rank is {converter.rank}, but the adapters in '{named}' have rank {rank}",
                 ((*path, "rank"), INITIAL_LOAD),
-                hint=f"write rank: {rank}",
+                hint=f"write rank: {rank}, or {merging}",
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from titanrun.components.checkpoints.spec.manifest import (
     MANIFEST_FILE,
@@ -21,7 +21,7 @@ from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, ProblemsFound, RelatedLocation, problem_error
 from titanrun.config.redaction import redact, star_out_assigned_secrets
 from titanrun.config.secrets import get_secret_values
-from titanrun.config.tree import find_node, format_path
+from titanrun.config.tree import find_origin, format_path
 from titanrun.recipe.comparing.resume_policy import (
     ResumeChanges,
     classify_resume_changes,
@@ -51,6 +51,7 @@ from titanrun.recipe.rundir.run_files import (
     write_text_atomically,
 )
 from titanrun.recipe.rundir.run_metadata import add_start, build_start_record, get_diff_file_name
+from titanrun.recipe.rundir.saved_rank import check_same_rank
 from titanrun.recipe.rundir.start_undo import keep_previous_start
 from titanrun.recipe.rundir.value_sources import build_run_sources
 
@@ -87,8 +88,7 @@ def select_run_directory(resolved: Resolved, now: datetime) -> RunDirectory:
         check_checkpoints_match_recipe(resolved.run)
         return RunDirectory(choose_new_folder(Path(RUNS), str(resolved.run.name), now), "new")
     path = Path(resolved.recipe.dump_folder)
-    place = find_node(resolved.tree, ("dump_folder",))
-    origin = place.origin if place else None
+    origin = find_origin(resolved.tree, ("dump_folder",))
     if path.exists() and not path.is_dir():
         raise problem_error(
             "file", f"'{path}' is a file, not a folder", path=("dump_folder",), origin=origin
@@ -154,6 +154,8 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     )
     if drift.refused_changes and saved is None and not (path / METRICS).exists():
         return RunDirectory(path, "new")
+    if saved is not None:
+        check_same_rank(path, resolved)
     if drift.refused_changes:
         raise ProblemsFound([build_other_recipe_problem(path, drift.refused_changes, resolved)])
     check_same_plugins(path, resolved)
@@ -260,8 +262,7 @@ def build_dump_folder_problem(
     related: tuple[RelatedLocation, ...] = (),
 ) -> Problem:
     """Build the problem of a conflict between the recipe and its run directory."""
-    place = find_node(resolved.tree, ("dump_folder",))
-    origin = place.origin if place else None
+    origin = find_origin(resolved.tree, ("dump_folder",))
     return Problem(
         "conflict", message, ("dump_folder",), origin, rule=rule, hint=hint, related=related
     )
@@ -295,7 +296,7 @@ def build_other_recipe_problem(
     """Build one problem that lists every change a resumed run does not allow."""
     listed = tuple(
         RelatedLocation(
-            find_change_origin(change, resolved), format_resume_change(change), change.path
+            find_origin(resolved.tree, change.path), format_resume_change(change), change.path
         )
         for change in changes
     )
@@ -306,12 +307,6 @@ def build_other_recipe_problem(
         f"{suggest_allowed_changes([change.path for change in changes])}"
     )
     return build_dump_folder_problem("another-run", message, resolved, hint=hint, related=listed)
-
-
-def find_change_origin(change: DataChange, resolved: Resolved) -> Any:
-    """Return where the new value of a change was written."""
-    node = find_node(resolved.tree, change.path)
-    return node.origin if node is not None else None
 
 
 def write_run_directory(
@@ -386,11 +381,10 @@ def create_run_directory(path: Path, resolved: Resolved) -> None:
         path.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
         copy_plugin_files(resolved, path)
     except OSError as error:
-        place = find_node(resolved.tree, ("dump_folder",))
         message = (
             f"cannot create the run directory '{path}': {(error.strerror or str(error)).lower()}"
         )
-        origin = place.origin if place else None
+        origin = find_origin(resolved.tree, ("dump_folder",))
         raise problem_error(
             "file",
             message,
