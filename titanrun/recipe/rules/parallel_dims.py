@@ -1,6 +1,7 @@
 """Rules about the number of ranks and the degrees of parallelism."""
 
 from collections.abc import Iterator
+from math import gcd
 
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath
@@ -140,8 +141,8 @@ def batch_sizes_divide(run: Recipe, ranks: int | None) -> Iterator[RuleViolation
             f"global_batch_size {total} is not divisible by local_batch_size {local}",
             paths,
             hint=f"use a local_batch_size of {format_word_list(divisors)}"
-            if divisors
-            else "make global_batch_size a multiple",
+            if divisors and dp_size == 1
+            else suggest_batch_sizes(local, total, dp_size),
         )
     elif total % (local * dp_size):
         yield RuleViolation(
@@ -153,8 +154,20 @@ def batch_sizes_divide(run: Recipe, ranks: int | None) -> Iterator[RuleViolation
                 get_parallelism_path(SHARDS),
                 *find_ranks_setting(run, ranks),
             ),
-            hint=f"make global_batch_size a multiple of {local * dp_size}",
+            hint=suggest_batch_sizes(local, total, dp_size),
         )
+
+
+def suggest_batch_sizes(local: int, total: int, dp_size: int) -> str:
+    """Return batch sizes near the written ones that divide over the data-parallel ranks."""
+    each_pass = local * dp_size
+    near = max(1, round(total / each_pass)) * each_pass
+    sizes = "training.local_batch_size={} training.global_batch_size={}"
+    others = f"{sizes.format(local, near)}, or another multiple of {each_pass}"
+    if total % dp_size:
+        return f"use {others}"
+    fitting = sizes.format(gcd(local, total // dp_size), total)
+    return f"use {fitting}, which is as many sequences a step; or {others}"
 
 
 @rank_rule("replicas-stand-alone")

@@ -123,14 +123,18 @@ def format_saves(recipe: Recipe) -> str:
 def format_global_batch(recipe: Recipe, ranks: int) -> str:
     """Format a global batch that follows from the number of ranks, and how to keep that of one.
 
-    Example: `global batch: 16 sequences = 8 a rank x 2 ranks (training.global_batch_size: 8 keeps
-    what one rank has)`.
+    That of one cannot be kept if it does not divide over the ranks.
+
+    Example: `global batch: 16 sequences = 8 a rank x 2 ranks (training.local_batch_size=4
+    training.global_batch_size=8 keep what one rank has)`.
     """
     local = recipe.training.local_batch_size
-    return (
-        f"global batch: {pluralize(get_global_batch_size(recipe), 'sequence')} = {local} a rank "
-        f"x {ranks} ranks (training.global_batch_size: {local} keeps what one rank has)"
-    )
+    total = pluralize(get_global_batch_size(recipe), "sequence")
+    text = f"global batch: {total} = {local} a rank x {ranks} ranks"
+    if local % ranks:
+        return text
+    sizes = f"training.local_batch_size={local // ranks} training.global_batch_size={local}"
+    return f"{text} ({sizes} keep what one rank has)"
 
 
 def get_compute_dtype_field(precision: Precision) -> str:
