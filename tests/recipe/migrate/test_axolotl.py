@@ -286,6 +286,18 @@ def test_data_sets_become_those_of_titanrun(
     [
         ({"rl": "dpo", "rl_beta": 0.2}, {"name": "dpo", "beta": 0.2}),
         ({"rl": "ipo", "rl_beta": 0.2}, {"name": "ipo", "beta": 0.2}),
+        (
+            {"rl": "dpo", "rl_beta": 0.2, "dpo_loss_type": "hinge", "dpo_label_smoothing": 0.1},
+            {"name": "dpo", "beta": 0.2, "variant": "hinge"},
+        ),
+        (
+            {"rl": "dpo", "dpo_loss_type": ["robust"], "dpo_label_smoothing": 0.1},
+            {"name": "dpo", "variant": "robust", "label_smoothing": 0.1},
+        ),
+        (
+            {"rl": "dpo", "rl_beta": 0.2, "dpo_loss_type": ["ipo"], "dpo_label_smoothing": 0.1},
+            {"name": "ipo", "beta": 0.2},
+        ),
         ({"rl": "orpo", "orpo_alpha": 0.3, "rl_beta": 0.2}, {"name": "orpo", "beta": 0.3}),
         (
             {"rl": "simpo", "simpo_gamma": 0.7},
@@ -303,6 +315,39 @@ def test_losses_of_pairs_keep_their_settings(
     written = recipe(migrated(small({"type": "chat_template.default"}, **changed), tmp_path))
     assert written["loss"] == loss
     assert written["training"]["dataset"]["name"] == "preference"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        (["exo_pair"], "no loss exo_pair of pairs: titanrun has sigmoid, ipo, hinge"),
+        (["sigmoid", "sft"], "no sum of several losses"),
+    ],
+)
+def test_losses_of_dpo_that_titanrun_lacks_are_refused(
+    kinds: list[str], told: str, tmp_path: Path
+) -> None:
+    data = small({"type": "chat_template.default"}, rl="dpo", dpo_loss_type=kinds)
+    outcome, why = fates(migrated(data, tmp_path))["dpo_loss_type"]
+    assert outcome == "refused"
+    assert told in why
+
+
+def test_labelled_replies_and_their_loss_are_read(tmp_path: Path) -> None:
+    weights = {"kto_desirable_weight": 1.2, "kto_undesirable_weight": 0.8}
+    data = small({"type": "chatml.intel"}, rl="kto", rl_beta=0.2, **weights)
+    written = recipe(migrated(data, tmp_path))
+    assert written["loss"] == {
+        "name": "kto",
+        "beta": 0.2,
+        "desirable_weight": 1.2,
+        "undesirable_weight": 0.8,
+    }
+    assert written["training"]["dataset"]["name"] == "labelled"
+    assert written["training"]["dataset"]["prompt_column"] == "question"
+    other = migrated({**data, **small({"type": "chat_template.default"})}, tmp_path)
+    assert recipe(other)["training"]["dataset"]["name"] == "labelled"
+    assert "format of labelled replies" in fates(other)["datasets[0].type"][1]
 
 
 @pytest.mark.parametrize(

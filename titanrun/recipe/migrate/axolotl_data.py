@@ -9,6 +9,7 @@ from titanrun.recipe.migrate.axolotl_model import is_native_family
 from titanrun.recipe.migrate.axolotl_pairs import (
     DATASET_TARGET,
     SYSTEM,
+    convert_axolotl_labelled,
     convert_axolotl_pairs,
     has_system_column,
 )
@@ -24,6 +25,8 @@ from titanrun.recipe.migrate.key_mapping import (
 
 PAIR_LOSSES = ("dpo", "ipo", "orpo", "simpo")
 """Kinds of `rl` that are losses of pairs, by the same names here."""
+KTO = "kto"
+"""Kind of `rl` that is a loss of labelled replies, by the same name here."""
 HUB_KEYS = {"split": "split", "name": "subset", "revision": "revision"}
 """Keys of a dataset on the Hub, and ours."""
 ALPACA = (
@@ -70,8 +73,8 @@ OTHER_TEMPLATES = {
 
 
 def is_preference_data(values: SourceValues) -> bool:
-    """Return whether the data are pairs of replies."""
-    return values.get("rl") in PAIR_LOSSES
+    """Return whether the data are pairs of replies, or labelled replies."""
+    return values.get("rl") in (*PAIR_LOSSES, KTO)
 
 
 def locate_axolotl_data(values: SourceValues) -> dict[str, str]:
@@ -92,6 +95,8 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
     """
     kind = str(value or "")
     named = locate_axolotl_data(values)
+    if values.get("rl") == KTO:
+        return convert_axolotl_labelled(kind, values, named)
     if is_preference_data(values):
         return convert_axolotl_pairs(kind, values, named)
     chat = {f"{DATASET_TARGET}.name": "chat"}
@@ -220,7 +225,7 @@ def make_column_conversion(name: str) -> Any:
     def convert(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
         """Set a column of the records."""
         of_pairs = name in ("prompt", "chosen", "rejected")
-        if not value or of_pairs != is_preference_data(values):
+        if not value or of_pairs != is_preference_data(values) or values.get("rl") == KTO:
             return ConvertedValue({})
         return ConvertedValue(
             {f"{DATASET_TARGET}.{name}_column" if of_pairs else f"{DATASET_TARGET}.column": value}

@@ -2,17 +2,28 @@
 
 from typing import Any
 
-from titanrun.recipe.migrate.axolotl_data import PAIR_LOSSES
+from titanrun.config.suggest import format_word_list
+from titanrun.recipe.migrate.axolotl_data import KTO, PAIR_LOSSES
 from titanrun.recipe.migrate.axolotl_model import is_native_family
 from titanrun.recipe.migrate.key_mapping import (
     ConvertedValue,
     SourceKey,
     SourceValues,
     move_key,
-    reject_key,
 )
 
-WITH_BETA = ("dpo", "ipo", "simpo")
+WITH_BETA = ("dpo", "ipo", "simpo", "kto")
+DPO_LOSSES: dict[str, dict[str, str]] = {
+    "sigmoid": {"loss.name": "dpo"},
+    "ipo": {"loss.name": "ipo"},
+    **{
+        variant: {"loss.name": "dpo", "loss.variant": variant}
+        for variant in ("hinge", "robust", "apo_zero", "sigmoid_norm")
+    },
+}
+"""Values of trl's loss_type for DPO, and the loss here."""
+SMOOTHED = ("sigmoid", "robust")
+"""Those that label_smoothing changes."""
 # trl's values of simpo, which differ from titanrun's, with the keys that set others
 SIMPO_DEFAULTS = {
     "loss.beta": (("rl_beta", "dpo_beta"), 0.1),
@@ -25,17 +36,15 @@ def convert_axolotl_loss(_: SourceKey, value: Any, values: SourceValues) -> Conv
     """Map losses of pairs. Defaults of simpo, which are trl's, are written out."""
     if value in (None, ""):
         return ConvertedValue({})
-    if value == "kto":
-        return ConvertedValue(
-            {}, refused="set loss: kto and training.dataset: {name: labelled, path: ...} by hand"
-        )
-    if value not in PAIR_LOSSES:
+    if value not in (*PAIR_LOSSES, KTO):
         return ConvertedValue(
             {},
             refused="this is no loss of preferences; titanrun's reinforcement learning has its own "
             "section rl",
         )
     targets: dict[str, Any] = {"loss.name": value}
+    if value == "dpo":
+        targets = dict(DPO_LOSSES.get(get_dpo_loss(values) or "", targets))
     if value == "simpo":
         unset = {
             target: default
@@ -60,12 +69,30 @@ def make_loss_conversion(field: str, *losses: str) -> Any:
     return convert
 
 
-def convert_dpo_loss_type(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
-    """Accept sigmoid only."""
-    kinds = [value] if isinstance(value, str) else value
-    return ConvertedValue(
-        {}, refused="" if kinds in (None, ["sigmoid"]) else "dpo supports the paper's sigmoid only"
-    )
+def get_dpo_loss(values: SourceValues) -> str | None:
+    """Return the single loss of DPO, None if several are added or the value is of another type."""
+    written = values.get("dpo_loss_type") or "sigmoid"
+    kinds = written if isinstance(written, list) else [written]
+    return str(kinds[0]) if len(kinds) == 1 else None
+
+
+def convert_dpo_loss_type(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Refuse losses that titanrun does not have; `rl` maps the others."""
+    kind = get_dpo_loss(values)
+    if value is None or values.get("rl") != "dpo":
+        return ConvertedValue({})
+    if kind is None:
+        return ConvertedValue({}, refused="no sum of several losses; choose one for loss.variant")
+    if kind not in DPO_LOSSES:
+        known = format_word_list(DPO_LOSSES, conjunction="and")
+        return ConvertedValue({}, refused=f"no loss {kind} of pairs: titanrun has {known}")
+    return ConvertedValue(DPO_LOSSES[kind])
+
+
+def convert_label_smoothing(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Set label_smoothing of the losses that read it."""
+    is_read = values.get("rl") == "dpo" and get_dpo_loss(values) in SMOOTHED
+    return ConvertedValue({"loss.label_smoothing": value} if is_read and value is not None else {})
 
 
 LOSS_KEYS = (
@@ -84,7 +111,11 @@ LOSS_KEYS = (
         "dpo_label_smoothing",
         None,
         "loss.label_smoothing",
-        convert=make_loss_conversion("label_smoothing", "dpo"),
+        convert=convert_label_smoothing,
     ),
-    reject_key("dpo_loss_type", None, "", convert=convert_dpo_loss_type),
+    move_key("dpo_loss_type", None, "loss.variant", convert=convert_dpo_loss_type),
+    *(
+        move_key(f"kto_{weight}", None, f"loss.{weight}", convert=make_loss_conversion(weight, KTO))
+        for weight in ("desirable_weight", "undesirable_weight")
+    ),
 )

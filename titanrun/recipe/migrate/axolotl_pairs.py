@@ -35,6 +35,10 @@ UNKNOWN_PAIRS = (
     "not a supported format of pairs: use chat_template.default, or chatml or llama3 with "
     f"{', '.join((*PROMPTED_FORMATS, WHOLE_CONVERSATIONS))}, such as chatml.intel"
 )
+UNKNOWN_LABELLED = (
+    "not a supported format of labelled replies: use chatml or llama3 with "
+    f"{', '.join(one for one in PROMPTED_FORMATS if one != 'icr')}, such as chatml.ultra"
+)
 SYSTEM = "system"
 """Column of a system text, which axolotl reads if there is one."""
 
@@ -60,6 +64,26 @@ def convert_axolotl_pairs(kind: str, values: SourceValues, place: dict[str, Any]
     named |= {f"{DATASET_TARGET}.{column}_column": name for column, name in columns.items()}
     if not is_whole and has_system_column(place) is not False:
         named[f"{DATASET_TARGET}.system_column"] = SYSTEM
+    return add_template(template, values, named)
+
+
+def convert_axolotl_labelled(
+    kind: str, values: SourceValues, place: dict[str, Any]
+) -> ConvertedValue:
+    """Return the columns of labelled replies, and the chat template that their format implies."""
+    named = {f"{DATASET_TARGET}.name": "labelled", **place}
+    template, _, style = kind.partition(".")
+    if template not in TEMPLATES or style not in PROMPTED_FORMATS or style == "icr":
+        return ConvertedValue(named, refused=UNKNOWN_LABELLED)
+    prompt = PROMPTED_FORMATS[style].get("prompt")
+    named |= {f"{DATASET_TARGET}.prompt_column": prompt} if prompt else {}
+    if has_system_column(place) is not False:
+        named[f"{DATASET_TARGET}.system_column"] = SYSTEM
+    return add_template(template, values, named)
+
+
+def add_template(template: str, values: SourceValues, named: dict[str, Any]) -> ConvertedValue:
+    """Return the settings with the chat template that begins the name of a format."""
     if template not in TEMPLATES:
         return ConvertedValue(named)
     if values.get("chat_template") is None:

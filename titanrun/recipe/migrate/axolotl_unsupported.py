@@ -87,7 +87,7 @@ REFUSED = {
     "no loss weights tokens by their probability": "liger_use_token_scaling",
     "losses of preferences do not have it": (
         "dpo_use_weighting dpo_loss_weights dpo_norm_loss rpo_alpha "
-        "kto_desirable_weight kto_undesirable_weight precompute_ref_log_probs "
+        "precompute_ref_log_probs "
         "dpo_generate_during_eval"
     ),
     "adapters are lora and qlora, without these variants": (
