@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from titanrun.recipe.editing.component_meanings import (
     SECTION_MEANINGS,
     format_section_meaning,
 )
+from titanrun.recipe.migrate.foreign_files import choose_trl_kind
 from titanrun.recipe.migrate.program_detection import PROGRAMS, detect_program
 from titanrun.recipe.migrate.program_hints import describe_program_key, describe_program_target
 from titanrun.recipe.resolving.validation_levels import validate_file
@@ -76,13 +78,6 @@ HINTS = {
         "write metrics.trackers: [csv]; the trackers are csv, mlflow, tensorboard, trackio and "
         "wandb"
     ),
-    "loss_type: simpo": ("write loss: simpo, and training.dataset: {name: preference, path: FILE}"),
-    "loss_type: hinge": (
-        "write loss: {name: dpo, variant: hinge}, and training.dataset: {name: preference, path: "
-        "FILE}"
-    ),
-    "loss_type: kto_pair": "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
-    "loss_type: nll": "write loss: cross_entropy",
     "eval_steps: 10": "write validation.freq: 10",
     "max_samples: 100": (
         "write training.dataset: {name: mixture, sources: [{dataset: {name: chat, path: FILE}, "
@@ -304,3 +299,27 @@ def test_a_version_makes_no_recipe_of_a_configuration(
 def test_a_recipe_with_a_key_of_axolotl_stays_a_recipe() -> None:
     assert detect_program({"version": 1, "model": "llama3", "base_model": "x"}) == ""
     assert detect_program({"version": 1, "extends": "a.yaml", "base_model": "x"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("sigmoid", "write loss: {name: dpo}"),
+        (["hinge"], "write loss: {name: dpo, variant: hinge}"),
+        ("ipo", "write loss: {name: ipo}"),
+        ("apo_zero_unpaired", "write loss: {name: kto, variant: apo_zero}"),
+        ("nll", "remove it: the cross entropy of tokens is the loss of kind sft"),
+        ("grpo", "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"),
+        ("exo_pair", "there is no loss 'exo_pair' here: losses of TRL that are: sigmoid, ipo,"),
+        (["sigmoid", "sft"], "there is no sum of several losses here: choose one of sigmoid, ipo,"),
+    ],
+)
+def test_a_loss_type_of_trl_becomes_a_loss_or_is_told_to_have_none(value: Any, told: str) -> None:
+    assert describe_program_key(("loss_type",), value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(None, "sft"), (["ipo"], "dpo"), ("kto", "kto"), ("exo", "sft")]
+)
+def test_the_kind_of_a_recipe_follows_from_the_loss_type_of_trl(value: Any, kind: str) -> None:
+    assert choose_trl_kind(value) == kind

@@ -22,6 +22,13 @@ DPO_LOSSES: dict[str, dict[str, str]] = {
     },
 }
 """Values of trl's loss_type for DPO, and the loss here."""
+TRL_LOSSES: dict[str, dict[str, str]] = {
+    **DPO_LOSSES,
+    "simpo": {"loss.name": "simpo"},
+    "kto": {"loss.name": "kto"},
+    "apo_zero_unpaired": {"loss.name": "kto", "loss.variant": "apo_zero"},
+}
+"""Values of loss_type in files of trl: for DPO, CPO and KTO."""
 SMOOTHED = ("sigmoid", "robust")
 """Those that label_smoothing changes."""
 # trl's values of simpo, which differ from titanrun's, with the keys that set others

@@ -4,8 +4,9 @@ from shlex import quote
 from typing import Any, NoReturn
 
 from titanrun.config.problems import Origin, problem_error
-from titanrun.config.suggest import find_closest
+from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.tree import Node, to_plain_data
+from titanrun.recipe.migrate.axolotl_losses import TRL_LOSSES
 from titanrun.recipe.migrate.axolotl_model import get_weights_folder
 from titanrun.recipe.migrate.key_mapping import is_hub_name
 from titanrun.recipe.migrate.program_detection import detect_program
@@ -55,10 +56,24 @@ def raise_trl_problem(data: dict[str, Any], origin: Origin) -> NoReturn:
     weights = get_weights_folder({"base_model": model}) if isinstance(model, str) else "MODEL"
     records = str(dataset) if isinstance(dataset, str) else "DATA"
     records = f"hub:{records}" if is_hub_name(records) else records
+    kind = choose_trl_kind(data.get("loss_type"))
+    others = format_word_list(
+        [one for one in ("sft", "lora", "dpo", "orpo", "kto", "reward") if one != kind],
+        conjunction="and",
+    )
     hint = (
-        f"titanrun init --kind sft --model {quote(weights)} --data {quote(records)} writes a "
-        "recipe, as do the kinds lora, dpo, orpo, kto and reward; titanrun validate "
+        f"titanrun init --kind {kind} --model {quote(weights)} --data {quote(records)} writes a "
+        f"recipe, as do the kinds {others}; titanrun validate "
         f"{quote(origin.source.name)} tells what each key is here"
     )
     message = f"{NO_RECIPE}it looks like a configuration of TRL, which titanrun migrate cannot read"
     raise problem_error("usage", message, origin=origin, hint=hint)
+
+
+def choose_trl_kind(loss_type: Any) -> str:
+    """Return the kind of fine-tuning that a value of TRL's loss_type belongs to."""
+    kinds = loss_type if isinstance(loss_type, list) else [loss_type]
+    names = {TRL_LOSSES.get(str(kind), {}).get("loss.name") for kind in kinds} - {None}
+    if not names:
+        return "sft"
+    return "kto" if names == {"kto"} else "dpo"

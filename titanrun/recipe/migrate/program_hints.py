@@ -12,6 +12,7 @@ from titanrun.config.type_introspection import find_config_class, find_value
 from titanrun.recipe.editing.key_meanings import describe_checkpointing
 from titanrun.recipe.migrate.axolotl import ALIASES, AXOLOTL
 from titanrun.recipe.migrate.axolotl_data import convert_chat_template
+from titanrun.recipe.migrate.axolotl_losses import TRL_LOSSES
 from titanrun.recipe.migrate.axolotl_model import detect_family_and_flavor, get_weights_folder
 from titanrun.recipe.migrate.key_mapping import SourceKey
 from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
@@ -26,6 +27,8 @@ LEFT_OUT = "left out: "
 DATASET: DataPath = ("training", "dataset")
 OF_FOLDER = "with files of the records of all datasets in the folder, in the same columns"
 FEWER_REPLIES = "remove it: keep only so many records in the files of training.dataset"
+POLICY_LOSSES = ("grpo", "dapo", "dr_grpo", "bnpo")
+"""Values of loss_type for GRPO in TRL."""
 STAGES = {
     "dpo": "write loss: dpo, and training.dataset: {name: preference, path: FILE}",
     "kto": "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
@@ -33,16 +36,6 @@ STAGES = {
     "rm": "write loss: reward, and model.head: scalar",
     "sft": "write kind: sft",
 }
-PAIRS = ("cpo", "dpo", "ipo", "orpo", "simpo")
-TRL_LOSSES: Mapping[str, Any] = {
-    **{name: name for name in (*PAIRS, "kto")},
-    "chunked_nll": "chunked_cross_entropy",
-    "hinge": {"name": "dpo", "variant": "hinge"},
-    "kto_pair": "kto",
-    "nll": "cross_entropy",
-    "sigmoid": "dpo",
-}
-"""Values of `loss_type` in TRL, with the loss here."""
 TRACKERS = ("csv", "mlflow", "tensorboard", "trackio", "wandb")
 TRL_TARGETS = {
     "beta": "loss.beta",
@@ -51,12 +44,13 @@ TRL_TARGETS = {
     "dataset_name": "training.dataset.repo",
     "dataset_text_field": "training.dataset.column",
     "dataset_train_split": "training.dataset.split",
+    "desirable_weight": "loss.desirable_weight",
     "eos_token": "tokenizer.stop_tokens",
     "eval_dataset": "validation.dataset",
-    "loss_type": "loss.name",
     "max_completion_length": "rl.generator.max_new_tokens",
     "num_generations": "rl.samples_per_prompt",
     "torch_dtype": "training.dtype",
+    "undesirable_weight": "loss.undesirable_weight",
 }
 """Keys of TRL that the tables of the other programs do not have, with the field that does it."""
 
@@ -197,14 +191,20 @@ def describe_stage(value: Any) -> str:
 
 
 def describe_loss_type(value: Any) -> str:
-    """Return the loss that TRL calls so, with its dataset; an empty text for other values."""
-    loss = TRL_LOSSES.get(value) if isinstance(value, str) else None
+    """Return the loss of a value of TRL's loss_type, or that there is none."""
+    kinds = value if isinstance(value, list) else [value]
+    known = format_word_list(TRL_LOSSES, conjunction="and")
+    if len(kinds) != 1:
+        return f"there is no sum of several losses here: choose one of {known}"
+    if kinds[0] == "nll":
+        return "remove it: the cross entropy of tokens is the loss of kind sft"
+    if kinds[0] in POLICY_LOSSES:
+        return "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"
+    loss = TRL_LOSSES.get(str(kinds[0]))
     if loss is None:
-        return ""
-    name = loss if isinstance(loss, str) else loss["name"]
-    data = "preference" if name in PAIRS else "labelled" if name == "kto" else None
-    dataset = f", and training.dataset: {{name: {data}, path: FILE}}" if data else ""
-    return f"write loss: {to_flow_yaml(loss)}{dataset}"
+        return f"there is no loss '{kinds[0]}' here: losses of TRL that are: {known}"
+    fields = {target.removeprefix("loss."): one for target, one in loss.items()}
+    return f"write loss: {to_flow_yaml(fields)}"
 
 
 def describe_report(value: Any) -> str:
