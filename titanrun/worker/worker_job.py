@@ -41,6 +41,9 @@ def rendezvous(
 ) -> WorkerJob:
     """Return the job of this rank. All ranks train what the first one read.
 
+    A rank that was given the same file keeps its path as given, relative or not, as one process
+    does: messages and the command at the end name it.
+
     Args:
         resolved_path: path of resolved.yaml. May be None on ranks other than the first.
         rank_info: this rank's position.
@@ -68,4 +71,7 @@ def rendezvous(
     if path is None or text is None:
         assert requests.stop_signal is not None
         raise SystemExit(get_stop_exit_code(requests.stop_signal))
-    return WorkerJob(Path(path), text, rank_info, store, RankHeartbeats(store, rank_info))
+    own = Path(path)
+    if resolved_path is not None and resolved_path.absolute() == own:
+        own = resolved_path
+    return WorkerJob(own, text, rank_info, store, RankHeartbeats(store, rank_info))
