@@ -1,4 +1,4 @@
-"""A share that holds out nothing of a mixture is told before the run, as the run decides it."""
+"""A share that holds out nothing of a source is told before the run, as the run decides it."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from titanrun.components.data.config import MixtureDatasetConfig
 from titanrun.components.data.document_split import Holdout
 from titanrun.components.data.mixture_dataset import build_mixture_dataset
+from titanrun.components.data.spec.holdout_hash import compute_holdout_hash, make_messages_key
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.config.problems import Problem, ProblemsFound
@@ -75,16 +76,48 @@ def can_be_built(size: float) -> bool:
 
 @pytest.mark.parametrize("size", [0.001, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4])
 def test_the_rule_says_what_the_run_would(size: float) -> None:
-    assert (find_problems(size) == []) == can_be_built(size)
+    errors = [problem for problem in find_problems(size) if problem.severity == "error"]
+    assert (errors == []) == can_be_built(size)
 
 
-def test_the_advised_share_is_the_smallest_that_works() -> None:
-    (problem,) = find_problems(0.001)
-    advised = float(str(problem.hint).removeprefix("set validation.holdout: "))
+def read_advice(size: float) -> float:
+    """The share that the first problem advises."""
+    hint = str(find_problems(size)[0].hint)
+    return float(hint.removeprefix("set validation.holdout: ").split(",")[0])
+
+
+def test_the_advised_share_is_the_smallest_that_reaches_every_source() -> None:
+    advised = read_advice(0.001)
     assert find_problems(advised) == [] and can_be_built(advised)
-    assert find_problems(advised - 0.01) != [] and not can_be_built(advised - 0.01)
+    assert find_problems(advised - 0.01) != []
+
+
+def test_a_source_without_held_out_documents_is_told_with_a_share_that_reaches_it() -> None:
+    (problem,) = find_problems(0.1)
+    assert problem.severity == "warning"
+    assert "0 of the 20 conversations of 'one.jsonl'" in problem.message
+    assert "this source is not validated" in problem.message
+    assert find_problems(read_advice(0.1)) == []
+
+
+def test_a_source_that_no_share_reaches_is_named() -> None:
+    Path("two.jsonl").write_text("".join(Path("two.jsonl").read_text().splitlines(True)[:3]))
+    (problem,) = find_problems(0.2)
+    assert "add documents to 'two.jsonl'" in str(problem.hint)
+
+
+def test_a_source_with_nothing_left_to_train_on_is_an_error() -> None:
+    lines = Path("two.jsonl").read_text().splitlines(True)
+    Path("two.jsonl").write_text("".join(sorted(lines, key=hash_line)[:4]))
+    (problem,) = find_problems(0.5)
+    assert problem.severity == "error" and "be left to train on" in problem.message
+
+
+def hash_line(line: str) -> int:
+    return compute_holdout_hash(make_messages_key(json.loads(line)["messages"]))
 
 
 def test_a_source_that_is_not_here_says_nothing() -> None:
     Path("two.jsonl").unlink()
-    assert find_problems(0.001) == []
+    (problem,) = find_problems(0.001)
+    assert problem.severity == "warning" and "'one.jsonl'" in problem.message

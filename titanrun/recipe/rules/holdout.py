@@ -177,9 +177,9 @@ def holdout_fills_both_sides(run: Recipe) -> Iterator[RuleViolation]:
     """Require two documents on each side of validation.holdout.
 
     A hash of each document decides which are held out, so that a share of few documents may hold
-    out none. Set a number of documents instead, or a larger share for a mixture, of which one
-    source with held-out documents is enough. Documents of small files are split here; those of
-    other data when they are tokenized.
+    out none. Set a number of documents instead, or a larger share for a mixture. A source of a
+    mixture that has none is not validated: a warning names the smallest share that reaches every
+    source. Documents of small files are split here; those of other data when they are tokenized.
     """
     size, dataset = run.validation.holdout, run.training.dataset
     if size is None or dataset.is_streamed:
@@ -201,22 +201,72 @@ def holdout_fills_both_sides(run: Recipe) -> Iterator[RuleViolation]:
 
 
 def find_mixture_violations(run: Recipe, size: float) -> Iterator[RuleViolation]:
-    """Yield that no source of a mixture has enough held-out documents, if all sources are small."""
+    """Yield which sources of a mixture have too few documents on a side, if they are small."""
     sources = list_training_sources(run)
-    found = [hash_dataset(dataset, run.validation.holdout_by) for _, dataset in sources]
-    hashes = [one for one in found if one]
-    if size >= 1 or not hashes or len(hashes) < len(sources):
+    counted = [
+        (place, dataset, hashes)
+        for place, dataset in sources
+        if (hashes := hash_dataset(dataset, run.validation.holdout_by))
+    ]
+    if size >= 1 or not counted:
         return
-    if any(sum(is_chosen(size, one)) >= MIN_DOCUMENTS for one in hashes):
+    held = [sum(is_chosen(size, hashes)) for _, _, hashes in counted]
+    hint = advise_mixture_share([(dataset, hashes) for _, dataset, hashes in counted])
+    if len(counted) == len(sources) and max(held) < MIN_DOCUMENTS:
+        yield RuleViolation(
+            f"validation.holdout {size:g} holds out fewer than {MIN_DOCUMENTS} documents of each "
+            "source of the mixture",
+            (HOLDOUT, TRAINING_DATASET),
+            hint=hint,
+        )
         return
-    shares = [sorted(one)[MIN_DOCUMENTS - 1] / HASH_RANGE for one in hashes if len(one) > 1]
-    enough = math.ceil(100 * min(shares, default=1)) / 100
-    yield RuleViolation(
-        f"validation.holdout {size:g} holds out fewer than {MIN_DOCUMENTS} documents of each "
-        "source of the mixture",
-        (HOLDOUT, TRAINING_DATASET),
-        hint=f"set validation.holdout: {enough:g}" if enough <= MAX_SHARE else "use more data",
+    for (place, dataset, hashes), number in zip(counted, held, strict=True):
+        noun, path = get_document_noun(dataset), str(getattr(dataset, "path", None))
+        found = describe_small_side(size, number, len(hashes), noun=noun, source=path)
+        if found is not None:
+            is_unread = number < MIN_DOCUMENTS
+            yield RuleViolation(
+                found[0] + ", so that this source is not validated" * is_unread,
+                (HOLDOUT, (*place, "path")),
+                hint=hint,
+                severity="warning" if is_unread else "error",
+            )
+
+
+def advise_mixture_share(sources: Sequence[tuple[DatasetConfig, Sequence[int]]]) -> str:
+    """Return advice on a share that fills both sides of every source.
+
+    Args:
+        sources: Datasets, and the hashes of their documents.
+    """
+    enough = find_smallest_share([hashes for _, hashes in sources])
+    if enough is not None:
+        return (
+            f"set validation.holdout: {enough:g}, the smallest share that holds out "
+            f"{MIN_DOCUMENTS} of every source counted here"
+        )
+    dataset, _ = min(
+        sources, key=lambda one: (find_smallest_share([one[1]]) is not None, len(one[1]))
     )
+    return (
+        f"no share up to {MAX_SHARE:g} holds out {MIN_DOCUMENTS} of every source and leaves "
+        f"{MIN_DOCUMENTS}: add documents to '{getattr(dataset, 'path', None)}', or remove it from "
+        "the mixture"
+    )
+
+
+def find_smallest_share(sources: Sequence[Sequence[int]]) -> float | None:
+    """Return the smallest share of two digits that fills both sides of each source, or None."""
+    if any(len(hashes) < 2 * MIN_DOCUMENTS for hashes in sources):
+        return None
+    needed = (max(sorted(hashes)[MIN_DOCUMENTS - 1] for hashes in sources) + 1) / HASH_RANGE
+    scale = 10 ** (1 - math.floor(math.log10(needed)))
+    share = math.ceil(needed * scale) / scale
+    is_enough = share <= MAX_SHARE and all(
+        MIN_DOCUMENTS <= sum(is_chosen(share, hashes)) <= len(hashes) - MIN_DOCUMENTS
+        for hashes in sources
+    )
+    return share if is_enough else None
 
 
 def hash_dataset(dataset: DatasetConfig, by: str | None) -> list[int] | None:
