@@ -255,8 +255,8 @@ def submit_sweep(
     if not left:
         print_note(
             options,
-            f"nothing to do: {pluralize(len(runs), 'run')} in {sweep.folder} are finished or "
-            "training",
+            f"nothing to do: {pluralize(len(runs), 'run')} in {sweep.folder} are finished, "
+            "archived or training",
         )
         return 0
     if uses_jobs(left):

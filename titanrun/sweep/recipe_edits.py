@@ -25,6 +25,7 @@ from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.plugin_copies import check_same_plugins
 from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
 from titanrun.sweep.sweep_file import Sweep
+from titanrun.sweep.sweep_results import locate_run
 from titanrun.sweep.validate_points import NON_IDENTITY_FIELDS, PlannedRun, Resolver
 
 LAUNCH = "launch"
@@ -77,11 +78,12 @@ def check_same_recipes(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
     """
     changed = []
     for run in runs:
-        if (run.folder / RESOLVED).is_file() and (run.folder / METRICS).is_file():
-            before, now = load_resolved(run.folder / RESOLVED), run.resolved.run
+        folder = locate_run(run.folder)
+        if (folder / RESOLVED).is_file() and (folder / METRICS).is_file():
+            before, now = load_resolved(folder / RESOLVED), run.resolved.run
             if changes := find_result_changes(before, now, sweep.config.metric):
                 changed.append((run, changes))
-            check_same_plugins(run.folder, run.resolved)
+            check_same_plugins(folder, run.resolved)
     if not changed:
         return
     run, changes = changed[0]

@@ -13,6 +13,9 @@ from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.early_stopping import EarlyStopDecision, judge_run
 from titanrun.sweep.recipe_edits import EDITED
 from titanrun.sweep.sweep_results import (
+    ARCHIVED,
+    DONE_STATES,
+    FINISHED,
     get_sweep_run_state,
     load_metric_curve,
     wait_for_result,
@@ -153,16 +156,18 @@ class FixedRuns:
             self._waiting.clear()
 
     def _is_done(self, run: PlannedRun) -> bool:
-        """Return whether a run is finished, stopped early, or trained by another process."""
+        """Return whether a run is over, archived, or trained by another process."""
         if run.name in self.early_stop_reasons:
             self.print_line(f"{run.name}: was stopped early")
             return True
         state = get_sweep_run_state(run.folder)
         if state in ACTIVE_RUN_STATES:
             self.print_line(f"{run.name}: already training in another process, skipped")
-        elif state == "finished":
+        elif state == FINISHED:
             self.print_line(f"{run.name}: already finished")
-        return state in (*ACTIVE_RUN_STATES, "finished")
+        elif state == ARCHIVED:
+            self.print_line(f"{run.name}: archived, skipped")
+        return state in (*ACTIVE_RUN_STATES, *DONE_STATES)
 
 
 def judge_by_curves(

@@ -30,7 +30,7 @@ from titanrun.sweep.run_logs import is_run_alive
 from titanrun.sweep.run_sources import PrintLine, judge_by_curves
 from titanrun.sweep.search_points import PointPlanner
 from titanrun.sweep.search_study import ENDED, REJECTED, SearchStudy, TrialRecord
-from titanrun.sweep.sweep_results import SweepRunResult, wait_for_result
+from titanrun.sweep.sweep_results import ARCHIVED, SweepRunResult, wait_for_result
 from titanrun.sweep.trial_runs import add_trial_tag, find_same_point, load_trial_result
 from titanrun.sweep.validate_points import PlannedRun
 
@@ -355,11 +355,15 @@ class SearchRuns:
             return False
         result = load_trial_result(self.planner, trial)
         add_trial_tag(self.folder / name, trial.number)
-        if result.state == "finished":
+        if result.has_finished:
             self._end_finished(trial.number, name, result)
             return True
         if "stopped" in trial.notes:
             self._end_stopped(trial, name)
+            return True
+        if result.state == ARCHIVED:
+            self.study.end_failed(trial.number, reason="archived before its end")
+            self.print_line(f"{name}: archived before its end, skipped")
             return True
         return False
 

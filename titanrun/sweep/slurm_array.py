@@ -18,18 +18,18 @@ from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.recipe.rundir.run_directory import select_run_directory, write_recipe_files
 from titanrun.sweep.run_sources import ACTIVE_RUN_STATES
 from titanrun.sweep.sweep_file import Sweep
-from titanrun.sweep.sweep_results import get_sweep_run_state
+from titanrun.sweep.sweep_results import DONE_STATES, get_sweep_run_state
 from titanrun.sweep.validate_points import PlannedRun
 
 LAUNCH = ("launch",)
 
 
 def get_unfinished_runs(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs that are neither finished nor currently training."""
+    """Return the runs that are neither finished, archived nor currently training."""
     return [
         run
         for run in runs
-        if get_sweep_run_state(run.folder) not in (*ACTIVE_RUN_STATES, "finished")
+        if get_sweep_run_state(run.folder) not in (*ACTIVE_RUN_STATES, *DONE_STATES)
     ]
 
 

@@ -11,6 +11,7 @@ from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.rundir.late_files import wait_for_files
 from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, STATUS, read_json_or_empty
 from titanrun.runs.metric_series import load_metric_series
+from titanrun.runs.run_index import ARCHIVE
 from titanrun.runs.run_state import get_host_info, get_run_state
 from titanrun.runs.run_summary import encode_non_finite, load_run_summary, read_last_metrics
 from titanrun.sweep.config import SweepConfig
@@ -19,14 +20,17 @@ from titanrun.sweep.run_names import collect_paths, format_name_value, shorten_p
 
 ENDED = "ended early"
 FINISHED = "finished"
+ARCHIVED = "archived"
+# states of runs that a sweep does not start again
+DONE_STATES = (FINISHED, ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRunResult:
     """Result of one run.
 
-    Name, state, last step, best value of the metric and its step, the varied values, and the number
-    of its trial in a search.
+    Name, state, last step, best value of the metric and its step, the varied values, the number of
+    its trial in a search, and whether it has finished, which the state `archived` does not tell.
     """
 
     name: str
@@ -36,6 +40,14 @@ class SweepRunResult:
     best_step: int | None
     values: Mapping[str, object]
     trial: int | None = None
+    has_finished: bool = False
+
+
+def locate_run(folder: Path) -> Path:
+    """Return where the files of a run are: its own folder, or the archive beside it."""
+    archived = folder.parent / ARCHIVE / folder.name
+    is_moved = not (folder / RUN_JSON).is_file() and (archived / RUN_JSON).is_file()
+    return archived if is_moved else folder
 
 
 def load_metric_curve(folder: Path, config: SweepConfig) -> MetricCurve:
@@ -44,7 +56,7 @@ def load_metric_curve(folder: Path, config: SweepConfig) -> MetricCurve:
     The curve is empty if nothing is logged yet.
     """
     try:
-        series = load_metric_series(folder / METRICS, config.metric, "step")
+        series = load_metric_series(locate_run(folder) / METRICS, config.metric, "step")
     except ProblemsFound:
         return MetricCurve((), ())
     sign = 1 if config.goal == "min" else -1
@@ -52,7 +64,12 @@ def load_metric_curve(folder: Path, config: SweepConfig) -> MetricCurve:
 
 
 def get_sweep_run_state(folder: Path) -> str:
-    """Return the state of a run as `titanrun runs` shows it, or `waiting` before its start."""
+    """Return the state of a run as `titanrun runs` shows it.
+
+    It is `waiting` before the start, and `archived` in the archive.
+    """
+    if locate_run(folder) != folder:
+        return ARCHIVED
     return (
         get_run_state(load_run_summary(folder), get_host_info())
         if (folder / RUN_JSON).is_file()
@@ -66,7 +83,7 @@ def wait_for_result(folder: Path, *, is_over: bool, print_line: Callable[[str], 
     `is_over` tells that the run is known to have finished; otherwise its status decides. Raise
     ProblemsFound if its end does not appear.
     """
-    if is_over or read_json_or_empty(folder / STATUS).get("state") == FINISHED:
+    if is_over or has_finished(folder):
         wait_for_files(
             partial(has_result, folder),
             folder,
@@ -75,8 +92,14 @@ def wait_for_result(folder: Path, *, is_over: bool, print_line: Callable[[str], 
         )
 
 
+def has_finished(folder: Path) -> bool:
+    """Return whether a run has finished, also if it was archived since."""
+    return read_json_or_empty(locate_run(folder) / STATUS).get("state") == FINISHED
+
+
 def has_result(folder: Path) -> bool:
     """Return whether a run has finished and has logged its last step."""
+    folder = locate_run(folder)
     status = read_json_or_empty(folder / STATUS)
     step = read_last_metrics(folder / METRICS).get("step", 0)
     return status.get("state") == FINISHED and step >= status.get("step", 0)
@@ -101,9 +124,16 @@ def load_sweep_result(
     ]
     best, at = min(known) if known else (None, None)
     value = None if best is None else best if config.goal == "min" else -best
-    step = load_run_summary(folder).step if state != "waiting" else 0
+    step = load_run_summary(locate_run(folder)).step if state != "waiting" else 0
     return SweepRunResult(
-        name, ENDED if is_ended and state == "preempted" else state, step, value, at, values, trial
+        name,
+        ENDED if is_ended and state == "preempted" else state,
+        step,
+        value,
+        at,
+        values,
+        trial,
+        has_finished(folder),
     )
 
 
