@@ -104,6 +104,18 @@ def test_held_out_documents_of_a_stream_are_found_in_order(
         head(tmp_path, tokenizer, 10, holdout=Holdout(1e-9, is_validation=True))
 
 
+def test_held_out_documents_of_a_stream_that_fill_no_sequence_are_told_as_held_out(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    write_numbered(tmp_path / "texts", [2])
+    with pytest.raises(ProblemsFound) as found:
+        head(tmp_path, tokenizer, 10, holdout=Holdout(0.99, is_validation=True))
+    (problem,) = found.value.problems
+    assert "that validation.holdout 0.99 holds out have" in problem.message
+    assert problem.path == ("holdout",)
+    assert problem.hint is not None and problem.hint.startswith("set a larger validation.holdout")
+
+
 def test_the_search_for_held_out_documents_says_how_far_it_is(
     tmp_path: Path,
     tokenizer: Tokenizer,

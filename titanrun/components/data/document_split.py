@@ -147,7 +147,7 @@ def check_held_out_length(
         f"{pluralize(num_tokens, 'token')}, one sequence of seq_len {sample_length - 1} needs "
         f"{sample_length}",
         path=(HOLDOUT,),
-        hint="hold out more, set a smaller validation.seq_len, or packing: null",
+        hint="set a larger validation.holdout, a smaller validation.seq_len, or packing: null",
     )
     raise HeldOutDataTooSmall(problem.problems)
 

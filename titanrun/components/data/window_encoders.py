@@ -158,7 +158,7 @@ class DocumentEncoder:
     def __init__(
         self, config: DocumentsConfig, tokenizer: Tokenizer, holdout: Holdout | None = None
     ) -> None:
-        self._config, self._tokenizer = config, tokenizer
+        self._config, self._tokenizer, self._holdout = config, tokenizer, holdout
         self._long, self._chosen = LongDocumentLog(), build_document_filter(holdout)
         self.required = {**get_required_columns(config), **get_holdout_column(holdout)}
         self.packing = config.packing if config.packing in ("windows", "documents") else None
@@ -202,7 +202,13 @@ class DocumentEncoder:
 
     def build_dataset(self, index: TokenIndex, sample_length: int, source: str) -> IndexedDataset:
         """Build the sequences of an index of these documents."""
-        return build_sequences(self._config, index, sample_length=sample_length, source=source)
+        return build_sequences(
+            self._config,
+            index,
+            sample_length=sample_length,
+            source=source,
+            holdout=self._holdout,
+        )
 
 
 class ConversationEncoder:

@@ -103,7 +103,7 @@ def find_stream_holdout_violations(run: Recipe, size: float) -> Iterator[RuleVio
         yield RuleViolation(
             f"a stream holds out a share of its documents, not {size:g} of them",
             (HOLDOUT, TRAINING_DATASET),
-            hint="set validation.holdout to a share, such as 0.001",
+            hint="set validation.holdout to a share: 0.05 of a small stream, 0.001 of a large one",
         )
     if run.validation.enable and run.validation.steps is None:
         yield RuleViolation(
