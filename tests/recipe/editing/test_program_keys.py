@@ -78,6 +78,22 @@ HINTS = {
         "write metrics.trackers: [csv]; the trackers are csv, mlflow, tensorboard, trackio and "
         "wandb"
     ),
+    "loss_type: sigmoid": "write loss: dpo, and training.dataset: {name: preference, path: FILE}",
+    "loss_type: [hinge]": (
+        "write loss: {name: dpo, variant: hinge}, and training.dataset: {name: preference, path: "
+        "FILE}"
+    ),
+    "loss_type: apo_zero_unpaired": (
+        "write loss: {name: kto, variant: apo_zero}, and training.dataset: {name: labelled, path: "
+        "FILE}"
+    ),
+    "loss_type: simpo": "write loss: simpo, and training.dataset: {name: preference, path: FILE}",
+    "loss_type: nll": "write loss: cross_entropy",
+    "loss_type: chunked_nll": "write loss: chunked_cross_entropy",
+    "pref_loss: orpo": (
+        "write loss: {name: orpo, nll_on: replies}, and training.dataset: {name: preference, "
+        "path: FILE}"
+    ),
     "eval_steps: 10": "write validation.freq: 10",
     "max_samples: 100": (
         "write training.dataset: {name: mixture, sources: [{dataset: {name: chat, path: FILE}, "
@@ -304,17 +320,12 @@ def test_a_recipe_with_a_key_of_axolotl_stays_a_recipe() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("sigmoid", "write loss: {name: dpo}"),
-        (["hinge"], "write loss: {name: dpo, variant: hinge}"),
-        ("ipo", "write loss: {name: ipo}"),
-        ("apo_zero_unpaired", "write loss: {name: kto, variant: apo_zero}"),
-        ("nll", "remove it: the cross entropy of tokens is the loss of kind sft"),
-        ("grpo", "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"),
-        ("exo_pair", "there is no loss 'exo_pair' here: losses of TRL that are: sigmoid, ipo,"),
+        ("exo_pair", "there is no loss 'exo_pair' here, only sigmoid, ipo,"),
         (["sigmoid", "sft"], "there is no sum of several losses here: choose one of sigmoid, ipo,"),
+        ("grpo", "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"),
     ],
 )
-def test_a_loss_type_of_trl_becomes_a_loss_or_is_told_to_have_none(value: Any, told: str) -> None:
+def test_a_loss_type_of_trl_that_is_no_loss_here_is_told(value: Any, told: str) -> None:
     assert describe_program_key(("loss_type",), value).startswith(told)
 
 

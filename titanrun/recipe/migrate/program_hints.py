@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from titanrun.components.metrics.config import TrackerConfig
 from titanrun.config.problems import DataPath
+from titanrun.config.registry import get_choice_names
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
@@ -16,6 +18,7 @@ from titanrun.recipe.migrate.axolotl_losses import TRL_LOSSES
 from titanrun.recipe.migrate.axolotl_model import detect_family_and_flavor, get_weights_folder
 from titanrun.recipe.migrate.key_mapping import SourceKey
 from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
+from titanrun.recipe.migrate.llamafactory_model import PAIR_LOSSES
 from titanrun.recipe.migrate.target_paths import parse_target
 from titanrun.recipe.recipe import Recipe
 
@@ -29,6 +32,8 @@ OF_FOLDER = "with files of the records of all datasets in the folder, in the sam
 FEWER_REPLIES = "remove it: keep only so many records in the files of training.dataset"
 POLICY_LOSSES = ("grpo", "dapo", "dr_grpo", "bnpo")
 """Values of loss_type for GRPO in TRL."""
+TOKEN_LOSSES = {"nll": "cross_entropy", "chunked_nll": "chunked_cross_entropy"}
+"""Values of loss_type for SFT in TRL, and the loss here."""
 STAGES = {
     "dpo": "write loss: dpo, and training.dataset: {name: preference, path: FILE}",
     "kto": "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
@@ -36,7 +41,6 @@ STAGES = {
     "rm": "write loss: reward, and model.head: scalar",
     "sft": "write kind: sft",
 }
-TRACKERS = ("csv", "mlflow", "tensorboard", "trackio", "wandb")
 TRL_TARGETS = {
     "beta": "loss.beta",
     "chat_template_path": "tokenizer.chat_template",
@@ -190,21 +194,33 @@ def describe_stage(value: Any) -> str:
     return STAGES.get(str(value), "write kind: sft or pretrain, or a loss: dpo, kto, reward")
 
 
-def describe_loss_type(value: Any) -> str:
+def describe_trl_loss(value: Any) -> str:
     """Return the loss of a value of TRL's loss_type, or that there is none."""
+    if value in POLICY_LOSSES:
+        return "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"
+    written = TOKEN_LOSSES.get(str(value))
+    return describe_loss(value, TRL_LOSSES) if written is None else f"write loss: {written}"
+
+
+def describe_loss(value: Any, losses: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the loss of preferences that another program calls so, with its dataset.
+
+    Args:
+        value: name of the loss, or a list with one.
+        losses: names in that program, with the settings here.
+    """
     kinds = value if isinstance(value, list) else [value]
-    known = format_word_list(TRL_LOSSES, conjunction="and")
+    known = format_word_list(losses, conjunction="and")
     if len(kinds) != 1:
         return f"there is no sum of several losses here: choose one of {known}"
-    if kinds[0] == "nll":
-        return "remove it: the cross entropy of tokens is the loss of kind sft"
-    if kinds[0] in POLICY_LOSSES:
-        return "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"
-    loss = TRL_LOSSES.get(str(kinds[0]))
-    if loss is None:
-        return f"there is no loss '{kinds[0]}' here: losses of TRL that are: {known}"
-    fields = {target.removeprefix("loss."): one for target, one in loss.items()}
-    return f"write loss: {to_flow_yaml(fields)}"
+    settings = losses.get(str(kinds[0]))
+    if settings is None:
+        return f"there is no loss '{kinds[0]}' here, only {known}"
+    fields = {target.removeprefix("loss."): one for target, one in settings.items()}
+    name = fields["name"]
+    data = "labelled" if name == "kto" else "preference"
+    written = to_flow_yaml(fields if len(fields) > 1 else name)
+    return f"write loss: {written}, and training.dataset: {{name: {data}, path: FILE}}"
 
 
 def describe_report(value: Any) -> str:
@@ -212,10 +228,11 @@ def describe_report(value: Any) -> str:
     named = [str(name).lower() for name in (value if isinstance(value, list) else [value])]
     if named in ([], ["none"], ["false"]):
         return "remove it: without metrics.trackers only metrics.jsonl is written"
-    if all(name in TRACKERS for name in named):
+    known = get_choice_names(TrackerConfig)
+    if all(name in known for name in named):
         return f"write metrics.trackers: {to_flow_yaml(named)}"
-    known = format_word_list(TRACKERS, conjunction="and")
-    return f"write metrics.trackers: [csv]; the trackers are {known}"
+    listed = format_word_list(known, conjunction="and")
+    return f"write metrics.trackers: [csv]; the trackers are {listed}"
 
 
 def describe_template(value: Any) -> str:
@@ -254,12 +271,13 @@ MEANINGS: Mapping[str, Callable[[Any], str]] = {
     "datasets": describe_datasets,
     "disable_gradient_checkpointing": lambda value: describe_checkpointing(not value, None),
     "eval_steps": lambda value: describe_number("validation.freq", value),
-    **dict.fromkeys(("dpo_loss_type", "loss_type", "pref_loss"), describe_loss_type),
+    **dict.fromkeys(("dpo_loss_type", "loss_type"), describe_trl_loss),
     "mask_history": lambda value: describe_trained_turns("last_reply" if value else "replies"),
     **dict.fromkeys(
         ("multipack", "neat_packing", "pack_sequences", "sample_packing"), describe_packing
     ),
     **dict.fromkeys(("max_samples", "max_train_samples"), describe_sample_limit),
+    "pref_loss": lambda value: describe_loss(value, PAIR_LOSSES),
     "report_to": describe_report,
     "seed": lambda value: describe_number("debug.seed", value),
     "stage": describe_stage,
