@@ -32,9 +32,7 @@ def find_warnings(
     )
     found = validate_file(str(folder / "mine.yaml"), [], level="environment", environment={})
     rules = ("system-texts-are-read", "system-column-is-there")
-    warned = [one for one in found.problems if one.rule in rules]
-    assert all(one.severity == "warning" for one in warned)
-    return warned
+    return [one for one in found.problems if one.rule in rules]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -42,6 +40,7 @@ def test_a_system_text_beside_the_messages_is_told_with_its_setting(
     packed: bool, tmp_path: Path
 ) -> None:
     (told,) = find_warnings(tmp_path, [{**CHAT, **BRIEF}, {**CHAT, "system": ""}], packed=packed)
+    assert told.severity == "warning"
     assert told.message.startswith("1 of 2 records of ")
     assert told.message.endswith(" has a system text in 'system', which no setting reads")
     assert told.hint is not None and "training.dataset.system_column: system" in told.hint
@@ -87,6 +86,26 @@ def test_of_a_large_file_the_first_records_are_read(tmp_path: Path) -> None:
 
 def test_a_misspelled_column_is_told(tmp_path: Path) -> None:
     (told,) = find_warnings(tmp_path, [{**CHAT, **BRIEF}, CHAT], ", system_column: sytem")
+    assert told.severity == "error"
     assert told.message.startswith("no 'sytem' in 2 records of ")
     assert told.hint == "did you mean 'system'?"
     assert find_warnings(tmp_path, [CHAT, {**CHAT, **BRIEF}], ", system_column: system") == []
+
+
+def test_a_column_that_a_large_file_may_have_later_is_a_warning(tmp_path: Path) -> None:
+    long = {"messages": [ASKED, {**REPLY, "content": "moon " * 2500}]}
+    (told,) = find_warnings(tmp_path, [long] * 120, ", system_column: system")
+    assert (told.severity, told.message[:18]) == ("warning", "no 'system' in the")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{**CHAT, **BRIEF, "system_prompt": "Be kind."}, {**CHAT, "system_prompt": "Be kind."}],
+)
+def test_texts_in_a_second_column_are_told(record: dict[str, Any], tmp_path: Path) -> None:
+    records = [{**CHAT, **BRIEF, "system_prompt": BRIEF["system"]}, record]
+    (told,) = find_warnings(tmp_path, records, ", system_column: system")
+    assert told.severity == "warning"
+    assert told.message.startswith("1 of 2 records of ")
+    assert told.message.endswith(" has a system text in 'system_prompt', which no setting reads")
+    assert told.hint == "one column of system texts is read, 'system': write these texts there"

@@ -35,6 +35,12 @@ class CheckedRecords:
         amount = pluralize(len(self.records), "record")
         return f"{'' if self.are_all else 'the first '}{amount} of '{self.dataset.path}'"
 
+    @property
+    def lack_system_column(self) -> bool:
+        """Whether none of the records has the column that system_column names."""
+        column = self.dataset.system_column
+        return column is not None and not any(column in record for record in self.records)
+
 
 @rule("system-texts-are-read", level="environment")
 def system_texts_are_read(run: Recipe) -> Iterator[RuleViolation]:
@@ -46,12 +52,17 @@ def system_texts_are_read(run: Recipe) -> Iterator[RuleViolation]:
     """
     for checked in iter_checked_records(run):
         setting = (*checked.place, "system_column")
-        for name in SYSTEM_TEXTS:
+        for name in () if checked.lack_system_column else SYSTEM_TEXTS:
             unread = sum(
                 has_unread_system_text(checked.dataset, one, name) for one in checked.records
             )
             if unread:
-                hint = f"set {format_path(setting)}: {name}, or null to train without it"
+                read = checked.dataset.system_column
+                hint = (
+                    f"set {format_path(setting)}: {name}, or null to train without it"
+                    if read is None
+                    else f"one column of system texts is read, '{read}': write these texts there"
+                )
                 yield build_warning(checked, unread, f"a system text in '{name}'", hint, setting)
         turns = sum(has_unread_history(checked.dataset, one) for one in checked.records)
         if turns:
@@ -62,12 +73,12 @@ def system_texts_are_read(run: Recipe) -> Iterator[RuleViolation]:
 def system_column_is_there(run: Recipe) -> Iterator[RuleViolation]:
     """Require a record with the column that system_column names.
 
-    Without one the run ends after reading all records. A warning is shown if a small file, or the
-    first hundred records of another one, have none.
+    Without one the run ends after reading all records. A small file is read as a whole; for another
+    one, whose first hundred records have none, a warning is shown.
     """
     for checked in iter_checked_records(run):
-        column, records = checked.dataset.system_column, checked.records
-        if column is None or not records or any(column in record for record in records):
+        column, records = str(checked.dataset.system_column), checked.records
+        if not records or not checked.lack_system_column:
             continue
         known = dict.fromkeys(str(name) for record in records for name in record)
         close = get_close_matches(column, known, n=1)
@@ -76,7 +87,7 @@ def system_column_is_there(run: Recipe) -> Iterator[RuleViolation]:
             ((*checked.place, "system_column"), checked.place),
             hint=f"did you mean '{close[0]}'?" if close else "name a column of texts, or remove it",
             code="data",
-            severity="warning",
+            severity="error" if checked.are_all else "warning",
             section=checked.place,
         )
 
@@ -105,8 +116,10 @@ def has_unread_system_text(
     if not isinstance(text, str) or not text:
         return False
     is_prompt = dataset.layout == "prompt_completion" and columns.prompt == name
-    if columns.system is not None or is_prompt:
+    if columns.system == name or is_prompt:
         return False
+    if columns.system is not None:
+        return text != record.get(columns.system)
     try:
         conversation = parse_conversation(dataset.layout, record, columns, "")
     except ProblemsFound:
