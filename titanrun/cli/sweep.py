@@ -31,7 +31,6 @@ from titanrun.launch.launch_env import get_environment
 from titanrun.launch.torch_requirement import require_torch
 from titanrun.launch.worker_query import find_build_problems
 from titanrun.recipe.resolving.resolve_elsewhere import resolve_for_elsewhere, resolve_for_launch
-from titanrun.sweep.config import SweepConfig
 from titanrun.sweep.folder_lock import lock_sweep_folder
 from titanrun.sweep.job_runs import uses_jobs
 from titanrun.sweep.recipe_edits import check_same_recipes, is_recipe_edited
@@ -47,6 +46,7 @@ from titanrun.sweep.sweep_file import Sweep, read_sweep
 from titanrun.sweep.sweep_results import (
     SweepRunResult,
     build_result_rows,
+    find_missing_metric,
     get_sweep_run_state,
     load_sweep_result,
     sweep_result_to_dict,
@@ -120,7 +120,7 @@ def run(arguments: list[str]) -> int:
         if not options.table:
             write_overrides(sweep.folder, overrides)
             code = train_sweep(sweep, runs, options)
-        print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
+        print_sweep_results(load_sweep_results(sweep, runs), sweep, options.format)
     return code
 
 
@@ -295,7 +295,7 @@ def train_in_jobs(
         if any(has_queue(run) for run in left):
             return submit_to_queue(sweep, left, options)
         code = start_runs(sweep, runs, options, build_starter(sweep, left))
-        print_sweep_results(load_sweep_results(sweep, runs), sweep.config, options.format)
+        print_sweep_results(load_sweep_results(sweep, runs), sweep, options.format)
     return code
 
 
@@ -324,10 +324,9 @@ def load_sweep_results(sweep: Sweep, runs: Sequence[PlannedRun]) -> list[SweepRu
     ]
 
 
-def print_sweep_results(
-    found: Sequence[SweepRunResult], config: SweepConfig, output_format: str
-) -> None:
-    """Print the results, best first."""
+def print_sweep_results(found: Sequence[SweepRunResult], sweep: Sweep, output_format: str) -> None:
+    """Print the results, best first, and warn if nothing ranks them."""
+    config = sweep.config
     rows = build_result_rows(found, config)
     if output_format == "json":
         sys.stdout.write(
@@ -341,3 +340,5 @@ def print_sweep_results(
     else:
         right = range(2, len(rows[0]))
         sys.stdout.write(format_text_table(rows, right_aligned=right, width=get_terminal_width()))
+    if (problem := find_missing_metric(found, sweep.folder, config)) is not None:
+        print_problems([problem])

@@ -66,7 +66,7 @@ def run_search(
 def print_search_end(planner: PointPlanner, options: Namespace) -> None:
     """Print what a search has found, also if its recipe was edited meanwhile."""
     study = open_search_study(planner, uncompared=(RECIPE_CONTENT,))
-    print_sweep_results(load_results(planner, study), planner.sweep.config, options.format)
+    print_sweep_results(load_results(planner, study), planner.sweep, options.format)
     print_importance_note(study, options)
 
 
@@ -171,7 +171,7 @@ def show_search(planner: PointPlanner, options: Namespace, *, has_overrides: boo
     if options.list:
         print_trial_runs(planner, study)
     elif options.table:
-        print_sweep_results(load_results(planner, study), sweep.config, options.format)
+        print_sweep_results(load_results(planner, study), sweep, options.format)
     else:
         print_importance(study, options)
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from titanrun.config.problems import ProblemsFound
+from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.recipe.rundir.late_files import wait_for_files
 from titanrun.recipe.rundir.run_files import METRICS, RUN_JSON, STATUS, read_json_or_empty
 from titanrun.runs.metric_series import load_metric_series
@@ -135,6 +135,24 @@ def load_sweep_result(
         trial,
         has_finished(folder),
     )
+
+
+def find_missing_metric(
+    results: Sequence[SweepRunResult], folder: Path, config: SweepConfig
+) -> Problem | None:
+    """Return a warning if runs have finished, and none has logged the metric that ranks them.
+
+    Its help names a metric of the first of them.
+    """
+    finished = [result for result in results if result.has_finished]
+    if not finished or any(result.best_value is not None for result in results):
+        return None
+    try:
+        load_metric_series(locate_run(folder / finished[0].name) / METRICS, config.metric, "step")
+    except ProblemsFound as found:
+        message = f"no run has logged '{config.metric}', the metric that ranks the runs"
+        return replace(found.problems[0], message=message, severity="warning")
+    return None
 
 
 def sort_best_first(results: Sequence[SweepRunResult], goal: str) -> list[SweepRunResult]:
