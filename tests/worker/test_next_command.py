@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from titanrun.components.checkpoints.spec.manifest import format_manifest, read_manifest
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.training.train_hook import TrainResult
 from titanrun.worker.next_command import (
@@ -35,6 +37,32 @@ def test_a_run_ends_with_what_its_checkpoint_can_do(
     assert format_next_command(folder, stopped) == f"next: titanrun resume {folder}"
     (folder.parent / "stages.yaml").touch()
     assert format_next_command(folder, stopped) == f"next: titanrun resume {folder.parent}"
+
+
+def test_a_run_that_keeps_the_best_checkpoint_names_it_unless_it_is_the_newest(
+    run: Callable[..., Path],
+) -> None:
+    keeps = ("checkpoint.interval=1", "checkpoint.keep_best=1", "validation.freq=1")
+    data = (
+        "training.dataset=tiny",
+        "tokenizer=tiny",
+        "model.vocab_size=2048",
+        "validation.enable=true",
+        "validation.steps=1",
+    )
+    resolved = run("run", "training.steps=2", *data, *keeps)
+    assert main([str(resolved)]) == 0
+    folder = resolved.parent
+    prompt = "--prompt 'Once upon a time'"
+    for first, named in ((1.0, folder / "checkpoint" / "step-1"), (9.0, folder)):
+        for step, loss in ((1, first), (2, 2.0)):
+            file = folder / "checkpoint" / f"step-{step}"
+            measured = replace(read_manifest(file), validation_loss=loss)
+            (file / "manifest.json").write_text(format_manifest(measured))
+        assert format_next_command(folder, FINISHED) == (
+            f"next: titanrun generate {named} {prompt}     "
+            f"titanrun checkpoint export {named} out --format hf"
+        )
 
 
 def test_a_run_that_saves_nothing_has_its_metrics(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from titanrun.components.checkpoints.spec.retention import list_best_steps
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.data.chat_config import ConversationsConfig
 from titanrun.config.base import iter_nested_configs
@@ -10,7 +11,11 @@ from titanrun.models.shared.spec.family import load_family_module
 from titanrun.recipe.recipe import Recipe, find_lora_converter, is_reward_model
 from titanrun.recipe.resolving.multi_stage import is_multi_stage_folder
 from titanrun.recipe.resolving.resolve import load_resolved
-from titanrun.recipe.rundir.checkpoint_lookup import select_checkpoint
+from titanrun.recipe.rundir.checkpoint_lookup import (
+    get_checkpoints_by_step,
+    load_manifests,
+    select_checkpoint,
+)
 from titanrun.recipe.rundir.next_commands import PROMPT, choose_text_command, format_commands
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.training.train_hook import TrainResult
@@ -19,6 +24,7 @@ from titanrun.training.train_hook import TrainResult
 def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
     """Return the line `next: titanrun ...` with commands for what a run has written.
 
+    They name the best checkpoint if the run keeps it and has a newer one, which a run stands for.
     A run that was stopped is resumed. A model with a chat template converses, another continues a
     prompt, one that does neither is exported, and otherwise a run has its metrics only.
     """
@@ -35,13 +41,25 @@ def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
         checkpoint = select_checkpoint(run_dir)
     except (ProblemsFound, OSError):
         return format_commands(["plot", str(run_dir)])
+    place = run_dir
+    if best := find_kept_best(run_dir, recipe):
+        place = checkpoint = best
     commands = []
     if can_be_used(recipe):
-        commands.append(choose_use(run_dir, Path(str(checkpoint)), recipe))
+        commands.append(choose_use(place, Path(str(checkpoint)), recipe))
     if can_be_exported(recipe):
         merge = ["--merge"] if find_lora_converter(recipe) is not None else []
-        commands.append(["checkpoint", "export", str(run_dir), "out", "--format", "hf", *merge])
+        commands.append(["checkpoint", "export", str(place), "out", "--format", "hf", *merge])
     return format_commands(*(commands or [["plot", str(run_dir)]]))
+
+
+def find_kept_best(run_dir: Path, recipe: Recipe) -> Path | None:
+    """Return the best checkpoint of a run that keeps such, None if it is the newest one."""
+    manifests = load_manifests(run_dir) if recipe.checkpoint.keep_best else {}
+    best = next(iter(list_best_steps(manifests)), None)
+    if best is None or best == max(manifests):
+        return None
+    return Path(str(get_checkpoints_by_step(run_dir)[best]))
 
 
 def can_be_used(recipe: Recipe) -> bool:
@@ -61,13 +79,13 @@ def can_be_exported(recipe: Recipe) -> bool:
     return True
 
 
-def choose_use(run_dir: Path, checkpoint: Path, recipe: Recipe) -> list[str]:
-    """Return the command that uses the model."""
+def choose_use(place: Path, checkpoint: Path, recipe: Recipe) -> list[str]:
+    """Return the command that uses the model; it names `place`, a run or a checkpoint."""
     if recipe.model.modality == "images":
-        return ["generate", str(run_dir), "--prompt", PROMPT, "-o", "image.png"]
+        return ["generate", str(place), "--prompt", PROMPT, "-o", "image.png"]
     if has_read_texts_alone(recipe):  # its tokenizer may have a chat template all the same
-        return ["generate", str(run_dir), "--prompt", PROMPT]
-    return choose_text_command(str(run_dir), checkpoint)
+        return ["generate", str(place), "--prompt", PROMPT]
+    return choose_text_command(str(place), checkpoint)
 
 
 def has_read_texts_alone(recipe: Recipe) -> bool:
