@@ -395,8 +395,9 @@ def test_rm_removes_on_yes_only_and_nothing_that_may_be_alive(
     )
     assert runs(["rm", str(a)]) == 0
     assert "nothing was removed" in capsys.readouterr().err
-    with pytest.raises(ProblemsFound, match="is running"):
+    with pytest.raises(ProblemsFound, match="is running") as found:
         runs(["rm", str(a), str(b), "--yes"])
+    assert found.value.problems[0].hint == f"stop it first: titanrun stop {b} --wait"
     assert a.is_dir()
     assert runs(["rm", str(a), "--yes"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

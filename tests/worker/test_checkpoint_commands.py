@@ -416,6 +416,12 @@ def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(
     (problem,) = missing.value.problems
     assert problem.message == f"folder not found: '{tmp_path / 'bakcup'}'"
     assert problem.hint == f"did you mean '{tmp_path / 'backup'}'?"
+    for absent in (trained / "step-3", trained / "checkpoint" / "step-3"):
+        with pytest.raises(ProblemsFound) as missing:
+            resume.build_resume_arguments(absent)
+        steps = [f"'{trained}/checkpoint/step-{step}'" for step in (4, 8, 10)]
+        told = f"the checkpoints there are {steps[0]}, {steps[1]} and {steps[2]}"
+        assert missing.value.problems[0].hint == told
 
 
 def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_path: Path) -> None:

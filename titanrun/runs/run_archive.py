@@ -48,8 +48,14 @@ def check_runs_not_in_use(folders: Sequence[Path]) -> None:
     """
     here = get_host_info()
     states = [get_run_state(load_run_summary(folder), here) for folder in folders]
+    where = {"stale": " on the machine where it trains"}
     alive = [
-        Problem("conflict", f"'{folder}' is {state}", rule="run-in-use", hint="stop it first")
+        Problem(
+            "conflict",
+            f"'{folder}' is {state}",
+            rule="run-in-use",
+            hint=f"stop it first{where.get(state, '')}: titanrun stop {folder} --wait",
+        )
         for folder, state in zip(folders, states, strict=True)
         if state in (*ACTIVE_STATES, "stale")
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.manifest import (
+    STEP_FOLDER,
     Manifest,
     is_checkpoint,
     list_step_folders,
@@ -99,13 +100,15 @@ def select_checkpoint(named: AnyPath, *, takes_models: bool = False) -> AnyPath:
 def missing_folder_error(folder: Path, *, hint: str | None = None) -> ProblemsFound:
     """Build the problem of a folder that is not there, with the path that may be meant.
 
-    `hint` says what to do without such a path.
+    For a step of a run it lists those that there are. `hint` says what to do without such a path.
     """
-    return problem_error(
-        "checkpoint",
-        f"folder not found: '{folder}'",
-        hint=suggest_near_path(str(folder), only_folders=True) or hint,
-    )
+    message = f"folder not found: '{folder}'"
+    if STEP_FOLDER.fullmatch(folder.name) and (known := get_checkpoints_by_step(folder.parent)):
+        paths = [f"'{path}'" for path in known.values()]
+        listed = format_word_list(paths, conjunction="and", max_words=5)
+        return problem_error("checkpoint", message, hint=f"the checkpoints there are {listed}")
+    near = suggest_near_path(str(folder), only_folders=True)
+    return problem_error("checkpoint", message, hint=near or hint)
 
 
 def list_stage_runs(named: AnyPath) -> list[str]:
