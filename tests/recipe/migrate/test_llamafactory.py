@@ -118,6 +118,11 @@ def test_losses_keep_their_settings(
             {"name": "chat", "layout": "alpaca", "path": "data/a.json"},
         ),
         (
+            {"file_name": "/data/chats/a.json"},
+            "sft",
+            {"name": "chat", "layout": "alpaca", "path": "/data/chats/a.json"},
+        ),
+        (
             {"file_name": "a.json", "columns": {"prompt": "instruction", "system": "sys"}},
             "sft",
             {"name": "chat", "layout": "alpaca", "system_column": "sys", "path": "data/a.json"},

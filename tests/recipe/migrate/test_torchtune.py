@@ -206,6 +206,10 @@ def test_adapters_have_the_names_of_the_family(tmp_path: Path) -> None:
         ["wq", "wo", "w1", "w2", "w3", "output"],
     )
     assert (own_adapters["magnitude"], own["checkpoint"]["adapters_only"]) == (True, True)
+    of_qwen3 = {"_component_": "torchtune.models.qwen3.lora_qwen3_0_6b_instruct", **chosen}
+    qwen3 = recipe(migrated(small(model=of_qwen3), tmp_path))
+    assert (qwen3["model"]["name"], qwen3["model"]["flavor"]) == ("qwen3", "auto")
+    assert qwen3["converters"][0]["target_modules"] == ["wq", "wo", "w1", "w2", "w3", "output"]
     other = recipe(
         migrated(
             small(model={"_component_": "torchtune.models.qwen2.lora_qwen2_7b", **chosen}), tmp_path

@@ -199,8 +199,11 @@ def locate_dataset(name: str, info: dict[str, Any], values: SourceValues) -> dic
         subset = {"subset": info["subset"]} if info.get("subset") else {}
         split = {"split": info["split"]} if info.get("split") else {}
         return {"repo": info["hf_hub_url"], **subset, **split}
-    folder = str(values.get("dataset_dir") or "data")
-    return {"path": f"{folder}/{info.get('file_name', f'{name}.json')}"}
+    # an absolute file_name stays, as in LLaMA-Factory
+    file = Path(
+        str(values.get("dataset_dir") or "data"), str(info.get("file_name", f"{name}.json"))
+    )
+    return {"path": file.as_posix()}
 
 
 def convert_template(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:

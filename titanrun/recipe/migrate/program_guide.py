@@ -37,12 +37,12 @@ ABOUT = {
         "about": """\
 Supported are full fine-tuning, LoRA, QLoRA and DPO. Weights, tokenizer and chat template are those
 of the Hugging Face folder in `checkpointer.checkpoint_dir`; torchtune's own prompt templates are
-not copied. Llama 3 to 3.3 become `llama3`, the other text models `transformers`, whose sizes are
-read from that folder, so it must exist when the recipe is validated. A model may also be built from
-its sizes (`torchtune.models.llama3_1.llama3_1`). Datasets of the Hub keep their names, as `repo`,
-and the run fetches them when it starts. Sequences have one length (`training.seq_len`); in
-torchtune each batch has that of its longest conversation, and the loss is the same. The first step
-of a schedule with warmup has rate 0, as in torchtune.""",
+not copied. Llama 3 to 3.3 become `llama3`, Qwen3 `qwen3`, the other text models `transformers`.
+Their sizes are read from that folder, so it must exist when the recipe is validated. A model may
+also be built from its sizes (`torchtune.models.llama3_1.llama3_1`). Datasets of the Hub keep their
+names, as `repo`, and the run fetches them when it starts. Sequences have one length
+(`training.seq_len`); in torchtune each batch has that of its longest conversation, and the loss is
+the same. The first step of a schedule with warmup has rate 0, as in torchtune.""",
     },
     "axolotl": {
         "title": "axolotl",

@@ -20,6 +20,7 @@ SAME_FLAVORS = {
 """Flavor of a builder, and whether it is Llama 3.0, whose frequencies are not scaled."""
 FROM_CONFIG = ("llama3_2_1b", "llama3_2_3b")
 CUSTOM = ("llama3", "llama3_1")
+QWEN3 = "qwen3"
 OTHER_FAMILIES = (
     "qwen2",
     "qwen2_5",
@@ -64,14 +65,14 @@ def get_torchtune_adapter(values: SourceValues) -> str:
     return "lora" if name.startswith("lora_") else ""
 
 
-def is_native_llama3(values: SourceValues) -> bool:
-    """Return whether titanrun's llama3 trains the model."""
-    name, _ = get_model_builder(values)
-    return name in SAME_FLAVORS or name in FROM_CONFIG or name in CUSTOM
+def is_native_model(values: SourceValues) -> bool:
+    """Return whether titanrun's llama3 or qwen3 trains the model."""
+    name, module = get_model_builder(values)
+    return name in SAME_FLAVORS or name in FROM_CONFIG or name in CUSTOM or module == QWEN3
 
 
 def convert_torchtune_model(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Map builders of Llama 3 to 3.3 to llama3, others to transformers.
+    """Map builders of Llama 3 to 3.3 to llama3, of Qwen3 to qwen3, others to transformers.
 
     A prefix lora_ or qlora_ becomes a converter.
     """
@@ -86,9 +87,10 @@ def convert_torchtune_model(key: SourceKey, value: Any, values: SourceValues) ->
         return ConvertedValue(
             {"model.name": "llama3", "model.flavor": flavor, **scaling, **targets}
         )
-    if name in FROM_CONFIG:
+    if name in FROM_CONFIG or module == QWEN3:
+        family = QWEN3 if module == QWEN3 else "llama3"
         return ConvertedValue(
-            {"model.name": "llama3", "model.flavor": "auto", **targets},
+            {"model.name": family, "model.flavor": "auto", **targets},
             how="the sizes are read from config.json",
         )
     if name in CUSTOM:
@@ -131,7 +133,7 @@ def convert_torchtune_target_modules(
         return ConvertedValue({})
     listed = values.get("model.lora_attn_modules")
     attention = listed if isinstance(listed, list) else []
-    own = is_native_llama3(values)
+    own = is_native_model(values)
     if not own and get_model_builder(values)[1] in ("phi3", "phi4"):
         return ConvertedValue({}, refused=IN_ONE)
     names = [
