@@ -1,6 +1,7 @@
 """`titanrun train` of a recipe with stages."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -77,6 +78,14 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
     code, said = titanrun(
         tmp_path, "train", "both.yaml", "dump_folder=whole", "stages.pretrain.training.steps=5"
     )
+    assert code == 2
+    assert "stage 'pretrain' would train on, but stage 'sft' started from its step 4" in said
+    assert "set the steps of 'sft' alone: stages.sft.training.steps" in said
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+    # as after `titanrun resume whole/pretrain training.steps=5`
+    shutil.copytree(whole / "pretrain/checkpoint/step-4", whole / "pretrain/checkpoint/step-5")
+    more = "stages.sft.training.steps=7"
+    code, said = titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole", more)
     assert code == 2
     assert "stage 'sft' started from step 4 of stage 'pretrain', which is now at step 5" in said
 

@@ -3,6 +3,7 @@ read as a pair."""
 
 import json
 import math
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from titanrun.components.metrics.spec.metrics_file import read_metrics
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
 from titanrun.components.tokenizers.huggingface import build_tiny_tokenizer
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolving.resolve import load_resolved
+from titanrun.recipe.rundir.checkpoint_lookup import find_parent_checkpoint
 from titanrun.worker.rank_main import main
 
 BETA, LR = 0.5, 0.5
@@ -169,6 +172,28 @@ def test_a_run_that_goes_on_compares_with_what_the_first_start_did(
     assert losses[0] == losses[1]
     assert losses[0][0] == pytest.approx(math.log(2), rel=1e-6)
     assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_run_that_goes_on_keeps_its_reference_if_the_run_before_has_trained_on(
+    run: Run, folder: Path, is_kept: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = preference_run(run, folder, "before", lr=1e-3, loss="orpo").parent
+    assert main([str(before / "resolved.yaml")]) == 0
+    after = preference_run(run, folder, "after", f"checkpoint.initial_load_path={before}")
+    record = {"parent": find_parent_checkpoint(load_resolved(after))}
+    (after.parent / "run.json").write_text(json.dumps(record))
+    train(after, sending(signal.SIGTERM, at=2))
+    first, newer = (before / "checkpoint" / f"step-{step}" for step in (4, 5))
+    shutil.copytree(first, newer)
+    if is_kept:
+        assert main([str(after)]) == 0
+        log = (after.parent / "logs" / "rank-0.log").read_text()
+        assert log.count(f"INFO reference: loaded initial weights from {first}\n") == 1
+    else:
+        shutil.rmtree(first)
+        assert main([str(after)]) == 4
+        assert f"this run started from '{first}', which is no longer there" in caplog.text
 
 
 def test_a_reference_in_bf16_changes_neither_losses_nor_checkpoints(

@@ -8,8 +8,11 @@ from pathlib import Path, PurePath
 from titanrun.cli.consent import request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
-from titanrun.components.checkpoints.spec.manifest import is_checkpoint
-from titanrun.components.checkpoints.spec.storage_path import is_storage_path
+from titanrun.cli.stage_starts import (
+    check_stage_start,
+    check_stage_starts,
+    check_started_stages_keep_their_start,
+)
 from titanrun.config.interpolate import escape_references
 from titanrun.config.override_parser import parse_overrides
 from titanrun.config.pluralize import pluralize
@@ -37,7 +40,6 @@ from titanrun.recipe.resolving.stage_sequence import (
     format_multi_stage_recipe,
     get_initial_load_path,
 )
-from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
 from titanrun.recipe.rundir.plugin_copies import copy_plugin_files
 from titanrun.recipe.rundir.run_directory import (
     PRIVATE_FOLDER_MODE,
@@ -49,9 +51,7 @@ from titanrun.recipe.rundir.run_directory import (
 )
 from titanrun.recipe.rundir.run_files import (
     RESOLVED,
-    RUN_JSON,
     RUNS,
-    read_json_or_empty,
     write_text_atomically,
 )
 from titanrun.recipe.rundir.start_undo import undo_start
@@ -109,6 +109,7 @@ def train_stages(
             f"finished in {folder}",
         )
         return 0
+    check_started_stages_keep_their_start(stages, directories)
     folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     write_text_atomically(
         folder / STAGES_FILE,
@@ -340,40 +341,6 @@ def get_stages_name(file: str, staged: StageRequiredError) -> str:
     """Return the name of the whole: that of the recipe, else of the file."""
     node = find_node(staged.tree, ("name",))
     return node.value if node is not None and isinstance(node.value, str) else PurePath(file).stem
-
-
-def check_stage_starts(stages: Sequence[RecipeStage], folder: Path) -> None:
-    """Check the start of all stages as in check_stage_start."""
-    for stage in stages:
-        check_stage_start(stages, stage, folder)
-
-
-def check_stage_start(stages: Sequence[RecipeStage], stage: RecipeStage, folder: Path) -> None:
-    """Raise a problem if a stage started from a checkpoint that is no longer the last one.
-
-    The previous stage has trained on since then.
-    """
-    if stage.parent_index is None or is_storage_path(
-        stages[stage.parent_index].resolved.run.checkpoint.folder
-    ):
-        return
-    before = stages[stage.parent_index].id
-    began = (read_json_or_empty(folder / stage.id / RUN_JSON).get("parent") or {}).get("step")
-    saved = [
-        step
-        for step, path in get_checkpoints_by_step(folder / before).items()
-        if is_checkpoint(path)
-    ]
-    if began is not None and saved and saved[-1] != began:
-        message = (
-            f"stage '{stage.id}' started from step {began} of stage '{before}', "
-            f"which is now at step {saved[-1]}"
-        )
-        raise problem_error(
-            "conflict",
-            message,
-            hint=f"move {folder / stage.id} away to train it again, or use another dump_folder",
-        )
 
 
 def check_stage_has_start(file: str, resolved: Resolved) -> None:

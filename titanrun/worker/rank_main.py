@@ -27,6 +27,7 @@ from titanrun.distributed.spec.run_signals import STOPS_AFTER_STEP
 from titanrun.recipe.consent.recipe_code import check_code_is_trusted
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve import load_resolved_text
+from titanrun.recipe.rundir.first_start import pin_initial_checkpoint
 from titanrun.recipe.rundir.run_files import (
     EXPORT_FOLDER,
     STATUS,
@@ -249,6 +250,7 @@ def train_run(
     recipe = fill_recipe_secrets(
         load_resolved_text(job.resolved_text, file=job.resolved_path), secret_values
     )
+    recipe = pin_initial_checkpoint(recipe, job.resolved_path.parent)
     check_code_is_trusted(recipe, get_environment_variables())
     # with several ranks, no rank may exit alone: they agree before the first step
     if signals.should_stop and job.store is None:

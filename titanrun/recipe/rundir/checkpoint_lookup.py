@@ -30,7 +30,7 @@ from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
 from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.recipe.comparing.resume_policy import classify_resume_changes, format_resume_change
-from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.multi_stage import STAGES_FILE
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.not_a_checkpoint import NAME_RUN, not_a_checkpoint_error
@@ -230,17 +230,21 @@ def fetch_resolved_recipe(checkpoint: AnyPath) -> str:
     return str(file)
 
 
-def needs_initial_weights(run: Recipe) -> bool:
+def needs_initial_weights(run: Recipe, run_dir: Path | None = None) -> bool:
     """Return whether a run reads the weights that it starts from, or once started from.
 
     A run that resumes from a checkpoint of its own with all weights does not, unless they are those
-    of a reference.
+    of a reference. `run_dir` is its folder if dump_folder does not name it.
     """
     section = run.checkpoint
-    has_copy = run.loss.needs_reference or (run.rl is not None and run.rl.reference is not None)
-    if run.dump_folder is None or not section.enable or section.adapters_only or has_copy:
+    # the model without its adapters is no copy
+    has_copy = (run.loss.needs_reference and find_lora_converter(run) is None) or (
+        run.rl is not None and run.rl.reference == "frozen_copy"
+    )
+    named = run_dir or (None if run.dump_folder is None else Path(run.dump_folder))
+    if named is None or not section.enable or section.adapters_only or has_copy:
         return True
-    folder = locate_checkpoint_folder(Path(run.dump_folder), section.folder)
+    folder = locate_checkpoint_folder(named, section.folder)
     if isinstance(folder, StoragePath):
         return True  # an address is read when the run starts
     return not any(is_checkpoint(found) for found in list_step_folders(folder).values())
