@@ -65,12 +65,12 @@ def test_ten_mistakes_are_found_at_the_written_words(ui: UiProcess) -> None:
 
 
 def test_corrections_are_edits_of_the_text(ui: UiProcess) -> None:
-    text = HEAD + MODEL + 'training: {seq_len: "64", step: 8}\n'
+    text = HEAD + MODEL + 'training: {seq_len: "64", stteeps: 8}\n'
     [quoted, step] = examine(ui, text)["problems"]
     [certain], [guess] = quoted["actions"], step["actions"]
     assert (certain["preferred"], certain["text"]) == (True, "64")
     assert (guess["preferred"], guess["text"]) == (False, "steps")
-    assert cut_utf16(text, guess["from"], guess["to"]) == "step"
+    assert cut_utf16(text, guess["from"], guess["to"]) == "stteeps"
     fixed = ui.ask("POST", "/api/fix-all", {"path": PATH, "text": text}).data["text"]
     assert fixed == text.replace('"64"', "64")
 
