@@ -12,7 +12,7 @@ from titanrun.recipe.migrate.key_mapping import (
     SourceValues,
     is_hub_name,
 )
-from titanrun.recipe.migrate.torchtune_model import is_native_model
+from titanrun.recipe.migrate.torchtune_model import has_native_family
 
 ALPACA = (
     "without torchtune's Alpaca prompt text: the model's chat template formats instruction and "
@@ -214,7 +214,7 @@ def convert_packing(_: SourceKey, value: Any, values: SourceValues) -> Converted
     best_fit leaves less padding than torchtune's order.
     """
     kind = get_dataset_builder(values)
-    if value and not is_native_model(values):
+    if value and not has_native_family(values):
         return ConvertedValue({}, refused=ONE_SAMPLE_PER_SEQUENCE)
     if kind in TEXTS:
         whole = values.get("dataset.split_across_pack") is False

@@ -65,7 +65,7 @@ def get_torchtune_adapter(values: SourceValues) -> str:
     return "lora" if name.startswith("lora_") else ""
 
 
-def is_native_model(values: SourceValues) -> bool:
+def has_native_family(values: SourceValues) -> bool:
     """Return whether titanrun's llama3 or qwen3 trains the model."""
     name, module = get_model_builder(values)
     return name in SAME_FLAVORS or name in FROM_CONFIG or name in CUSTOM or module == QWEN3
@@ -133,7 +133,7 @@ def convert_torchtune_target_modules(
         return ConvertedValue({})
     listed = values.get("model.lora_attn_modules")
     attention = listed if isinstance(listed, list) else []
-    own = is_native_model(values)
+    own = has_native_family(values)
     if not own and get_model_builder(values)[1] in ("phi3", "phi4"):
         return ConvertedValue({}, refused=IN_ONE)
     names = [

@@ -8,7 +8,7 @@ from titanrun.recipe.migrate.key_mapping import (
     SourceKey,
     SourceValues,
 )
-from titanrun.recipe.migrate.torchtune_model import get_torchtune_adapter, is_native_model
+from titanrun.recipe.migrate.torchtune_model import get_torchtune_adapter, has_native_family
 
 FORMATS = "the states have torchao's formats and are not paged to the host"
 OPTIMIZERS: dict[str, tuple[str, str]] = {
@@ -114,12 +114,12 @@ def convert_torchtune_loss(_: SourceKey, value: Any, values: SourceValues) -> Co
         return ConvertedValue(
             {
                 "loss.name": "dpo",
-                **({"model.attention.mask": "block_causal"} if is_native_model(values) else {}),
+                **({"model.attention.mask": "block_causal"} if has_native_family(values) else {}),
             }
         )
     if value in CHUNKED:
         return ConvertedValue(
-            {"loss.name": "chunked_cross_entropy" if is_native_model(values) else "cross_entropy"}
+            {"loss.name": "chunked_cross_entropy" if has_native_family(values) else "cross_entropy"}
         )
     if value in (None, "torch.nn.CrossEntropyLoss"):
         return ConvertedValue({"loss.name": "cross_entropy"})
@@ -128,7 +128,7 @@ def convert_torchtune_loss(_: SourceKey, value: Any, values: SourceValues) -> Co
 
 def convert_num_chunks(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
     """Set the number of chunks of the loss."""
-    is_chunked = values.get("loss._component_") in CHUNKED and is_native_model(values)
+    is_chunked = values.get("loss._component_") in CHUNKED and has_native_family(values)
     return ConvertedValue({"loss.num_chunks": value} if is_chunked and value is not None else {})
 
 
