@@ -101,7 +101,8 @@ def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(
     assert kinds == ["context", "counted", "end"] * 2 + ["filled"]
     text = "".join(iter_sample_lines([validation], use_color=False))
     assert (
-        f"⟦<|begin_of_text|>⟧{TEXTS[3]}<|end_of_text|>\n" in text
+        text.startswith("⟦in the loss⟧, not in the loss\n")
+        and f"<|begin_of_text|>⟦{TEXTS[3]}<|end_of_text|>⟧\n" in text
         and "1 also in the training data" in text
     )
     assert (

@@ -50,7 +50,7 @@ EXAMPLES = """  titanrun data build recipe.yaml      tokenize before the run
   titanrun data build recipe.yaml --slurm 64 --dry-run  all of it as Slurm jobs
   titanrun data build recipe.yaml --pipeline out.py  a program for datatrove
   titanrun data build --repair recipe.yaml  tokenize damaged data again
-  titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss colored
+  titanrun data show recipe.yaml -n 3  the first sequences, tokens in the loss marked
   titanrun data show recipe.yaml --row 17 --section validation
   titanrun data stats recipe.yaml      lengths, fill and duplicates
   titanrun data stats recipe.yaml --out lengths.svg

@@ -12,7 +12,7 @@ MIB = 1024**2
 NUM_BINS = 12
 BAR_WIDTH = 40
 GREEN, DIM, RESET = "\033[32m", "\033[2m", "\033[0m"
-# without color: brackets around text that is not in the loss
+# without color: brackets around text that is in the loss
 OPEN, CLOSE = "⟦", "⟧"
 
 
@@ -38,6 +38,10 @@ def iter_build_lines(found: Sequence[DataEntry]) -> Iterator[str]:
 
 def iter_sample_lines(found: Sequence[DataEntry], *, use_color: bool) -> Iterator[str]:
     """Yield the samples of each dataset as text, then its statistics."""
+    if any(entry["samples"] for entry in found):
+        counted = format_loss_chunk("in the loss", "counted", use_color=use_color)
+        context = format_loss_chunk("not in the loss", "context", use_color=use_color)
+        yield f"{counted}, {context}\n"
     for entry in found:
         for sample in entry["samples"]:
             yield f"--- {entry['section']} sequence {sample['row']}\n"
@@ -49,12 +53,6 @@ def iter_sample_lines(found: Sequence[DataEntry], *, use_color: bool) -> Iterato
                 + "\n"
             )
         yield from iter_summary_lines(entry)
-    if any(entry["samples"] for entry in found):
-        yield (
-            f"{GREEN}in the loss{RESET}, {DIM}not in the loss{RESET}\n"
-            if use_color
-            else f"{OPEN}not in the loss{CLOSE}\n"
-        )
 
 
 def format_loss_chunk(text: str, kind: str, *, use_color: bool) -> str:
@@ -70,8 +68,8 @@ def format_loss_chunk(text: str, kind: str, *, use_color: bool) -> str:
     if kind == "filled":
         return f"[padding: {pluralize(int(text), 'token')}]"
     if kind == "counted":
-        return f"{GREEN}{text}{RESET}" if use_color else text
-    return f"{DIM}{text}{RESET}" if use_color else f"{OPEN}{text}{CLOSE}"
+        return f"{GREEN}{text}{RESET}" if use_color else f"{OPEN}{text}{CLOSE}"
+    return f"{DIM}{text}{RESET}" if use_color else text
 
 
 def iter_summary_lines(entry: DataEntry) -> Iterator[str]:
