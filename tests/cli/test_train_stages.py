@@ -112,3 +112,13 @@ def test_nothing_is_written_for_stages_that_cannot_be_trained(
     code, said = titanrun(tmp_path, "train", *arguments)
     assert (code, message in said) == (2, True), said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["both.yaml", "used"]
+
+
+def test_an_archived_stage_is_not_trained_anew(tmp_path: Path) -> None:
+    (tmp_path / "both.yaml").write_text(RECIPE)
+    (tmp_path / "whole/.archive/sft").mkdir(parents=True)
+    (tmp_path / "whole/stages.yaml").write_text(RECIPE)
+    code, said = titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole")
+    assert (code, "the run 'whole/sft' is archived" in said) == (2, True), said
+    assert "titanrun runs archive --restore whole/.archive/sft" in said
+    assert not (tmp_path / "whole/pretrain").exists()

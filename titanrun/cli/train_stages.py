@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from titanrun.cli.consent import request_consent
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_note
+from titanrun.cli.run_argument import check_not_archived
 from titanrun.cli.stage_starts import (
     check_stage_start,
     check_stage_starts,
@@ -94,6 +95,8 @@ def train_stages(
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=None)
     check_one_machine(stages)
     folder = choose_stages_folder(stages, options.recipe, staged, now)
+    for stage in stages:
+        check_not_archived(str(folder / stage.id))
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
     request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
     directories = [select_run_directory(stage.resolved, now) for stage in stages]
