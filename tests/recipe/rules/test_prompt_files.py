@@ -9,6 +9,8 @@ import yaml
 from titanrun.config.problems import Problem
 from titanrun.recipe.resolving.validation_levels import validate_file
 from titanrun.recipe.rules.prompt_files import MAX_CHECKED
+from titanrun.rl.prompts.config import QuestionsConfig
+from titanrun.rl.prompts.spec.prompt_records import iter_jsonl_prompts
 
 GOOD = json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n"
 
@@ -48,3 +50,34 @@ def test_files_are_not_read_at_lower_levels(tmp_path: Path) -> None:
     assert find_data_problems(tmp_path, "{", level="rules") == []
     (problem,) = find_data_problems(tmp_path, "{")
     assert "line 1" in problem.message
+
+
+def test_a_prompt_may_be_one_message_of_the_user(tmp_path: Path) -> None:
+    message = {"role": "user", "content": "1+1="}
+    assert find_data_problems(tmp_path, json.dumps({"prompt": [message], "answer": "2"})) == []
+    config = QuestionsConfig(name="questions", path=str(tmp_path / "prompts.jsonl"))
+    assert list(iter_jsonl_prompts(config)) == [("1+1=", "2")]
+
+
+@pytest.mark.parametrize(
+    ("record", "message", "hint"),
+    [
+        (
+            {"prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": "1"}]},
+            "has messages in 'prompt' that are more than one text of the user",
+            "write one message of the user in each record, or its text alone",
+        ),
+        (
+            {"prompt": "1+1=", "answer": 2},
+            "has a number in 'answer', not text",
+            "write it as a text in quotes; or set answer_column to null",
+        ),
+        ({"prompt": "1+1=", "result": "2"}, "has no text in 'answer'", "answer_column: result"),
+    ],
+)
+def test_a_record_without_texts_is_told_by_what_it_has(
+    record: dict[str, object], message: str, hint: str, tmp_path: Path
+) -> None:
+    (problem,) = find_data_problems(tmp_path, json.dumps(record))
+    assert message in problem.message
+    assert hint in (problem.hint or "")

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from titanrun.components.data.spec.chat_content import JSON_TYPE_NAMES
 from titanrun.components.data.spec.compression import open_decompressed_text
 from titanrun.components.data.spec.data_files import resolve_data_files
 from titanrun.config.json_text import parse_json
@@ -50,19 +51,22 @@ def parse_prompt_line(line: str, config: QuestionsConfig, location: str) -> tupl
 
 
 def parse_prompt_record(record: Any, config: PromptRecordsConfig, location: str) -> tuple[str, str]:
-    """Return prompt and answer of a record."""
+    """Return prompt and answer of a record. A prompt may be a list with one message of the user."""
     columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
+    if isinstance(record, dict):
+        record = dict(record)
+        prompt = record.get(config.prompt_column)
+        if is_message_list(prompt):
+            record[config.prompt_column] = read_user_message(prompt, config, location)
     for field, column in columns.items():
         if column is not None and (
             not isinstance(record, dict) or not isinstance(record.get(column), str)
         ):
-            held = f"; it has: {', '.join(record)}" if isinstance(record, dict) and record else ""
-            without = ", or to null where no reward reads answers" * (field == "answer_column")
             raise problem_error(
                 "data",
-                f"{location} has no text in '{column}'{held}",
+                f"{location} {describe_missing_text(record, column)}",
                 path=(field,),
-                hint=f"{describe_text_key(record, field, columns)}{without}",
+                hint=describe_text_key(record, field, columns),
             )
     if not record[config.prompt_column]:
         raise problem_error("data", f"{location} has an empty prompt", path=("prompt_column",))
@@ -70,6 +74,47 @@ def parse_prompt_record(record: Any, config: PromptRecordsConfig, location: str)
     if config.answer_column is not None:
         answer = extract_expected_answer(record[config.answer_column], config, location)
     return record[config.prompt_column], answer
+
+
+def is_message_list(prompt: Any) -> TypeGuard[list[dict[str, Any]]]:
+    """Return whether a prompt is a list of messages with roles."""
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(isinstance(message, dict) and "role" in message for message in prompt)
+    )
+
+
+def read_user_message(
+    messages: list[dict[str, Any]], config: PromptRecordsConfig, location: str
+) -> str:
+    """Return the text of the only message, which is the user's.
+
+    Raises:
+        ProblemsFound: There are several messages, or one without text or of another role.
+    """
+    roles = [message["role"] for message in messages]
+    content = messages[0].get("content")
+    if roles != ["user"] or not isinstance(content, str):
+        raise problem_error(
+            "data",
+            f"{location} has messages in '{config.prompt_column}' that are more than one text of "
+            "the user",
+            path=("prompt_column",),
+            hint="write one message of the user in each record, or its text alone; what the system "
+            "says comes first in that text",
+        )
+    return content
+
+
+def describe_missing_text(record: Any, column: str) -> str:
+    """Return what a record has instead of a text in a column."""
+    if isinstance(record, dict) and column in record:
+        value = record[column]
+        kind = JSON_TYPE_NAMES.get(type(value), type(value).__name__)
+        return f"has {kind} in '{column}', not text"
+    held = f"; it has: {', '.join(record)}" if isinstance(record, dict) and record else ""
+    return f"has no text in '{column}'{held}"
 
 
 def describe_text_key(record: Any, field: str, columns: Mapping[str, str | None]) -> str:
@@ -81,14 +126,15 @@ def describe_text_key(record: Any, field: str, columns: Mapping[str, str | None]
         columns: the keys that each setting names.
     """
     taken = {column for name, column in columns.items() if name != field}
-    texts = [
-        key
-        for key, value in (record if isinstance(record, dict) else {}).items()
-        if isinstance(value, str) and key not in taken
-    ]
+    found = record if isinstance(record, dict) else {}
+    texts = [key for key, value in found.items() if isinstance(value, str) and key not in taken]
+    without = ", or to null where no reward reads answers" * (field == "answer_column")
+    if columns[field] in found:
+        also = f"; or set {field}{without.removeprefix(', or')}" if without else ""
+        return f"write it as a text in quotes{also}"
     if len(texts) == 1:
-        return f"set {field}: {to_flow_yaml(texts[0])}"
-    return f"set {field} to the key that holds the text"
+        return f"set {field}: {to_flow_yaml(texts[0])}{without}"
+    return f"set {field} to the key that holds the text{without}"
 
 
 def extract_expected_answer(text: str, config: PromptRecordsConfig, location: str) -> str:
