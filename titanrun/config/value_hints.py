@@ -121,15 +121,18 @@ def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
     if script is not None:
         return script
     # in order of declaration: the simplest choice comes first
-    takers = sorted(
-        (name for name in known if "path" in known[name].model_fields),
-        key=[*registry.iter_loaded_choice_names(slot)].index,
-    )
+    names = sorted(known, key=[*registry.iter_loaded_choice_names(slot)].index)
+    takers = [name for name in names if "path" in known[name].model_fields]
+    if not takers:
+        return None
+    ways = [f"{{name: {takers[0]}, path: {path}}}"]
+    holders = [name for name in names if "dataset" in known[name].model_fields]
+    if holders:
+        dataset = f"dataset: {{name: chat, path: {path}}}"
+        ways.insert(0, f"{{name: {holders[0]}, {dataset}}} for conversations")
     return (
-        f"write {{name: {takers[0]}, path: {path}}}; "
+        f"write {' or '.join(ways)}; "
         f"names that take a path: {format_word_list(takers, conjunction='and')}"
-        if takers
-        else None
     )
 
 

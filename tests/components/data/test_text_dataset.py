@@ -184,6 +184,14 @@ def test_a_bad_line_is_named(
     assert problem.path == (place,)
 
 
+def test_conversations_in_the_place_of_texts_name_their_dataset(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    problem = problem_of(tmp_path / "a.jsonl", tokenizer, tmp_path / "cache")
+    assert problem.hint == "records of conversations are read by name: chat"
+
+
 def test_text_in_another_encoding_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for name in ("a.txt", "a.jsonl"):
         (tmp_path / name).write_bytes(b'{"text": "a"}\n{"text": "\xe4"}\n')

@@ -205,3 +205,12 @@ def test_a_key_in_a_misspelled_section_keeps_its_value_in_the_help(tmp_path: Pat
         "did you mean 'training'?",
         "adapters are a converter: write converters: [{name: lora, rank: 8}]",
     ]
+
+
+def test_a_file_in_the_place_of_a_task_is_the_data_of_a_loss(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, "", "evaluation: {tasks: [data/chats.jsonl]}")
+    assert problem.hint is not None
+    meant = "{name: loss, dataset: {name: chat, path: data/chats.jsonl}}"
+    assert problem.hint.startswith(f"write {meant} for conversations or {{name: ")
+    found = problems_of(tmp_path, "", f"evaluation: {{tasks: [{meant}]}}")
+    assert [one for one in found if one.code == "unknown-name"] == []

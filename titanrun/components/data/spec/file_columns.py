@@ -20,6 +20,7 @@ from titanrun.config.serialize import to_flow_yaml
 
 RequiredColumns = Mapping[str, DataPath]
 """Required columns, each with the path of the field that names it."""
+CHAT_COLUMNS = ("messages", "conversations")
 MAX_PREVIEW_CHARACTERS = 2**20
 JSON_ARRAY_START = re.compile(r"\s*\[\s*")
 """Beginning of a JSON file that is one array, not one record per line."""
@@ -59,6 +60,8 @@ def missing_column_error(
     hint = f"did you mean '{close[0]}'?" if close else "name an existing column"
     if not close and len(columns) == 1 and path[-1] == "column":
         hint = f"write column: {to_flow_yaml(str(columns[0]))}"
+    if column == "text" and path[-1] == "column" and not {*columns}.isdisjoint(CHAT_COLUMNS):
+        hint = "records of conversations are read by name: chat"
     return problem_error(
         "data", f"{location} has no column '{column}'; it has: {known}", path=path, hint=hint
     )
