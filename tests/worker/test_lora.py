@@ -198,6 +198,17 @@ def test_merged_weights_are_not_rounded_as_frozen_ones_are_stored(
     )
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_frozen_weights_that_are_rounded_are_told(run: Run, base: Path, dtype: str) -> None:
+    start = ("checkpoint.initial_load_in_hf=true", f"checkpoint.initial_load_path={base / 'hf'}")
+    kept = (f"training.mixed_precision_param={dtype}", "training.steps=1")
+    resolved = run("rounded", LORA, *start, *kept)
+    assert main([str(resolved)]) == 0
+    said = "rounded from float32 to bfloat16, also in merged exports"
+    log = (resolved.parent / "logs" / "rank-0.log").read_text()
+    assert (said in log) == (dtype == "bfloat16")
+
+
 def test_what_cannot_be_merged_is_said(
     run: Run, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -35,5 +35,7 @@ def test_a_global_batch_of_several_ranks_says_how_to_keep_that_of_one() -> None:
 def test_the_size_of_a_model_says_that_its_adapters_are_not_counted() -> None:
     plain = resolve_recipe("llama3_debug", environment={}).run
     adapted = resolve_recipe("llama3_debug", ["converters=[lora]"], environment={}).run
-    assert format_model_size(plain) == "6,163,712 parameters"
-    assert format_model_size(adapted) == "6,163,712 parameters without adapters,"
+    quantized = resolve_recipe("llama3_debug", ["converters=[qlora]"], environment={}).run
+    assert format_model_size(plain) == "6,163,712 parameters in float32"
+    assert format_model_size(quantized) == "6,163,712 parameters without adapters"
+    assert format_model_size(adapted) == "6,163,712 parameters without adapters, frozen in float32"

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import torch
 
+from titanrun.components.converters.config import QloraConfig
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.device import emulates_bfloat16, get_device_name
 from titanrun.distributed.parallel_meshes import ParallelMeshes
@@ -81,10 +82,9 @@ def log_run_summary(
             field,
         )
     log.info(
-        "%s: %s in %s on %s; %s",
+        "%s: %s on %s; %s",
         f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
         format_model_size(recipe),
-        recipe.training.dtype,
         get_device_name(device),
         format_training_length(recipe, num_samples=num_samples),
     )
@@ -100,9 +100,19 @@ def log_run_summary(
 
 
 def format_model_size(recipe: Recipe) -> str:
-    """Format the number of parameters of the model itself: adapters are among the trainable."""
-    size = f"{count_parameters(recipe.model):,} parameters"
-    return size if find_lora_converter(recipe) is None else f"{size} without adapters,"
+    """Format the number of parameters of the model itself, and the dtype that they are stored in.
+
+    Adapters are among the trainable parameters; the others have the compute dtype, or the fewer
+    bits that qlora itself tells.
+    """
+    size, training = f"{count_parameters(recipe.model):,} parameters", recipe.training
+    lora = find_lora_converter(recipe)
+    if lora is None:
+        return f"{size} in {training.dtype}"
+    if isinstance(lora, QloraConfig):
+        return f"{size} without adapters"
+    frozen = get_precision(training.dtype, training.mixed_precision_param).compute_dtype
+    return f"{size} without adapters, frozen in {str(frozen).removeprefix('torch.')}"
 
 
 def format_saves(recipe: Recipe) -> str:

@@ -146,19 +146,44 @@ def load_huggingface(
     own = load_family_module(type(model_config), "huggingface").from_huggingface(
         model_config, read_dequantized_weights(folder, is_quantized=is_quantized)
     )
-    base, _ = split_adapters(engine.named_state_tensors(with_optimizer=False))
+    base, adapters = split_adapters(engine.named_state_tensors(with_optimizer=False))
     if model_config.output_dim() == 1:
         # a scalar head may be missing in the folder
         base = {name: base[name] for name in base if name.removeprefix(MODEL_PREFIX) in own}
-    copy_weights_into(base, {MODEL_PREFIX + name: tensor for name, tensor in own.items()})
+    weights = {MODEL_PREFIX + name: tensor for name, tensor in own.items()}
+    copy_weights_into(base, weights)
     reset_magnitudes(engine.model)
     log_loaded_weights(engine, folder)
+    rounding = describe_rounding(base, weights)
+    if rounding is not None and adapters and engine.role is None:
+        log.info(
+            "frozen weights are %s, also in merged exports "
+            "(training.mixed_precision_param: float32 keeps them as they are)",
+            rounding,
+        )
 
 
 def log_loaded_weights(engine: Engine, folder: AnyPath) -> None:
     """Log where the weights of a model come from, with its role if it is not the trained one."""
     model = "" if engine.role is None else f"{engine.role}: "
     log.info("%sloaded initial weights from %s", model, folder)
+
+
+def describe_rounding(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor]) -> str | None:
+    """Describe how weights get fewer bits in the model than in their file, None if none does.
+
+    Quantized weights do not count: their converter says what it does.
+    """
+    for name, target in targets.items():
+        source = sources.get(name)
+        if (
+            source is not None
+            and not isinstance(target, QuantizedWeight)
+            and target.dtype.itemsize < source.dtype.itemsize
+        ):
+            before, after = (str(one.dtype).removeprefix("torch.") for one in (source, target))
+            return f"rounded from {before} to {after}"
+    return None
 
 
 def read_dequantized_weights(folder: AnyPath, *, is_quantized: bool) -> dict[str, Tensor]:
