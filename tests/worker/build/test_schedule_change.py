@@ -27,8 +27,8 @@ def test_a_schedule_that_is_stretched_says_from_which_rate_to_which(run: Run) ->
     rates, lines = train_in_two_parts(run, 3)
     assert rates[3] > rates[2]
     assert lines == [
-        f"lr was {rates[2]:.3e} at step 3 and is {rates[3]:.3e} at step 4: the schedule now ends "
-        "at step 6"
+        f"lr was {rates[2]:.3e} at step 3 and is {rates[3]:.3e} at step 4, by a schedule with peak "
+        "0.01 that ends at step 6"
     ]
 
 

@@ -16,8 +16,8 @@ TOLERANCE = 1e-6
 def find_schedule_change(config: LRSchedulerConfig, engine: Engine, metrics: Path) -> str | None:
     """Return a line if the schedule gives the last logged step another rate than it had.
 
-    That is so where the schedule follows a new length of the run, or has other settings. None if
-    the run starts, or goes on as it was.
+    That is so where the schedule follows a new length of the run, or has other settings, or the
+    optimizer has another peak. None if the run starts, or goes on as it was.
 
     Args:
         config: the schedule of the recipe, for its end.
@@ -37,10 +37,10 @@ def find_schedule_change(config: LRSchedulerConfig, engine: Engine, metrics: Pat
         return None
     following = peak * engine.lr_schedule.factor(engine.steps_done)
     end = getattr(config, "total_steps", None)
-    reason = "has changed" if end is None else f"now ends at step {end}"
+    told = "" if end is None else f" that ends at step {end}"
     return (
         f"lr was {before:.3e} at step {step} and is {following:.3e} at step "
-        f"{engine.steps_done + 1}: the schedule {reason}"
+        f"{engine.steps_done + 1}, by a schedule with peak {peak:g}{told}"
     )
 
 
