@@ -409,6 +409,9 @@ def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(
     assert "checkpoint.initial_load_model_only=false" in found
     # a run that began with a Hugging Face folder does not begin there again
     assert "checkpoint.initial_load_in_hf=false" in found
+    elsewhere = resume.build_resume_arguments(step, in_new_folder=True)
+    assert elsewhere[0] == str(step / "resolved.yaml")
+    assert elsewhere[1:] == [found[1].replace(str(moved), str(step)), *found[2:]]
     with pytest.raises(ProblemsFound, match="neither a checkpoint nor a run directory"):
         resume.build_resume_arguments(tmp_path)
     with pytest.raises(ProblemsFound) as missing:
@@ -422,6 +425,15 @@ def test_resume_knows_a_run_from_a_checkpoint_inside_and_outside_of_it(
         steps = [f"'{trained}/checkpoint/step-{step}'" for step in (4, 8, 10)]
         told = f"the checkpoints there are {steps[0]}, {steps[1]} and {steps[2]}"
         assert missing.value.problems[0].hint == told
+
+
+def test_another_folder_is_for_a_checkpoint_not_for_a_run(trained: Path) -> None:
+    words, step = ["dump_folder=other"], trained / "checkpoint/step-10"
+    assert resume.names_new_folder(str(step), words)
+    assert not resume.names_new_folder(str(step), ["training.steps=20"])
+    with pytest.raises(ProblemsFound, match="takes no other dump_folder") as found:
+        resume.names_new_folder(str(trained), words)
+    assert f"titanrun resume {step} dump_folder=other" in str(found.value.problems[0].hint)
 
 
 def test_a_checkpoint_under_another_name_is_no_run_directory(trained: Path, tmp_path: Path) -> None:

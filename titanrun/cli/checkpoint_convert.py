@@ -176,7 +176,8 @@ def check_gguf_options(options: Namespace) -> None:
             hint=f"use --dtype {GGUF_DTYPE}, or llama-quantize of llama.cpp on the file",
         )
     if options.ollama:
-        check_path_is_new(Path(options.out).parent / "Modelfile")
+        modelfile = Path(options.out).parent / "Modelfile"
+        check_path_is_new(modelfile, hint="write the GGUF file into another folder")
 
 
 def check_group_size(scheme: str | None, group_size: int | None) -> None:
@@ -275,12 +276,10 @@ def resolve_import_recipe(
     )
 
 
-def check_path_is_new(out: AnyPath) -> None:
+def check_path_is_new(out: AnyPath, *, hint: str = "use a new path") -> None:
     """Raise a problem if the path exists: nothing is overwritten."""
     if out.exists():
-        raise problem_error(
-            "file", f"'{out}' exists and is never overwritten", hint="use a new path"
-        )
+        raise problem_error("file", f"'{out}' exists and is never overwritten", hint=hint)
 
 
 def run_checkpoint_worker(request: dict[str, object]) -> int:

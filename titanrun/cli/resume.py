@@ -15,6 +15,7 @@ from titanrun.components.checkpoints.spec.storage_path import (
     parse_storage_path,
 )
 from titanrun.config.interpolate import escape_references
+from titanrun.config.override_parser import parse_overrides
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.trust import TRUST_FLAG
@@ -37,11 +38,13 @@ from titanrun.recipe.rundir.stage_schedules import build_stage_schedule_override
 from titanrun.recipe.rundir.started_from import build_moved_overrides
 from titanrun.runs.dead_starts import undo_dead_start
 
-EXAMPLES = """  titanrun resume runs/first                     resume from the last checkpoint
+EXAMPLES = r"""  titanrun resume runs/first                     resume from the last checkpoint
   titanrun resume runs/first training.steps=500  extend a finished run
   titanrun resume runs/first --nproc 2           on two processes
   titanrun resume runs/first/checkpoint/step-40  resume from there; later checkpoints are renamed
   titanrun resume /backup/step-40                outside its run: a new run with its full state
+  titanrun resume runs/first/checkpoint/step-40 \
+    dump_folder=runs/other                       the same, in a new folder
   titanrun resume s3://bucket/runs/first         a new run directory that loads and saves there"""
 
 
@@ -62,7 +65,9 @@ def run(arguments: list[str]) -> int:
     if is_in_distributed_job(get_environment()) and not is_storage_path(place):
         wait_for_run(Path(place))
     undo_dead_start(place)
-    resumed = build_resume_arguments(parse_storage_path(place))
+    resumed = build_resume_arguments(
+        parse_storage_path(place), in_new_folder=names_new_folder(place, overrides)
+    )
     # problems number the overrides: first those that were typed
     words = [
         resumed[0],
@@ -115,24 +120,51 @@ def missing_run_error(named: AnyPath) -> ProblemsFound:
     )
 
 
-def build_resume_arguments(named: AnyPath) -> list[str]:
-    """Build the arguments of `train`: the recipe, and the checkpoint to resume from."""
+def names_new_folder(place: str, overrides: Sequence[str]) -> bool:
+    """Return whether a checkpoint is to be resumed in another folder than its run's.
+
+    Raises:
+        ProblemsFound: A run directory is given another folder.
+    """
+    folders = [one for one in parse_overrides(overrides) if one.path == ("dump_folder",)]
+    if not folders:
+        return False
+    found = parse_storage_path(place)
+    if isinstance(found, Path) and (is_run_directory(found) or is_multi_stage_folder(found)):
+        newest = select_checkpoint(found) if is_run_directory(found) else "RUN/checkpoint/step-N"
+        raise problem_error(
+            "usage",
+            f"titanrun resume goes on in {place}, and takes no other dump_folder",
+            hint=f"to go on elsewhere with its full state, resume a checkpoint: titanrun resume "
+            f"{newest} {folders[0].source.text}",
+        )
+    return True
+
+
+def is_run_directory(named: Path) -> bool:
+    """Return whether a folder is a run directory, and not one of its checkpoints."""
+    return (named / RESOLVED).is_file() and not is_checkpoint(named) and not is_step_folder(named)
+
+
+def build_resume_arguments(named: AnyPath, *, in_new_folder: bool = False) -> list[str]:
+    """Build the arguments of `train`: the recipe, and the checkpoint to resume from.
+
+    Args:
+        named: A run directory, a folder of stages or a checkpoint.
+        in_new_folder: Whether a checkpoint of a run is the start of another run, with its full
+            state, as one outside of its run is.
+    """
     if not named.is_dir():
         raise missing_run_error(named)
-    if (
-        isinstance(named, Path)
-        and (named / RESOLVED).is_file()
-        and not is_checkpoint(named)
-        and not is_step_folder(named)
-    ):
+    if isinstance(named, Path) and is_run_directory(named):
         return [str(named / RESOLVED), format_override("dump_folder", str(named))]
     if isinstance(named, Path) and is_multi_stage_folder(named):
         return [str(named / STAGES_FILE), format_override("dump_folder", str(named))]
     checkpoint = select_checkpoint(named)
     # a renamed (set aside) checkpoint is no longer one of its run's checkpoints
     has_name = STEP_FOLDER.fullmatch(checkpoint.name) is not None
-    run = find_enclosing_run(checkpoint) if has_name else None
-    if run is None and has_name and is_own_save_folder(checkpoint):
+    run = find_enclosing_run(checkpoint) if has_name and not in_new_folder else None
+    if run is None and has_name and not in_new_folder and is_own_save_folder(checkpoint):
         return [
             fetch_resolved_recipe(checkpoint),
             *build_load_step_override(checkpoint, get_checkpoints_by_step(checkpoint.parent)),

@@ -11,7 +11,11 @@ from titanrun.components.tokenizers.spec.named_templates import get_template_pat
 from titanrun.config.problems import ProblemsFound
 from titanrun.worker.weights.gguf_export import get_family
 from titanrun.worker.weights.gguf_tokenizer import find_pre_tokenizer, list_tokens
-from titanrun.worker.weights.ollama_modelfile import GO_TEMPLATES, build_modelfile
+from titanrun.worker.weights.ollama_modelfile import (
+    GO_TEMPLATES,
+    build_modelfile,
+    find_go_template,
+)
 
 BEGIN = "<s>"
 
@@ -145,3 +149,15 @@ def test_the_modelfile_of_another_template_has_none() -> None:
         "a.gguf", get_template_path("chatml").read_text(encoding="utf-8"), [], 512
     )
     assert known.endswith('<|im_start|>assistant\n{{ .Response }}<|im_end|>\n"""\n')
+
+
+OTHER_CHATML = """{%- for turn in messages -%}
+{{ '<|im_start|>' ~ turn.role ~ '\\n' ~ turn['content'] ~ '<|im_end|>' ~ '\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+
+def test_a_template_that_writes_what_a_known_one_does_is_known() -> None:
+    assert find_go_template(OTHER_CHATML) == GO_TEMPLATES["chatml"]
+    assert find_go_template(OTHER_CHATML.replace("turn.role", "turn.role.upper()")) is None
+    assert find_go_template("{{ raise_exception('no') }}") is None

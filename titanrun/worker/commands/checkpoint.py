@@ -219,6 +219,7 @@ def export_adapters(out: Path, weights: dict[str, Tensor], recipe: Recipe) -> No
 
 def write_torch(out: Path, weights: dict[str, Tensor]) -> None:
     """Write one file that torch can load with `weights_only`."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
     file = HashedFile(part)
     try:

@@ -116,6 +116,7 @@ def write_modelfile(gguf: Path, text: str) -> None:
     print(path)
     if "TEMPLATE" not in text:
         sys.stderr.write(
-            "the Modelfile has no TEMPLATE: Ollama reads that of the GGUF file if it knows it\n"
+            "the Modelfile has no TEMPLATE: Ollama reads that of the GGUF file if it knows it; if "
+            "it does not, write TEMPLATE in its syntax (docs/gguf.md)\n"
         )
     print(f"next: ollama create {gguf.stem} -f {path}")
