@@ -38,13 +38,12 @@ from titanrun.recipe.rundir.stage_schedules import build_stage_schedule_override
 from titanrun.recipe.rundir.started_from import build_moved_overrides
 from titanrun.runs.dead_starts import undo_dead_start
 
-EXAMPLES = r"""  titanrun resume runs/first                     resume from the last checkpoint
+EXAMPLES = """  titanrun resume runs/first                     resume from the last checkpoint
   titanrun resume runs/first training.steps=500  extend a finished run
   titanrun resume runs/first --nproc 2           on two processes
   titanrun resume runs/first/checkpoint/step-40  resume from there; later checkpoints are renamed
   titanrun resume /backup/step-40                outside its run: a new run with its full state
-  titanrun resume runs/first/checkpoint/step-40 \
-    dump_folder=runs/other                       the same, in a new folder
+  titanrun resume runs/first/checkpoint/step-40 dump_folder=runs/new  the same, for a new folder
   titanrun resume s3://bucket/runs/first         a new run directory that loads and saves there"""
 
 
