@@ -50,6 +50,10 @@ EXAMPLE_FILES = {"preference": "pairs.jsonl", "labelled": "labels.jsonl"}
 QLORA = "write --kind lora, then converters: [{name: qlora, rank: 16, alpha: 32}] in the recipe"
 DORA = "write --kind lora, then magnitude: true beside rank: 16 in the recipe"
 PRETRAIN = "titanrun init --model llama3:8B, or titanrun cp continue_pretraining_lora mine.yaml"
+RL_HINT = (
+    "copy a recipe of kind rl and write your model, data and rewards into it: titanrun ls recipes "
+    "rl lists them, such as titanrun cp forge/grpo_qwen3_1_7b mine.yaml"
+)
 OTHER_KINDS = {
     "qlora": QLORA,
     "dora": DORA,
@@ -61,7 +65,7 @@ OTHER_KINDS = {
     **dict.fromkeys(
         ("distill", "distillation"), "titanrun cp distill_qwen3_8b_to_0.6b mine.yaml to start from"
     ),
-    **dict.fromkeys(("rl", "grpo", "ppo", "rlvr"), "titanrun ls recipes lists those of kind rl"),
+    **dict.fromkeys(("rl", "grpo", "ppo", "rlvr"), RL_HINT),
 }
 """What to do for kinds of fine-tuning that have no template, and for other names of those."""
 

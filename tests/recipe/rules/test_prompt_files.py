@@ -52,9 +52,12 @@ def test_files_are_not_read_at_lower_levels(tmp_path: Path) -> None:
     assert "line 1" in problem.message
 
 
-def test_a_prompt_may_be_one_message_of_the_user(tmp_path: Path) -> None:
-    message = {"role": "user", "content": "1+1="}
-    assert find_data_problems(tmp_path, json.dumps({"prompt": [message], "answer": "2"})) == []
+@pytest.mark.parametrize("after", [[], [{"role": "assistant", "content": "2"}]])
+def test_a_prompt_may_be_the_first_message_of_the_user(
+    tmp_path: Path, after: list[dict[str, str]]
+) -> None:
+    prompt = [{"role": "user", "content": "1+1="}, *after]
+    assert find_data_problems(tmp_path, json.dumps({"prompt": prompt, "answer": "2"})) == []
     config = QuestionsConfig(name="questions", path=str(tmp_path / "prompts.jsonl"))
     assert list(iter_jsonl_prompts(config)) == [("1+1=", "2")]
 
@@ -64,8 +67,8 @@ def test_a_prompt_may_be_one_message_of_the_user(tmp_path: Path) -> None:
     [
         (
             {"prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": "1"}]},
-            "has messages in 'prompt' that are more than one text of the user",
-            "write one message of the user in each record, or its text alone",
+            "has messages in 'prompt' that do not begin with one text of the user",
+            "begin each record with one message of the user, or write its text alone",
         ),
         (
             {"prompt": "1+1=", "answer": 2},

@@ -85,7 +85,7 @@ class PromptRecordsConfig(PromptDatasetConfig):
     """Fields of datasets whose prompts and answers are columns of records."""
 
     prompt_column: Text = numerics("prompt")
-    """Column of the prompt: a text, or a list with one message of the user."""
+    """Column of the prompt: a text, or messages, of which the first one, the user's, is taken."""
     answer_column: Text | None = numerics("answer")
     """Column of the expected answer. Null: none, where no reward and no environment reads it."""
     answer_pattern: Text | None = numerics(None, examples=[r"#### (.*)"])

@@ -51,7 +51,7 @@ def parse_prompt_line(line: str, config: QuestionsConfig, location: str) -> tupl
 
 
 def parse_prompt_record(record: Any, config: PromptRecordsConfig, location: str) -> tuple[str, str]:
-    """Return prompt and answer of a record. A prompt may be a list with one message of the user."""
+    """Return prompt and answer of a record. A prompt may be messages, whose first one counts."""
     columns = {"prompt_column": config.prompt_column, "answer_column": config.answer_column}
     if isinstance(record, dict):
         record = dict(record)
@@ -88,21 +88,23 @@ def is_message_list(prompt: Any) -> TypeGuard[list[dict[str, Any]]]:
 def read_user_message(
     messages: list[dict[str, Any]], config: PromptRecordsConfig, location: str
 ) -> str:
-    """Return the text of the only message, which is the user's.
+    """Return the text of the first message, which is the user's.
+
+    The replies after it, and what follows them, are not part of the prompt.
 
     Raises:
-        ProblemsFound: There are several messages, or one without text or of another role.
+        ProblemsFound: Another message comes first, or before the first reply, or it has no text.
     """
-    roles = [message["role"] for message in messages]
+    roles = [message["role"] for message in messages[:2]]
     content = messages[0].get("content")
-    if roles != ["user"] or not isinstance(content, str):
+    if roles not in (["user"], ["user", "assistant"]) or not isinstance(content, str):
         raise problem_error(
             "data",
-            f"{location} has messages in '{config.prompt_column}' that are more than one text of "
-            "the user",
+            f"{location} has messages in '{config.prompt_column}' that do not begin with one text "
+            "of the user",
             path=("prompt_column",),
-            hint="write one message of the user in each record, or its text alone; what the system "
-            "says comes first in that text",
+            hint="begin each record with one message of the user, or write its text alone; what "
+            "the system says comes first in that text",
         )
     return content
 
