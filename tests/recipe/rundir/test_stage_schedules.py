@@ -77,7 +77,7 @@ def test_a_schedule_that_was_derived_follows_the_new_length_of_its_stage() -> No
         *(name.replace("sft", "pretrain") for name in found),
         *found,
     ]
-    assert follow("stages.sft.optimizer.lr=0.1") == []
+    assert follow("stages.sft.optimizer.lr=0.1") == [MORE, *found]
     assert follow(MORE, "stages.sft.lr_scheduler.total_steps=50") == found[:1]
 
 
@@ -103,3 +103,19 @@ def test_further_steps_of_a_stage_at_a_learning_rate_of_0_are_refused() -> None:
     assert follow(MORE, "stages.sft.lr_scheduler.total_steps=80") == [
         "stages.sft.lr_scheduler.warmup_steps=auto"
     ]
+
+
+def test_a_stage_that_was_resumed_by_itself_keeps_its_length() -> None:
+    begin(AUTO)
+    assert follow() == []
+    write("both.yaml", "sft", "training.steps=80")
+    found = follow()
+    assert found == [
+        "stages.sft.training.steps=80",
+        "stages.sft.lr_scheduler.warmup_steps=auto",
+        "stages.sft.lr_scheduler.total_steps=auto",
+    ]
+    # nothing of the run changes by it
+    kept = resolve("out/stages.yaml", "sft", *found)
+    assert not select_run_directory(kept, NOW).resume_changes.all_changes
+    assert [one for one in follow("stages.sft.training.steps=90") if "sft.training" in one] == []

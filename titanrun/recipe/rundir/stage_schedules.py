@@ -6,10 +6,14 @@ from pathlib import Path
 from titanrun.config.compose import compose
 from titanrun.config.override_parser import Override, parse_overrides
 from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.types import AUTO
 from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.recipe.resolving.multi_stage import STAGES, get_stages, select_stage_overrides
+from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.run_files import RESOLVED
 from titanrun.recipe.rundir.schedule_extension import (
+    FOLLOWING_FIELDS,
     HORIZON,
     STEPS,
     changes_length,
@@ -21,7 +25,10 @@ SCHEDULE = "lr_scheduler"
 
 
 def build_stage_schedule_overrides(stages_file: str, overrides: Sequence[str]) -> list[str]:
-    """Return further overrides, by which the schedule of each stage follows its new length.
+    """Return further overrides for the lengths of stages and for their schedules.
+
+    The schedule of each stage follows its new length. A stage that was resumed by itself with more
+    steps keeps them and its schedule, unless an override sets its length.
 
     Args:
         stages_file: The recipe of the stages in their common folder, with all values resolved.
@@ -49,6 +56,8 @@ def build_stage_schedule_overrides(stages_file: str, overrides: Sequence[str]) -
             problems += error.problems
             continue
         found += [f"{STAGES}.{stage}.{SCHEDULE}.{name}=auto" for name in fields]
+        if not changes_length(own[stage]):
+            found += build_kept_length_overrides(Path(stages_file).parent, stage, node, own[stage])
     if problems:
         raise ProblemsFound(problems)
     return found
@@ -70,3 +79,27 @@ def find_stage_fields(
         horizon is not None and steps is not None and to_plain_data(horizon) == to_plain_data(steps)
     )
     return [HORIZON] if is_free and is_same else []
+
+
+def build_kept_length_overrides(
+    folder: Path, stage: str, node: Node, changes: Sequence[Override]
+) -> list[str]:
+    """Return the overrides by which a stage that trained further by itself keeps its length."""
+    resolved, steps = folder / stage / RESOLVED, find_node(node, STEPS)
+    if steps is None or not resolved.is_file():
+        return []
+    run, before = load_resolved(resolved), to_plain_data(steps)
+    after = run.training.steps
+    if not isinstance(before, int) or not isinstance(after, int) or after <= before:
+        return []
+    followed = find_followed_fields(resolved, changes, stage=stage)
+    schedule = {
+        (SCHEDULE, name): AUTO if name in followed else getattr(run.lr_scheduler, name)
+        for name in FOLLOWING_FIELDS
+        if hasattr(run.lr_scheduler, name)
+    }
+    return [
+        f"{'.'.join((STAGES, stage, *path))}={to_flow_yaml(value)}"
+        for path, value in {STEPS: after, **schedule}.items()
+        if not is_overridden(path, changes)
+    ]
