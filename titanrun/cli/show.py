@@ -5,12 +5,15 @@ import math
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.error_boundary import print_problems
 from titanrun.cli.messages import print_source_files
+from titanrun.cli.run_argument import find_run_or_recipe
 from titanrun.cli.show_plot import check_plot_name, plot_lr_schedule
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
@@ -24,11 +27,12 @@ from titanrun.config.type_introspection import find_value
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.editing.minimize import minimize_recipe
 from titanrun.recipe.resolving.provenance import (
+    build_source_report,
     collect_value_sources,
     list_data_leaves,
-    source_to_dict,
 )
 from titanrun.recipe.resolving.resolve import Resolved, escape_recipe_data, resolve_recipe
+from titanrun.recipe.rundir.run_files import RESOLVED
 
 MAX_VALUE_WIDTH = 40
 # the section of a path, empty for a top-level value
@@ -89,7 +93,7 @@ def parse_show_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
         "Show a recipe with every default filled in and every auto field resolved.",
         EXAMPLES,
     )
-    parser.add_argument("recipe", help="a recipe, or the resolved.yaml of a run")
+    parser.add_argument("recipe", help="a recipe, or a run")
     parser.add_argument("path", nargs="?", help="a section or value, such as optimizer.lr")
     parser.add_argument("--sources", action="store_true", help="show the source of each value")
     parser.add_argument(
@@ -128,9 +132,16 @@ def parse_show_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
     add_stdin_option(parser)
     parser.allow_overrides()
     options = parser.parse_intermixed_args(others)
-    [options.recipe] = read_stdin_argument([options.recipe], options)
+    [options.recipe] = read_stdin_argument([find_run_recipe(options.recipe)], options)
     check_show_options(options)
     return options, overrides
+
+
+def find_run_recipe(named: str) -> str:
+    """Return the resolved recipe of a run or checkpoint that is named; other words unchanged."""
+    named = find_run_or_recipe(named)
+    resolved = Path(named) / RESOLVED
+    return str(resolved) if resolved.is_file() else named
 
 
 def check_show_options(options: Namespace) -> None:
@@ -195,14 +206,37 @@ def iter_value_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
 def iter_source_json(resolved: Resolved, path: DataPath) -> Iterator[str]:
     """Yield one JSON object per value, with its source."""
     values = dict(list_data_leaves(dump_config(resolved.run)))
-    for leaf, source in collect_value_sources(resolved).items():
-        if leaf[: len(path)] == path:
-            entry = {
-                "path": format_path(leaf),
-                "value": replace_nonfinite(values[leaf]),
-                **source_to_dict(source),
-            }
-            yield json.dumps(entry, ensure_ascii=False) + "\n"
+    for leaf, source in load_sources(resolved, path).items():
+        entry = {"path": format_path(leaf), "value": replace_nonfinite(values[leaf]), **source}
+        yield json.dumps(entry, ensure_ascii=False) + "\n"
+
+
+def load_sources(resolved: Resolved, path: DataPath) -> dict[DataPath, Mapping[str, Any]]:
+    """Return the source of each value below `path`.
+
+    Those of a run's resolved.yaml are the ones that the run has recorded.
+    """
+    found = {
+        leaf: source
+        for leaf, source in collect_value_sources(resolved).items()
+        if leaf[: len(path)] == path
+    }
+    report: Any = build_source_report(found, resolved.tree, [])["values"]
+    return {leaf: report[format_path(leaf)] for leaf in found}
+
+
+def format_source(source: Mapping[str, Any]) -> str:
+    """Format the source of a value, with the places that it shadows."""
+    place = source.get("file")
+    text = (
+        source["source"]
+        if place is None
+        else place
+        if source["source"] == "override"
+        else f"{place}:{source['line']}:{source['column']}"
+    )
+    shadowed = source.get("shadowed")
+    return f"{text}  (over {', '.join(shadowed)})" if shadowed else str(text)
 
 
 def replace_nonfinite(value: object) -> object:
@@ -221,11 +255,10 @@ def replace_nonfinite(value: object) -> object:
 def format_values_with_sources(resolved: Resolved, path: DataPath) -> str:
     """Format one line per value: path, value, source, and the shadowed values."""
     values = dict(list_data_leaves(dump_config(resolved.run)))
-    rows = []
-    for leaf, source in collect_value_sources(resolved).items():
-        if leaf[: len(path)] == path:
-            over = f"  (over {', '.join(map(str, source.shadowed))})" if source.shadowed else ""
-            rows.append((format_path(leaf), format_yaml_scalar(values[leaf]), f"{source}{over}"))
+    rows = [
+        (format_path(leaf), format_yaml_scalar(values[leaf]), format_source(source))
+        for leaf, source in load_sources(resolved, path).items()
+    ]
     terminal = get_terminal_width()
     if terminal is None:
         return "".join(format_source_rows(rows, None))
