@@ -146,6 +146,13 @@ def find_run_recipe(named: str) -> str:
 
 def check_show_options(options: Namespace) -> None:
     """Raise a problem for options that exclude each other."""
+    if options.out and not options.plot:
+        raise problem_error(
+            "usage",
+            "--out names the file of --plot",
+            hint="to write the recipe into a file, add > FILE; titanrun cp RECIPE.yaml RECIPE.toml "
+            "writes it as TOML",
+        )
     if options.minimal and (options.path or options.sources or options.resolved):
         raise problem_error(
             "usage",

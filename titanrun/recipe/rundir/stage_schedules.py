@@ -7,8 +7,8 @@ from titanrun.config.compose import compose
 from titanrun.config.override_parser import Override, parse_overrides
 from titanrun.config.problems import Problem, ProblemsFound
 from titanrun.config.serialize import to_flow_yaml
-from titanrun.config.types import AUTO
 from titanrun.config.tree import Node, find_node, to_plain_data
+from titanrun.config.types import AUTO
 from titanrun.recipe.resolving.multi_stage import STAGES, get_stages, select_stage_overrides
 from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.recipe.rundir.run_files import RESOLVED
