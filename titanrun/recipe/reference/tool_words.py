@@ -61,6 +61,17 @@ UPLOAD = ToolWord(
 EVAL_FREQ = ToolWord(("validation.freq", "validation.enable"), "validation has to be enabled")
 LOG_FREQ = ToolWord(("metrics.log_freq",))
 TRACKERS = ToolWord(("metrics.trackers",), "a list such as [wandb]")
+SAVE_FREQ = ToolWord(("checkpoint.interval",), "steps, or a time such as 10m")
+CLIPPING = ToolWord(("training.max_norm",))
+SEQ_LEN = ToolWord(("training.seq_len",))
+SEVERAL_GPUS = ToolWord(
+    ("parallelism.data_parallel_shard_degree", "parallelism.data_parallel_replicate_degree"),
+    "titanrun train RECIPE --nproc N starts N processes, whose weights FSDP shards",
+)
+CALLBACKS = ToolWord(
+    ("metrics.trackers", "metrics.samples", "plugins"),
+    "no setting of that name: components of your own are plug-ins",
+)
 
 TOOL_WORDS: dict[str, ToolWord] = {
     "lora_r": LORA_RANK,
@@ -100,6 +111,18 @@ TOOL_WORDS: dict[str, ToolWord] = {
     "report_to": TRACKERS,
     "push_to_hub": UPLOAD,
     "hub_model_id": UPLOAD,
+    "log_every": LOG_FREQ,
+    "log_every_n_steps": LOG_FREQ,
+    "weights_and_biases": TRACKERS,
+    **dict.fromkeys(
+        ("multi_gpu", "multiple_gpus", "several_gpus", "num_gpus", "gpus"), SEVERAL_GPUS
+    ),
+    **dict.fromkeys(("save_every", "save_freq", "save_checkpoint_every"), SAVE_FREQ),
+    **dict.fromkeys(("callback", "callbacks"), CALLBACKS),
+    **dict.fromkeys(("max_length", "max_len", "max_seq_len", "context_length"), SEQ_LEN),
+    **dict.fromkeys(
+        ("grad_clip", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clipping"), CLIPPING
+    ),
 }
 
 
