@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from titanrun.config.near_path import find_near_path
+from titanrun.config.near_path import explain_missing_path, find_near_path
 
 FILES = (
     *("data/chats.jsonl", "data/kto.jsonl", "data/part-00001.jsonl"),
@@ -54,3 +54,25 @@ def test_a_file_is_not_suggested_for_a_folder() -> None:
 
 def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
     assert find_near_path(f"{tmp_path}/dta/chat.jsonl") == f"{tmp_path}/data/chats.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("named", "hint"),
+    [
+        ("data/{chats,kto}.jsonl", "braces are not expanded: write data/*.jsonl"),
+        ("data/part-0000{1,2}.jsonl", "braces are not expanded: write data/part-0000[12].jsonl"),
+        ("data/part-{00..15}.jsonl", "braces are not expanded: write data/part-*.jsonl"),
+        ("data/{a,b}.jsonl", "braces are not expanded: nothing matches data/[ab].jsonl either"),
+        ("~/chats.jsonl", f"~ is not expanded: write {Path.home()}/chats.jsonl"),
+    ],
+)
+def test_what_only_a_shell_expands_is_told(named: str, hint: str) -> None:
+    assert explain_missing_path(named) == hint
+
+
+def test_only_a_relative_path_is_told_what_it_is_relative_to(tmp_path: Path) -> None:
+    assert explain_missing_path("sft.jsonl") == f"paths are relative to {tmp_path}"
+    told = explain_missing_path(f"{tmp_path}/data/sft.jsonl")
+    assert told == f"'{tmp_path}/data' has no 'sft.jsonl'"
+    braces = explain_missing_path(f"{tmp_path}/data/{{chats,kto}}.jsonl")
+    assert braces == f"braces are not expanded: write {tmp_path}/data/*.jsonl"

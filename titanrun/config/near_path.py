@@ -1,11 +1,51 @@
-"""Existing files and folders whose names are close to one that does not exist."""
+"""Hints about a path that does not exist: names that are close to it, and how it is read."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.config.suggest import find_closest, is_other_number
 
 PATTERN_CHARACTERS = "*?["
 ADDRESS_MARK = "://"
+BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
+"""Alternatives that a shell expands: {a,b} and {00..15}."""
+
+
+def explain_missing_path(named: str) -> str:
+    """Return a hint for a file, folder or glob that does not exist."""
+    if BRACES.search(named):
+        pattern = BRACES.sub(replace_braces, named)
+        return "braces are not expanded: " + (
+            f"write {pattern}" if has_match(pattern) else f"nothing matches {pattern} either"
+        )
+    near = suggest_near_path(named)
+    if near is not None:
+        return near
+    if named.startswith("~/"):
+        return f"~ is not expanded: write {Path.home()}{named[1:]}"
+    missing = find_missing_part(Path(named))
+    if Path(named).is_absolute() and missing is not None:
+        return f"'{missing.parent}' has no '{missing.name}'"
+    return f"paths are relative to {Path.cwd()}"
+
+
+def has_match(pattern: str) -> bool:
+    """Return whether something matches a glob pattern."""
+    path = Path(pattern)
+    return any(True for _ in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+
+
+def replace_braces(found: re.Match[str]) -> str:
+    """Return the glob of alternatives in braces."""
+    return join_alternatives(found[1].split(","))
+
+
+def join_alternatives(words: Sequence[str]) -> str:
+    """Return a glob of words: [ab] of single letters or digits, else *."""
+    if all(len(word) == 1 and word.isalnum() for word in words):
+        return f"[{''.join(words)}]"
+    return "*"
 
 
 def suggest_near_path(named: str, *, only_folders: bool = False) -> str | None:

@@ -1,12 +1,16 @@
 """The dataset slot and its choices."""
 
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from titanrun.components.data.spec.shuffle_condition import SHUFFLES
 from titanrun.components.data.stream_config import HUB_STREAM_SUFFIXES, StreamFields
-from titanrun.components.data.validators_config import CommitHash, check_column_format
+from titanrun.components.data.validators_config import (
+    CommitHash,
+    check_column_format,
+    refuse_path_list,
+)
 from titanrun.config.base import ComponentConfig, Config
 from titanrun.config.fields import ReadWhen, component, numerics
 from titanrun.config.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Text
@@ -29,6 +33,11 @@ class DatasetConfig(ComponentConfig):
     compares: ClassVar[Literal["pairs", "labels"] | None] = None
     """What each sequence is for a loss: a pair of replies, a reply with a label, or None for
     tokens."""
+
+    @field_validator("path", mode="before", check_fields=False)
+    @classmethod
+    def _check_path(cls, value: Any, info: ValidationInfo) -> Any:
+        return refuse_path_list(value, info.data.get("name"))
 
     @property
     def needs_tokenizer(self) -> bool:

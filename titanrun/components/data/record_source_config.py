@@ -1,6 +1,10 @@
 """Where records are: files at a path, or one split of a dataset on the Hub at one commit."""
 
-from titanrun.components.data.validators_config import CommitHash
+from typing import Any
+
+from pydantic import ValidationInfo, field_validator
+
+from titanrun.components.data.validators_config import CommitHash, refuse_path_list
 from titanrun.config.base import Config
 from titanrun.config.fields import numerics
 from titanrun.config.types import Text
@@ -23,6 +27,12 @@ class RecordSourceFields(Config):
     )
     """Commit of the dataset on the Hub, so that the data stays the same. If null, `titanrun train`
     asks the Hub which commit main is. `titanrun data pin RECIPE` does so for a recipe."""
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _check_path(cls, value: Any, info: ValidationInfo) -> Any:
+        is_dataset = getattr(cls, "slot", None) == "dataset"
+        return refuse_path_list(value, info.data.get("name") if is_dataset else None)
 
     @property
     def source_name(self) -> str:

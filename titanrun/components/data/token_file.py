@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from titanrun.config.near_path import explain_missing_path
 from titanrun.config.problems import problem_error
 
 MAX_FULL_READ_BYTES = 256 * 2**20
@@ -57,7 +58,7 @@ def open_token_memmap(path: Path) -> NDArray[np.integer]:
             "data",
             f"file not found: '{path}'",
             path=("path",),
-            hint=f"paths are relative to {Path.cwd()}",
+            hint=explain_missing_path(str(path)),
         )
     if not path.is_file():
         raise problem_error(

@@ -1,14 +1,22 @@
-"""Validators of texts in a dataset's config: commits, and formats with columns."""
+"""Validators of texts in a dataset's config: commits, paths, and formats with columns."""
 
 import re
+from collections.abc import Sequence
+from os.path import commonprefix
+from pathlib import PurePath
 from string import Formatter
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from titanrun.config.conflict import conflict_error
+from titanrun.config.near_path import join_alternatives
+from titanrun.config.serialize import to_flow_yaml
 
+MAX_SOURCES_TOLD = 4
+"""Sources of a mixture that a hint writes in full."""
+SINGLE_FILE_SUFFIX = ".npy"
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
 
@@ -24,6 +32,59 @@ def validate_commit_hash(text: str) -> str:
 
 
 CommitHash: TypeAlias = Annotated[str, AfterValidator(validate_commit_hash)]
+
+
+def refuse_path_list(value: Any, dataset: str | None) -> Any:
+    """Return what is no list of paths. For a list, tell the glob or mixture that reads it.
+
+    Args:
+        value: What is written as path.
+        dataset: Name of the dataset, None for what cannot be a source of a mixture.
+    """
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        return value
+    pattern = find_common_glob(value)
+    if pattern is not None:
+        reads = "" if pattern in value else ", which reads all files that match"
+        hint = f"write path: {to_flow_yaml(pattern)}{reads}"
+    elif dataset is None:
+        hint = "name one file, a folder, or a glob such as data/*.jsonl"
+    else:
+        hint = suggest_mixture(value, dataset)
+    raise PydanticCustomError("string_type", "is a list", {"help": hint})
+
+
+def suggest_mixture(paths: Sequence[str], dataset: str) -> str:
+    """Return a hint for paths that no glob names: a mixture with a source for each."""
+    sources = [
+        to_flow_yaml({"dataset": {"name": dataset, "path": path}})
+        for path in (paths if len(paths) <= MAX_SOURCES_TOLD else paths[:1])
+    ]
+    more = "" if len(sources) == len(paths) else ", ..."
+    mixture = f"{{name: mixture, sources: [{', '.join(sources)}{more}]}}"
+    alone = paths[0].endswith(SINGLE_FILE_SUFFIX)
+    return f"{'' if alone else 'name one folder or glob, or '}write the dataset as {mixture}"
+
+
+def find_common_glob(paths: Sequence[str]) -> str | None:
+    """Return a narrow glob of files in one folder, None if folders or suffixes differ.
+
+    It may match other files too. There is none of files that a dataset reads alone.
+    """
+    if len(set(paths)) == 1:
+        return paths[0]
+    names = [PurePath(path).name for path in paths]
+    folders = {path.removesuffix(name) for path, name in zip(paths, names, strict=True)}
+    suffixes = {PurePath(name).suffix for name in names}
+    if len(folders) > 1 or len(suffixes) > 1 or suffixes <= {"", SINGLE_FILE_SUFFIX}:
+        return None
+    first = commonprefix(names)  # noqa: RUF071
+    rests = [name.removeprefix(first) for name in names]
+    last = commonprefix([rest[::-1] for rest in rests])[::-1]  # noqa: RUF071
+    middle = join_alternatives([rest.removesuffix(last) for rest in rests])
+    if middle == "*":  # what follows a number is no part of its end
+        last = last[max(0, last.find(".")) :]
+    return f"{folders.pop()}{first}{middle}{last}"
 
 
 def check_column_format(column_format: str | None) -> None:

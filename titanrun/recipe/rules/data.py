@@ -10,7 +10,12 @@ from titanrun.components.data.config import DatasetConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.spec.tokenizer_files import get_vocab_size
 from titanrun.config.base import iter_nested_configs
-from titanrun.config.near_path import suggest_near_path
+from titanrun.config.near_path import (
+    PATTERN_CHARACTERS,
+    explain_missing_path,
+    has_match,
+    suggest_near_path,
+)
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
@@ -129,8 +134,9 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
                 "data" if "dataset" in path or path[0] == "evaluation" else "file"
             )
             noun = "file" if code == "data" else "folder"
-            hint = suggest_near_path(written) or hints.get(path)
-            hint = hint or f"paths are relative to {Path.cwd()}"
+            known = hints.get(path)
+            near = suggest_near_path(written) if known else None
+            hint = near or known or explain_missing_path(written)
             yield RuleViolation(f"{noun} not found: '{written}'", (path,), hint=hint, code=code)
 
 
@@ -236,8 +242,4 @@ def matches_existing_path(written: str) -> bool:
     """Return whether a path or a glob pattern matches an existing file or folder."""
     if Path(written).exists():
         return True
-    pattern = Path(written)
-    anchor = Path(pattern.anchor) if pattern.anchor else Path()
-    return any(character in written for character in "*?[") and any(
-        True for _ in anchor.glob(str(pattern.relative_to(pattern.anchor)))
-    )
+    return any(character in written for character in PATTERN_CHARACTERS) and has_match(written)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from titanrun.components.data.spec.compression import COMPRESSION_SUFFIXES
 from titanrun.components.data.spec.folder_files import is_file_or_dangling, iter_folder_files
-from titanrun.config.near_path import suggest_near_path
+from titanrun.config.near_path import explain_missing_path
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
 
@@ -169,7 +169,7 @@ def no_readable_files_error(
             "data",
             f"file not found: '{path}'",
             path=("path",),
-            hint=suggest_near_path(path) or f"paths are relative to {Path.cwd()}",
+            hint=explain_missing_path(path),
         )
     names = ", ".join(sorted(file.name for file in found)[:MAX_NAMES_LISTED]) or "no files"
     is_file = [str(file) for file in found] == [path]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.config.json_text import parse_json
+from titanrun.config.near_path import explain_missing_path
 from titanrun.config.problems import ProblemsFound, problem_error
 
 TASK_PATH_FIELD = ("path",)
@@ -34,7 +35,7 @@ def load_choice_questions(file: Path) -> list[ChoiceQuestion]:
             "data",
             f"file not found: '{file}'",
             path=TASK_PATH_FIELD,
-            hint=f"paths are relative to {Path.cwd()}",
+            hint=explain_missing_path(str(file)),
         ) from None
     except OSError as error:
         raise problem_error(
