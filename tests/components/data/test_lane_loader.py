@@ -216,7 +216,7 @@ def test_data_too_small_for_its_lanes_is_told(tmp_path: Path, tokenizer: Tokeniz
     with pytest.raises(ProblemsFound) as found:
         ranks.batches(9)
     (problem,) = found.value.problems
-    assert problem.message == "the stream has 2 windows for 4 lanes"
+    assert problem.message == "the stream has 2 windows of up to 32 records for 4 lanes"
     fewer = "training.lanes: 2"
     assert problem.hint == f"set streaming: false, which suits data this small, or {fewer}"
     assert Ranks(text(tmp_path), tokenizer, lanes=2).batches(9)

@@ -97,7 +97,7 @@ class WindowReader:
         self._sizes = [file.size for file in plan.files]
         self._num_striped = 0
 
-    def iter_windows(self, start: WindowStart) -> Iterator[Window]:
+    def iter_windows(self, start: WindowStart) -> Generator[Window, None, None]:
         """Yield the windows from the one that begins at `start` on, epoch after epoch.
 
         Raises:
@@ -217,7 +217,8 @@ class WindowReader:
         fewer = max(number for number in range(1, count + 1) if num_lanes % number == 0)
         return problem_error(
             "data",
-            f"the stream has {pluralize(count, 'window')} for {lanes}",
+            f"the stream has {pluralize(count, 'window')} of up to {self._settings.window} records "
+            f"for {lanes}",
             path=(),
             hint=f"set streaming: false, which suits data this small, or training.lanes: {fewer}",
         )

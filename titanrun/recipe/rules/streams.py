@@ -1,6 +1,7 @@
 """Rules about data that is tokenized while the run trains."""
 
 from collections.abc import Iterator
+from importlib import import_module
 
 from titanrun.components.data.config import DatasetConfig, DocumentsConfig, MixtureDatasetConfig
 from titanrun.components.data.spec.mixture_shares import (
@@ -11,16 +12,20 @@ from titanrun.components.data.spec.mixture_shares import (
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.config.base import iter_nested_configs
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import DataPath
+from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.rules.data import matches_existing_path
 from titanrun.recipe.rules.no_effect import build_no_effect_violation, build_violation
 from titanrun.recipe.rules.registry import RuleViolation, rank_rule, rule
+from titanrun.recipe.rundir.package_versions import is_installed
 
 DATASET: DataPath = ("training", "dataset")
 LANES: DataPath = ("training", "lanes")
 # a batch of any size is searched for a divisor
 MAX_SUGGESTED_LANES = 4096
+READER_MODULE = "titanrun.components.data.lane_check"
+READER_PACKAGES = ("numpy", "pyarrow")
 
 
 @rule("stream-has-no-first-documents")
@@ -90,6 +95,32 @@ def lanes_cover_ranks(run: Recipe, ranks: int | None) -> Iterator[RuleViolation]
         hint=f"set training.lanes: {readers}",
         severity="warning",
     )
+
+
+@rule("stream-fills-lanes", level="environment")
+def stream_fills_lanes(run: Recipe) -> Iterator[RuleViolation]:
+    """Require a window of records for each lane of a stream.
+
+    A lane reads windows of consecutive records (`window`), and one without any has nothing to train
+    on. Set streaming: false for data this small, or fewer training.lanes. Records of small local
+    files are counted here; others when they are read.
+    """
+    lanes = run.training.lanes
+    if not isinstance(lanes, int) or not all(map(is_installed, READER_PACKAGES)):
+        return
+    for place, dataset in iter_streams(run):
+        path = getattr(dataset, "path", None)
+        if path is None or dataset.has_remote_files or not matches_existing_path(path):
+            continue
+        try:
+            # the reader is on the execution side
+            import_module(READER_MODULE).check_last_lane(dataset, path, lanes)
+        except ProblemsFound as error:
+            # other rules and the run name what is wrong with a file
+            for problem in (one for one in error.problems if not one.path):
+                yield RuleViolation(
+                    problem.message, (place, LANES), hint=problem.hint, code="data", section=place
+                )
 
 
 @rule("stream-length")
