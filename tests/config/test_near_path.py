@@ -59,9 +59,9 @@ def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "hint"),
     [
-        ("data/{chats,kto}.jsonl", "braces are not expanded: write data/*.jsonl"),
-        ("data/part-0000{1,2}.jsonl", "braces are not expanded: write data/part-0000[12].jsonl"),
-        ("data/part-{00..15}.jsonl", "braces are not expanded: write data/part-*.jsonl"),
+        ("data/{chats,kto}.jsonl", 'braces are not expanded: write "data/*.jsonl"'),
+        ("data/part-0000{1,2}.jsonl", 'braces are not expanded: write "data/part-0000[12].jsonl"'),
+        ("data/part-{00..15}.jsonl", 'braces are not expanded: write "data/part-*.jsonl"'),
         ("data/{a,b}.jsonl", "braces are not expanded: nothing matches data/[ab].jsonl either"),
         ("~/chats.jsonl", f"~ is not expanded: write {Path.home()}/chats.jsonl"),
     ],
@@ -75,4 +75,4 @@ def test_only_a_relative_path_is_told_what_it_is_relative_to(tmp_path: Path) -> 
     told = explain_missing_path(f"{tmp_path}/data/sft.jsonl")
     assert told == f"'{tmp_path}/data' has no 'sft.jsonl'"
     braces = explain_missing_path(f"{tmp_path}/data/{{chats,kto}}.jsonl")
-    assert braces == f"braces are not expanded: write {tmp_path}/data/*.jsonl"
+    assert braces == f'braces are not expanded: write "{tmp_path}/data/*.jsonl"'

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import find_closest, is_other_number
 
 PATTERN_CHARACTERS = "*?["
@@ -17,7 +18,9 @@ def explain_missing_path(named: str) -> str:
     if BRACES.search(named):
         pattern = BRACES.sub(replace_braces, named)
         return "braces are not expanded: " + (
-            f"write {pattern}" if has_match(pattern) else f"nothing matches {pattern} either"
+            f"write {to_flow_yaml(pattern)}"
+            if has_match(pattern)
+            else f"nothing matches {pattern} either"
         )
     near = suggest_near_path(named)
     if near is not None:

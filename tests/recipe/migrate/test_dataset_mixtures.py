@@ -133,7 +133,7 @@ def test_a_number_of_held_out_records_leaves_the_mixture(tmp_path: Path) -> None
     (problem,) = [one for one in migration.problems if one.severity == "error"]
     assert (migration.exit_code, problem.hint) == (
         1,
-        "set validation.holdout to a share, such as 0.01",
+        "set validation.holdout to a share: 20 of 1,000 is 0.02",
     )
 
 

@@ -82,7 +82,11 @@ def test_the_rule_says_what_the_run_would(size: float) -> None:
 
 def read_advice(size: float) -> float:
     """The share that the first problem advises."""
-    hint = str(find_problems(size)[0].hint)
+    return read_share(str(find_problems(size)[0].hint))
+
+
+def read_share(hint: str) -> float:
+    """The share that a hint begins with."""
     return float(hint.removeprefix("set validation.holdout: ").split(",")[0])
 
 
@@ -98,6 +102,35 @@ def test_a_source_without_held_out_documents_is_told_with_a_share_that_reaches_i
     assert "0 of the 20 conversations of 'one.jsonl'" in problem.message
     assert "this source is not validated" in problem.message
     assert find_problems(read_advice(0.1)) == []
+
+
+def find_count_hint(count: int) -> str:
+    found = validate_file(
+        "recipe.yaml", [f"validation.holdout={count}"], level="rules", environment={}
+    )
+    (problem,) = found.problems
+    assert problem.message == f"a mixture holds out a share of its documents, not {count} of them"
+    return str(problem.hint)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 12, 100])
+def test_a_number_of_documents_leads_to_a_share_that_works_at_once(count: int) -> None:
+    advised = read_share(find_count_hint(count))
+    assert [one for one in find_problems(advised) if one.severity == "error"] == []
+    assert can_be_built(advised)
+
+
+def test_the_share_of_a_number_of_documents_holds_that_many_out() -> None:
+    assert find_count_hint(6) == (
+        "set validation.holdout: 0.13, which holds out 6 of the 32 documents"
+    )
+    assert "; " in find_count_hint(3) and find_problems(read_share(find_count_hint(3))) != []
+
+
+def test_a_number_of_documents_that_are_not_counted_leads_to_a_share() -> None:
+    Path("two.jsonl").unlink()
+    told = find_count_hint(20)
+    assert told == "set validation.holdout to a share: 20 of 1,000 is 0.02"
 
 
 def test_a_source_that_no_share_reaches_is_named() -> None:

@@ -84,7 +84,7 @@ def holdout_has_documents(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(
             f"a mixture holds out a share of its documents, not {size:g} of them",
             (HOLDOUT, TRAINING_DATASET),
-            hint="set validation.holdout to a share, such as 0.01",
+            hint=advise_equal_share(run, int(size)),
         )
     if run.training.dataset.is_streamed:
         yield from find_stream_holdout_violations(run, size)
@@ -233,6 +233,38 @@ def find_mixture_violations(run: Recipe, size: float) -> Iterator[RuleViolation]
             )
 
 
+def advise_equal_share(run: Recipe, count: int) -> str:
+    """Return advice on the share of a mixture that is a number of its documents.
+
+    Documents of small files are counted, so that the share holds out that many.
+    """
+    found = [
+        (dataset, hash_dataset(dataset, run.validation.holdout_by))
+        for _, dataset in list_training_sources(run)
+    ]
+    counted = [(dataset, hashes) for dataset, hashes in found if hashes]
+    hashes = sorted(one for _, of_source in counted for one in of_source)
+    if run.training.dataset.is_streamed or len(counted) < len(found) or not hashes:
+        total = 10 ** math.ceil(math.log10(20 * count))
+        return f"set validation.holdout to a share: {count:,} of {total:,} is {count / total:g}"
+    share = min(round_share_up(hashes[min(count, len(hashes)) - 1]), MAX_SHARE)
+    held = [sum(is_chosen(share, of_source)) for _, of_source in counted]
+    left = [len(of_source) - out for (_, of_source), out in zip(counted, held, strict=True)]
+    if max(held) < MIN_DOCUMENTS or min(left) < MIN_DOCUMENTS:
+        return advise_mixture_share(counted)
+    advice = (
+        f"set validation.holdout: {share:g}, which holds out {sum(held):,} of the "
+        f"{len(hashes):,} documents"
+    )
+    enough = find_smallest_share([of_source for _, of_source in counted])
+    if min(held) >= MIN_DOCUMENTS or enough is None:
+        return advice
+    return (
+        f"{advice}; {enough:g} holds out {sum(is_chosen(enough, hashes)):,}, and "
+        f"{MIN_DOCUMENTS} or more of every source"
+    )
+
+
 def advise_mixture_share(sources: Sequence[tuple[DatasetConfig, Sequence[int]]]) -> str:
     """Return advice on a share that fills both sides of every source.
 
@@ -241,9 +273,11 @@ def advise_mixture_share(sources: Sequence[tuple[DatasetConfig, Sequence[int]]])
     """
     enough = find_smallest_share([hashes for _, hashes in sources])
     if enough is not None:
+        hashes = [one for _, of_source in sources for one in of_source]
         return (
             f"set validation.holdout: {enough:g}, the smallest share that holds out "
-            f"{MIN_DOCUMENTS} of every source counted here"
+            f"{MIN_DOCUMENTS} of every source counted here: {sum(is_chosen(enough, hashes)):,} of "
+            f"{len(hashes):,} documents"
         )
     dataset, _ = min(
         sources, key=lambda one: (find_smallest_share([one[1]]) is not None, len(one[1]))
@@ -259,14 +293,19 @@ def find_smallest_share(sources: Sequence[Sequence[int]]) -> float | None:
     """Return the smallest share of two digits that fills both sides of each source, or None."""
     if any(len(hashes) < 2 * MIN_DOCUMENTS for hashes in sources):
         return None
-    needed = (max(sorted(hashes)[MIN_DOCUMENTS - 1] for hashes in sources) + 1) / HASH_RANGE
-    scale = 10 ** (1 - math.floor(math.log10(needed)))
-    share = math.ceil(needed * scale) / scale
+    share = round_share_up(max(sorted(hashes)[MIN_DOCUMENTS - 1] for hashes in sources))
     is_enough = share <= MAX_SHARE and all(
         MIN_DOCUMENTS <= sum(is_chosen(share, hashes)) <= len(hashes) - MIN_DOCUMENTS
         for hashes in sources
     )
     return share if is_enough else None
+
+
+def round_share_up(last: int) -> float:
+    """Return the smallest share of two digits that holds out the document with a hash."""
+    needed = (last + 1) / HASH_RANGE
+    scale = 10 ** (1 - math.floor(math.log10(needed)))
+    return math.ceil(needed * scale) / scale
 
 
 def hash_dataset(dataset: DatasetConfig, by: str | None) -> list[int] | None:
