@@ -155,16 +155,35 @@ class KeySuggestions:
                 None,
                 f"indent it: it belongs to '{above}' in line {get_key_line(parent.value[above])}",
             )
-        for synonym in self.synonyms.get(key.lower().replace("-", "_"), ()):
-            if synonym in holder.model_fields:
-                return synonym, None
+        synonym = self.find_synonym(key, holder)
+        if synonym is not None:
+            return synonym, None
         suggestion = find_closest(key, known, present=set(parent.value))
         exact = self.find_elsewhere(key, path)
         # a number is no section: below `optimizer`, `rl: 1e-4` is a misspelt lr
         is_start = suggestion is not None and suggestion.startswith(f"{key}_")
         if suggestion and (is_start or not exact or not self.fits_elsewhere(path)):
             return suggestion, None
-        return None, exact or self.find_section_above(path)
+        misspelled = None if exact else self.suggest_misspelled_synonym(key, path, holder)
+        return misspelled or (None, exact or self.find_section_above(path))
+
+    def find_synonym(self, key: str, holder: type[Config]) -> str | None:
+        """Return the key of a mapping that a word of another program means."""
+        words = self.synonyms.get(key.lower().replace("-", "_"), ())
+        return next((word for word in words if word in holder.model_fields), None)
+
+    def suggest_misspelled_synonym(
+        self, key: str, path: DataPath, holder: type[Config]
+    ) -> tuple[str, None] | tuple[None, str] | None:
+        """Return what `suggest_key` does for a misspelled word of another program, or None."""
+        word = find_closest(key, self.synonyms)
+        if word is None or not is_certain_typo(key, word, self.synonyms):
+            return None
+        meant = self.find_synonym(word, holder)
+        if meant is not None:
+            return meant, None
+        hint = self.find_elsewhere(word, path)
+        return None if hint is None else (None, hint)
 
     def find_section_above(self, path: DataPath) -> str | None:
         """Return a hint about a section of the top level that a mapping further down may mean."""

@@ -1,6 +1,6 @@
 """Names of other tools for titanrun's fields."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +258,18 @@ def add_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
     data = to_plain_data(tree)
     add_meant_sections(data, problems)
     return [add_hint(problem, data) for problem in problems]
+
+
+def drop_written_keys(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems without those of required keys that hints for other names write."""
+    hints = [str(problem.hint) for problem in problems if problem.code == "unknown-key"]
+    return [problem for problem in problems if not is_written_by_hint(problem, hints)]
+
+
+def is_written_by_hint(problem: Problem, hints: Sequence[str]) -> bool:
+    """Return whether a key is only missing because another name stands in its place."""
+    written = tuple(f"write {format_path(problem.path)}{mark}" for mark in (":", "."))
+    return problem.code == "missing-key" and any(hint.startswith(written) for hint in hints)
 
 
 def add_meant_sections(data: Any, problems: tuple[Problem, ...]) -> None:

@@ -30,7 +30,12 @@ from titanrun.recipe.dump_folder import (
     find_dump_folder_problems,
     find_lost_run_problems,
 )
-from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS, add_hints
+from titanrun.recipe.editing.key_synonyms import (
+    SAME_MEANING,
+    SYNONYMS,
+    add_hints,
+    drop_written_keys,
+)
 from titanrun.recipe.plugin_files import is_plugin_file
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
@@ -147,13 +152,13 @@ def resolve_recipe(
     if reading.problems:
         further = find_problems_in_readable_part(reading, case)
         further += find_written_folder_problems(tree, case)
-        raise ProblemsFound([*problems, *reading.problems, *further])
+        raise ProblemsFound(drop_written_keys([*problems, *reading.problems, *further]))
     try:
         recipe, run, found = resolve_tree(tree, tree, case)
     except ProblemsFound as error:
         further = find_problems_in_sound_part(tree, error.problems, set(), case)
         further += find_written_folder_problems(tree, case)
-        raise ProblemsFound([*problems, *error.problems, *further]) from None
+        raise ProblemsFound(drop_written_keys([*problems, *error.problems, *further])) from None
     further = [*find_lost_run_problems(recipe)]
     if should_check_inputs:
         further += find_unset_secret_problems(run, environment)
