@@ -1,10 +1,12 @@
 """Windows of a stream of few records, counted before a run."""
 
 from contextlib import closing
+from pathlib import Path
 
 from titanrun.components.data.damaged_files import DamagedFiles
 from titanrun.components.data.lane_windows import LaneSettings, WindowReader, WindowStart
 from titanrun.components.data.local_stream_files import LocalStreamFiles, plan_local_files
+from titanrun.components.data.spec.file_formats import check_is_text
 from titanrun.components.data.stream_config import StreamFields
 
 MAX_CHECKED_BYTES = 32 * 2**20
@@ -27,6 +29,8 @@ def check_last_lane(config: StreamFields, path: str, num_lanes: int) -> None:
             read.
     """
     plan = plan_local_files(path, config.stream_suffixes)
+    for file in plan.files:
+        check_is_text(Path(file.location))
     window = config.resolve_window()
     if window is None or sum(file.size for file in plan.files) > MAX_CHECKED_BYTES:
         return

@@ -1,8 +1,9 @@
 """Rules about the files that documents are read from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.config import (
@@ -17,6 +18,7 @@ from titanrun.components.data.spec.file_columns import (
     find_file_columns,
     get_required_columns,
 )
+from titanrun.components.data.spec.file_formats import check_is_text
 from titanrun.components.data.spec.json_lines import (
     DAMAGED,
     DAMAGED_IN_STREAM_HINT,
@@ -67,7 +69,7 @@ def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
 
     In jsonl files, and json files of lines, each line is one JSON object. A download that was cut
     ends within one, without the end of an array, or of a parquet file. Fetch or write the file
-    again.
+    again. A compressed file that is named as a text file needs its suffix.
     """
     for place, dataset in get_all_datasets(run):
         if not isinstance(dataset, FilesConfig | ChatDatasetConfig | RepliesConfig):
@@ -76,9 +78,10 @@ def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
         may_pass = isinstance(dataset, FilesConfig) and (
             dataset.bad_records == "skip" or dataset.max_documents is not None
         )
-        if may_pass or dataset.path is None or not matches_existing_path(dataset.path):
+        if dataset.path is None or not matches_existing_path(dataset.path):
             continue
-        for problem in islice(iter_record_problems(dataset), MAX_FILES_TOLD):
+        check = check_is_text if may_pass else check_first_and_last_record
+        for problem in islice(iter_record_problems(dataset, check), MAX_FILES_TOLD):
             yield RuleViolation(
                 problem.message,
                 ((*place, *problem.path), place),
@@ -89,9 +92,9 @@ def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
 
 
 def iter_record_problems(
-    dataset: FilesConfig | ChatDatasetConfig | RepliesConfig,
+    dataset: FilesConfig | ChatDatasetConfig | RepliesConfig, check: Callable[[Path], None]
 ) -> Iterator[Problem]:
-    """Yield a problem of each file with a line that is no record, or that is damaged."""
+    """Yield a problem of each file that is refused by a check of its format or its records."""
     try:
         files = resolve_data_files(str(dataset.path), (*RECORD_CHECKS, ".csv", ".txt", ".arrow"))
     except ProblemsFound as error:
@@ -100,7 +103,9 @@ def iter_record_problems(
         return
     for file in files:
         try:
-            check_first_and_last_record(file)
+            check(file)
+        except OSError:
+            continue  # the run names it
         except ProblemsFound as error:
             for problem in error.problems:
                 if (

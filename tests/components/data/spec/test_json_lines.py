@@ -1,9 +1,11 @@
 """Files whose records cannot be read are found before a run."""
 
 import gzip
+import lzma
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -54,3 +56,39 @@ def test_a_whole_file_passes(tmp_path: Path) -> None:
         check_first_and_last_record(tmp_path / name)
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "e.parquet")
     check_first_and_last_record(tmp_path / "e.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a.jsonl", "name it a.jsonl.gz, and let path match that"),
+        ("a.csv", "name it a.csv.gz, and let path match that"),
+        ("a.txt", "name it a.txt.gz, and let path match that"),
+        ("zstd.json", "name it zstd.json.zst, and let path match that"),
+        ("table.jsonl", "name it table.parquet, and let path match that"),
+        ("feather.txt", "name it feather.arrow, and let path match that"),
+        ("archive.jsonl", "decompress it, or compress it as .gz or .zst"),
+    ],
+)
+def test_a_file_of_another_format_is_told_its_name(name: str, told: str, tmp_path: Path) -> None:
+    file, table = tmp_path / name, pa.table({"text": ["a"]})
+    if name.startswith("table"):
+        pq.write_table(table, file)
+    elif name.startswith("feather"):
+        feather.write_feather(table, file)
+    elif name.startswith("zstd"):
+        with pa.output_stream(str(file), compression="zstd") as written:
+            written.write(ROW.encode())
+    elif name.startswith("archive"):
+        file.write_bytes(lzma.compress(ROW.encode()))
+    else:
+        file.write_bytes(gzip.compress(ROW.encode()))
+    with pytest.raises(ProblemsFound) as caught:
+        check_first_and_last_record(file)
+    (problem,) = caught.value.problems
+    assert f"although its name says {file.suffix}" in problem.message and problem.hint == told
+
+
+def test_texts_that_begin_like_another_format_pass(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("PAR1 and ARROW1 and PK are words here")
+    check_first_and_last_record(tmp_path / "a.txt")

@@ -12,6 +12,7 @@ from titanrun.components.data.spec.compression import (
     open_decompressed_text,
 )
 from titanrun.components.data.spec.data_files import cannot_read_error, get_data_suffix
+from titanrun.components.data.spec.file_formats import check_is_text
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 
@@ -32,17 +33,17 @@ DAMAGED_IN_STREAM_HINT = (
 def check_first_and_last_record(file: Path) -> None:
     """Check that the first lines of a file, and its last one, are JSON objects.
 
-    A download that was cut ends within a line, an array without its bracket, or without the end of
-    a parquet file. The end of a compressed file is not read.
+    Of other text files, only that they are text is checked. A download that was cut ends within a
+    line, an array without its bracket, or without the end of a parquet file. The end of a
+    compressed file is not read.
 
     Raises:
         ProblemsFound: A data problem with the line.
     """
     check = RECORD_CHECKS.get(get_data_suffix(file))
-    if check is None:
-        return
     try:
-        if file.stat().st_size > 0:
+        check_is_text(file)
+        if check is not None and file.stat().st_size > 0:
             check(file)
     except ProblemsFound as error:
         check_checksum(file, error)

@@ -1,0 +1,47 @@
+"""Files of other formats that are named as text files. Torch-free."""
+
+from pathlib import Path
+
+from titanrun.components.data.spec.compression import is_compressed
+from titanrun.components.data.spec.data_files import COMPRESSIBLE_SUFFIXES, get_data_suffix
+from titanrun.config.problems import ProblemsFound, problem_error
+
+FORMATS = {
+    b"\x1f\x8b": ("gzip", ".gz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst"),
+    # the header of the first page follows
+    b"PAR1\x15": ("parquet", ".parquet"),
+    b"ARROW1\0\0": ("arrow", ".arrow"),
+    b"\xfd7zXZ\0": ("xz", None),
+    b"PK\x03\x04": ("zip", None),
+}
+"""Beginnings of files that are no text, with the name of the format and its suffix, None of those
+that are not read."""
+
+
+def check_is_text(file: Path) -> None:
+    """Check that what is named as a text file is not compressed, nor of another format.
+
+    Raises:
+        ProblemsFound: A data problem with the name that it needs.
+        OSError: If the file cannot be read.
+    """
+    if get_data_suffix(file) not in COMPRESSIBLE_SUFFIXES or is_compressed(file):
+        return
+    with file.open("rb") as content:
+        start = content.read(max(map(len, FORMATS)))
+    found = next((one for mark, one in FORMATS.items() if start.startswith(mark)), None)
+    if found is not None:
+        raise other_format_error(file, *found)
+
+
+def other_format_error(file: Path, name: str, suffix: str | None) -> ProblemsFound:
+    """Build the problem of a file whose name does not tell its format."""
+    if suffix is None:
+        hint = "decompress it, or compress it as .gz or .zst"
+    else:
+        renamed = file.with_suffix(suffix).name if len(suffix) > 4 else f"{file.name}{suffix}"
+        hint = f"name it {renamed}, and let path match that"
+    article = "an" if name[0] in "ax" else "a"
+    message = f"'{file}' is {article} {name} file, although its name says {file.suffix}"
+    return problem_error("data", message, path=("path",), hint=hint)
