@@ -114,7 +114,10 @@ def test_show_tells_what_counts_what_is_left_out_and_what_is_there_twice(
 
 
 def test_of_a_stream_it_is_said_how_much_was_looked_at(asked: Callable[..., Any]) -> None:
-    training, validation = asked("stats", "training.dataset.streaming=true", "training.lanes=1")
+    small = ("training.local_batch_size=1", "training.lanes=1")
+    training, validation = asked("stats", "training.dataset.streaming=true", *small)
+    # one pass, and no further one, which would find every document again
+    assert (training["documents"], training["duplicates"]) == (21, 1)
     first = f"the first {training['looked_at']} sequences"
     lines = [line.strip() for line in "".join(iter_summary_lines(training)).splitlines()]
     assert lines[-1] == f"{training['duplicates']} duplicates in {first}"
@@ -124,6 +127,26 @@ def test_of_a_stream_it_is_said_how_much_was_looked_at(asked: Callable[..., Any]
     lines = [line.strip() for line in "".join(iter_summary_lines(validation)).splitlines()]
     assert lines[-1] == f"0 duplicates, 1 also in {first} of the training data"
     assert lines[-2] == "longer than a sequence: 0 dropped, 0 truncated"
+
+
+def test_a_batch_that_reads_a_stream_twice_counts_no_duplicates(asked: Callable[..., Any]) -> None:
+    large = ("training.local_batch_size=64", "training.lanes=1")
+    training, _ = asked("show", "training.dataset.streaming=true", *large)
+    assert training["duplicates"] is None and len(training["samples"]) == 2
+    *_, line = iter_summary_lines(training)
+    assert line.strip() == "duplicates not counted: a global batch reads the data more than once"
+
+
+def test_what_a_mixture_reads_again_is_no_duplicate(asked: Callable[..., Any]) -> None:
+    write(Path("train.jsonl"), TEXTS * 4)
+    write(Path("few.jsonl"), [f"few {number} {'more ' * 10}" for number in range(5)])
+    sources = ", ".join(
+        f"{{dataset: {{name: text, path: {name}.jsonl, packing: best_fit}}}}"
+        for name in ("few", "train")
+    )
+    mixture = f"training.dataset={{name: mixture, sources: [{sources}]}}"
+    training, *_ = asked("stats", mixture)
+    assert (training["documents"], training["duplicates"]) == (85, 60)
 
 
 def test_windows_are_looked_at_as_documents_too(asked: Callable[..., Any]) -> None:
@@ -155,6 +178,20 @@ def test_equal_pieces_of_one_document_are_no_duplicates(
     training, _ = asked("stats", *options)
     assert (training["documents"], training["duplicates"]) == (4, 1)
     assert training["longest"] > 100
+
+
+def test_data_that_no_epoch_of_which_fills_a_step_is_shown(
+    asked: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    roles = [{"role": role, "content": "yes"} for role in ("user", "assistant")]
+    Path("chats.jsonl").write_text("".join(json.dumps({"messages": roles}) + "\n" for _ in "ab"))
+    options = ["training.dataset={name: chat, path: chats.jsonl}", "training.epochs=1"]
+    parser = CommandParser("data show", "", "")
+    _, resolved = parse_recipe_options(parser, ["r.yaml", *options])
+    assert resolved.run.training.epochs == 1
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe("r.yaml", options, environment={}, should_check_inputs=True)
+    assert [problem.rule for problem in found.value.problems] == ["epochs-fill-a-step"]
 
 
 def test_lengths_become_bars_and_a_picture(asked: Callable[..., Any]) -> None:

@@ -102,6 +102,8 @@ def iter_summary_lines(entry: DataEntry) -> Iterator[str]:
 
 def format_duplicates(entry: DataEntry) -> str:
     """Format how many documents are there twice, and among which sequences they were looked for."""
+    if entry["duplicates"] is None:
+        return "duplicates not counted: a global batch reads the data more than once"
     text = f"{entry['duplicates']} duplicates"
     if entry["is_stream"] or entry["looked_at"] != entry["rows"]:
         text += f" in the first {pluralize(entry['looked_at'], 'sequence')}"

@@ -1,17 +1,22 @@
 """Summaries of datasets for people: documents, padding, loss tokens and samples."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from titanrun.components.data.document_pieces import SplitDocument, hash_ids, locate_pieces
+from titanrun.components.data.document_pieces import (
+    DocumentPiece,
+    SplitDocument,
+    hash_ids,
+    locate_pieces,
+)
 from titanrun.components.data.indexed_dataset import IndexedDataset
 from titanrun.components.data.reply_ends import ReplyEnds
-from titanrun.components.data.sample_order import view_first_epoch
+from titanrun.components.data.sample_order import FirstEpochView, view_first_epoch
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 
 MAX_SUMMARIZED_SAMPLES = 50_000
@@ -42,32 +47,29 @@ def summarize_dataset(
 ) -> DataSummary:
     """Summarize the samples of an epoch, or the first MAX_SUMMARIZED_SAMPLES.
 
-    Documents are separated by positions, or else by end-of-text tokens.
+    Documents are separated by positions, or else by end-of-text tokens. Those of samples that the
+    epoch reads again count once.
     """
     dataset = view_first_epoch(dataset)
     found = DataSummary(num_samples=min(len(dataset), MAX_SUMMARIZED_SAMPLES))
     rest: list[NDArray[np.int64]] = []
     split = defaultdict[Hashable, SplitDocument](SplitDocument)
-    for index in range(found.num_samples):
+    for index, is_repeated in iter_sorted_positions(dataset, found.num_samples):
         row = dataset[index]
         found.num_tokens += row.shape[-1]
+        found.num_nonpadding_tokens += count_nonpadding_tokens(row)
+        found.loss_tokens_per_sample.append(
+            int(row[1, 1:].sum()) if row.ndim == 2 else len(row) - 1
+        )
+        if is_repeated:
+            continue
         if row.ndim == 2:
-            ids, counts = row[:2]
-            found.loss_tokens_per_sample.append(int(counts[1:].sum()))
-            pieces = iter(locate_pieces(dataset, index) or ())
+            add_sample_documents(found, split, row, locate_pieces(dataset, index))
             for start, end in iter_document_spans(row):
-                found.num_nonpadding_tokens += end - start
-                piece = next(pieces, None)
-                if piece is None or piece.is_whole:
-                    add_document(found, ids[start:end])
-                else:
-                    split[piece.document].add(piece.offset, ids[start:end])
                 for _, is_ended in find_reply_ends(reply_ends, row, start, end):
                     found.num_replies += 1
                     found.num_replies_without_end += not is_ended
             continue
-        found.num_nonpadding_tokens += len(row)
-        found.loss_tokens_per_sample.append(len(row) - 1)
         ends = (
             np.flatnonzero(row == eos_id) + 1 if eos_id is not None else np.zeros(0, dtype=np.int64)
         )
@@ -84,6 +86,44 @@ def summarize_dataset(
         found.document_digests.append(document.finish())
     found.num_loss_tokens = sum(found.loss_tokens_per_sample)
     return found
+
+
+def iter_sorted_positions(dataset: IndexedDataset, count: int) -> Iterator[tuple[int, bool]]:
+    """Yield the first `count` positions, source by source, and whether their sample was there.
+
+    An epoch of a mixture may read the samples of a source more than once.
+    """
+    if not isinstance(dataset, FirstEpochView):
+        yield from ((index, False) for index in range(count))
+        return
+    order = dataset.indices[:count]
+    before = None
+    for position in np.argsort(order, kind="stable"):
+        yield int(position), before == order[position]
+        before = order[position]
+
+
+def count_nonpadding_tokens(sample: NDArray[np.int64]) -> int:
+    """Return the tokens of the documents of a sample."""
+    if sample.ndim == 1:
+        return len(sample)
+    return sum(end - start for start, end in iter_document_spans(sample))
+
+
+def add_sample_documents(
+    summary: DataSummary,
+    split: defaultdict[Hashable, SplitDocument],
+    sample: NDArray[np.int64],
+    pieces: Iterable[DocumentPiece] | None,
+) -> None:
+    """Add the documents of a sample with channels, the split ones to `split`."""
+    known = iter(pieces or ())
+    for start, end in iter_document_spans(sample):
+        ids, piece = sample[0, start:end], next(known, None)
+        if piece is None or piece.is_whole:
+            add_document(summary, ids)
+        else:
+            split[piece.document].add(piece.offset, ids)
 
 
 def add_document(summary: DataSummary, ids: NDArray[np.int64]) -> None:

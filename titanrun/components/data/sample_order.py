@@ -80,20 +80,20 @@ class FirstEpochView:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._order = compute_epoch_order(dataset, 0, seed=None)
+        self.indices = compute_epoch_order(dataset, 0, seed=None)
         self.fingerprint: str = dataset.fingerprint
         self.max_token_id: int = dataset.max_token_id
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> NDArray[Any]:
-        sample: NDArray[Any] = self._dataset[int(self._order[index])]
+        sample: NDArray[Any] = self._dataset[int(self.indices[index])]
         return sample
 
     def locate_pieces(self, index: int) -> Iterable[DocumentPiece] | None:
         """Return the document of each span of a sequence, None if they are not known."""
-        return locate_pieces(self._dataset, int(self._order[index]))
+        return locate_pieces(self._dataset, int(self.indices[index]))
 
     def check(self) -> None:
         """Raise a data problem if the source of the samples has changed since it was opened."""

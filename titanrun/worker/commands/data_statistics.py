@@ -15,7 +15,8 @@ def build_data_summary(
     """Return statistics of a dataset, with the number of documents shared with training.
 
     Those of training are compared as far as they were inspected: `training_looked_at` sequences,
-    None if that is all. What is left out or cut is not counted in a stream: None.
+    None if that is all. What is left out or cut is not counted in a stream: None. So are duplicates
+    in a batch that reads data twice.
     """
     rows, data_summary, train_summary = opened[section], looks[section], looks.get("training")
     is_stream = isinstance(rows, StreamPreview)
@@ -36,7 +37,9 @@ def build_data_summary(
         "counted": data_summary.num_loss_tokens
         / max(1, data_summary.num_tokens - data_summary.num_samples),
         "without_labels": data_summary.loss_tokens_per_sample.count(0),
-        "duplicates": len(data_summary.document_digests) - len(set(data_summary.document_digests)),
+        "duplicates": None
+        if is_stream and rows.is_repeated
+        else len(data_summary.document_digests) - len(set(data_summary.document_digests)),
         "in_training": shared,
         "replies": data_summary.num_replies,
         "without_end": data_summary.num_replies_without_end,
