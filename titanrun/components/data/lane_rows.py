@@ -156,7 +156,7 @@ class LaneReader:
             ProblemsFound: A data problem if a file or record cannot be read, or if an epoch of the
                 lane has no sequence.
         """
-        windows = self._windows.iter_windows(cursor.start)
+        windows: Iterator[Window] = self._windows.iter_windows(cursor.start)
         if self._prefetcher is not None:
             windows = self._prefetcher.read_ahead(windows)
         if self._encoder.packing is None:

@@ -304,7 +304,7 @@ def find_smallest_share(sources: Sequence[Sequence[int]]) -> float | None:
 def round_share_up(last: int) -> float:
     """Return the smallest share of two digits that holds out the document with a hash."""
     needed = (last + 1) / HASH_RANGE
-    scale = 10 ** (1 - math.floor(math.log10(needed)))
+    scale: float = 10 ** (1 - math.floor(math.log10(needed)))
     return math.ceil(needed * scale) / scale
 
 

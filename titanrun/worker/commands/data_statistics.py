@@ -38,7 +38,7 @@ def build_data_summary(
         / max(1, data_summary.num_tokens - data_summary.num_samples),
         "without_labels": data_summary.loss_tokens_per_sample.count(0),
         "duplicates": None
-        if is_stream and rows.is_repeated
+        if isinstance(rows, StreamPreview) and rows.is_repeated
         else len(data_summary.document_digests) - len(set(data_summary.document_digests)),
         "in_training": shared,
         "replies": data_summary.num_replies,
