@@ -248,13 +248,15 @@ def test_it_says_what_is_wrong_and_writes_nothing(
             "runs/tuned",
             "chat.jsonl",
             "'runs/tuned' is a run of titanrun",
-            "titanrun checkpoint export runs/tuned tuned-hf --format hf --merge makes",
+            "titanrun checkpoint export runs/tuned tuned-hf --format hf --merge, then titanrun "
+            "init --kind sft --model tuned-hf --data chat.jsonl -o mine.yaml",
         ),
         (
             "runs/whole",
             "chat.jsonl",
             "'runs/whole' is a run of titanrun",
-            "titanrun checkpoint export runs/whole whole-hf --format hf makes",
+            "titanrun checkpoint export runs/whole whole-hf --format hf, then titanrun init --kind "
+            "sft --model whole-hf --data chat.jsonl -o mine.yaml",
         ),
         ("runs/exported", "chat.jsonl", "is a run of titanrun", "did you mean 'runs/exported/hf'?"),
         ("model", "chats.jsonl", "file not found: 'chats.jsonl'", "did you mean 'chat.jsonl'?"),
@@ -275,6 +277,51 @@ def test_a_wrong_path_is_told_the_right_one(
     (problem,) = found.value.problems
     assert message in problem.message and problem.hint is not None
     assert hint in problem.hint
+
+
+def get_init_problem(*words: str) -> tuple[str, str]:
+    """Message and hint of the only problem."""
+    with pytest.raises(ProblemsFound) as found:
+        init.run(list(words))
+    (problem,) = found.value.problems
+    return problem.message, str(problem.hint)
+
+
+def test_several_files_are_no_recipe_of_the_last_one(place: Path) -> None:
+    for name in ("part-0", "part-1", "part-2"):
+        copy("chat.jsonl", f"{name}.jsonl")
+    data = ["--data", "part-0.jsonl", "--data", "part-1.jsonl"]
+    message, hint = get_init_problem("--kind", "sft", "--model", "model", *data)
+    assert message == "--data is given 2 times, but init looks at one file, folder or dataset"
+    assert hint == "write --data 'part-[01].jsonl'"
+    pattern = shlex.split(hint.removeprefix("write "))
+    assert init.run(["--kind", "sft", "--model", "model", *pattern, "-o", "mine.yaml"]) == 0
+    run = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run
+    assert run.training.dataset.model_dump()["path"] == "part-[01].jsonl"
+
+
+def test_data_that_no_pattern_names_alone_becomes_a_mixture(place: Path) -> None:
+    data = ["--data", "chat.jsonl", "--data", "hub:OWNER/NAME"]
+    _, hint = get_init_problem("--kind", "lora", "--model", "model", *data)
+    assert hint.endswith(
+        "{name: mixture, sources: [{dataset: {name: chat, path: chat.jsonl}}, "
+        "{dataset: {name: chat, repo: OWNER/NAME}}]}"
+    )
+    # the pattern of these two would read a third file
+    data = ["--data", "chat.jsonl", "--data", "labelled.jsonl"]
+    assert "{name: mixture" in get_init_problem("--kind", "lora", "--model", "model", *data)[1]
+
+
+def test_without_a_kind_the_model_is_told_first_and_then_the_whole_command(place: Path) -> None:
+    (place / "adapters").mkdir()
+    settings = {"base_model_name_or_path": "model", "r": 8, "peft_type": "LORA"}
+    (place / "adapters" / "adapter_config.json").write_text(json.dumps(settings))
+    message, _ = get_init_problem("--model", "adapters", "--data", "chat.jsonl")
+    assert message.startswith("'adapters' holds adapters without the model")
+    told = get_init_problem("--model", "model", "--data", "preference.jsonl")
+    command = "titanrun init --kind dpo --model model --data preference.jsonl"
+    assert told == ("--data needs --kind", command)
+    assert init.run(shlex.split(command)[2:]) == 0
 
 
 def test_messages_that_are_stored_as_text_are_told(place: Path) -> None:

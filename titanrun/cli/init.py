@@ -14,12 +14,18 @@ from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
 from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
+from titanrun.components.data.spec.data_files import find_data_files
+from titanrun.components.data.validators_config import find_common_glob, format_mixture
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.launch.launch_env import get_environment
-from titanrun.recipe.reference.data_settings import build_data_settings, build_hub_settings
+from titanrun.recipe.reference.data_settings import (
+    build_data_settings,
+    build_hub_settings,
+    guess_kind,
+)
 from titanrun.recipe.reference.finetuning_template import (
     KINDS,
     FinetunedModel,
@@ -36,7 +42,13 @@ from titanrun.recipe.resolving.hub_models import (
     find_model_folder,
     parse_hub_name,
 )
+from titanrun.recipe.resolving.model_folder import (
+    build_export_command,
+    get_export_name,
+    list_model_folders,
+)
 from titanrun.recipe.resolving.resolve import resolve_recipe
+from titanrun.recipe.rundir.run_files import RESOLVED
 
 EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --model llama3:8B -o mine.yaml
@@ -45,6 +57,7 @@ EXAMPLES = """  titanrun init               writes recipe.yaml
   titanrun init --full        with every setting, commented out
   titanrun init -o mine.toml  the same as TOML"""
 
+DEFAULT_OUTPUT = "recipe.yaml"
 EXAMPLE_MODEL = "hub:Qwen/Qwen3-0.6B"
 EXAMPLE_FILES = {"preference": "pairs.jsonl", "labelled": "labels.jsonl"}
 QLORA = "write --kind lora, then converters: [{name: qlora, rank: 16, alpha: 32}] in the recipe"
@@ -114,19 +127,47 @@ def parse_init_options(arguments: list[str]) -> Namespace:
     parser.add_argument(
         "--data",
         metavar="F",
-        help="the file or folder to fine-tune on, or hub:OWNER/NAME; its columns are looked at",
+        action="append",
+        help="the file, folder or glob to fine-tune on, or hub:OWNER/NAME; its columns are "
+        "looked at",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="F",
-        default="recipe.yaml",
-        help="the new file; default: recipe.yaml",
+        default=DEFAULT_OUTPUT,
+        help=f"the new file; default: {DEFAULT_OUTPUT}",
     )
     parser.add_argument(
         "--full", action="store_true", help="write every setting, the others commented out"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.data is not None:
+        options.data = get_only_data(options.data, options.kind)
+    return options
+
+
+def get_only_data(named: Sequence[str], kind: str | None) -> str:
+    """Return the data of a recipe. Raise ProblemsFound if several are named."""
+    if len(named) == 1:
+        return named[0]
+    pattern = find_common_glob(named)
+    dataset = "chat" if kind is None else KINDS[kind].dataset
+    mixture = format_mixture(
+        [
+            {"name": dataset, "repo": one.removeprefix(HUB_PREFIX)}
+            if one.startswith(HUB_PREFIX)
+            else {"name": dataset, "path": one}
+            for one in named
+        ]
+    )
+    raise problem_error(
+        "usage",
+        f"--data is given {len(named)} times, but init looks at one file, folder or dataset",
+        hint=f"write --data {shlex.quote(pattern)}"
+        if pattern is not None and {*find_data_files(Path(pattern))} == {*map(Path, named)}
+        else f"leave one, and write training.dataset in the recipe as {mixture}",
+    )
 
 
 def parse_kind(kind: str) -> str:
@@ -145,13 +186,17 @@ def parse_kind(kind: str) -> str:
 
 def build_recipe(options: Namespace, target: Path) -> str:
     """Return the text of a recipe that trains without changes."""
-    if options.data is not None:
-        raise problem_error("usage", "--data needs --kind", hint="add --kind sft")
-    if options.model is not None and names_weights(options.model):
+    has_weights = options.model is not None and names_weights(options.model)
+    if has_weights and parse_hub_name(options.model) is None:
+        open_named_model(options)
+    if options.data is not None or has_weights:
+        model = options.model if has_weights else EXAMPLE_MODEL
+        data = "FILE" if options.data is None else options.data
+        kind = "sft" if options.data is None else guess_kind(options.data)
         raise problem_error(
             "usage",
-            f"--model {options.model} needs --kind",
-            hint=f"titanrun init --kind sft --model {options.model} --data FILE",
+            "--data needs --kind" if options.data else f"--model {options.model} needs --kind",
+            hint=format_init_command(kind, model, data),
         )
     return build_recipe_template(
         options.model,
@@ -167,6 +212,12 @@ def names_weights(model: str) -> bool:
     return "/" in model or model.startswith(HUB_PREFIX) or Path(model).is_dir()
 
 
+def format_init_command(kind: str, model: str, data: str, output: str | None = None) -> str:
+    """Return the command that writes a recipe of fine-tuning."""
+    words = ["titanrun", "init", "--kind", kind, "--model", model, "--data", data]
+    return shlex.join(words if output is None else [*words, "-o", output])
+
+
 def build_finetuning_recipe(options: Namespace, target: Path) -> str:
     """Return the text of a recipe that fine-tunes a model."""
     for name in ("model", "data"):
@@ -176,8 +227,7 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
             raise problem_error(
                 "usage",
                 f"--kind {options.kind} needs --{name}",
-                hint=f"titanrun init --kind {options.kind} --model {shlex.quote(model)} "
-                f"--data {shlex.quote(data)}",
+                hint=format_init_command(options.kind, model, data),
             )
     if options.full:
         raise problem_error("usage", "--full excludes --kind", hint="omit one of them")
@@ -209,9 +259,26 @@ def open_named_model(options: Namespace) -> Path:
     """Return the folder of --model; of a model on the Hub only the weights are not fetched."""
     model = parse_hub_name(options.model)
     if model is None:
-        return open_model_folder(options.model)
+        try:
+            return open_model_folder(options.model)
+        except ProblemsFound as error:
+            raise ProblemsFound(
+                [add_export_commands(one, options) for one in error.problems]
+            ) from None
     known = find_model_folder(model, get_environment(), part=TOKENIZER)
     return known or fetch_model(model, options, parts=WITHOUT_WEIGHTS)
+
+
+def add_export_commands(problem: Problem, options: Namespace) -> Problem:
+    """Return the problem of --model; that of a run tells all commands that start from it."""
+    run = Path(options.model)
+    if not (run / RESOLVED).is_file() or options.data is None or list_model_folders(run):
+        return problem
+    folder = get_export_name(run)
+    written = options.output if options.output != DEFAULT_OUTPUT else None
+    kind = options.kind or guess_kind(options.data)
+    again = format_init_command(kind, folder, options.data, written)
+    return replace(problem, hint=f"{build_export_command(run, folder)}, then {again}")
 
 
 def find_data_settings(options: Namespace) -> dict[str, Any]:

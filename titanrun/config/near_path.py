@@ -33,6 +33,11 @@ def explain_missing_path(named: str) -> str:
     return f"paths are relative to {Path.cwd()}"
 
 
+def is_pattern(named: str) -> bool:
+    """Return whether a path is a glob pattern."""
+    return any(character in named for character in PATTERN_CHARACTERS)
+
+
 def has_match(pattern: str) -> bool:
     """Return whether something matches a glob pattern."""
     path = Path(pattern)
@@ -63,7 +68,7 @@ def find_near_path(named: str, *, only_folders: bool = False) -> str | None:
     Every part of it may be misspelled. Return None for patterns and addresses, and if no name is
     close.
     """
-    if ADDRESS_MARK in named or any(mark in named for mark in PATTERN_CHARACTERS):
+    if ADDRESS_MARK in named or is_pattern(named):
         return None
     path = Path(named)
     try:

@@ -1,7 +1,7 @@
 """Validators of texts in a dataset's config: commits, paths, and formats with columns."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from pathlib import PurePath
 from string import Formatter
@@ -56,14 +56,17 @@ def refuse_path_list(value: Any, dataset: str | None) -> Any:
 
 def suggest_mixture(paths: Sequence[str], dataset: str) -> str:
     """Return a hint for paths that no glob names: a mixture with a source for each."""
-    sources = [
-        to_flow_yaml({"dataset": {"name": dataset, "path": path}})
-        for path in (paths if len(paths) <= MAX_SOURCES_TOLD else paths[:1])
-    ]
-    more = "" if len(sources) == len(paths) else ", ..."
-    mixture = f"{{name: mixture, sources: [{', '.join(sources)}{more}]}}"
+    mixture = format_mixture([{"name": dataset, "path": path} for path in paths])
     alone = paths[0].endswith(SINGLE_FILE_SUFFIX)
     return f"{'' if alone else 'name one folder or glob, or '}write the dataset as {mixture}"
+
+
+def format_mixture(datasets: Sequence[Mapping[str, str]]) -> str:
+    """Return a mixture of datasets on one line, abbreviated if they are many."""
+    shown = datasets if len(datasets) <= MAX_SOURCES_TOLD else datasets[:1]
+    sources = [to_flow_yaml({"dataset": dataset}) for dataset in shown]
+    more = "" if len(shown) == len(datasets) else ", ..."
+    return f"{{name: mixture, sources: [{', '.join(sources)}{more}]}}"
 
 
 def find_common_glob(paths: Sequence[str]) -> str | None:

@@ -10,7 +10,7 @@ from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.chat_formats import text_for_messages_error
 from titanrun.components.data.spec.data_files import resolve_data_files
 from titanrun.components.data.stream_config import CONVERSATION_SUFFIXES
-from titanrun.config.near_path import suggest_near_path
+from titanrun.config.near_path import has_match, is_pattern, suggest_near_path
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
@@ -68,7 +68,7 @@ def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], Column
     Raises:
         ProblemsFound: If there is no such file or folder, or its columns do not suit the dataset.
     """
-    if not Path(data).exists():
+    if not Path(data).exists() and not (is_pattern(data) and has_match(data)):
         hint = suggest_near_path(data) or f"use {describe_records({'name': dataset, 'path': data})}"
         if find_named_repository(data) is not None:
             hint = f"a dataset of the Hub is written as hub:{data}"
@@ -138,6 +138,15 @@ def find_fitting_kind(columns: Columns) -> FittingKind | None:
     chat = guess_columns("chat", columns)
     is_listed = chat is not None and chat.settings.get("layout") != "prompt_completion"
     return CONVERSATIONS if is_listed else None
+
+
+def guess_kind(data: str) -> str:
+    """Return the kind of `init` that fits files, sft where they do not tell."""
+    try:
+        kind = find_fitting_kind(read_columns(find_first_file(data)))
+    except ProblemsFound:
+        return CONVERSATIONS.name
+    return CONVERSATIONS.name if kind is None else kind.name
 
 
 def suggest_for_unsuitable(dataset: str, file: Path, columns: Columns) -> str:

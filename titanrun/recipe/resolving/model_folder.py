@@ -1,5 +1,6 @@
 """What is wrong with a folder that a recipe or a command names as a Hugging Face model."""
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -69,10 +70,20 @@ def list_model_folders(folder: Path) -> list[str]:
 
 def suggest_export(run: Path) -> str:
     """Return the command that writes the weights of a run as a Hugging Face folder."""
+    return f"{build_export_command(run, get_export_name(run))} makes a folder of it: name that"
+
+
+def get_export_name(run: Path) -> str:
+    """Return the folder that hints write the weights of a run to."""
+    return f"{run.absolute().name}-hf"
+
+
+def build_export_command(run: Path, target: str) -> str:
+    """Return the command that writes the weights of a run to a folder, with adapters merged."""
     register_builtins()
-    merge = " --merge" if names_adapters(read_plain_recipe(run / RESOLVED)) else ""
-    command = f"titanrun checkpoint export {run} {run.name}-hf --format hf{merge}"
-    return f"{command} makes a folder of it: name that"
+    words = ["titanrun", "checkpoint", "export", str(run), target, "--format", "hf"]
+    is_merged = names_adapters(read_plain_recipe(run / RESOLVED))
+    return shlex.join([*words, "--merge"] if is_merged else words)
 
 
 def explain_model_folder(problems: Iterable[Problem], named: str | None) -> list[Problem]:

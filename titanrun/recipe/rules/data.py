@@ -11,9 +11,9 @@ from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.components.tokenizers.spec.tokenizer_files import get_vocab_size
 from titanrun.config.base import iter_nested_configs
 from titanrun.config.near_path import (
-    PATTERN_CHARACTERS,
     explain_missing_path,
     has_match,
+    is_pattern,
     suggest_near_path,
 )
 from titanrun.config.problems import DataPath, ProblemsFound
@@ -242,4 +242,4 @@ def matches_existing_path(written: str) -> bool:
     """Return whether a path or a glob pattern matches an existing file or folder."""
     if Path(written).exists():
         return True
-    return any(character in written for character in PATTERN_CHARACTERS) and has_match(written)
+    return is_pattern(written) and has_match(written)
