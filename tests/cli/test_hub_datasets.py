@@ -48,6 +48,10 @@ def test_a_run_records_the_commit_and_never_asks_again(
     assert done.returncode == 2
     assert "the commit of 'owner/words' is not known here" in done.stderr
 
+    done = titanrun(place, offline, "train", "mine.yaml", "dump_folder=runs/mine")
+    assert done.returncode == 2 and "help: unset HF_HUB_OFFLINE and run" in done.stderr
+    assert "run hf download owner/words --repo-type dataset" in done.stderr
+
     done = titanrun(place, hub, "train", "mine.yaml", "dump_folder=runs/mine")
     assert done.returncode == 0, done.stderr
     assert f"owner/words: main is commit {COMMIT}" in done.stderr

@@ -62,9 +62,13 @@ def test_validate_accepts_a_model_that_is_not_here_without_network(place: Path) 
         (
             {"HF_ENDPOINT": "http://127.0.0.1:9"},
             "could not be fetched from http://127.0.0.1:9",
-            "run the same command again",
+            "check the network and HF_ENDPOINT, and run the same command again; without a network",
         ),
-        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
+        (
+            {"HF_HUB_OFFLINE": "1"},
+            "HF_HUB_OFFLINE is set",
+            "unset HF_HUB_OFFLINE and run the same command again; without a network",
+        ),
     ],
 )
 def test_without_a_hub_training_is_a_problem(

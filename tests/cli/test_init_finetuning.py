@@ -324,6 +324,18 @@ def test_without_a_kind_the_model_is_told_first_and_then_the_whole_command(place
     assert init.run(shlex.split(command)[2:]) == 0
 
 
+def test_offline_a_name_of_the_hub_is_told_both_ways(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "HF_HUB_OFFLINE" not in get_init_problem("--model", "Qwen/Qwen3-0.6B")[1]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert get_init_problem("--model", "Qwen/Qwen3-0.6B")[1] == (
+        "unset HF_HUB_OFFLINE and write --model hub:Qwen/Qwen3-0.6B; without a network, run "
+        "titanrun download Qwen/Qwen3-0.6B -o Qwen3-0.6B on a machine that has one, copy the "
+        "folder here, and name it instead of the model"
+    )
+
+
 def test_messages_that_are_stored_as_text_are_told(place: Path) -> None:
     Dataset.from_dict({"messages": [json.dumps(CHAT)]}).to_parquet("text.parquet")
     with pytest.raises(ProblemsFound, match="has text in 'messages', not a list of messages"):

@@ -12,6 +12,7 @@ import xxhash
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
 from titanrun.cli.next_command import print_next
+from titanrun.components.data.spec.hub_advice import advise_again, advise_model, is_unreachable
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
@@ -215,13 +216,15 @@ def build_hub_error(error: Exception, repository: str, revision: str) -> Problem
         return problem_error(
             "file",
             f"{repository} has to be fetched, but HF_HUB_OFFLINE is set",
-            hint="unset HF_HUB_OFFLINE, or name a folder of this machine",
+            hint=advise_model(repository, advise_again(is_offline=True)),
         )
     where = get_environment().get("HF_ENDPOINT", "https://huggingface.co")
     return problem_error(
         "file",
         f"{repository} could not be fetched from {where}: {str(error).splitlines()[0]}",
-        hint="run the same command again to resume",
+        hint=advise_model(repository, advise_again(is_offline=False))
+        if is_unreachable(error)
+        else "run the same command again to resume",
     )
 
 

@@ -6,6 +6,12 @@ from typing import Any
 
 from titanrun.cli.hub_models import read_named_tree
 from titanrun.cli.messages import print_note
+from titanrun.components.data.spec.hub_advice import (
+    advise_again,
+    advise_dataset,
+    is_refused_offline,
+    is_unreachable,
+)
 from titanrun.config.problems import DataPath, Origin, problem_error
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.resolving.hub_datasets import (
@@ -59,12 +65,18 @@ def fetch_dataset_commit(
         commit = HfApi().dataset_info(repository, revision=revision).sha
     except Exception as error:  # also errors of its HTTP client, a package that varies by version
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        is_offline = is_refused_offline(error)
         raise problem_error(
             "file",
-            f"the Hub names no commit of '{repository}' at '{revision}': {reason}",
+            f"the commit of '{repository}' at '{revision}' is not known here, and HF_HUB_OFFLINE "
+            "is set"
+            if is_offline
+            else f"the Hub names no commit of '{repository}' at '{revision}': {reason}",
             path=path,
             origin=origin,
-            hint="check repo and revision; HF_TOKEN opens gated datasets",
+            hint=advise_dataset(repository, None, advise_again(is_offline=is_offline))
+            if is_unreachable(error)
+            else "check repo and revision; HF_TOKEN opens gated datasets",
         ) from error
     assert commit is not None, "the Hub returns a commit with every revision"
     return str(commit)

@@ -15,6 +15,11 @@ from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
 from titanrun.components.data.spec.data_files import find_data_files
+from titanrun.components.data.spec.hub_advice import (
+    OFFLINE_VARIABLE,
+    advise_model,
+    is_set_offline,
+)
 from titanrun.components.data.validators_config import find_common_glob, format_mixture
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
@@ -40,6 +45,7 @@ from titanrun.recipe.resolving.hub_models import (
     TOKENIZER,
     HubModel,
     find_model_folder,
+    find_named_repository,
     parse_hub_name,
 )
 from titanrun.recipe.resolving.model_folder import (
@@ -270,8 +276,15 @@ def open_named_model(options: Namespace) -> Path:
 
 
 def add_export_commands(problem: Problem, options: Namespace) -> Problem:
-    """Return the problem of --model; that of a run tells all commands that start from it."""
+    """Return the problem of --model; that of a run tells all commands that start from it.
+
+    That of a model which cannot be fetched tells how to get it.
+    """
     run = Path(options.model)
+    repository = find_named_repository(options.model)
+    if repository and not run.exists() and is_set_offline(get_environment()):
+        first = f"unset {OFFLINE_VARIABLE} and write --model {HUB_PREFIX}{repository}"
+        return replace(problem, hint=advise_model(repository, first))
     if not (run / RESOLVED).is_file() or options.data is None or list_model_folders(run):
         return problem
     folder = get_export_name(run)

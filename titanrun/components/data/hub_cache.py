@@ -20,6 +20,7 @@ from titanrun.components.data import hub_records
 from titanrun.components.data.lane_plan import PlanFile
 from titanrun.components.data.local_stream_files import CountedFile
 from titanrun.components.data.read_counts import ReadCounts
+from titanrun.components.data.spec.hub_advice import advise_again
 from titanrun.components.data.spec.hub_source import HubSource
 from titanrun.components.data.spec.remote_path import HUB_PATH, has_glob
 from titanrun.config.pluralize import pluralize
@@ -45,18 +46,20 @@ def find_snapshot(repo: str, revision: str, field: str) -> Path:
             repo, repo_type=DATASET, revision=revision, local_files_only=True
         )
     except LocalEntryNotFoundError:
-        raise not_cached_error(repo, revision, field) from None
+        raise not_cached_error(repo, repo, revision, field) from None
     return Path(folder)
 
 
-def not_cached_error(name: str, revision: str, field: str) -> ProblemsFound:
+def not_cached_error(name: str, repo: str, revision: str, field: str) -> ProblemsFound:
     """Build the problem of a dataset that the cache does not hold."""
     return problem_error(
         "data",
         f"'{name}' is streamed from the Hub, but HF_HUB_OFFLINE is set, and the Hub's cache does "
         f"not hold it at {revision[:12]}",
         path=(field,),
-        hint="unset it, or fetch the files with `hf download --repo-type dataset` before",
+        hint=f"{advise_again(is_offline=True)}; without a network, run hf download {repo} "
+        f"--repo-type dataset --revision {revision} on a machine that has one, and copy its cache "
+        "(~/.cache/huggingface/hub) here",
     )
 
 
@@ -141,7 +144,7 @@ def open_cached_file(file: PlanFile, counts: ReadCounts) -> BinaryIO:
         match["repo"], match["name"], revision=match["revision"], repo_type=DATASET
     )
     if not isinstance(path, str) or Path(path).stat().st_size != file.size:
-        raise not_cached_error(file.location, match["revision"], "path")
+        raise not_cached_error(file.location, match["repo"], match["revision"], "path")
     counted = CountedFile(path)
     counted.counts = counts
     return io.BufferedReader(counted)

@@ -8,14 +8,17 @@ import datasets
 
 from titanrun.components.data.jsonl_reader import silence_datasets_library
 from titanrun.components.data.record_readers import LocatedRecord
+from titanrun.components.data.spec.hub_advice import (
+    advise_again,
+    advise_dataset,
+    is_refused_offline,
+    is_unreachable,
+)
 from titanrun.components.data.spec.hub_source import HubSource
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 
-OPEN_HINT = (
-    "check repo, subset, split and revision; HF_TOKEN opens gated datasets, "
-    "HF_HUB_OFFLINE=1 uses the local cache"
-)
+OPEN_HINT = "check repo, subset, split and revision; HF_TOKEN opens gated datasets"
 
 
 def iter_hub_records(source: HubSource) -> Iterator[LocatedRecord]:
@@ -111,7 +114,11 @@ def cannot_open_hub_error(source: HubSource, error: Exception) -> ProblemsFound:
         f"'{source.repo}' cannot be opened at {source.revision[:12]}: "
         f"{get_first_error_line(error)}",
         path=("repo",),
-        hint=OPEN_HINT,
+        hint=advise_dataset(
+            source.repo, source.revision, advise_again(is_offline=is_refused_offline(error))
+        )
+        if is_unreachable(error)
+        else OPEN_HINT,
     )
 
 

@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from titanrun.components.data.spec.hub_advice import (
+    OFFLINE_VARIABLE,
+    advise_model,
+    is_set_offline,
+)
 from titanrun.config.json_text import parse_json
 from titanrun.config.near_path import suggest_near_path
 from titanrun.config.problems import DataPath, Problem, problem_error
@@ -194,11 +199,14 @@ def replace_hub_names(
         if folder is not None:
             tree = replace_text(tree, path, str(folder))
         elif path not in (TEACHER, RL_TEACHER):
-            problems.append(build_missing_problem(node, path, model))
+            is_offline = is_set_offline(environment)
+            problems.append(build_missing_problem(node, path, model, is_offline=is_offline))
     return tree, problems
 
 
-def build_missing_problem(node: Node, path: DataPath, model: HubModel | None) -> Problem:
+def build_missing_problem(
+    node: Node, path: DataPath, model: HubModel | None, *, is_offline: bool
+) -> Problem:
     """Build the problem of a name that is wrong, or of a model that was not fetched."""
     text = str(node.value)
     if model is None:
@@ -206,7 +214,11 @@ def build_missing_problem(node: Node, path: DataPath, model: HubModel | None) ->
         hint = "write hub:OWNER/NAME or hub:OWNER/NAME@REVISION"
         return Problem("file", message, path, node.origin, hint=hint)
     message = f"{text} has not been downloaded"
-    hint = f"titanrun download {text}; titanrun train does it, too"
+    hint = (
+        advise_model(model.repository, f"unset {OFFLINE_VARIABLE} and run titanrun download {text}")
+        if is_offline
+        else f"titanrun download {text}; titanrun train does it, too"
+    )
     return Problem("file", message, path, node.origin, hint=hint, got=model.text)
 
 
