@@ -26,6 +26,7 @@ from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.launch.launch_env import get_environment
+from titanrun.models.shared.huggingface_config import find_named_repository
 from titanrun.recipe.reference.data_settings import (
     build_data_settings,
     build_hub_settings,
@@ -45,7 +46,6 @@ from titanrun.recipe.resolving.hub_models import (
     TOKENIZER,
     HubModel,
     find_model_folder,
-    find_named_repository,
     parse_hub_name,
 )
 from titanrun.recipe.resolving.model_folder import (
