@@ -2,10 +2,9 @@
 
 import socket
 
-import httpx
 import pytest
 from huggingface_hub import HfApi
-from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
 
 from titanrun.components.data.spec.hub_advice import (
     advise_again,
@@ -39,8 +38,8 @@ def test_the_cause_of_an_error_counts() -> None:
 
 
 def test_an_answer_of_the_hub_is_no_missing_network() -> None:
-    answer = httpx.Response(404, request=httpx.Request("GET", "http://127.0.0.1"))
-    assert not is_unreachable(RepositoryNotFoundError("not found", response=answer))
+    assert not is_unreachable(HFValidationError("repo id must have the form owner/name"))
+    assert not is_unreachable(FileNotFoundError("no such split"))
 
 
 @pytest.mark.parametrize(("value", "is_set"), [("1", True), ("yes", True), ("0", False)])
