@@ -284,3 +284,28 @@ def check(run: Any) -> Any:
     ended = titanrun("validate", "--trust", "recipes/mine.yaml")
     assert ended.returncode == 70
     assert f"help: raised in mine.py, line {line}; the report is in" in ended.stderr
+
+
+def test_a_builder_that_returns_nothing_is_a_problem_of_the_plug_in(place: Path) -> None:
+    broken = PLUGIN.replace("return Sign(", "Sign(")
+    (place / "recipes" / "mine.py").write_text(broken)
+    line = 1 + broken[: broken.index("def build_sign")].count("\n")
+    ended = titanrun("train", "--trust", "recipes/mine.yaml", "dump_folder=run")
+    assert ended.returncode == 2
+    assert "error[usage]: optimizer 'sign': it returned None" in ended.stderr
+    assert f"--> mine.py:{line}:5" in ended.stderr
+    assert "help: return a torch.optim.Optimizer" in ended.stderr
+
+
+def test_commands_without_a_recipe_find_a_file_in_the_working_directory(place: Path) -> None:
+    words = ["explain", "optimizer:sign", "--plugins", "./mine.py"]
+    missing = titanrun(*words)
+    assert missing.returncode == 2 and "file not found: './mine.py'" in missing.stderr
+    assert "relative to the working directory" in missing.stderr
+    (place / "mine.py").write_text(PLUGIN)
+    refused = titanrun(*words)
+    assert refused.returncode == 2 and "run the command with --trust" in refused.stderr
+    assert not (place / "ran").exists()
+    assert "Steps of one size" in titanrun(*words, "--trust").stdout
+    # consent is remembered
+    assert "sign " in titanrun("ls", "optimizers", "--plugins", "mine.py").stdout

@@ -198,11 +198,12 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "explain": CommandSyntax(
         (("paths", "components", "codes"),),
-        {**make_flags("--all", "--json"), "--plugins": "plugins"},
+        {**TRUST_OPTION, **make_flags("--all", "--json"), "--plugins": "plugins"},
     ),
     "ls": CommandSyntax(
         (("kinds",), ()),
         {
+            **TRUST_OPTION,
             **dict.fromkeys(f"--{key}" for key in shipped_recipes.HEADER_KEYS),
             **make_flags("--json", "--long"),
             "--plugins": "plugins",
@@ -236,6 +237,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
     ),
     "lsp": CommandSyntax(((),), make_flags("--stdio")),
     "schema": CommandSyntax(
-        (("schemas",), ()), {"--write": "files", "--base-url": None, "--plugins": "plugins"}
+        (("schemas",), ()),
+        {**TRUST_OPTION, "--write": "files", "--base-url": None, "--plugins": "plugins"},
     ),
 }

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from titanrun.config.problems import ProblemsFound
@@ -104,9 +104,14 @@ def uses_model_code(run: Resolved) -> bool:
 
 
 def remember_all(runs: Sequence[Resolved]) -> None:
-    """Remember consent to all code of the runs; note once if that is not possible."""
-    codes = {code.digest: code for run in runs for code in list_code(run)}
-    remembered = [remember_trust(code, get_environment()) for code in codes.values()]
+    """Remember consent to all code of the runs."""
+    remember_codes(code for run in runs for code in list_code(run))
+
+
+def remember_codes(codes: Iterable[NamedCode]) -> None:
+    """Remember consent to code; note once if that is not possible."""
+    known = {code.digest: code for code in codes}
+    remembered = [remember_trust(code, get_environment()) for code in known.values()]
     if not all(remembered):
         log_line(
             f"note: consent is not remembered, {get_trust_folder(get_environment())} "

@@ -14,7 +14,7 @@ EXAMPLES = """\
   titanrun explain unknown-key         a problem code: cause and fix
   titanrun explain batch-sizes-divide  a rule, named after the slash of a problem
   titanrun explain warmup              a word to search for in fields, components and rules
-  titanrun explain optimizer:lion --plugins my_plugin
+  titanrun explain optimizer:lion --plugins ./lion.py
   titanrun explain --all > reference.md"""
 
 

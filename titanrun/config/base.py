@@ -9,6 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from titanrun.config import registry
 from titanrun.config.fields import is_secret
+from titanrun.config.plugin_builders import describe_value, load_plugin_builder
 from titanrun.config.strict_schema import make_strict
 from titanrun.config.trust import NamedCode
 
@@ -51,6 +52,10 @@ class ComponentConfig(Config):
     is_slot: ClassVar[bool] = False
     default_name: ClassVar[str | None] = None
     builds: ClassVar[str]
+    builds_what: ClassVar[str] = "a component"
+    """What the slot's implementations are, for messages about plug-ins."""
+    built_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes that all of them have."""
     extra: ClassVar[str | None] = None
     """Name of the installation extra, and of the package in it, that the implementation needs."""
     package: ClassVar[str | None] = None
@@ -75,8 +80,21 @@ class ComponentConfig(Config):
         return None
 
     def load_builder(self) -> Any:
-        """Import and return the class or function that takes this config."""
-        return registry.load_implementation(type(self))
+        """Import and return the class or function that takes this config.
+
+        That of a plug-in raises ProblemsFound if it takes or returns something else.
+        """
+        if registry.get_top_level_package(type(self)) == "titanrun":
+            return registry.load_implementation(type(self))
+        return load_plugin_builder(self)
+
+    def find_build_fault(self, built: Any) -> str | None:
+        """Return why something that a plug-in built is none of this slot, None if it is one."""
+        missing = [name for name in self.built_attributes if not hasattr(built, name)]
+        if not missing:
+            return None
+        lacks = "" if built is None else f", which has no {missing[0]}"
+        return f"it returned {describe_value(built)}{lacks}"
 
 
 def dump_config(config: Config) -> dict[str, Any]:

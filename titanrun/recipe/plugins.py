@@ -110,6 +110,11 @@ def get_plugin_places() -> dict[str, list[Path]]:
     return {file.entry: [file.path] for file in _plugin_state.files}
 
 
+def get_plugin_codes() -> list[NamedCode]:
+    """Return the active plug-in files as code that consent is for."""
+    return [file.code for file in _plugin_state.files]
+
+
 def get_plugin_packages() -> set[str]:
     """Return the top-level packages and modules of all plug-ins that were imported."""
     return set(_plugin_state.imported.values())

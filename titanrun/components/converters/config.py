@@ -33,6 +33,8 @@ class ConverterConfig(ComponentConfig):
 
     slot: ClassVar = "converters"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "a ConversionReport"
+    built_attributes: ClassVar = ("converted", "skipped")
     name: str = numerics()
     number_format: ClassVar[NumberFormat | None] = None
     """Number format of matrix products. Converters of different formats cannot be combined."""

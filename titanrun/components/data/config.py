@@ -21,6 +21,10 @@ class DatasetConfig(ComponentConfig):
 
     slot: ClassVar = "dataset"
     is_slot: ClassVar = True
+    builds_what: ClassVar = (
+        "a dataset with len(), items by index, check(), fingerprint, max_token_id"
+    )
+    built_attributes: ClassVar = ("__len__", "__getitem__", "check", "fingerprint", "max_token_id")
     name: str = numerics()
     shuffle: bool = numerics(True, read_when=SHUFFLES)
     """Whether to shuffle sequences with a seed, in another order each epoch. If false, they keep

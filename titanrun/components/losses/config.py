@@ -33,6 +33,8 @@ class LossConfig(ComponentConfig):
 
     slot: ClassVar = "loss"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "a function or object that is called with the logits and the batch"
+    built_attributes: ClassVar = ("__call__",)
     default_name: ClassVar = "auto"
     name: str = numerics()
     modality: ClassVar[str] = "tokens"

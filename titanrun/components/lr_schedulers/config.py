@@ -1,9 +1,10 @@
 """The learning-rate schedule slot and its choices."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import ReadWhen, numerics
+from titanrun.config.plugin_builders import describe_value
 from titanrun.config.types import Fraction, NonNegativeInt, OrAuto, PositiveFloat, PositiveInt
 
 
@@ -12,7 +13,21 @@ class LRSchedulerConfig(ComponentConfig):
 
     slot: ClassVar = "lr_scheduler"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "an object whose factor(step) is a share of optimizer.lr"
+    built_attributes: ClassVar = ("factor",)
     default_name: ClassVar = "warmup_stable_decay"
+
+    def find_build_fault(self, built: Any) -> str | None:
+        """Also compute the factor of the first step, which must be a number."""
+        fault = super().find_build_fault(built)
+        if fault is not None:
+            return fault
+        first = built.factor(0)
+        try:
+            float(first)
+        except (TypeError, ValueError):
+            return f"its factor(0) returned {describe_value(first)}"
+        return None
 
 
 HAS_WARMUP = ReadWhen(

@@ -34,6 +34,8 @@ class TrackerConfig(ComponentConfig):
 
     slot: ClassVar = "trackers"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "an object with log(step, values) and close()"
+    built_attributes: ClassVar = ("log", "close")
     name: str = bookkeeping()
 
 

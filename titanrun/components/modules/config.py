@@ -15,6 +15,8 @@ class ModuleConfig(ComponentConfig):
 
     slot: ClassVar = "module"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "a torch.nn.Module"
+    built_attributes: ClassVar = ("forward", "named_parameters")
     name: str = numerics()
     is_equivalent: ClassVar[bool] = False
     """Whether its outputs equal those of the part that it replaces, so that the model can be

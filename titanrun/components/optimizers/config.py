@@ -24,6 +24,8 @@ class OptimizerConfig(ComponentConfig):
 
     slot: ClassVar = "optimizer"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "a torch.optim.Optimizer"
+    built_attributes: ClassVar = ("param_groups", "step", "state_dict")
     default_name: ClassVar = "adamw"
 
     def compute_state_bytes(self, storage_bytes: int, *, is_in_layer: bool) -> float:

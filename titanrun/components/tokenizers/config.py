@@ -21,6 +21,8 @@ class TokenizerConfig(ComponentConfig):
 
     slot: ClassVar = "tokenizer"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "an object with encode(text) and decode(ids)"
+    built_attributes: ClassVar = ("encode", "decode", "vocab_size", "fingerprint")
     default_name: ClassVar = "huggingface"
     chat_template: Text | None = numerics(None, examples=["chatml", "mine.jinja"])
     """Chat template of conversations: a file with a Jinja template, or the name of one that ships

@@ -45,12 +45,13 @@ class ModelConfig(ComponentConfig):
     """A model family. Sizes left `auto` come from the flavor.
 
     In the folder of its config a family has flavors.yaml, model.py and huggingface.py. The methods
-    below are the interface of a family. `sizes` is plain data in the shape of the family's fields,
-    in which undecided values are "auto".
+    below are its interface. `sizes` is plain data in the shape of its fields, or "auto" values.
     """
 
     slot: ClassVar = "model"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "a torch.nn.Module with init_weights()"
+    built_attributes: ClassVar = ("forward", "named_parameters", "init_weights")
     derived_fields: ClassVar[frozenset[DataPath]] = frozenset()
     """Sizes that `fill_derived_sizes` fills once all others are known."""
     huggingface_types: ClassVar[tuple[str, ...]] = ()

@@ -13,6 +13,8 @@ class RopeScalingConfig(ComponentConfig):
 
     slot: ClassVar = "rope_scaling"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "the scaled frequencies, a tensor"
+    built_attributes: ClassVar = ("shape",)
 
     def cos_sin_scale(self) -> float:
         """Return the factor on the cosines and sines of scaled frequencies."""

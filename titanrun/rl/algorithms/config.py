@@ -33,6 +33,8 @@ class AlgorithmConfig(ComponentConfig):
 
     slot: ClassVar = "algorithm"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "a function or object that is called with the logits and the batch"
+    built_attributes: ClassVar = ("__call__",)
     default_name: ClassVar = "grpo"
     needs_whole_sequences: ClassVar[bool] = False
     """Whether the loss of a token depends on the other tokens of its completion."""

@@ -14,6 +14,8 @@ class EnvironmentConfig(ComponentConfig):
 
     slot: ClassVar = "environment"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "an object with max_turns, step(rollouts) and close()"
+    built_attributes: ClassVar = ("max_turns", "step", "close")
     default_name: ClassVar = "single_turn"
     reads_answer: ClassVar[bool] = False
     """Whether the environment needs the expected answer."""

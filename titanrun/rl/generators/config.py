@@ -27,6 +27,8 @@ class GeneratorConfig(ComponentConfig):
 
     slot: ClassVar = "generator"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "an object with generate() and load()"
+    built_attributes: ClassVar = ("generate", "load")
     default_name: ClassVar = "native"
 
 

@@ -24,6 +24,8 @@ class RewardConfig(ComponentConfig):
 
     slot: ClassVar = "reward"
     is_slot: ClassVar = True
+    builds_what: ClassVar = "an object with score(rollouts) and close()"
+    built_attributes: ClassVar = ("score", "close")
     uses_device: ClassVar[bool] = False
     """Whether the reward computes on the device of the policy, which it gets as a keyword."""
     reads_answer: ClassVar[bool] = False
