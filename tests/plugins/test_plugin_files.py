@@ -258,6 +258,17 @@ def test_a_run_does_not_go_on_with_another_content(place: Path) -> None:
     assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN
 
 
+def test_a_run_without_a_step_goes_on_with_the_corrected_file(place: Path) -> None:
+    file = place / "recipes" / "mine.py"
+    train = ("train", "--trust", "recipes/mine.yaml", "dump_folder=run")
+    file.write_text(PLUGIN.replace("return Sign(", "Sign("))
+    assert titanrun(*train).returncode == 2
+    file.write_text(PLUGIN)
+    done = titanrun(*train)
+    assert done.returncode == 0, done.stderr
+    assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN
+
+
 def test_an_error_of_its_code_names_the_line(place: Path) -> None:
     broken = PLUGIN.replace("weight.grad.sign()", "weight.gard.sign()")
     (place / "recipes" / "mine.py").write_text(broken)

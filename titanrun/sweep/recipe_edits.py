@@ -22,8 +22,12 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.multi_stage import split_stage
 from titanrun.recipe.resolving.read_recipe import compose_recipe, find_plugin_files
 from titanrun.recipe.resolving.resolve import load_resolved
-from titanrun.recipe.rundir.plugin_copies import check_same_plugins
-from titanrun.recipe.rundir.run_files import METRICS, RESOLVED
+from titanrun.recipe.rundir.plugin_copies import (
+    build_changed_plugin_error,
+    find_changed_plugin,
+)
+from titanrun.recipe.rundir.run_files import RESOLVED
+from titanrun.recipe.rundir.run_progress import has_trained
 from titanrun.sweep.sweep_file import Sweep
 from titanrun.sweep.sweep_results import locate_run
 from titanrun.sweep.validate_points import NON_IDENTITY_FIELDS, PlannedRun, Resolver
@@ -79,11 +83,12 @@ def check_same_recipes(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
     changed = []
     for run in runs:
         folder = locate_run(run.folder)
-        if (folder / RESOLVED).is_file() and (folder / METRICS).is_file():
+        if (folder / RESOLVED).is_file() and has_trained(folder):
             before, now = load_resolved(folder / RESOLVED), run.resolved.run
             if changes := find_result_changes(before, now, sweep.config.metric):
                 changed.append((run, changes))
-            check_same_plugins(folder, run.resolved)
+            if file := find_changed_plugin(folder, run.resolved):
+                raise build_changed_plugin_error(folder, file, run.resolved)
     if not changed:
         return
     run, changes = changed[0]

@@ -205,6 +205,33 @@ def test_another_recipe_in_the_same_folder_is_refused_with_every_difference() ->
     assert (path / "resolved.yaml").read_bytes() == before
 
 
+def test_a_run_that_failed_before_its_first_step_leaves_its_folder_to_another_recipe() -> None:
+    path = begin("dump_folder=out", "name=first", state="failed", step=0, saved=None)
+    # opened before the first step
+    (path / "metrics.jsonl").touch()
+    again = resolved("dump_folder=out", "optimizer.lr=0.5", "name=second")
+    directory = select_run_directory(again, NOW)
+    assert directory.state == "new" and directory.path == path
+    write_run_directory(directory, again, ["titanrun", "train"], NOW, environment={})
+    record = json.loads((path / "run.json").read_text())
+    assert record["name"] == "second"
+    assert (len(record["starts"]), len(record["refused_starts"])) == (1, 1)
+
+
+@pytest.mark.parametrize("trace", ["a logged step", "a step", "a checkpoint", "an end"])
+def test_a_run_that_has_begun_keeps_its_folder(trace: str) -> None:
+    path = begin(
+        "dump_folder=out",
+        state="finished" if trace == "an end" else "failed",
+        step=3 if trace == "a step" else 0,
+        saved=0 if trace == "a checkpoint" else None,
+    )
+    if trace == "a logged step":
+        (path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
+        select_run_directory(resolved("dump_folder=out", "optimizer.lr=0.5"), NOW)
+
+
 @pytest.mark.parametrize(
     ("change", "reported"),
     [

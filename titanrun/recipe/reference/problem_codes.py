@@ -191,7 +191,8 @@ PROBLEM_CODES: dict[ProblemCode, CodeDocumentation] = {
 # reasons why a run ends or does not start that cannot be found in the recipe beforehand
 RUN_END_CODES: dict[str, CodeDocumentation] = {
     "another-run": CodeDocumentation(
-        "the run directory belongs to a run with another recipe: resuming in it would mix the two",
+        "the run directory belongs to a run of another recipe that has made steps: resuming in it "
+        "would mix the two",
         "name another dump_folder, or undo the changes shown",
     ),
     "rank-stays": CodeDocumentation(

@@ -20,18 +20,24 @@ def copy_plugin_files(resolved: Resolved, folder: Path) -> None:
         part.replace(target)
 
 
-def check_same_plugins(folder: Path, resolved: Resolved) -> None:
-    """Raise if a run that goes on would go on with other code than its first part had."""
+def find_changed_plugin(folder: Path, resolved: Resolved) -> PluginFile | None:
+    """Return the plug-in file of a recipe whose copy in a run directory has other content."""
     for file in find_plugin_files(resolved.tree):
         copy = get_copy(file, folder)
         if copy.is_file() and copy.read_bytes() != file.content:
-            found = problem_error(
-                "conflict",
-                f"'{folder}' holds a run with another content of plug-in '{file.entry}'",
-                path=file.code.path,
-                hint=f"name another folder, or continue with its copy: titanrun resume {folder}",
-            )
-            raise ProblemsFound([attach_origin(each, resolved.tree) for each in found.problems])
+            return file
+    return None
+
+
+def build_changed_plugin_error(folder: Path, file: PluginFile, resolved: Resolved) -> ProblemsFound:
+    """Build the problem of a run that would go on with other code than its first part had."""
+    found = problem_error(
+        "conflict",
+        f"'{folder}' holds a run with another content of plug-in '{file.entry}'",
+        path=file.code.path,
+        hint=f"name another folder, or continue with its copy: titanrun resume {folder}",
+    )
+    return ProblemsFound([attach_origin(each, resolved.tree) for each in found.problems])
 
 
 def get_copy(file: PluginFile, folder: Path) -> Path:

@@ -8,12 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Literal
 
-from titanrun.components.checkpoints.spec.manifest import (
-    MANIFEST_FILE,
-    is_checkpoint,
-    list_step_folders,
-)
-from titanrun.components.checkpoints.spec.storage_path import AnyPath, is_storage_path
+from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE
+from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.config.base import dump_config, iter_nested_configs
 from titanrun.config.data_diff import DataChange, diff_data
 from titanrun.config.diagnostics import format_short_value
@@ -36,10 +32,13 @@ from titanrun.recipe.rundir.checkpoint_lookup import (
     find_parent_checkpoint,
     locate_checkpoint_folder,
 )
-from titanrun.recipe.rundir.plugin_copies import check_same_plugins, copy_plugin_files
+from titanrun.recipe.rundir.plugin_copies import (
+    build_changed_plugin_error,
+    copy_plugin_files,
+    find_changed_plugin,
+)
 from titanrun.recipe.rundir.run_files import (
     LOCK,
-    METRICS,
     OPENING,
     RESOLVED,
     RUNS,
@@ -51,8 +50,15 @@ from titanrun.recipe.rundir.run_files import (
     write_text_atomically,
 )
 from titanrun.recipe.rundir.run_metadata import add_start, build_start_record, get_diff_file_name
+from titanrun.recipe.rundir.run_progress import (
+    find_last_saved_step,
+    has_no_more_steps,
+    has_trained,
+    is_cut_to,
+    resumes_earlier_step,
+)
 from titanrun.recipe.rundir.saved_rank import check_same_rank
-from titanrun.recipe.rundir.start_undo import keep_previous_start
+from titanrun.recipe.rundir.start_undo import keep_previous_start, refuse_starts
 from titanrun.recipe.rundir.value_sources import build_run_sources
 
 PRIVATE_FOLDER_MODE = 0o700
@@ -144,21 +150,23 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     The same recipe resumes it. Another recipe is a problem unless nothing was trained yet.
     """
     check_not_in_use(path, resolved)
+    status, has_begun = read_json_or_empty(path / STATUS), has_trained(path)
+    changed_plugin = find_changed_plugin(path, resolved)
+    if changed_plugin is not None and not has_begun:
+        return RunDirectory(path, "new")
     before = load_resolved(path / RESOLVED)
-    status, saved = (
-        read_json_or_empty(path / STATUS),
-        find_last_saved_step(locate_checkpoint_folder(path, before.checkpoint.folder)),
-    )
     drift = classify_resume_changes(
         diff_data(dump_config(before), dump_config(resolved.run)), before, resolved.run
     )
-    if drift.refused_changes and saved is None and not (path / METRICS).exists():
+    if drift.refused_changes and not has_begun:
         return RunDirectory(path, "new")
+    saved = find_last_saved_step(locate_checkpoint_folder(path, before.checkpoint.folder))
     if saved is not None:
         check_same_rank(path, resolved)
     if drift.refused_changes:
         raise ProblemsFound([build_other_recipe_problem(path, drift.refused_changes, resolved)])
-    check_same_plugins(path, resolved)
+    if changed_plugin is not None:
+        raise build_changed_plugin_error(path, changed_plugin, resolved)
     steps = resolved.run.training.steps
     done = status.get("step") if status.get("state") == "finished" else None
     is_cut = done is None and is_cut_to(saved, resolved.run, before)
@@ -176,33 +184,6 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     ):
         return RunDirectory(path, "finished", completed_step=done)
     return RunDirectory(path, "unfinished", drift, completed_step=saved)
-
-
-def resumes_earlier_step(run: Recipe, before: Recipe, done: int) -> bool:
-    """Return whether a finished run shall resume from an earlier step, not yet done."""
-    step = run.checkpoint.load_step
-    return step is not None and step != before.checkpoint.load_step and step < done
-
-
-def is_cut_to(saved: int | None, run: Recipe, before: Recipe) -> bool:
-    """Return whether an unfinished run is shortened to the steps that it has saved."""
-    steps, planned = run.training.steps, before.training.steps
-    if saved is None or steps != saved or not isinstance(planned, int):
-        return False
-    return saved < planned and not resumes_earlier_step(run, before, saved)
-
-
-def has_no_more_steps(run: Recipe, before: Recipe) -> bool:
-    """Return whether a run is no longer than the one before it.
-
-    Steps and epochs cannot be compared before the data is loaded.
-    """
-    pairs = (
-        (run.training.steps, before.training.steps),
-        (run.training.epochs, before.training.epochs),
-    )
-    known = [now <= then for now, then in pairs if isinstance(now, int) and isinstance(then, int)]
-    return all(known) and bool(known)
 
 
 def check_not_in_use(path: Path, resolved: Resolved) -> None:
@@ -226,14 +207,6 @@ def check_not_in_use(path: Path, resolved: Resolved) -> None:
                     )
                 ]
             ) from None
-
-
-def find_last_saved_step(folder: AnyPath) -> int | None:
-    """Return the step of the newest checkpoint in a folder, or None."""
-    return max(
-        (step for step, path in list_step_folders(folder).items() if is_checkpoint(path)),
-        default=None,
-    )
 
 
 def check_last_checkpoint(directory: RunDirectory, run: Recipe) -> None:
@@ -337,6 +310,8 @@ def write_run_directory(
     create_run_directory(directory.path, resolved)
     if directory.completed_step is not None:
         keep_previous_start(directory.path)
+    if directory.state == "new":
+        refuse_starts(directory.path)
     # first: a run that dies before its worker runs must not look finished or never started
     write_indented_json(
         directory.path / STATUS, build_starting_status(read_json_or_empty(directory.path / STATUS))

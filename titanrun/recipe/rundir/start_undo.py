@@ -80,3 +80,14 @@ def move_refused_starts(folder: Path, count: int) -> None:
     before = refused if isinstance(refused, list) else []
     lists = {"starts": starts[:count], REFUSED_STARTS: [*before, *starts[count:]]}
     write_indented_json(folder / RUN_JSON, {**record, **lists})
+
+
+def refuse_starts(folder: Path) -> None:
+    """Forget the starts of a run that never made a step; another recipe takes its folder."""
+    record: dict[str, Any] = read_json_or_empty(folder / RUN_JSON)
+    if not get_starts(record):
+        return
+    write_indented_json(
+        folder / RUN_JSON, {key: record[key] for key in record if key not in ("name", "parent")}
+    )
+    move_refused_starts(folder, 0)
