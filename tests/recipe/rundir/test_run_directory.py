@@ -218,6 +218,22 @@ def test_a_run_that_failed_before_its_first_step_leaves_its_folder_to_another_re
     assert (len(record["starts"]), len(record["refused_starts"])) == (1, 1)
 
 
+def test_a_moved_folder_of_stages_holds_the_same_runs() -> None:
+    start = "checkpoint.initial_load_path={}/first"
+    begin("dump_folder=whole/second", start.format("before"))
+    elsewhere = resolved("dump_folder=whole/second", start.format("whole"))
+    with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
+        select_run_directory(elsewhere, NOW)
+    Path("whole/stages.yaml").write_text(
+        "version: 1\nstages:\n  - id: first\n  - id: second\n", encoding="utf-8"
+    )
+    assert select_run_directory(elsewhere, NOW).state == "unfinished"
+    # another start than the stage of this name
+    other = resolved("dump_folder=whole/second", start.format("other"))
+    with pytest.raises(ProblemsFound, match="another recipe: 1 value differs"):
+        select_run_directory(other, NOW)
+
+
 @pytest.mark.parametrize("trace", ["a logged step", "a step", "a checkpoint", "an end"])
 def test_a_run_that_has_begun_keeps_its_folder(trace: str) -> None:
     path = begin(

@@ -58,6 +58,7 @@ from titanrun.recipe.rundir.run_progress import (
     resumes_earlier_step,
 )
 from titanrun.recipe.rundir.saved_rank import check_same_rank
+from titanrun.recipe.rundir.stage_runs import is_moved_start
 from titanrun.recipe.rundir.start_undo import keep_previous_start, refuse_starts
 from titanrun.recipe.rundir.value_sources import build_run_sources
 
@@ -155,9 +156,9 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
     if changed_plugin is not None and not has_begun:
         return RunDirectory(path, "new")
     before = load_resolved(path / RESOLVED)
-    drift = classify_resume_changes(
-        diff_data(dump_config(before), dump_config(resolved.run)), before, resolved.run
-    )
+    found = diff_data(dump_config(before), dump_config(resolved.run))
+    changes = [change for change in found if not is_moved_start(change, path)]
+    drift = classify_resume_changes(changes, before, resolved.run)
     if drift.refused_changes and not has_begun:
         return RunDirectory(path, "new")
     saved = find_last_saved_step(locate_checkpoint_folder(path, before.checkpoint.folder))
