@@ -282,7 +282,8 @@ def test_runs_are_filtered_and_sorted(tmp_path: Path, capsys: pytest.CaptureFixt
         (["ls", "--limit", "0", "."], "--limit 0 is below 1"),
         (["lst"], "unknown subcommand of titanrun runs: 'lst'"),
         (["show", "nowhere"], "no run in runs/ has the name 'nowhere'"),
-        (["show", "."], "'.' is not a run directory"),
+        (["show", "a/logs"], "'a/logs' is not a run directory"),
+        (["show", "."], "'.' is a folder of 1 run, not one of them"),
         (["show", "a", "--plot"], "titanrun runs show plots nothing"),
         (["compare", "a"], "at least two runs are required"),
         (["tag", "a", "two words"], "'two words' is not a valid tag"),
@@ -295,6 +296,7 @@ def test_a_mistake_is_a_problem(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "a")
+    (tmp_path / "a" / "logs").mkdir(exist_ok=True)
     with pytest.raises(ProblemsFound) as caught:
         runs(words)
     assert message in str(caught.value)

@@ -71,7 +71,12 @@ def test_each_stage_starts_from_the_one_before_and_none_is_trained_twice(tmp_pat
 
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     code, said = titanrun(tmp_path, "train", "both.yaml", "dump_folder=whole")
-    assert (code, said) == (0, "nothing to do: stages pretrain and sft are finished in whole\n")
+    assert (code, said) == (
+        0,
+        "nothing to do: stages pretrain and sft are finished in whole\n"
+        "to train on, with a length of your choice: "
+        "titanrun resume whole stages.sft.training.steps=12\n",
+    )
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
     # weights that a later stage began with are those of a finished stage

@@ -126,8 +126,9 @@ def test_half_a_run_has_a_page_too_and_what_is_no_run_is_a_problem(
         (run / name).unlink()
     text = build_run_report([run])
     assert "no step was logged" in text and "it cannot be read" in text
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ProblemsFound, match="is not a run directory"):
-        report.run([str(tmp_path)])
+        report.run([str(tmp_path / "empty")])
     with pytest.raises(ProblemsFound, match="cannot write"):
         report.run([str(run), "-o", str(tmp_path / "nowhere" / "report.html")])
     assert report.run([str(run)]) == 0

@@ -6,6 +6,7 @@ from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_source_files
 from titanrun.cli.run_argument import find_run_or_recipe
+from titanrun.cli.run_groups import find_single_runs
 from titanrun.cli.stdin_argument import add_stdin_option, read_stdin_argument
 from titanrun.cli.terminal import get_terminal_width, wrap_to_width
 from titanrun.config.control_characters import CONTROL_CHARACTER
@@ -52,7 +53,9 @@ def run(arguments: list[str]) -> int:
     add_stdin_option(parser)
     options = parser.parse_intermixed_args(others)
     options.a, options.b = read_stdin_argument([options.a, options.b], options)
-    options.a, options.b = find_run_or_recipe(options.a), find_run_or_recipe(options.b)
+    options.a, options.b = find_single_runs(
+        "diff-config", [options.a, options.b], find=find_run_or_recipe
+    )
     known = get_environment()
     left, right = (
         load_diff_side(options.a, [], known),

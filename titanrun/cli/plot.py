@@ -13,7 +13,8 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.plots import braille, svg
 from titanrun.cli.plots.axes import PlotCurve, Scale
-from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_argument import find_run, is_path
+from titanrun.cli.run_groups import find_single_runs, load_group
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -54,10 +55,14 @@ def run(arguments: list[str]) -> int:
     check_plot_options(options)
     # each run is told once, where it is
     first = options.runs[0]
+    if load_group(first):
+        find_single_runs("plot", list(filter(is_path, options.runs)), takes_many=True)
     found = {first: find_run(first)}
     check_names_no_metric(options.runs, found[first])
     found |= {named: find_run(named) for named in dict.fromkeys(options.runs) if named != first}
-    options.runs = [found[named] for named in options.runs]
+    options.runs = find_single_runs(
+        "plot", [found[named] for named in options.runs], takes_many=True
+    )
     if options.align == "tokens":
         options.x = "tokens"
     starts = {} if options.align in ("step", "tokens") else find_starts(options.runs, options.x)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
-from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_groups import find_single_runs
 from titanrun.config.problems import problem_error
 from titanrun.recipe.rundir.run_files import RUN_JSON
 from titanrun.report.run_report import build_run_report
@@ -36,7 +36,8 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("--with-log", action="store_true", help="include the logs")
     options = parser.parse_args(arguments)
-    folders = [find_run_folder(named) for named in dict.fromkeys(options.runs)]
+    found = find_single_runs("report", list(dict.fromkeys(options.runs)), takes_many=True)
+    folders = list(map(check_run_folder, found))
     out = Path(options.output or (folders[0] / REPORT if len(folders) == 1 else REPORT))
     text = build_run_report(folders, has_paths=options.with_paths, has_log=options.with_log)
     try:
@@ -51,9 +52,9 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def find_run_folder(named: str) -> Path:
-    """Return the run directory of this path or name. Raise ProblemsFound if it is not one."""
-    folder = Path(find_run(named))
+def check_run_folder(found: str) -> Path:
+    """Return the path of a run directory. Raise ProblemsFound if it is not one."""
+    folder = Path(found)
     if not (folder / RUN_JSON).is_file():
         raise problem_error(
             "file",

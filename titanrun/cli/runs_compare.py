@@ -9,7 +9,7 @@ from pathlib import Path
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.diff_config import field_diff_to_dict as difference_data
 from titanrun.cli.diff_config import format_inline_value, print_recipe_diff
-from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_groups import find_single_runs, load_group
 from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import format_text_table
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
@@ -61,7 +61,7 @@ def show_run(arguments: list[str]) -> int:
             hint=f"titanrun plot {options.run} --metric loss plots a metric, with -o FILE.png into "
             "a file",
         )
-    options.run = find_run(options.run)
+    [options.run] = find_single_runs("runs show", [options.run])
     known = load_run_data(options.run)
     state = get_run_state(known.summary, get_host_info())
     saved = [
@@ -155,7 +155,7 @@ def diff_runs(arguments: list[str]) -> int:
     parser.add_argument("b", help="another one")
     parser.add_format_option("json: one object per difference")
     options = parser.parse_args(arguments)
-    options.a, options.b = find_run(options.a), find_run(options.b)
+    options.a, options.b = find_single_runs("runs diff", [options.a, options.b])
     variables = get_environment()
     sides = [
         load_diff_side(str(get_run_folder(named)), [], variables)
@@ -205,9 +205,9 @@ def print_run_comparison(arguments: list[str]) -> int:
         "where a fork's steps go on, the default where two runs are related",
     )
     options = parser.parse_args(arguments)
-    if len(options.runs) < 2:
+    if len(options.runs) < 2 and len(load_group(options.runs[0])) < 2:
         parser.error("at least two runs are required")
-    options.runs = [find_run(named) for named in options.runs]
+    options.runs = find_single_runs("runs compare", options.runs, takes_many=True)
     (runs, align), here = load_related_runs(options.runs, options.align), get_host_info()
     found = compare_runs(runs, [get_run_state(run.summary, here) for run in runs], align)
     if options.format == "json":

@@ -1,15 +1,48 @@
 """Checks of where the stages of a recipe started: each from the end of another one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from titanrun.components.checkpoints.spec.manifest import is_checkpoint
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.config.tree import format_path
 from titanrun.recipe.resolving.stage_sequence import RecipeStage
 from titanrun.recipe.rundir.checkpoint_lookup import get_checkpoints_by_step
-from titanrun.recipe.rundir.run_directory import RunDirectory
+from titanrun.recipe.rundir.run_directory import (
+    FEWER_STEPS,
+    RunDirectory,
+    select_run_directory,
+)
 from titanrun.recipe.rundir.run_files import RUN_JSON, read_json_or_empty
+
+
+def select_stage_directory(stage: RecipeStage, now: datetime) -> RunDirectory:
+    """Return the run directory of a stage, as select_run_directory does.
+
+    Raises:
+        ProblemsFound: The folder holds another run; a length is that of this stage.
+    """
+    try:
+        return select_run_directory(stage.resolved, now)
+    except ProblemsFound as found:
+        raise ProblemsFound(
+            [locate_stage_length(problem, stage) for problem in found.problems]
+        ) from None
+
+
+def locate_stage_length(problem: Problem, stage: RecipeStage) -> Problem:
+    """Return a problem with too few steps at the setting of the stage, not at its folder."""
+    if problem.rule != FEWER_STEPS or not problem.related:
+        return problem
+    length = problem.related[0]
+    # `request 4 or more, or name another folder`
+    needed = str(problem.hint).partition(",")[0]
+    setting = f"stages.{stage.id}.{format_path(length.path)}"
+    hint = f"{needed} for this stage alone, {setting}, or name another dump_folder"
+    return replace(problem, path=length.path, origin=length.origin, related=(), hint=hint)
 
 
 def check_stage_starts(stages: Sequence[RecipeStage], folder: Path) -> None:

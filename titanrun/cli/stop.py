@@ -5,6 +5,7 @@ import sys
 from titanrun.cli.arguments import CommandParser
 from titanrun.cli.messages import print_note
 from titanrun.cli.run_argument import find_run
+from titanrun.cli.run_groups import check_no_groups, find_running_stage
 from titanrun.config.problems import problem_error
 from titanrun.launch.run_control import request_stop, wait_until_ended
 from titanrun.runs.run_comparison import get_run_folder
@@ -22,7 +23,7 @@ EXAMPLES = """  titanrun stop runs/first
 def run(arguments: list[str]) -> int:
     """Return 0 once the request is sent, or with --wait once the run has ended."""
     parser = CommandParser("stop", SUMMARY, EXAMPLES)
-    parser.add_argument("run", help="its run directory")
+    parser.add_argument("run", help="its run directory, or the folder of its stages")
     parser.add_argument(
         "--now", action="store_true", help="do not complete the step and do not save"
     )
@@ -35,7 +36,8 @@ def run(arguments: list[str]) -> int:
         help="how long to wait for it, in seconds (600)",
     )
     options = parser.parse_args(arguments)
-    folder = get_run_folder(find_run(options.run, wants="unfinished"))
+    check_no_groups("stop", [options.run], takes_stages=True)
+    folder = get_run_folder(find_running_stage(find_run(options.run, wants="unfinished")))
     request_stop(folder, should_save=not options.now)
     if not options.wait:
         print_note(options, f"asked {folder} to stop")

@@ -1,5 +1,6 @@
 """Training of the stages of a recipe in order, each in a subfolder of the whole."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ from titanrun.cli.stage_starts import (
     check_stage_start,
     check_stage_starts,
     check_started_stages_keep_their_start,
+    select_stage_directory,
 )
 from titanrun.config.interpolate import escape_references
 from titanrun.config.override_parser import parse_overrides
@@ -47,7 +49,6 @@ from titanrun.recipe.rundir.run_directory import (
     RunDirectory,
     check_last_checkpoint,
     choose_new_folder,
-    select_run_directory,
     write_run_directory,
 )
 from titanrun.recipe.rundir.run_files import (
@@ -99,7 +100,7 @@ def train_stages(
         check_not_archived(str(folder / stage.id))
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
     request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
-    directories = [select_run_directory(stage.resolved, now) for stage in stages]
+    directories = [select_stage_directory(stage, now) for stage in stages]
     if not options.quiet:
         print_stage_warnings(stages)
     if all(directory.state == "finished" for directory in directories):
@@ -111,6 +112,7 @@ def train_stages(
             f"nothing to do: stages {format_word_list(staged.stage_ids, conjunction='and')} are "
             f"finished in {folder}",
         )
+        print_note(options, format_longer_stage(stages[-1], folder))
         return 0
     check_started_stages_keep_their_start(stages, directories)
     folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
@@ -167,7 +169,7 @@ def train_unfinished_stages(
         now = datetime.now().astimezone()
         check_stage_start(stages, stage, folder)
         undo_dead_start(stage.resolved.recipe.dump_folder)
-        directory = select_run_directory(stage.resolved, now)
+        directory = select_stage_directory(stage, now)
         title = f"stage {stage.id} ({number} of {len(stages)})"
         if directory.state == "finished":
             print_note(options, f"{title}: {format_stage_progress(directory)} in {directory.path}")
@@ -186,6 +188,15 @@ def train_unfinished_stages(
         if code != 0:
             return code
     return 0
+
+
+def format_longer_stage(stage: RecipeStage, folder: Path) -> str:
+    """Format the command that trains the last stage for twice as long."""
+    training = stage.resolved.run.training
+    name = "steps" if training.epochs is None else "epochs"
+    length = f"stages.{stage.id}.training.{name}={2 * getattr(training, name)}"
+    command = shlex.join(["titanrun", "resume", str(folder), length])
+    return f"to train on, with a length of your choice: {command}"
 
 
 def format_stage_progress(directory: RunDirectory) -> str:

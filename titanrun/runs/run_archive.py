@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
+from titanrun.recipe.resolving.multi_stage import is_multi_stage_folder
+from titanrun.recipe.rundir.run_files import RUN_JSON
 from titanrun.runs.run_index import ARCHIVE
 from titanrun.runs.run_state import ACTIVE_STATES, get_host_info, get_run_state
 from titanrun.runs.run_summary import load_run_summary
@@ -21,6 +23,13 @@ def archive_run_folders(folders: Sequence[Path], *, is_restored: bool = False) -
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
     return targets
+
+
+def list_runs_within(folder: Path) -> list[Path]:
+    """Return a run directory itself, or the runs of the stages of a recipe in a folder."""
+    if not is_multi_stage_folder(folder):
+        return [folder]
+    return sorted(file.parent for file in folder.glob(f"*/{RUN_JSON}"))
 
 
 def get_archive_target(folder: Path, *, is_restored: bool) -> Path:
@@ -44,19 +53,20 @@ def get_archive_target(folder: Path, *, is_restored: bool) -> Path:
 def check_runs_not_in_use(folders: Sequence[Path]) -> None:
     """Raise a problem if one of the runs may be running; then none of them is changed.
 
-    A stale run may be alive on another machine.
+    A stale run may be alive on another machine. The folder of the stages of a recipe is in use if
+    one of them is.
     """
-    here = get_host_info()
-    states = [get_run_state(load_run_summary(folder), here) for folder in folders]
+    here, runs = get_host_info(), [run for folder in folders for run in list_runs_within(folder)]
+    states = [get_run_state(load_run_summary(run), here) for run in runs]
     where = {"stale": " on the machine where it trains"}
     alive = [
         Problem(
             "conflict",
-            f"'{folder}' is {state}",
+            f"'{run}' is {state}",
             rule="run-in-use",
-            hint=f"stop it first{where.get(state, '')}: titanrun stop {folder} --wait",
+            hint=f"stop it first{where.get(state, '')}: titanrun stop {run} --wait",
         )
-        for folder, state in zip(folders, states, strict=True)
+        for run, state in zip(runs, states, strict=True)
         if state in (*ACTIVE_STATES, "stale")
     ]
     if alive:

@@ -66,6 +66,7 @@ PRIVATE_FOLDER_MODE = 0o700
 # leaves space for time and counter in the 255 bytes of a file name
 LONGEST_RUN_NAME = 200
 # the second identifies a checkpoint whose manifest is lost
+FEWER_STEPS = "steps-already-done"
 CHECKPOINT_MARKERS = (MANIFEST_FILE, ".metadata")
 
 
@@ -256,7 +257,7 @@ def build_fewer_steps_problem(path: Path, steps: int, saved: int, resolved: Reso
         message = f"'{path}' has trained {trained} already, more than the requested {steps}"
     hint = f"request {max(saved, steps + 1)} or more, or name another folder"
     return build_dump_folder_problem(
-        "steps-already-done",
+        FEWER_STEPS,
         message,
         resolved,
         hint=hint,

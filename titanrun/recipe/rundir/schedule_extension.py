@@ -98,6 +98,7 @@ def check_written_horizon(
         or schedule.total_steps >= steps
         or schedule.min_lr_factor > 0
         or schedule.is_flat()
+        or (isinstance(run.training.steps, int) and steps <= run.training.steps)
     ):
         return
     idle = format_idle_steps(run, schedule.total_steps, steps)
