@@ -14,7 +14,7 @@ from titanrun.cli.arguments import CommandParser
 from titanrun.cli.plots import braille, svg
 from titanrun.cli.plots.axes import PlotCurve, Scale
 from titanrun.cli.run_argument import find_run, is_path
-from titanrun.cli.run_groups import find_single_runs, load_group
+from titanrun.cli.run_groups import check_no_groups
 from titanrun.cli.terminal import get_terminal_width
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -53,16 +53,7 @@ def run(arguments: list[str]) -> int:
     """Plot, and print a legend below."""
     options = parse_plot_options(arguments)
     check_plot_options(options)
-    # each run is told once, where it is
-    first = options.runs[0]
-    if load_group(first):
-        find_single_runs("plot", list(filter(is_path, options.runs)), takes_many=True)
-    found = {first: find_run(first)}
-    check_names_no_metric(options.runs, found[first])
-    found |= {named: find_run(named) for named in dict.fromkeys(options.runs) if named != first}
-    options.runs = find_single_runs(
-        "plot", [found[named] for named in options.runs], takes_many=True
-    )
+    options.runs = find_plotted_runs(options.runs)
     if options.align == "tokens":
         options.x = "tokens"
     starts = {} if options.align in ("step", "tokens") else find_starts(options.runs, options.x)
@@ -103,6 +94,16 @@ def run(arguments: list[str]) -> int:
     print(title)
     print_plot(curves, options, scales)
     return 0
+
+
+def find_plotted_runs(named: Sequence[str]) -> list[str]:
+    """Return the folders of the runs. Each is told once, where it is."""
+    check_no_groups("plot", list(filter(is_path, named)), takes_many=True)
+    first = named[0]
+    found = {first: find_run(first)}
+    check_names_no_metric(named, found[first])
+    found |= {word: find_run(word) for word in dict.fromkeys(named) if word != first}
+    return [found[word] for word in named]
 
 
 def print_plot(curves: Sequence[PlotCurve], options: Namespace, scales: dict[str, Scale]) -> None:

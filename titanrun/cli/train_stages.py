@@ -100,18 +100,15 @@ def train_stages(
         check_not_archived(str(folder / stage.id))
     stages = resolve_stages(options.recipe, staged, changes, resolve, folder=folder)
     request_consent([stage.resolved for stage in stages], options, ["train", *arguments])
+    check_stage_starts(stages, folder)
     directories = [select_stage_directory(stage, now) for stage in stages]
     if not options.quiet:
         print_stage_warnings(stages)
     if all(directory.state == "finished" for directory in directories):
-        check_stage_starts(stages, folder)
         # the checkpoints of the other stages only served to start the next one
         check_last_checkpoint(directories[-1], stages[-1].resolved.run)
-        print_note(
-            options,
-            f"nothing to do: stages {format_word_list(staged.stage_ids, conjunction='and')} are "
-            f"finished in {folder}",
-        )
+        names = format_word_list(staged.stage_ids, conjunction="and")
+        print_note(options, f"nothing to do: stages {names} are finished in {folder}")
         print_note(options, format_longer_stage(stages[-1], folder))
         return 0
     check_started_stages_keep_their_start(stages, directories)
