@@ -117,3 +117,39 @@ def test_a_damaged_manifest_is_left_to_the_run() -> None:
     save_checkpoint()
     Path("runs/first/checkpoint/step-2/manifest.json").write_text("{}")
     assert find_problems("model.n_layers=2") == []
+
+
+SIZES = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 2048}
+OF_FOLDER = (
+    *("model.hf_assets_path=small", "checkpoint.initial_load_in_hf=true"),
+    "checkpoint.initial_load_model_only=true",
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "hidden_dim", "told"),
+    [
+        ({}, 192, None),
+        ({"dim": 32}, 192, "model.dim 64 (here 32)"),
+        ({"vocab_size": 4096}, 192, "model.vocab_size 2048 (here 4096)"),
+        ({}, 128, "layers.0.feed_forward.w1.weight is [192, 64] there, [128, 64] here"),
+    ],
+)
+def test_the_sizes_of_a_folder_of_transformers_are_compared(
+    changed: dict[str, int], hidden_dim: int, told: str | None
+) -> None:
+    Path("small").mkdir()
+    config = Path(__file__).parents[2] / "problems/initial-folder-fits/models/small/config.json"
+    Path("small/config.json").write_bytes(config.read_bytes())
+    sizes = [f"model.{name}={value}" for name, value in {**SIZES, **changed}.items()]
+    feed_forward = f"model.feed_forward={{hidden_dim: {hidden_dim}, ffn_dim_multiplier: null}}"
+    found = find_problems(*sizes, feed_forward, *OF_FOLDER, start="small")
+    assert [problem.rule for problem in found] == ["initial-folder-fits"] * (told is not None)
+    assert not found or found[0].message.endswith(f"has other sizes than this run: {told}")
+
+
+def test_auto_takes_the_sizes_of_the_folder() -> None:
+    Path("small").mkdir()
+    config = Path(__file__).parents[2] / "problems/initial-folder-fits/models/small/config.json"
+    Path("small/config.json").write_bytes(config.read_bytes())
+    assert find_problems("model.flavor=auto", *OF_FOLDER, start="small") == []

@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from pydantic import ValidationError
+
 from titanrun.components.checkpoints.config import CheckpointConfig
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.converters.config import AdapterConfig
-from titanrun.config.base import dump_config
+from titanrun.config.base import change_fields, dump_config
 from titanrun.config.data_diff import diff_data
-from titanrun.config.problems import DataPath
+from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.models.shared.decoder_config import DecoderConfig
+from titanrun.models.shared.huggingface_config import is_huggingface_folder, load_config_json
+from titanrun.models.shared.spec.flavors import resolve_model_sizes
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.converters import iter_converters
 from titanrun.recipe.rules.initial_adapters import INITIAL_LOAD
@@ -73,6 +77,64 @@ def initial_weights_fit(run: Recipe) -> Iterator[RuleViolation]:
     )
 
 
+@rule("initial-folder-fits", level="environment")
+def initial_folder_fits(run: Recipe) -> Iterator[RuleViolation]:
+    """Require the sizes in config.json of the Hugging Face folder that a run starts from.
+
+    Set model.flavor: auto, which takes the sizes from config.json, or name the folder of this
+    model.
+    """
+    section, model = run.checkpoint, run.model
+    named = section.initial_load_path or model.hf_assets_path
+    if not section.initial_load_in_hf or named is None or not isinstance(model, DecoderConfig):
+        return
+    there = None if run.replace or not needs_initial_weights(run) else read_folder_model(run, named)
+    if there is None:
+        return
+    difference = find_model_difference(there, model)
+    if difference is None:
+        return
+    sizes = list_size_changes(dump_config(there), model)
+    told = [f"{format_path(path)} {in_file} (here {here})" for path, in_file, here in sizes]
+    read = "model.flavor: auto"
+    read += "" if named == model.hf_assets_path else f" and model.hf_assets_path: {named}"
+    yield RuleViolation(
+        f"the model in '{named}' has other sizes than this run: "
+        f"{format_word_list(told or [difference], conjunction='and', max_words=4)}",
+        (("model", "flavor"), *(path for path, _, _ in sizes), INITIAL_LOAD),
+        hint=f"set {read}, which takes the sizes from config.json, without sizes of your own",
+    )
+
+
+def read_folder_model(run: Recipe, named: str) -> DecoderConfig | None:
+    """Return the model of this family that a folder's config.json describes, None if none."""
+    family = type(run.model)
+    if is_storage_path(named) or not is_huggingface_folder(Path(named)):
+        return None
+    try:
+        config_json = load_config_json(named)
+        if config_json.get("model_type") not in family.huggingface_types:
+            return None
+        read = change_fields(
+            family.model_validate({"name": run.model.name, "flavor": "auto"}),
+            hf_assets_path=named,
+            head=run.model.head,
+        )
+        return family.model_validate(resolve_model_sizes(read))
+    except (ProblemsFound, ValidationError):
+        return None  # reported when the weights are loaded
+
+
+def find_model_difference(there: DecoderConfig, here: DecoderConfig) -> str | None:
+    """Return the first weight that has another shape in another model, or that only one has."""
+    found, wanted = dict(there.parameter_shapes()), dict(here.parameter_shapes())
+    for name in {**wanted, **found}:
+        if found.get(name) != wanted.get(name):
+            shapes = [list(model[name]) if name in model else "absent" for model in (found, wanted)]
+            return f"{name} is {shapes[0]} there, {shapes[1]} here"
+    return None
+
+
 def read_initial_shapes(run: Recipe) -> SavedShapes | None:
     """Return the shapes in the checkpoint that a run loads at its start, None if it loads none."""
     section = run.checkpoint
@@ -115,6 +177,11 @@ def find_size_changes(model: DecoderConfig, resolved: Path) -> list[SizeChange]:
     name = get_component_name(source)
     if name not in ("", model.name):
         return [(("model", "name"), name, model.name)]
+    return list_size_changes(source, model)
+
+
+def list_size_changes(source: object, model: DecoderConfig) -> list[SizeChange]:
+    """Return the sizes in the data of a model that differ from those of another one."""
     return [
         (("model", *change.path), str(change.left).lower(), str(change.right).lower())
         for change in diff_data(source, dump_config(model))
