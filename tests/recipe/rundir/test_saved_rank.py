@@ -1,4 +1,4 @@
-"""Adapters of another rank than those that a run has saved."""
+"""Adapters of another rank, or at other modules, than those that a run has saved."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,3 +59,26 @@ def test_the_same_rank_goes_on_and_before_a_checkpoint_any_does(tuned: Path) -> 
     assert select_run_directory(resolved("converters[0].rank=8"), NOW).state == "unfinished"
     (tuned / "checkpoint" / "step-5" / "manifest.json").unlink()
     assert select_run_directory(resolved("converters[0].rank=4"), NOW).state == "new"
+
+
+@pytest.mark.parametrize("allowed", [[], ["checkpoint.allow_change=[converters]"]])
+def test_the_modules_of_saved_adapters_stay_too(allowed: list[str]) -> None:
+    other = "converters[0].target_modules=[wq, wo]"
+    with pytest.raises(ProblemsFound) as caught:
+        select_run_directory(resolved(other, *allowed), NOW)
+    (problem,) = caught.value.problems
+    assert problem.label == "conflict/adapted-modules-stay"
+    assert problem.message == (
+        "target_modules lacks layers.*.attention.wk, layers.*.attention.wv, "
+        "layers.*.feed_forward.w1 and 2 more, but the modules of the adapters in 'tuned' cannot "
+        "change"
+    )
+    assert problem.hint is not None
+    assert problem.hint.startswith("write target_modules: [all-linear], or merge them: titanrun ")
+    assert problem.hint.endswith(f"'{other}' dump_folder=tuned-other-modules")
+
+
+def test_other_words_for_the_same_modules_go_on() -> None:
+    same = "converters[0].target_modules=['layers.*.attention.*', w1, w2, w3]"
+    allowed = "checkpoint.allow_change=[converters]"
+    assert select_run_directory(resolved(same, allowed), NOW).state == "unfinished"

@@ -195,6 +195,11 @@ RUN_END_CODES: dict[str, CodeDocumentation] = {
         "would mix the two",
         "name another dump_folder, or undo the changes shown",
     ),
+    "adapted-modules-stay": CodeDocumentation(
+        "the run directory has adapters at other modules, and saved adapters stay where they are",
+        "write the saved target_modules, or merge the adapters and train new ones, with the "
+        "commands shown",
+    ),
     "rank-stays": CodeDocumentation(
         "the run directory has adapters of another rank, and saved adapters keep their shapes",
         "write the saved rank, or merge the adapters and train new ones, with the commands shown",

@@ -57,7 +57,7 @@ from titanrun.recipe.rundir.run_progress import (
     is_cut_to,
     resumes_earlier_step,
 )
-from titanrun.recipe.rundir.saved_rank import check_same_rank
+from titanrun.recipe.rundir.saved_rank import check_same_adapters
 from titanrun.recipe.rundir.stage_runs import is_moved_start
 from titanrun.recipe.rundir.start_undo import keep_previous_start, refuse_starts
 from titanrun.recipe.rundir.value_sources import build_run_sources
@@ -164,7 +164,7 @@ def select_existing_run(path: Path, resolved: Resolved) -> RunDirectory:
         return RunDirectory(path, "new")
     saved = find_last_saved_step(locate_checkpoint_folder(path, before.checkpoint.folder))
     if saved is not None:
-        check_same_rank(path, resolved)
+        check_same_adapters(path, resolved)
     if drift.refused_changes:
         raise ProblemsFound([build_other_recipe_problem(path, drift.refused_changes, resolved)])
     if changed_plugin is not None:
