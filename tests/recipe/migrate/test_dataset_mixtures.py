@@ -118,6 +118,59 @@ def test_datasets_of_llamafactory_are_sources_with_the_number_of_records(tmp_pat
     )
 
 
+def write_sources(folder: Path) -> None:
+    """Write two records in JSON lines, and three in a list."""
+    (folder / "one.jsonl").write_text('{"turns": []}\n\n{"turns": []}\n', encoding="utf-8")
+    (folder / "two.json").write_text(json.dumps([{"instruction": "a"}] * 3), encoding="utf-8")
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_sources_in_files_have_shares_by_size(
+    packs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    text = AXOLOTL.replace("me/two  # from the Hub", "two.json")
+    migration = migrate(tmp_path, "axolotl", text.replace("packing: true", f"packing: {packs}"))
+    weights = [one["weight"] for one in get_dataset(migration)["sources"]]
+    sizes = [(tmp_path / name).stat().st_size for name in ("one.jsonl", "two.json")]
+    assert weights == (sizes if packs else [2, 3])
+    words = list_outcomes(migration)["datasets[0].type"][1]
+    assert ("size of the files" if packs else "number of records") in words
+
+
+def test_sources_of_which_one_packs_have_equal_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sources(tmp_path)
+    text = AXOLOTL.replace("me/two  # from the Hub", "two.json")
+    text = text.replace(MODEL, "mistralai/Mistral-7B-v0.1")
+    migration = migrate(tmp_path, "axolotl", text.replace("type: alpaca", "type: completion"))
+    assert not any("weight" in one for one in get_dataset(migration)["sources"])
+    assert EQUAL_SHARES in list_outcomes(migration)["datasets[1].type"][1]
+
+
+def test_a_number_of_records_limits_the_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name, number in (("one", 5), ("two", 2)):
+        (tmp_path / "data" / f"{name}.json").write_text(json.dumps([{}] * number), encoding="utf-8")
+    migration = migrate(tmp_path, "llamafactory", {**LLAMAFACTORY, "max_samples": 3})
+    assert [one["weight"] for one in get_dataset(migration)["sources"]] == [3, 2]
+
+
+def test_held_out_records_of_llamafactory_are_validated(pairs: Path) -> None:
+    data = {**PAIRS, "dataset": "one", "eval_dataset": "two", "per_device_eval_batch_size": 2}
+    migration = migrate(pairs, "llamafactory", data)
+    found: Any = to_plain_data(read_source_text(SourceText("r.yaml", migration.text), "yaml"))
+    assert found["validation"]["enable"] is True
+    own = found["training"]["dataset"]
+    assert found["validation"]["dataset"] == {**own, "path": own["path"].replace("one", "two")}
+
+
 def test_mappings_of_the_second_dataset_are_whole(tmp_path: Path) -> None:
     mapping = "    message_property_mappings: {role: from, content: value}\n"
     text = AXOLOTL.replace("    type: alpaca\n", f"    type: chat_template\n{mapping}")
@@ -242,7 +295,10 @@ def test_a_number_of_pairs_is_told_as_a_part_of_a_split_or_of_the_files(pairs: P
         'training.dataset.split: "train_prefs[:1000]"',
     )
     assert find_errors(hub, split="train_prefs[:1000]") == []
-    files = migrate(pairs, "llamafactory", {**limited, "dataset": "one"})
+    few = migrate(pairs, "llamafactory", {**limited, "dataset": "one"})
+    assert list_outcomes(few)["max_samples"] == ("unread", "left out: the data have 1 record")
+    (pairs / "info" / "one.jsonl").write_text(f"{ROW}\n" * 2, encoding="utf-8")
+    files = migrate(pairs, "llamafactory", {**limited, "max_samples": 1, "dataset": "one"})
     assert "remove the others from the files" in list_outcomes(files)["max_samples"][1]
 
 

@@ -301,9 +301,10 @@ def test_what_is_not_written_has_its_defaults(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_refused_with_its_reason(tmp_path: Path) -> None:
     told = {
         "finetuning_type": ("oft", "supported: full and lora"),
-        "deepspeed": ("zero3.json", "FSDP2"),
-        "eval_dataset": ("other", "validation.dataset"),
-        "lr_scheduler_type": ("reduce_lr_on_plateau", "supported schedules"),
+        "deepspeed": ("ds_z0_config.json", "FSDP2"),
+        "eval_dataset": ("one,other", "validation.dataset"),
+        "fp16": (True, "mixed_precision_param: bfloat16"),
+        "lr_scheduler_type": ("reduce_lr_on_plateau", "warmup_stable_decay"),
         "optim": ("lion_32bit", "no such optimizer"),
         "adapter_name_or_path": ("saves/a", "merge earlier adapters"),
         "learning_rat": (1, "did you mean 'learning_rate'?"),

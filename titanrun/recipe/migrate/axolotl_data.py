@@ -16,10 +16,12 @@ from titanrun.recipe.migrate.axolotl_pairs import (
 from titanrun.recipe.migrate.key_mapping import (
     DATA_SUFFIXES,
     FILES_HAVE_NONE,
+    ONE_HELD_OUT,
     OTHER_RECORDS,
     ConvertedValue,
     SourceKey,
     SourceValues,
+    hold_out_dataset,
     is_hub_name,
 )
 
@@ -45,7 +47,10 @@ ONE_SHARD = (
 )
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
-OTHER_ROLES = f"roles must be {', '.join(ROLES[:-1])} or {ROLES[-1]}: rename them in the files"
+OTHER_ROLES = (
+    f"the files must name the roles {', '.join(ROLES[:-1])} or {ROLES[-1]}{{}}: where they have "
+    "other names, rename them"
+)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 UNKNOWN_FORMAT = (
     "not a supported layout: use chat_template, alpaca, completion, or for pairs, with rl: dpo, "
@@ -122,6 +127,17 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
             }
         )
     return ConvertedValue({**chat, **named}, refused=UNKNOWN_FORMAT)
+
+
+def convert_test_datasets(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Name the held-out records of one dataset, in the format of those to train on."""
+    if not value:
+        return ConvertedValue({})
+    if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
+        return ConvertedValue({}, refused=ONE_HELD_OUT)
+    other = {name: one for name, one in values.items() if not name.startswith("datasets.")}
+    own = other | {f"datasets.{name}": one for name, one in value[0].items()}
+    return hold_out_dataset(convert_axolotl_dataset(key, value[0].get("type"), own), DATASET_TARGET)
 
 
 def convert_val_set_size(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
@@ -253,14 +269,23 @@ def convert_trained_roles(_: SourceKey, value: Any, values: SourceValues) -> Con
 
 
 def convert_roles(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Leave out roles that keep their names, also those of ShareGPT; refuse other names."""
+    """Leave out roles that keep their names, also those of ShareGPT.
+
+    Refuse a role for which no usual name is listed.
+    """
     usual = {**SHAREGPT_ROLES} if uses_sharegpt_keys(values) else {}
+    names = OTHER_ROLES.format(f", or {' and '.join(usual)}" if usual else "")
     pairs = value.items() if isinstance(value, dict) else [("", value)] if value else []
-    for role, names in pairs:
-        for name in names if isinstance(names, list) else [names]:
-            if role not in ROLES or usual.get(name, name) != role:
-                return ConvertedValue({}, refused=OTHER_ROLES)
-    return ConvertedValue({}, how="left out: roles keep their names")
+    others = []
+    for role, listed in pairs:
+        known = [
+            usual.get(name, name) for name in (listed if isinstance(listed, list) else [listed])
+        ]
+        if role not in ROLES or role not in known:
+            return ConvertedValue({}, refused=names)
+        others += [name for name in known if name != role]
+    how = f"left out: {names}" if others else "left out: roles keep their names"
+    return ConvertedValue({}, how=how)
 
 
 def convert_train_on_inputs(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:

@@ -20,7 +20,7 @@ from titanrun.recipe.migrate.key_mapping import (
 RUN_DIRECTORY = (
     "the run directory itself: an unfinished run in it resumes, another run in it is an error"
 )
-HELD_OUT = "name held-out files in validation.dataset"
+RESHARD = "parallelism.fsdp_reshard_after_forward"
 THINKING = "the key of thinking must be the one of the chat template: rename it in the files"
 TRAINED_TURNS = "all conversations train on the same turns: training.dataset.train_on"
 FIXED_NAMES = "the layouts have fixed names: rename them in the files"
@@ -232,7 +232,6 @@ DATA = (
         how=OTHER_RECORDS,
         convert=data.convert_val_set_size,
     ),
-    reject_key_if_set("test_datasets", HELD_OUT),
 )
 OPTIMIZER = (
     move_key(
@@ -273,12 +272,8 @@ MACHINE = (
         "activation_checkpoint.name",
         convert=to.convert_axolotl_activation_checkpointing,
     ),
-    move_key(
-        "fsdp_config",
-        None,
-        "parallelism.fsdp_reshard_after_forward",
-        convert=to.convert_fsdp_config,
-    ),
+    move_key("fsdp_config", None, RESHARD, convert=to.convert_fsdp_config),
+    move_key("deepspeed", None, RESHARD, convert=to.convert_deepspeed),
     move_key(
         "dp_shard_size",
         None,
@@ -330,6 +325,7 @@ CHECKPOINT = (
         "metrics.trackers[wandb].entity",
         convert=to.make_wandb_conversion("entity"),
     ),
+    move_key("wandb_name", None, "name"),
     move_key("wandb_mode", None, "metrics.trackers[wandb].mode", convert=to.convert_wandb_mode),
     move_key(
         "mlflow_experiment_name",

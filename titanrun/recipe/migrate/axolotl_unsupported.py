@@ -62,7 +62,7 @@ UNREAD = {
         "loss_watchdog_threshold loss_watchdog_patience"
     ),
     "trackers are listed in metrics.trackers": (
-        "use_wandb use_mlflow use_trackio wandb_name wandb_run_id wandb_watch wandb_log_model "
+        "use_wandb use_mlflow use_trackio wandb_run_id wandb_watch wandb_log_model "
         "mlflow_run_name hf_mlflow_log_artifacts trackio_run_name trackio_space_id"
     ),
     "section profiling has its own settings": ("profiler_steps profiler_steps_start"),
@@ -90,8 +90,10 @@ REFUSED = {
         "precompute_ref_log_probs "
         "dpo_generate_during_eval"
     ),
+    "beside adapters all weights are frozen: add output to target_modules of the converter to "
+    "train an adapter of the output; embeddings have none": "lora_modules_to_save",
     "adapters are lora and qlora, without these variants": (
-        "lora_fan_in_fan_out lora_target_parameters lora_modules_to_save lora_rank_pattern "
+        "lora_fan_in_fan_out lora_target_parameters lora_rank_pattern "
         "lora_alpha_pattern peft_layers_to_transform peft_layers_pattern peft "
         "peft_layer_replication peft_init_lora_weights "
         "peft_trainable_token_indices peft_ensure_weight_tying "
@@ -159,9 +161,9 @@ REFUSED = {
     "continued pretraining has its own datasets: text or hub": ("pretraining_dataset"),
     "add it to the chat template or the files": ("chat_template_kwargs default_system_message"),
     "norms have the dtype of the weights": ("fp32_norms fp32_norm_classes"),
-    "titanrun shards with FSDP2: see section parallelism": ("deepspeed deepcompile"),
+    "titanrun shards with FSDP2: see section parallelism": "deepcompile",
     "training.steps or epochs end a run; checkpoint.keep_best keeps the best": (
-        "early_stopping_patience load_best_model_at_end metric_for_best_model greater_is_better"
+        "early_stopping_patience metric_for_best_model greater_is_better"
     ),
     "titanrun eval evaluates checkpoints": (
         "do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split"

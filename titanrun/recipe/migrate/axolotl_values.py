@@ -1,6 +1,8 @@
 """Conversion of axolotl's optimizers, schedules, dtypes and trackers."""
 
+import re
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from titanrun.recipe.migrate.axolotl_model import get_axolotl_adapter
@@ -22,6 +24,16 @@ OPTIMIZERS: dict[str, tuple[str, str]] = {
     "schedule_free_adamw": ("schedule_free_adamw", ""),
     "sgd": ("sgd", ""),
 }
+OTHER_SCHEDULE = (
+    "schedules are cosine, linear, constant and constant_with_warmup: the recipe has the default "
+    "of titanrun, warmup_stable_decay"
+)
+NO_FP16 = (
+    "weights and products are in fp32 or bf16: set training.mixed_precision_param: bfloat16 instead"
+)
+ZERO_STAGE = re.compile(r"z(?:ero)?_?([0-3])")
+"""Stage of ZeRO in the name of a file for DeepSpeed, such as ds_z3_config.json."""
+OTHER_SHARDING = "titanrun shards with FSDP2 over all ranks: see section parallelism"
 RANKS = "over all ranks; there it is per rank: multiply it by the number of ranks"
 
 
@@ -53,20 +65,20 @@ def make_adam_conversion(field: str, otherwise: float) -> Any:
 
 
 def convert_axolotl_schedule(_: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
-    """Map cosine, linear, constant and constant_with_warmup.
+    """Map cosine, also with restarts, linear, constant and constant_with_warmup.
 
     With warmup the first step has rate 0.
     """
     name = {
         "cosine": "cosine",
+        # the same with one cycle, its default
+        "cosine_with_restarts": "cosine",
         "linear": "polynomial",
         "constant": "constant",
         "constant_with_warmup": "constant",
     }.get(str(value))
     if name is None:
-        return ConvertedValue(
-            {}, refused="supported schedules: cosine, linear, constant and constant_with_warmup"
-        )
+        return ConvertedValue({}, refused=OTHER_SCHEDULE)
     linear = {"lr_scheduler.power": 1.0} if value == "linear" else {}
     first = (
         {"lr_scheduler.warmup_steps": 0} if value == "constant" else {"lr_scheduler.first_step": 0}
@@ -170,7 +182,7 @@ def convert_dtypes(_: SourceKey, value: Any, values: SourceValues) -> ConvertedV
 
 def convert_fp16(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
     """Refuse fp16."""
-    return ConvertedValue({}, refused="weights can be fp32 or bf16" if value else "")
+    return ConvertedValue({}, refused=NO_FP16 if value else "")
 
 
 def convert_axolotl_activation_checkpointing(
@@ -205,6 +217,22 @@ def convert_fsdp_config(_: SourceKey, value: Any, __: SourceValues) -> Converted
         targets,
         how="" if targets else "left out: each model family shards its own blocks with FSDP2",
     )
+
+
+def convert_deepspeed(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Map ZeRO by the name of its file: stages 1 to 3 are FSDP2, and offload is kept."""
+    if not value:
+        return ConvertedValue({})
+    name = Path(str(value)).stem.lower()
+    found = ZERO_STAGE.search(name)
+    stage = int(found[1]) if found else 0
+    if not stage:
+        return ConvertedValue({}, refused=OTHER_SHARDING)
+    targets = {"parallelism.fsdp_reshard_after_forward": "never"} if stage < 3 else {}
+    offloaded = {"training.enable_cpu_offload": True} if "offload" in name else {}
+    how = f"FSDP2 shards over all ranks instead of ZeRO stage {stage}"
+    is_same = not targets and not offloaded
+    return ConvertedValue({**targets, **offloaded}, how=f"left out: {how}" if is_same else how)
 
 
 def make_tracker_conversion(name: str, field: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from titanrun.config.type_introspection import find_config_class
 from titanrun.recipe.migrate.migration_plan import MigrationItem, iter_placements
 from titanrun.recipe.migrate.source_entries import SourceEntries, SourceEntry
+from titanrun.recipe.migrate.source_weights import weigh_sources
 from titanrun.recipe.migrate.target_paths import TargetPath, build_recipe_data
 from titanrun.recipe.migrate.toml_comments import NO_COMMENTS
 from titanrun.recipe.migrate.yaml_entries import SEVERAL
@@ -22,10 +23,6 @@ SOURCES: TargetPath = (*SECTION, "sources")
 NAME: TargetPath = (*SECTION, "name")
 OF_MIXTURE = ("shuffle", "repeat")
 """Settings of a mixture itself."""
-MIXED = (
-    "a mixture reads equal shares of its sources: for shares by size, set weight of each to its "
-    "number of sequences"
-)
 ONE_DATASET = (
     "replies that are compared come from one dataset, not from a mixture: write the records of all "
     "datasets, with the same columns, to files of one folder, and name it in training.dataset.path"
@@ -114,6 +111,10 @@ def mix_datasets(
     sources = [{"dataset": section, **cap} for items in migrated if (section := get_section(items))]
     if len(sources) < len(migrated) or any(map(has_refused_dataset, migrated)):
         return []
+    weights, shares = weigh_sources(sources)
+    if weights:
+        pairs = zip(sources, weights, strict=True)
+        sources = [{**source, "weight": weight} for source, weight in pairs]
     own = [path.written_path for path in written.entries]
     known: set[str] = set()
     mixed: list[MigrationItem] = []
@@ -128,7 +129,9 @@ def mix_datasets(
             if entry is not None and entry.path == item.path:
                 whole = replace(whole, value=entry.value)
             is_cap = bool(cap) and whole.path == limit
-            mixed.append(limit_sources(whole, sources) if is_cap else to_mixture(whole, sources))
+            mixed.append(
+                limit_sources(whole, sources) if is_cap else to_mixture(whole, sources, shares)
+            )
     return mixed
 
 
@@ -215,8 +218,14 @@ def belongs_to_dataset(target: TargetPath) -> bool:
     return target[:2] == SECTION and target[2:3] not in [(key,) for key in OF_MIXTURE]
 
 
-def to_mixture(item: MigrationItem, sources: list[dict[str, Any]]) -> MigrationItem:
-    """Return an item whose settings of a dataset are the sources of the mixture."""
+def to_mixture(item: MigrationItem, sources: list[dict[str, Any]], shares: str) -> MigrationItem:
+    """Return an item whose settings of a dataset are the sources of the mixture.
+
+    Args:
+        item: Item of one of the datasets alone.
+        sources: Sources of the mixture.
+        shares: What their shares are.
+    """
     kept = {
         target: value for target, value in item.targets.items() if not belongs_to_dataset(target)
     }
@@ -226,6 +235,6 @@ def to_mixture(item: MigrationItem, sources: list[dict[str, Any]]) -> MigrationI
         return replace(item, targets=kept)
     if NAME not in item.targets:
         return replace(item, targets={SOURCES: sources, **kept})
-    words = "; ".join(filter(None, [item.words, MIXED if len(sources) > 1 else ""]))
+    words = "; ".join(filter(None, [item.words, shares if len(sources) > 1 else ""]))
     targets = {NAME: "mixture", SOURCES: sources, **kept}
     return replace(item, targets=targets, outcome="changed" if words else "mapped", words=words)

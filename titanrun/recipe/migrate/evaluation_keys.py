@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from titanrun.recipe.migrate.axolotl_data import convert_test_datasets
 from titanrun.recipe.migrate.axolotl_values import convert_step_interval
 from titanrun.recipe.migrate.key_mapping import (
     ConvertedValue,
@@ -10,12 +11,14 @@ from titanrun.recipe.migrate.key_mapping import (
     leave_key,
     move_key,
 )
+from titanrun.recipe.migrate.llamafactory_data import convert_evaluation_dataset
 
 NOTHING_HELD_OUT = "left out: nothing is held out"
 DIVIDED = "{}: the steps of an epoch, which depend on the data, divided by this number"
 FREQ = "validation.freq, in steps"
 INTERVAL = "checkpoint.interval, in steps or time"
 PACKING = "validation.dataset, with its packing: data that are held out are packed as the others"
+BEST = "by the held-out loss; commands after the run take that checkpoint"
 HELD_OUT_DATA = ("val_set_size", "test_datasets", "val_size", "eval_dataset")
 
 
@@ -58,13 +61,20 @@ def convert_evaluation_packing(_: SourceKey, value: Any, values: SourceValues) -
     return ConvertedValue({}, how="left out: packed as the data to train on" * is_same)
 
 
+def convert_best_model(_: SourceKey, value: Any, __: SourceValues) -> ConvertedValue:
+    """Keep the checkpoint with the lowest held-out loss."""
+    return ConvertedValue({"checkpoint.keep_best": 1} if value else {}, how=BEST if value else "")
+
+
 STRATEGY_KEYS = (
     leave_key("eval_strategy", None, FREQ, convert=convert_evaluation_strategy),
     leave_key("evaluation_strategy", None, FREQ, convert=convert_evaluation_strategy),
     leave_key("save_strategy", None, INTERVAL, convert=convert_save_strategy),
+    move_key("load_best_model_at_end", None, "checkpoint.keep_best", convert=convert_best_model),
 )
 AXOLOTL_EVALUATION_KEYS = (
     *STRATEGY_KEYS,
+    move_key("test_datasets", None, "validation.dataset", convert=convert_test_datasets),
     move_key("eval_steps", None, "validation.freq", convert=convert_evaluation_number),
     move_key(
         "eval_batch_size", None, "validation.local_batch_size", convert=convert_evaluation_number
@@ -88,6 +98,7 @@ AXOLOTL_EVALUATION_KEYS = (
 )
 LLAMAFACTORY_EVALUATION_KEYS = (
     *STRATEGY_KEYS,
+    move_key("eval_dataset", None, "validation.dataset", convert=convert_evaluation_dataset),
     move_key("eval_steps", None, "validation.freq", convert=convert_evaluation_number),
     move_key(
         "per_device_eval_batch_size",

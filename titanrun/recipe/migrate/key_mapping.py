@@ -1,11 +1,15 @@
 """Migration rules of single keys: target, changes of meaning, or reason of refusal."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 FILES_HAVE_NONE = "left out: files have neither splits nor subsets nor revisions"
+ONE_HELD_OUT = (
+    "several held-out datasets: write validation.enable: true, and the records of all under "
+    "validation.dataset"
+)
 OTHER_RECORDS = "other records are held out: a hash of each record decides, not a random split"
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".txt", ".gz", ".zst")
 NO_DORA_DROPOUT = "adapters with magnitudes (DoRA) have no dropout"
@@ -24,6 +28,21 @@ class ConvertedValue:
     targets: Mapping[str, Any]
     how: str = ""
     refused: str = ""
+
+
+def hold_out_dataset(converted: ConvertedValue, dataset: str) -> ConvertedValue:
+    """Return the settings of a training dataset as those of held-out data.
+
+    Args:
+        converted: Settings of the dataset, and others, which the training data have already.
+        dataset: Path of the training dataset in the recipe.
+    """
+    settings = {
+        f"validation.dataset{target.removeprefix(dataset)}": value
+        for target, value in converted.targets.items()
+        if target.startswith(f"{dataset}.")
+    }
+    return replace(converted, targets={"validation.enable": True, **settings} if settings else {})
 
 
 def is_hub_name(name: str) -> bool:

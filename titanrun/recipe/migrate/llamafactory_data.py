@@ -10,18 +10,29 @@ from titanrun.components.tokenizers.spec.tokenizer_files import (
     load_chat_template_text,
 )
 from titanrun.config.json_text import parse_json
+from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import find_closest, format_word_list
-from titanrun.recipe.migrate.key_mapping import ConvertedValue, SourceKey, SourceValues
+from titanrun.recipe.migrate.key_mapping import (
+    ONE_HELD_OUT,
+    ConvertedValue,
+    SourceKey,
+    SourceValues,
+    hold_out_dataset,
+)
 from titanrun.recipe.migrate.llamafactory_model import is_native_model
+from titanrun.recipe.migrate.source_weights import count_records, list_source_files
 
 TARGET = "training.dataset"
 INFO_FILE = "dataset_info.json"
 CHECK_LAYOUT = "check path and layout, and the names of columns where they differ"
 NOT_FOUND = f"{{}} was not found from here: {CHECK_LAYOUT}"
 NOT_READ = f"{{}} is no JSON file with an entry for each dataset: {CHECK_LAYOUT}"
-ALPACA_PAIRS = "the prompt is the column {}; text of a column `input` belongs into it"
+ALPACA_PAIRS = (
+    "the prompt is the column {}, without the text of a column `input`: if there is some, append "
+    "it to the prompts in the files"
+)
 FEWER_RECORDS = "take fewer records: remove the others from the files"
 PART_OF_SPLIT = "take fewer records: set training.dataset.split: {}"
 UNREAD = "{} of its entry in dataset_info.json {} not carried over: {}"
@@ -136,6 +147,16 @@ def convert_dataset(_: SourceKey, value: Any, values: SourceValues) -> Converted
     )
 
 
+def convert_evaluation_dataset(key: SourceKey, value: Any, values: SourceValues) -> ConvertedValue:
+    """Name the held-out records of one dataset, in the format of the stage."""
+    own = {**values, "dataset": value}
+    if not value:
+        return ConvertedValue({})
+    if len(list_datasets(own)) > 1:
+        return ConvertedValue({}, refused=ONE_HELD_OUT)
+    return hold_out_dataset(convert_dataset(key, value, own), TARGET)
+
+
 def list_unread_keys(info: dict[str, Any], stage: Any) -> list[str]:
     """Return the keys of an entry of dataset_info.json whose records would be read otherwise."""
     columns, tags = info.get("columns") or {}, info.get("tags") or {}
@@ -242,8 +263,12 @@ def convert_sample_limit(_: SourceKey, value: Any, values: SourceValues) -> Conv
     """Set max_rows of each dataset as a source of a mixture; refuse it if they cannot be one."""
     if not value:
         return ConvertedValue({})
-    info = read_dataset_info(values) or {}
+    info, names = read_dataset_info(values) or {}, list_datasets(values)
     if "hf_hub_url" not in info:
+        place = locate_dataset(names[0], info, values) if names else {}
+        found = count_records(list_source_files(place))
+        if isinstance(value, int) and 0 < found <= value:
+            return ConvertedValue({}, how=f"left out: the data have {pluralize(found, 'record')}")
         return ConvertedValue({}, refused=FEWER_RECORDS)
     split = re.split(r"[\[+]", str(info.get("split") or "train"))[0]
     part = to_flow_yaml(f"{split}[:{value}]")

@@ -238,6 +238,13 @@ TRAINING = (
     ),
     move_key("max_steps", -1, "training.steps", convert=convert_steps),
     move_key("bf16", False, "training.dtype", convert=model.convert_precision),
+    reject_key_if_set("fp16", to.NO_FP16),
+    move_key(
+        "deepspeed",
+        None,
+        "parallelism.fsdp_reshard_after_forward",
+        convert=to.convert_deepspeed,
+    ),
     ignore_key("pure_bf16", False, "bf16 sets training.dtype"),
     move_key(
         "disable_gradient_checkpointing",

@@ -30,9 +30,8 @@ UNREAD = {
         "resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint "
         "enable_jit_checkpoint"
     ),
-    "checkpoints contain the run's state too, so that it can resume": (
-        "save_only_model load_best_model_at_end metric_for_best_model greater_is_better"
-    ),
+    "checkpoints contain the run's state too, so that it can resume": "save_only_model",
+    "checkpoint.keep_best goes by the held-out loss": "metric_for_best_model greater_is_better",
     "every step of the log is a line of metrics.jsonl": (
         "plot_loss logging_strategy logging_first_step log_on_each_node logging_nan_inf_filter "
         "include_num_input_tokens_seen include_tokens_per_second log_level log_level_replica "
@@ -90,12 +89,10 @@ UNREAD = {
     ),
 }
 REFUSED = {
-    "name held-out files in validation.dataset": "eval_dataset",
     "mixtures are written as training.dataset: {name: mixture, ...}": (
         "mix_strategy interleave_probs"
     ),
-    "only fp32 and bf16 are built": "fp16",
-    "titanrun shards with FSDP2": "deepspeed parallelism_config",
+    "titanrun shards with FSDP2: see section parallelism": "parallelism_config",
     "use the converter float8_linear": "fp8",
     "set compile.enable": "torch_compile torch_compile_backend torch_compile_mode",
     "merge earlier adapters first: titanrun checkpoint export --merge": (

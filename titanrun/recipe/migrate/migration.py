@@ -156,7 +156,7 @@ def update_outcome(
     paths = {target: get_data_path(data, target) for target in item.targets}
     for problem in problems:
         about = [target for target, path in paths.items() if path == problem.path]
-        if not about or is_required_target(about[0]):
+        if not about or (is_required_target(about[0]) and problem.code != "no-effect"):
             continue
         kept = {target: value for target, value in item.targets.items() if target not in about}
         if problem.code == "not-built":
