@@ -29,7 +29,8 @@ def test_a_configuration_of_trl_is_told_what_to_do(
     )
     assert "titanrun validate theirs.yaml tells what each key is here" in told
     hints = titanrun("validate", "theirs.yaml").stderr
-    for target in ("training.dataset.repo", "optimizer.lr", "training.local_batch_size"):
+    assert "write training.dataset.repo: trl-lib/Capybara" in hints
+    for target in ("optimizer.lr", "training.local_batch_size"):
         assert f"is {target} here" in hints
     assert (tmp_path / "theirs.yaml").read_text(encoding="utf-8") == TRL
 

@@ -89,6 +89,9 @@ HINTS = {
     ),
     "loss_type: simpo": "write loss: simpo, and training.dataset: {name: preference, path: FILE}",
     "loss_type: nll": "write loss: cross_entropy",
+    "loss_type: [nll]": "write loss: cross_entropy",
+    "dataset_name: trl-lib/Capybara": "write training.dataset.repo: trl-lib/Capybara",
+    "dataset_name: ../chats.jsonl": 'write training.dataset.path: "../chats.jsonl"',
     "loss_type: chunked_nll": "write loss: chunked_cross_entropy",
     "pref_loss: orpo": (
         "write loss: {name: orpo, nll_on: replies}, and training.dataset: {name: preference, "
@@ -333,4 +336,9 @@ def test_a_loss_type_of_trl_that_is_no_loss_here_is_told(value: Any, told: str) 
     ("value", "kind"), [(None, "sft"), (["ipo"], "dpo"), ("kto", "kto"), ("exo", "sft")]
 )
 def test_the_kind_of_a_recipe_follows_from_the_loss_type_of_trl(value: Any, kind: str) -> None:
-    assert choose_trl_kind(value) == kind
+    assert choose_trl_kind({"loss_type": value}) == kind
+
+
+def test_adapters_of_trl_are_the_kind_lora() -> None:
+    assert choose_trl_kind({"use_peft": True, "loss_type": "nll"}) == "lora"
+    assert choose_trl_kind({"use_peft": True, "loss_type": "sigmoid"}) == "dpo"

@@ -278,9 +278,8 @@ def convert_roles(_: SourceKey, value: Any, values: SourceValues) -> ConvertedVa
     pairs = value.items() if isinstance(value, dict) else [("", value)] if value else []
     others = []
     for role, listed in pairs:
-        known = [
-            usual.get(name, name) for name in (listed if isinstance(listed, list) else [listed])
-        ]
+        spelled = listed if isinstance(listed, list) else [listed]
+        known = [usual.get(str(name), name) for name in spelled]
         if role not in ROLES or role not in known:
             return ConvertedValue({}, refused=names)
         others += [name for name in known if name != role]

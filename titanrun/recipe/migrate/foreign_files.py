@@ -56,7 +56,7 @@ def raise_trl_problem(data: dict[str, Any], origin: Origin) -> NoReturn:
     weights = get_weights_folder({"base_model": model}) if isinstance(model, str) else "MODEL"
     records = str(dataset) if isinstance(dataset, str) else "DATA"
     records = f"hub:{records}" if is_hub_name(records) else records
-    kind = choose_trl_kind(data.get("loss_type"))
+    kind = choose_trl_kind(data)
     others = format_word_list(
         [one for one in ("sft", "lora", "dpo", "orpo", "kto", "reward") if one != kind],
         conjunction="and",
@@ -70,10 +70,11 @@ def raise_trl_problem(data: dict[str, Any], origin: Origin) -> NoReturn:
     raise problem_error("usage", message, origin=origin, hint=hint)
 
 
-def choose_trl_kind(loss_type: Any) -> str:
-    """Return the kind of fine-tuning that a value of TRL's loss_type belongs to."""
+def choose_trl_kind(data: dict[str, Any]) -> str:
+    """Return the kind of fine-tuning that TRL's loss_type, or adapters, belong to."""
+    loss_type = data.get("loss_type")
     kinds = loss_type if isinstance(loss_type, list) else [loss_type]
     names = {TRL_LOSSES.get(str(kind), {}).get("loss.name") for kind in kinds} - {None}
     if not names:
-        return "sft"
+        return "lora" if data.get("use_peft") else "sft"
     return "kto" if names == {"kto"} else "dpo"

@@ -16,7 +16,7 @@ from titanrun.recipe.migrate.axolotl import ALIASES, AXOLOTL
 from titanrun.recipe.migrate.axolotl_data import convert_chat_template
 from titanrun.recipe.migrate.axolotl_losses import TRL_LOSSES
 from titanrun.recipe.migrate.axolotl_model import detect_family_and_flavor, get_weights_folder
-from titanrun.recipe.migrate.key_mapping import SourceKey
+from titanrun.recipe.migrate.key_mapping import SourceKey, is_hub_name
 from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
 from titanrun.recipe.migrate.llamafactory_model import PAIR_LOSSES
 from titanrun.recipe.migrate.target_paths import parse_target
@@ -45,7 +45,6 @@ TRL_TARGETS = {
     "beta": "loss.beta",
     "chat_template_path": "tokenizer.chat_template",
     "dataset_config": "training.dataset.subset",
-    "dataset_name": "training.dataset.repo",
     "dataset_text_field": "training.dataset.column",
     "dataset_train_split": "training.dataset.split",
     "desirable_weight": "loss.desirable_weight",
@@ -148,6 +147,13 @@ def describe_datasets(value: Any) -> str:
     return "write training.dataset: {name: chat, path: FILE}, or repo: OWNER/NAME on the Hub"
 
 
+def describe_dataset_name(value: Any) -> str:
+    """Return the setting of a file or folder, or of a dataset on the Hub."""
+    field = "path" if isinstance(value, str) and not is_hub_name(value) else "repo"
+    written = to_flow_yaml(value) if isinstance(value, str) else "OWNER/NAME"
+    return f"write training.dataset.{field}: {written}"
+
+
 def describe_sample_limit(value: Any) -> str:
     """Return the source of a mixture that reads so many records."""
     source = {"dataset": {"name": "chat", "path": "FILE"}, "max_rows": value}
@@ -195,10 +201,11 @@ def describe_stage(value: Any) -> str:
 
 
 def describe_trl_loss(value: Any) -> str:
-    """Return the loss of a value of TRL's loss_type, or that there is none."""
-    if value in POLICY_LOSSES:
+    """Return the loss of a value of TRL's loss_type, also in a list, or that there is none."""
+    kind = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
+    if kind in POLICY_LOSSES:
         return "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"
-    written = TOKEN_LOSSES.get(str(value))
+    written = TOKEN_LOSSES.get(kind)
     return describe_loss(value, TRL_LOSSES) if written is None else f"write loss: {written}"
 
 
@@ -268,6 +275,7 @@ MEANINGS: Mapping[str, Callable[[Any], str]] = {
         lambda value: describe_trained_turns("replies" if value else "all"),
     ),
     "chat_template": describe_template,
+    "dataset_name": describe_dataset_name,
     "datasets": describe_datasets,
     "disable_gradient_checkpointing": lambda value: describe_checkpointing(not value, None),
     "eval_steps": lambda value: describe_number("validation.freq", value),
