@@ -72,6 +72,8 @@ def test_a_block_that_many_components_share_is_printed_once() -> None:
         ("pipeline", "parallelism.pipeline_parallel_degree"),
         ("horizon", "lr_scheduler"),
         ("seqlen", "training.seq_len"),
+        ("stage", "stages"),
+        ("tracker", "trackers"),
         ("Batch size", "evaluation.batch_size"),
     ],
 )
@@ -107,11 +109,30 @@ def test_a_word_is_searched_in_names_and_descriptions(word: str, first: str) -> 
         ("save_steps", "checkpoint.interval"),
         ("eval_steps", "validation.freq"),
         ("logging_steps", "metrics.log_freq"),
+        ("logger", "metrics.trackers"),
+        ("logging", "metrics.log_freq"),
         ("report_to", "metrics.trackers"),
     ],
 )
 def test_a_word_of_other_tools_leads_to_the_setting(word: str, path: str) -> None:
     assert explain_word(word, columns=80).splitlines()[1].split()[0] == path
+
+
+@pytest.mark.parametrize(
+    ("word", "command", "further"),
+    [
+        ("resume", "titanrun resume", "checkpoint.load_step"),
+        ("export", "titanrun checkpoint export", "checkpoint.export_dtype"),
+        ("fork", "titanrun fork", ""),
+    ],
+)
+def test_a_command_is_explained_before_the_settings(
+    word: str, command: str, further: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain([word]) == 0
+    head, told, *settings = capsys.readouterr().out.splitlines()
+    assert head == command and told.endswith(f": see {command} --help")
+    assert further in "\n".join(settings)
 
 
 def test_best_checkpoints_are_found_by_those_words() -> None:

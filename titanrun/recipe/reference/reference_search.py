@@ -86,7 +86,8 @@ def rank_entry(entry: ReferenceEntry, word: str, joined: str) -> int | None:
     `joined` is the word as `join_words` returns it.
     """
     name = entry.name.lower()
-    if name in (word, *SYNONYMS.get(word, ())) or join_words(name) == joined:
+    spelled = (joined, f"{joined}s", joined.removesuffix("s"))
+    if name in (word, *SYNONYMS.get(word, ())) or join_words(name) in spelled:
         return 0
     if word in re.split(r"[_-]", name):
         return 1
