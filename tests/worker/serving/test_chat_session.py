@@ -92,13 +92,18 @@ def test_what_the_model_sees_is_shown_with_special_tokens(talk: Any) -> None:
     line("one")
     shown = line("/raw")
     assert shown.startswith("<|begin_of_text|>### Instruction:\none\n")
-    assert "<|end_of_text|>" in shown
+    assert shown.count("### Response:") == 1 and shown.endswith("<|end_of_text|>\n")
     pairs = [pair.split(":", 1) for pair in line("/raw ids").split()]
     library = Tokenizer.from_file(str(TinyTokenizerConfig().folder / "tokenizer.json"))
     assert all(library.id_to_token(int(number)) == text for number, text in pairs)
-    assert [int(number) for number, _ in pairs] == session.models[0].encode_chat(
-        session.get_messages(0)
+    model, messages = session.models[0], session.get_messages(0)
+    prompt, next_prompt = (
+        model.encode_chat(said)
+        for said in (messages[:-1], [*messages, {"role": "user", "content": "two"}])
     )
+    ids = [int(number) for number, _ in pairs]
+    # the prompt of the reply begins them, and they begin the next prompt
+    assert ids[: len(prompt)] == prompt and next_prompt[: len(ids)] == ids
 
 
 def test_lines_belong_together_after_a_backslash_and_between_quotes(

@@ -116,18 +116,26 @@ class ChatModel:
     template_help: str = RUN_TEMPLATE_HELP
 
     def encode_chat(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        *,
+        add_generation_prompt: bool = True,
     ) -> list[int]:
         """Return the ids of a conversation, up to where the template opens a reply.
 
         Raises:
             ProblemsFound: If there is no template, or it rejects the messages.
         """
-        text = self.render_chat(messages, tools)
+        text = self.render_chat(messages, tools, add_generation_prompt=add_generation_prompt)
         return self.tokenizer.encode(text, add_bos=False, add_eos=False)
 
     def render_chat(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
         """Return the text of a conversation, up to where the template opens a reply.
 
@@ -140,7 +148,8 @@ class ChatModel:
                 f"{self.name} has no chat template",
                 hint=self.template_help,
             )
-        return self.template.with_tools(tools).render(messages, add_generation_prompt=True)
+        template = self.template.with_tools(tools)
+        return template.render(messages, add_generation_prompt=add_generation_prompt)
 
     def reads_tools(self) -> bool:
         """Return whether the chat template shows tools to the model."""

@@ -198,21 +198,22 @@ class ChatSession:
         self.options = replace(self.options, sampling=sampling)
 
     def render(self, index: int = 0) -> str:
-        """Return the text that a model sees, with special tokens.
+        """Return the text that a model has seen and written, with special tokens.
 
         Raises:
             ProblemsFound: it has no template, or the template rejects the conversation.
         """
-        return self.models[index].render_chat(self.get_messages(index))
+        messages = self.get_messages(index)
+        return self.models[index].render_chat(messages, add_generation_prompt=False)
 
     def render_ids(self, index: int = 0) -> str:
-        """Return the tokens that a model sees, each with its id.
+        """Return the tokens that a model has seen and written, each with its id.
 
         Raises:
             ProblemsFound: it has no template, or the template rejects the conversation.
         """
         model = self.models[index]
-        ids = model.encode_chat(self.get_messages(index))
+        ids = model.encode_chat(self.get_messages(index), add_generation_prompt=False)
         return " ".join(f"{token}:{model.find_token_text(token)}" for token in ids)
 
     def save(self, file: str) -> Path:
