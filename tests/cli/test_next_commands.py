@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from titanrun.cli.checkpoint_convert import list_uses
+from titanrun.cli.checkpoint_convert import check_adapter_options, list_uses
 from titanrun.components.tokenizers.config import TinyTokenizerConfig
+from titanrun.config.problems import ProblemsFound
+from titanrun.recipe import builtins
 
 TEXTS = TinyTokenizerConfig().folder / "held_out.jsonl"
 
@@ -36,6 +38,7 @@ def model(tmp_path: Path) -> Path:
         ({"format": "hf"}, ["generate OUT", "push runs/a OWNER/NAME"]),
         ({"format": "hf", "template": "x"}, ["chat OUT", "push runs/a OWNER/NAME"]),
         ({"format": "hf", "adapter": True}, ["push runs/a OWNER/NAME --format adapter"]),
+        ({"format": "adapter", "adapter": True}, ["push runs/a OWNER/NAME --format adapter"]),
         ({"format": "gguf"}, ["push runs/a OWNER/NAME --format gguf"]),
         ({"format": "torch"}, ["serve runs/a"]),
         ({"format": "hf", "quantize": "int4"}, ["serve runs/a"]),
@@ -52,6 +55,26 @@ def test_an_export_is_used_and_published(
     uses = list_uses(Namespace(**asked))
     found = [" ".join(words).replace(str(model), "OUT") for words in uses]
     assert [text.partition(" --prompt")[0] for text in found] == commands
+
+
+@pytest.mark.parametrize(
+    ("options", "converters", "hint"),
+    [
+        ({}, [], "use --format hf"),
+        ({"merge": True}, ["lora"], "use --format hf, or omit --merge"),
+        ({"quantize": "int8_weight_only"}, ["lora"], "omit --quantize, or use --format hf --merge"),
+    ],
+)
+def test_adapters_alone_are_neither_merged_nor_quantized(
+    options: Mapping[str, Any], converters: list[str], hint: str
+) -> None:
+    builtins.register_builtins()
+    asked = {"place": "runs/a", "format": "adapter", "merge": False, "quantize": None, **options}
+    with pytest.raises(ProblemsFound) as found:
+        check_adapter_options(Namespace(**asked), {"converters": converters, "version": 1})
+    assert found.value.problems[0].hint == hint
+    whole = {"merge": False, "quantize": None}
+    check_adapter_options(Namespace(**{**asked, **whole}), {"converters": [{"name": "qlora"}]})
 
 
 @pytest.mark.parametrize("written", ["hf", "torch"])

@@ -79,6 +79,8 @@ def test_only_texts_of_our_own_processes_are_read_without_the_limit() -> None:
         "models/transformers/huggingface.py",
         "recipe/plugin_files.py",
         "rl/fleet/rollout_messages.py",
+        # the example of a program that people write
+        "rl/rewards/config.py",
         "rl/weight_sync/shared_memory_transport.py",
         # built with the package
         "ui/http_server.py",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from titanrun.config.problems import Problem
+from titanrun.recipe.reference.explain import explain_word
 from titanrun.recipe.resolving.validation_levels import validate_file
 
 RECIPE = """\
@@ -46,17 +47,31 @@ def test_a_command_with_an_open_quotation_mark_is_not_split(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("override", "written"),
+    ("override", "written", "component"),
     [
-        ("rl.rewards=[reward.py]", "{name: command, command: [python, reward.py]}"),
-        ("rl.rewards=[score/it.sh]", "{name: command, command: [sh, score/it.sh]}"),
-        ("rl.environment=world.py", "{name: program, command: [python, world.py]}"),
+        (
+            "rl.rewards=[reward.py]",
+            "{name: command, command: [python, reward.py]}",
+            "reward:command",
+        ),
+        (
+            "rl.rewards=[{name: score/it.sh}]",
+            "{name: command, command: [sh, score/it.sh]}",
+            "reward:command",
+        ),
+        (
+            "rl.environment=world.py",
+            "{name: program, command: [python, world.py]}",
+            "environment:program",
+        ),
     ],
 )
 def test_a_script_in_the_place_of_a_component_is_run_by_a_command(
-    override: str, written: str, tmp_path: Path
+    override: str, written: str, component: str, tmp_path: Path
 ) -> None:
-    assert find_problem(tmp_path, override).hint == f"write {written}"
+    about = f"titanrun explain {component} shows what it reads and writes"
+    assert find_problem(tmp_path, override).hint == f"write {written}; {about}"
+    assert '"reward": 0' in explain_word(component)
 
 
 def test_a_value_in_the_place_of_a_section_is_told_its_keys(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ A separate process with torch does the work.
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from titanrun.cli.arguments import CommandParser, split_overrides
 from titanrun.cli.next_command import print_choices, print_next
@@ -32,12 +33,16 @@ from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 from titanrun.recipe.rundir.checkpoint_lookup import fetch_resolved_recipe
 from titanrun.recipe.rundir.next_commands import choose_text_command
 from titanrun.recipe.rundir.run_files import RESOLVED
-from titanrun.recipe.rundir.saved_recipe import names_reward_model, read_plain_recipe
+from titanrun.recipe.rundir.saved_recipe import (
+    names_adapters,
+    names_reward_model,
+    read_plain_recipe,
+)
 from titanrun.recipe.rundir.started_from import check_start_exists
 
 EXAMPLES = """  titanrun checkpoint export runs/first out --format hf --dtype bfloat16
   titanrun checkpoint export runs/first/checkpoint/step-40 weights.pt --format torch
-  titanrun checkpoint export runs/tuned adapter --format hf      adapters alone, for peft
+  titanrun checkpoint export runs/tuned out --format adapter     adapters alone, for peft
   titanrun checkpoint export runs/tuned out --format hf --merge  adapters within the weights
   titanrun checkpoint export runs/first out --format hf --quantize int8_weight_only
   titanrun checkpoint export runs/tuned tuned.gguf --format gguf --dtype q8_0 --ollama
@@ -66,6 +71,8 @@ def export_checkpoint(arguments: list[str]) -> int:
         )
     check_path_is_new(Path(options.out))
     checkpoint = find_checkpoint(options.place)
+    source = read_plain_recipe(Path(str(checkpoint)) / RESOLVED)
+    check_adapter_options(options, source)
     if options.merge or options.format == "gguf":
         check_start_exists(checkpoint)
     asked = {
@@ -75,11 +82,12 @@ def export_checkpoint(arguments: list[str]) -> int:
     }
     asked |= {"quantize": options.quantize, "group_size": options.group_size}
     asked |= {"ollama": options.ollama}
-    place = {"checkpoint": str(checkpoint), "out": options.out, "format": options.format}
+    # adapters that are not merged are written for peft
+    kind = "hf" if options.format == "adapter" else options.format
+    place = {"checkpoint": str(checkpoint), "out": options.out, "format": kind}
     code = run_checkpoint_worker({"do": "export", **place, **asked})
     # with a Modelfile the worker has told the command of Ollama
     if code == 0 and not options.ollama:
-        source = read_plain_recipe(Path(str(checkpoint)) / RESOLVED)
         print_choices(options, *list_uses(options, has_replies=not names_reward_model(source)))
     return code
 
@@ -88,7 +96,7 @@ def list_uses(options: Namespace, *, has_replies: bool = True) -> list[list[str]
     """Return the commands for what was exported: talk to it if it replies, publish it."""
     if not has_replies:
         return [["push", options.place, "OWNER/NAME"]]
-    if options.format not in ("hf", "gguf") or options.quantize:
+    if options.format not in ("hf", "adapter", "gguf") or options.quantize:
         return [["serve", options.place]]
     push = ["push", options.place, "OWNER/NAME"]
     if options.format == "gguf":
@@ -113,10 +121,10 @@ def parse_export_options(arguments: list[str]) -> Namespace:
     parser.add_argument(
         "--format",
         required=True,
-        choices=("hf", "safetensors", "torch", "gguf"),
+        choices=("hf", "adapter", "safetensors", "torch", "gguf"),
         help=(
-            "a folder for transformers (of adapters: for peft), one of safetensors, one torch "
-            "file, or one GGUF file for llama.cpp, with adapters merged"
+            "a folder for transformers (of adapters, as adapter: for peft), one of safetensors, "
+            "one torch file, or one GGUF file for llama.cpp, with adapters merged"
         ),
     )
     parser.add_argument(
@@ -159,6 +167,26 @@ def add_quantization_options(parser: CommandParser) -> None:
         metavar="N",
         help=f"values per scale, for 4-bit weights ({DEFAULT_GROUP_SIZE})",
     )
+
+
+def check_adapter_options(options: Namespace, source: dict[str, Any]) -> None:
+    """Raise a problem for adapters that a run does not have, or that are to be changed.
+
+    Args:
+        options: Options of the command line.
+        source: Resolved recipe of the run, empty if it is not there.
+    """
+    if options.format != "adapter":
+        return
+    if source and not names_adapters(source):
+        message = f"{options.place} has no adapters"
+        raise problem_error("usage", message, hint="use --format hf")
+    if options.merge:
+        message = "--merge writes whole weights, --format adapter the adapters alone"
+        raise problem_error("usage", message, hint="use --format hf, or omit --merge")
+    if options.quantize is not None:
+        hint = "omit --quantize, or use --format hf --merge"
+        raise problem_error("usage", "adapters cannot be quantized", hint=hint)
 
 
 def check_gguf_options(options: Namespace) -> None:

@@ -13,7 +13,7 @@ from titanrun.cli.color import Style, style_text
 from titanrun.cli.messages import print_detail, print_note
 from titanrun.cli.terminal import get_terminal_width, write_wrapped
 from titanrun.cli.text_table import drop_columns, format_text_table
-from titanrun.components.metrics.spec.metric_format import format_elapsed_time
+from titanrun.components.metrics.spec.metric_format import format_decimals, format_elapsed_time
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import problem_error
 from titanrun.config.suggest import find_closest, format_word_list
@@ -251,4 +251,4 @@ def format_run_cells(entry: RunSummary, state: str) -> tuple[str, ...]:
 
 def format_loss_cell(value: float | None) -> str:
     """Format a loss, or empty text."""
-    return "" if value is None else f"{value:.5f}"
+    return "" if value is None else format_decimals(value, 5)

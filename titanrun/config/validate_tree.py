@@ -284,8 +284,9 @@ class TreeValidator:
         if wording.expected == "a list" and field is not None:
             wording = replace(wording, hint=find_list_hint(field, got) or wording.hint)
         wording = show_number_as_written(wording, node)
-        if isinstance(got, str):
-            wording = replace(wording, hint=self.find_text_hint(path, got) or wording.hint)
+        text = got.get(NAME) if isinstance(got, dict) else got
+        if isinstance(text, str):
+            wording = replace(wording, hint=self.find_text_hint(path, text) or wording.hint)
         if node.via == "override":
             wording = adapt_to_override(wording, node, path, field)
         advised = find_value_hint(field, error["input"], is_empty=empty)
@@ -306,7 +307,8 @@ class TreeValidator:
 
     def find_text_hint(self, path: DataPath, got: str) -> str | None:
         """Return a hint for a text in the place of a mapping: a path, or a key and its value."""
-        slot: Any = find_annotation(self.model, self.data, path)
+        place = path[:-1] if path[-1:] == (NAME,) and is_script(got) else path
+        slot: Any = find_annotation(self.model, self.data, place)
         if is_slot(slot) and ("/" in got or is_script(got) or not is_absent(got)):
             found = find_path_hint(slot, got)
             if found is not None:

@@ -117,7 +117,7 @@ def find_number_hint(field: FieldInfo) -> str | None:
 def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
     """Return a hint for a path that was written in the place of a component's name."""
     known = registry.load_choices(slot)
-    script = find_script_hint(known, path)
+    script = find_script_hint(slot.slot, known, path)
     if script is not None:
         return script
     # in order of declaration: the simplest choice comes first
@@ -141,7 +141,9 @@ def is_script(path: str) -> bool:
     return Path(path).suffix in SCRIPT_PROGRAMS
 
 
-def find_script_hint(known: Mapping[str, type[ComponentConfig]], path: str) -> str | None:
+def find_script_hint(
+    slot: str, known: Mapping[str, type[ComponentConfig]], path: str
+) -> str | None:
     """Return the component that runs a script, None for other files and if none runs commands."""
     program = SCRIPT_PROGRAMS.get(Path(path).suffix)
     runs = [
@@ -153,7 +155,8 @@ def find_script_hint(known: Mapping[str, type[ComponentConfig]], path: str) -> s
     if program is None or not runs:
         return None
     name, key = runs[0]
-    return f"write {to_flow_yaml({'name': name, key: [program, path]})}"
+    written = to_flow_yaml({"name": name, key: [program, path]})
+    return f"write {written}; titanrun explain {slot}:{name} shows what it reads and writes"
 
 
 def find_list_hint(field: FieldInfo, value: Any) -> str | None:

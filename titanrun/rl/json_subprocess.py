@@ -15,6 +15,7 @@ from titanrun.config.problems import DataPath, problem_error
 
 log = logging.getLogger(__name__)
 
+RUN_BY_HAND = "run it manually with a line of JSON on its stdin"
 # characters of an invalid line shown in messages
 MAX_SHOWN_CHARS = 80
 # characters of stderr shown in messages
@@ -36,6 +37,7 @@ class JsonSubprocess:
         recipe_path: path of the command in the recipe, for problems.
         title: name in messages. None: the first word of the command.
         environment: environment variables. None: those of this process.
+        help_text: what to do if it fails too often.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class JsonSubprocess:
         recipe_path: DataPath,
         title: str | None = None,
         environment: Mapping[str, str] | None = None,
+        help_text: str = RUN_BY_HAND,
     ) -> None:
         self.command, self.timeout, self.log, self.recipe_path = (
             list(command),
@@ -56,6 +59,7 @@ class JsonSubprocess:
             recipe_path,
         )
         self.title, self.environment = title or self.command[0], environment
+        self.help_text = help_text
         self.starts_left = max_restarts + 1
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -107,12 +111,7 @@ class JsonSubprocess:
         if self._process is None:
             if self.starts_left == 0:
                 message = f"{self.title} failed too often, its stderr is in {self.log}"
-                raise problem_error(
-                    "data",
-                    message,
-                    path=self.recipe_path,
-                    hint="run it manually with a line of JSON on its stdin",
-                )
+                raise problem_error("data", message, path=self.recipe_path, hint=self.help_text)
             self.starts_left -= 1
             self.log.parent.mkdir(parents=True, exist_ok=True)
             try:

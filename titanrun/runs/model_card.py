@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.checkpoints.spec.manifest import MANIFEST_FILE
+from titanrun.components.metrics.spec.metric_format import format_decimals
 from titanrun.config.json_text import parse_json
 from titanrun.config.redaction import redact_tokens, redact_url_credentials
 from titanrun.config.serialize import to_yaml
@@ -127,15 +128,16 @@ def format_use(model: PushedModel) -> str:
             "from peft import AutoPeftModelForCausalLM",
             f'model = AutoPeftModelForCausalLM.from_pretrained("{model.repository}")',
         ],
-        "gguf": [f"# llama-cli -hf {model.repository}"],
+        "gguf": [f"llama-cli -hf {model.repository}"],
     }[model.kind]
+    language = "bash" if model.kind == "gguf" else "python"
     stops = ", ".join(f"`{stop}`" for stop in model.stops)
     template = (
         f"The chat template that it was trained with is in the tokenizer; replies end with {stops}."
         if model.has_template
         else "It has no chat template."
     )
-    return "\n".join(["```python", *lines, "```", "", template])
+    return "\n".join([f"```{language}", *lines, "```", "", template])
 
 
 def iter_training_facts(
@@ -239,5 +241,5 @@ def read_step_metrics(file: Path, step: int) -> dict[str, Any]:
 
 
 def round_number(value: object) -> str | None:
-    """Return a number with four digits after the point, None for anything else."""
-    return f"{value:.4f}" if isinstance(value, int | float) else None
+    """Return a number with four decimals, None for anything else."""
+    return format_decimals(value, 4) if isinstance(value, int | float) else None

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from titanrun.components.metrics.spec.metric_format import format_decimals
+
 # rises in a row after which more steps rarely help
 RISES_TO_TELL = 3
 HEADER = f"{'step':>8}  {'loss':>9}  {'held out':>9}  {'accuracy':>9}  best"
@@ -62,7 +64,7 @@ class HeldOutHistory:
         best = self.find_best_step()
         if best is None or len(self.rows) < 2:
             return ""
-        return f"best held-out loss: {self.rows[best][LOSS]:.5f} at step {best}"
+        return f"best held-out loss: {format_decimals(self.rows[best][LOSS], 5)} at step {best}"
 
     def format_table(self, max_rows: int) -> list[str]:
         """Return the lines of a table with the best one marked, none before the second validation.
@@ -78,9 +80,10 @@ class HeldOutHistory:
 
     def _format_row(self, step: int, is_best: bool) -> str:
         row = self.rows[step]
-        loss = f"{row['loss']:.4f}" if "loss" in row else ""
+        loss = format_decimals(row["loss"], 4) if "loss" in row else ""
+        held_out = format_decimals(row[LOSS], 4)
         accuracy = f"{row[ACCURACY]:.1%}" if ACCURACY in row else ""
-        line = f"{step:>8}  {loss:>9}  {row[LOSS]:>9.4f}  {accuracy:>9}  {'*' if is_best else ''}"
+        line = f"{step:>8}  {loss:>9}  {held_out:>9}  {accuracy:>9}  {'*' if is_best else ''}"
         return line.rstrip()
 
 

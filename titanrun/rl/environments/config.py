@@ -75,7 +75,11 @@ class ProgramConfig(MultiTurnEnvironmentConfig):
     command: Annotated[tuple[Argument, ...], Len(1)] = numerics(
         examples=[["python", "world.py"]], runs="command"
     )
-    """Program and arguments. They run only with the user's consent: `--trust`."""
+    """Program and arguments. They run only with the user's consent: `--trust`.
+
+    The program reads a line `{"prompt", "expected", "answers", "heard"}` for each turn, and writes
+    a line `{"text": "higher", "reward": 0.0, "done": false}`.
+    """
     secret_variables: tuple[VariableName, ...] = bookkeeping((), examples=[["OPENAI_API_KEY"]])
     """Environment variables with secrets that the program gets. It gets no others that look like
     one."""

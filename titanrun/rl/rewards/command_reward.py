@@ -13,6 +13,11 @@ from titanrun.rl.rollout_types import Rollout
 
 log = logging.getLogger(__name__)
 
+ANSWER_LINES = (
+    "run it manually with a line of JSON on its stdin: it has to answer each line until stdin "
+    "ends, as titanrun explain reward:command shows, not to define a function"
+)
+
 
 class CommandReward:
     """Reward that sends `{id, prompt, expected, answer, answers}` and gets `{reward}`.
@@ -29,6 +34,7 @@ class CommandReward:
             log=log,
             recipe_path=("rl", "rewards"),
             environment=build_program_environment(config.secret_variables),
+            help_text=ANSWER_LINES,
         )
 
     def score(self, rollouts: Sequence[Rollout]) -> list[float | None]:

@@ -129,7 +129,12 @@ class CommandConfig(RewardConfig):
     name: Literal["command"] = numerics("command")
     builds: ClassVar = "titanrun.rl.rewards.command_reward:CommandReward"
     command: Command = numerics(examples=[["python", "reward.py"]], runs="command")
-    """Program and arguments. They run only with the user's consent: `--trust`."""
+    """Program and arguments. They run only with the user's consent: `--trust`.
+
+    The program reads a line `{"id", "prompt", "expected", "answer", "answers"}` for each
+    conversation, and writes a line `{"reward": 0.5}`. In Python, around a function `score`:
+    `for line in sys.stdin: print(json.dumps({"reward": score(**json.loads(line))}), flush=True)`.
+    """
     secret_variables: tuple[VariableName, ...] = bookkeeping((), examples=[["OPENAI_API_KEY"]])
     """Environment variables with secrets that the program gets. It gets no others that look like
     one."""

@@ -29,6 +29,7 @@ from titanrun.components.evaluation.config import ExactMatchTaskConfig, LossTask
 from titanrun.components.evaluation.eval_model import ScoredContinuation, TaskMetrics
 from titanrun.components.losses.config import CrossEntropyConfig
 from titanrun.components.losses.cross_entropy import CrossEntropyLoss
+from titanrun.components.metrics.spec.metric_format import format_decimals
 from titanrun.components.tokenizers.tokenizer_protocol import Tokenizer
 from titanrun.config.diagnostics import render_problems_as_text
 from titanrun.config.nested_problems import nest_problems
@@ -307,7 +308,7 @@ def format_metric_value(value: float) -> str:
     return (
         f"{value:,}"
         if isinstance(value, int)
-        else f"{value:.4f}"
+        else format_decimals(value, 4)
         if math.isfinite(value) and value < 1e6
         else f"{value:.3e}"
     )

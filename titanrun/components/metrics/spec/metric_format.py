@@ -1,6 +1,6 @@
 """Format of metrics for people: selection, order, labels and digits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -19,20 +19,31 @@ class FormattedMetric:
         return " ".join(part for part in (self.label, self.number, self.unit) if part)
 
 
+def format_decimals(value: float, decimals: int) -> str:
+    """Format with a number of decimals, or a small value with three digits: `3.21e-05`."""
+    is_small = 0 < abs(value) < 10.0 ** (1 - decimals)
+    return f"{value:.3g}" if is_small else f"{value:.{decimals}f}"
+
+
+def format_step_loss(value: float) -> str:
+    """Format a loss in a fixed width."""
+    return f"{format_decimals(value, 5):>8}"
+
+
 # metric -> label, format of the number (fixed widths keep columns aligned), unit
-METRIC_FORMATS: dict[str, tuple[str, str, str]] = {
-    "loss": ("loss", "{:8.5f}", ""),
-    "grad_norm": ("grad norm", "{:8.4f}", ""),
-    "lr": ("lr", "{:.3e}", ""),
-    "tps": ("", "{:9,.0f}", "tok/s"),
-    "tflops": ("", "{:7.2f}", "TFLOPs"),
-    "mfu": ("", "{:5.1f}%", "MFU"),
-    "memory_gib": ("", "{:6.2f}", "GiB"),
-    "validation/loss": ("validation loss", "{:8.5f}", ""),
-    "validation/accuracy": ("accuracy", "{:6.1%}", ""),
-    "rollout/reward_mean": ("reward", "{:7.4f}", ""),
-    "rl/age_max": ("age", "{:2.0f}", ""),
-    "validation/reward_mean": ("validation reward", "{:7.4f}", ""),
+METRIC_FORMATS: dict[str, tuple[str, Callable[[float], str], str]] = {
+    "loss": ("loss", format_step_loss, ""),
+    "grad_norm": ("grad norm", "{:8.4f}".format, ""),
+    "lr": ("lr", "{:.3e}".format, ""),
+    "tps": ("", "{:9,.0f}".format, "tok/s"),
+    "tflops": ("", "{:7.2f}".format, "TFLOPs"),
+    "mfu": ("", "{:5.1f}%".format, "MFU"),
+    "memory_gib": ("", "{:6.2f}".format, "GiB"),
+    "validation/loss": ("validation loss", format_step_loss, ""),
+    "validation/accuracy": ("accuracy", "{:6.1%}".format, ""),
+    "rollout/reward_mean": ("reward", "{:7.4f}".format, ""),
+    "rl/age_max": ("age", "{:2.0f}".format, ""),
+    "validation/reward_mean": ("validation reward", "{:7.4f}".format, ""),
 }
 
 # written to files but not shown to people
@@ -43,8 +54,8 @@ HIDDEN_PREFIXES = ("data/", "rl/", "rollout/", "validation/")
 def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:
     """Return the metrics to show: the known ones in their order, then all others recorded."""
     known = [
-        FormattedMetric(name, number.format(values[name]), label, unit)
-        for name, (label, number, unit) in METRIC_FORMATS.items()
+        FormattedMetric(name, format_number(values[name]), label, unit)
+        for name, (label, format_number, unit) in METRIC_FORMATS.items()
         if name in values
     ]
     others = [
