@@ -8,7 +8,12 @@ def test_bf16_arithmetic_is_read_from_the_flags() -> None:
     assert read_cpu_info(X86).model == "A Xeon"
     assert read_cpu_info(X86).bf16 == ("amx_bf16", "avx512_bf16")
     assert read_cpu_info(ARM).bf16 == ("bf16",)
-    assert read_cpu_info(X86.replace("_bf16", "")).bf16 == ()
+    assert not read_cpu_info(X86).emulates_bf16 and not read_cpu_info("").emulates_bf16
+    plain = X86.replace("_bf16", "")
+    assert read_cpu_info(plain).bf16 == () and read_cpu_info(plain).emulates_bf16
+    # PyTorch multiplies with AVX-512 too
+    wide = plain.replace("avx2", "avx2 avx512bw avx512dq avx512vl")
+    assert read_cpu_info(wide).bf16 == () and not read_cpu_info(wide).emulates_bf16
     assert read_cpu_info("").bf16 is None
     assert read_cpu_info().cores >= 1
 

@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.sweep.test_search import RATE, run, trials_of, write
+from titanrun.cli.sweep import print_sweep_runs
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.runs.run_archive import archive_run_folders
 from titanrun.sweep.config import SweepConfig
@@ -37,6 +40,18 @@ def test_an_archived_run_is_skipped_and_keeps_its_place_in_the_table(tmp_path: P
     config = SweepConfig(version=1, recipe=str(RECIPE))
     found = load_sweep_result("a", tmp_path / "a", {}, config, is_ended=False)
     assert (found.state, found.step, found.best_value, found.best_step) == ("archived", 3, 1.5, 3)
+
+
+def test_a_list_of_runs_marks_those_that_were_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "b", "finished")
+    archive_run_folders([write_run(tmp_path / "a", "preempted")])
+    resolved = resolve_recipe(str(RECIPE), environment={})
+    runs = [PlannedRun(name, tmp_path / name, {}, ("x=1",), resolved) for name in ("a", "b", "c")]
+    print_sweep_runs(runs)
+    lines = [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["a  x=1  # archived", "b  x=1  # finished", "c  x=1"]
 
 
 def test_a_run_that_was_trained_again_hides_the_archived_one(tmp_path: Path) -> None:

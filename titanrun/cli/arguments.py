@@ -31,6 +31,10 @@ EXAMPLES_HEAD = "examples:\n"
 OLD_TRUST_FLAG = "--trust-remote-code"
 # choices up to this length are shown in place of the value
 MAX_CHOICES_LENGTH = 50
+OUTPUT_OPTIONS = ("-o", "--out", "--output", "--output-dir", "--output_dir")
+"""Options of other commands, and of other programs, for where something is written."""
+RUN_STARTERS = ("train", "launch", "fork")
+RUN_FOLDER = "write dump_folder=FOLDER: the directory of the run"
 UNRECOGNIZED_PREFIX = "unrecognized arguments: "
 
 
@@ -211,7 +215,7 @@ class CommandParser(ArgumentParser):
             meant = (
                 find_closest(word, self._option_string_actions) if word.startswith("-") else None
             )
-            setting = self._describe_setting(word, rest) if word.startswith("--") else ""
+            setting = self._describe_setting(word, rest) if word.startswith("-") else ""
             # without its value, which may be a secret
             told = (
                 f"unknown option '{word.partition('=')[0]}'"
@@ -234,6 +238,10 @@ class CommandParser(ArgumentParser):
         from titanrun.recipe.editing.option_settings import describe_option_setting
 
         option, sign, value = word.partition("=")
+        if option in OUTPUT_OPTIONS and self.prog.rpartition(" ")[2] in RUN_STARTERS:
+            return RUN_FOLDER
+        if not option.startswith("--"):
+            return ""
         return describe_option_setting(option, value if sign else next(iter(rest), None))
 
 

@@ -106,7 +106,7 @@ def run(arguments: list[str]) -> int:
     if warnings and not options.quiet and not options.table:
         print_problems(warnings)
     if options.list:
-        print_sweep_runs(sweep, runs)
+        print_sweep_runs(runs)
         return 0
     if not options.table:
         check_same_recipes(sweep, runs)
@@ -152,7 +152,8 @@ def add_sweep_options(parser: CommandParser) -> None:
     what.add_argument(
         "--list",
         action="store_true",
-        help="only print the changes of each run, as arguments of titanrun train",
+        help="only print the changes of each run, as arguments of titanrun train, and its state "
+        "once it was started",
     )
     what.add_argument(
         "--launch",
@@ -198,10 +199,15 @@ def check_search_options(sweep: Sweep, options: Namespace) -> None:
         )
 
 
-def print_sweep_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
-    """Print a line per run, with its folder and the overrides for `titanrun train`."""
+def print_sweep_runs(runs: Sequence[PlannedRun]) -> None:
+    """Print a line per run, with its folder and the overrides for `titanrun train`.
+
+    A run that was started has its state at the end, which a shell takes for a comment.
+    """
     for run in runs:
-        print(f"{run.folder}  {' '.join(run.overrides)}")
+        state = get_sweep_run_state(run.folder)
+        mark = "" if state == "waiting" else f"  # {state}"
+        print(f"{run.folder}  {' '.join(run.overrides)}{mark}")
 
 
 def train_sweep(sweep: Sweep, runs: Sequence[PlannedRun], options: Namespace) -> int:

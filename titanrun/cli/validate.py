@@ -19,7 +19,10 @@ from titanrun.config.sarif import DocumentationSite
 from titanrun.config.source_streams import is_stream
 from titanrun.config.tree import format_path
 from titanrun.config.trust import TRUST_FLAG
+from titanrun.launch.host_info import CpuInfo, count_accelerators, read_cpu_info
 from titanrun.launch.launch_env import get_environment, should_use_color
+from titanrun.recipe.resolving.emulated_dtype import find_emulated_dtype
+from titanrun.recipe.resolving.resolve import Resolved
 from titanrun.recipe.resolving.validation_levels import (
     VALIDATION_LEVELS,
     ValidationLevel,
@@ -201,9 +204,19 @@ def validate_file_at_level(
     from titanrun.launch.worker_query import find_build_problems, find_kernel_problems
 
     examined = add_build_problems(examined, find_kernel_problems)
+    examined = add_build_problems(examined, partial(find_slow_cpu, read_cpu_info()))
     if level == "environment":
         return examined
     return add_build_problems(examined, partial(find_build_problems, ranks=ranks))
+
+
+def find_slow_cpu(cpu: CpuInfo, resolved: Resolved) -> list[Problem]:
+    """Return the warning of bf16 for a run on this CPU if that emulates it."""
+    run = resolved.run
+    accelerators = 0 if run.device == "cpu" else count_accelerators(get_environment())
+    is_here = not accelerators and not run.launch.is_submitted
+    found = find_emulated_dtype(run) if is_here and cpu.emulates_bf16 else None
+    return [] if found is None else [found]
 
 
 def find_fixable_problems(

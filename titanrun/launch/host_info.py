@@ -16,6 +16,8 @@ CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 # CPU flags of bf16 arithmetic on x86 and ARM; without it every product is emulated in fp32
+AVX512_FLAGS = frozenset(("avx512bw", "avx512dq", "avx512vl"))
+"""CPU flags with which PyTorch multiplies in bf16 on x86, also without instructions for it."""
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16", "svebf16")
 GIB = 1024**3
 DEVICES = Path("/dev")
@@ -35,11 +37,13 @@ class CpuInfo:
     """CPU of a machine.
 
     `bf16` holds the instructions that compute in bf16, None if the system does not report them.
+    `emulates_bf16` is whether PyTorch is known to emulate products in bf16.
     """
 
     model: str
     cores: int
     bf16: tuple[str, ...] | None
+    emulates_bf16: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,13 @@ def read_cpu_info(cpuinfo: str | None = None) -> CpuInfo:
     text = cpuinfo if cpuinfo is not None else read_system_file(CPUINFO)
     known = dict(re.findall(r"^([^\t:]+)\s*: (.*)$", text, re.MULTILINE))
     flags = (known.get("flags") or known.get("Features") or "").split()
+    bf16 = tuple(flag for flag in BF16_FLAGS if flag in flags) if flags else None
     model = known.get("model name") or platform.processor() or platform.machine()
     return CpuInfo(
         model,
         count_usable_cores(),
-        tuple(flag for flag in BF16_FLAGS if flag in flags) if flags else None,
+        bf16,
+        emulates_bf16=bf16 == () and not AVX512_FLAGS.issubset(flags),
     )
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from titanrun.cli.arguments import CommandParser
+from titanrun.cli.fork import run as fork
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.editing.option_settings import describe_option_setting
 
@@ -48,3 +49,10 @@ def test_a_command_without_overrides_names_none() -> None:
 def test_only_numbers_and_switches_are_repeated(value: str) -> None:
     assert describe_option_setting("--lr", value) == "write optimizer.lr=VALUE"
     assert describe_option_setting("--lr", "True") == "write optimizer.lr=True"
+
+
+@pytest.mark.parametrize("option", ["-o", "--output", "--output-dir=mine"])
+def test_where_a_run_is_written_is_a_setting(option: str) -> None:
+    with pytest.raises(ProblemsFound) as found:
+        fork(["runs/a", option, "mine"])
+    assert found.value.problems[0].hint == "write dump_folder=FOLDER: the directory of the run"

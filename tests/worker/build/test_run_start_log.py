@@ -1,26 +1,8 @@
-import pytest
-
-from titanrun.distributed.precision import get_precision
 from titanrun.recipe.resolving.resolve import resolve_recipe
 from titanrun.worker.build.run_start_log import (
     format_global_batch,
     format_model_size,
-    get_compute_dtype_field,
 )
-
-
-@pytest.mark.parametrize(
-    ("storage", "compute", "field"),
-    [
-        ("float32", "bfloat16", "training.mixed_precision_param"),
-        ("bfloat16", "float32", "training.dtype"),
-        ("bfloat16", "bfloat16", "training.dtype"),
-    ],
-)
-def test_a_slow_dtype_is_blamed_on_the_field_that_decides_it(
-    storage: str, compute: str, field: str
-) -> None:
-    assert get_compute_dtype_field(get_precision(storage, compute)) == field
 
 
 def test_a_global_batch_of_several_ranks_says_how_to_keep_that_of_one() -> None:

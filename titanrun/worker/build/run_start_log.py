@@ -9,9 +9,9 @@ from titanrun.components.converters.config import QloraConfig
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.device import emulates_bfloat16, get_device_name
 from titanrun.distributed.parallel_meshes import ParallelMeshes
-from titanrun.distributed.precision import Precision, get_precision
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe, find_lora_converter
+from titanrun.recipe.resolving.emulated_dtype import find_emulated_dtype
 from titanrun.recipe.rundir.run_files import METRICS
 from titanrun.recipe.rundir.run_metadata import record_decisions
 from titanrun.recipe.rundir.value_sources import is_decided
@@ -70,17 +70,13 @@ def log_run_summary(
     num_samples: int | None,
 ) -> None:
     """Log the model, the device and the length of the run, and warn of slow settings."""
-    precision = get_precision(recipe.training.dtype, recipe.training.mixed_precision_param)
     if recipe.description:
         log.info("%s", recipe.description)
     if recipe.debug.print_config:
         log.info("%s", job.resolved_text.rstrip())
-    if precision.compute_dtype == torch.bfloat16 and emulates_bfloat16(device):
-        field = get_compute_dtype_field(precision)
-        log.warning(
-            "this CPU has no bf16 arithmetic and emulates it, many times slower: set %s: float32",
-            field,
-        )
+    emulated = find_emulated_dtype(recipe)
+    if emulated is not None and emulates_bfloat16(device):
+        log.warning("%s: %s", emulated.message, emulated.hint)
     log.info(
         "%s: %s on %s; %s",
         f"{recipe.model.name} {recipe.model.flavor or ''}".rstrip(),
@@ -145,13 +141,3 @@ def format_global_batch(recipe: Recipe, ranks: int) -> str:
         return text
     sizes = f"training.local_batch_size={local // ranks} training.global_batch_size={local}"
     return f"{text} ({sizes} keep what one rank has)"
-
-
-def get_compute_dtype_field(precision: Precision) -> str:
-    """Return the field that decides the dtype of matrix products.
-
-    Weights that are not stored in fp32 compute in their own dtype.
-    """
-    if precision.storage_dtype == torch.float32:
-        return "training.mixed_precision_param"
-    return "training.dtype"
