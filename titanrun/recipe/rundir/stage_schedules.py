@@ -5,7 +5,7 @@ from pathlib import Path
 
 from titanrun.config.compose import compose
 from titanrun.config.override_parser import Override, parse_overrides
-from titanrun.config.problems import Problem, ProblemsFound
+from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.tree import Node, find_node, to_plain_data
 from titanrun.config.types import AUTO
@@ -93,13 +93,14 @@ def build_kept_length_overrides(
     if not isinstance(before, int) or not isinstance(after, int) or after <= before:
         return []
     followed = find_followed_fields(resolved, changes, stage=stage)
-    schedule = {
+    kept: dict[DataPath, object] = {STEPS: after}
+    kept |= {
         (SCHEDULE, name): AUTO if name in followed else getattr(run.lr_scheduler, name)
         for name in FOLLOWING_FIELDS
         if hasattr(run.lr_scheduler, name)
     }
     return [
         f"{'.'.join((STAGES, stage, *path))}={to_flow_yaml(value)}"
-        for path, value in {STEPS: after, **schedule}.items()
+        for path, value in kept.items()
         if not is_overridden(path, changes)
     ]

@@ -9,6 +9,7 @@ from titanrun.components.converters.config import QloraConfig
 from titanrun.config.pluralize import pluralize
 from titanrun.distributed.device import emulates_bfloat16, get_device_name
 from titanrun.distributed.parallel_meshes import ParallelMeshes
+from titanrun.distributed.precision import get_precision
 from titanrun.models.shared.spec.flops import count_parameters
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.emulated_dtype import find_emulated_dtype
