@@ -7,7 +7,7 @@ from titanrun.config.compose import compose
 from titanrun.config.override_parser import Override, parse_overrides
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.serialize import to_flow_yaml
-from titanrun.config.tree import Node, find_node, to_plain_data
+from titanrun.config.tree import Node, find_node, format_path, to_plain_data
 from titanrun.config.types import AUTO
 from titanrun.recipe.resolving.multi_stage import STAGES, get_stages, select_stage_overrides
 from titanrun.recipe.resolving.resolve import load_resolved
@@ -100,7 +100,7 @@ def build_kept_length_overrides(
         if hasattr(run.lr_scheduler, name)
     }
     return [
-        f"{'.'.join((STAGES, stage, *path))}={to_flow_yaml(value)}"
+        f"{format_path((STAGES, stage, *path))}={to_flow_yaml(value)}"
         for path, value in kept.items()
         if not is_overridden(path, changes)
     ]

@@ -33,7 +33,7 @@ def export_gguf(
     """Write the file, and beside it `Modelfile` for `ollama create`.
 
     Args:
-        out: The file.
+        out: The file. Its folder is made if it is missing.
         weights: The weights by titanrun's names, without adapters.
         recipe: The recipe of the checkpoint, with its tokenizer.
         dtype: Dtype of the matrices; None for that of the weights.
@@ -49,6 +49,7 @@ def export_gguf(
     get_family(config)
     template = find_template_text(tokenizer)
     end_ids = find_training_end_ids(recipe)
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_gguf(
         out,
         load_family_module(type(recipe.model), "huggingface").to_huggingface(recipe.model, weights),

@@ -54,7 +54,7 @@ def write_gguf(
     """Write a model of transformers' names to one file.
 
     Args:
-        out: The file; it appears once it is complete. Its folder is made if it is missing.
+        out: The file; it appears once it is complete.
         weights: The weights by transformers' names.
         config: The content of config.json.
         dtype: A key of GGUF_DTYPES. Vectors and routers stay in fp32.
@@ -67,7 +67,6 @@ def write_gguf(
         ProblemsFound: If the format lacks the family or the tokenizer, or the package is missing.
     """
     gguf, family = load_gguf(), get_family(config)
-    out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.name}.part")
     try:
         writer = gguf.GGUFWriter(part, family.architecture, use_temp_file=True)
