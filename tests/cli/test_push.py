@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.cli.push_hub import UploadHub
 from titanrun.cli import push
 from titanrun.config.problems import ProblemsFound
+from titanrun.recipe.resolving.resolve import load_resolved
 from titanrun.runs.model_card import CARD_BEGIN, CARD_END, merge_cards
 
 TOKEN = "hf_" + "a1B2" * 9
@@ -126,6 +127,8 @@ def test_a_run_is_pushed_with_a_card(trained: Path, hub: str, tmp_path: Path) ->
         "| data `chats.jsonl`",
     ):
         assert fact in card.text
+    weights = load_resolved(trained / "runs" / "mine" / "resolved.yaml").model.hf_assets_path
+    assert f"| model `{Path(str(weights)).name}` | xxh3_128:" in card.text
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     text = tokenizer.apply_chat_template(
@@ -146,7 +149,8 @@ def test_adapters_are_pushed_for_peft(trained: Path, hub: str) -> None:
 def test_a_dry_run_uploads_nothing(trained: Path, hub: str) -> None:
     done = titanrun(trained, "push", "runs/mine", "me/mine", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "model.safetensors  " in done.stdout and CARD_BEGIN in done.stdout
+    card, files = done.stdout.index(CARD_BEGIN), done.stdout.index("model.safetensors  ")
+    assert card < files
     assert (UploadHub.files, UploadHub.created) == ({}, [])
     assert done.stderr.splitlines()[-1] == "next: titanrun push runs/mine me/mine"
 

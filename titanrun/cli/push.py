@@ -37,7 +37,7 @@ SUMMARY = (
 )
 EXAMPLES = """  titanrun push runs/tuned me/my-model
   titanrun push runs/tuned me/my-adapter --format adapter
-  titanrun push runs/tuned me/my-model --dry-run  list the files, print the card"""
+  titanrun push runs/tuned me/my-model --dry-run  print the card, list the files"""
 DRY_RUN = "--dry-run"
 CARD = "README.md"
 RECIPE_FILE = "titanrun/resolved.yaml"
@@ -197,10 +197,11 @@ def find_license(repository: str) -> str | None:
 
 
 def print_contents(folder: Path, card: str) -> None:
-    """Print the files with their sizes, and the card."""
+    """Print the card, which is long, and then the files with their sizes."""
+    print(card)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"{path.relative_to(folder)}  {path.stat().st_size:,} bytes")
-    print(f"{CARD}  {len(card.encode()):,} bytes\n\n{card}", end="")
+    print(f"{CARD}  {len(card.encode()):,} bytes")
 
 
 def upload(folder: Path, card: str, options: Namespace) -> str:

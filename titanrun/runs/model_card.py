@@ -167,9 +167,11 @@ def iter_provenance(model: PushedModel, start: Mapping[str, Any]) -> Iterator[tu
     environment = start.get("environment") or {}
     yield "resolved recipe", compute_sha256(model.checkpoint / RESOLVED)
     yield "manifest of the checkpoint", compute_sha256(model.checkpoint / MANIFEST_FILE)
+    models = {model.recipe.model.hf_assets_path, model.recipe.checkpoint.initial_load_path}
     for entry in start.get("inputs") or []:
         digest = f"xxh3_128:{entry['xxh3_128']}" if "xxh3_128" in entry else None
-        yield f"data `{Path(str(entry.get('path', '?'))).name}`", digest
+        kind = "model" if entry.get("path") in models else "data"
+        yield f"{kind} `{Path(str(entry.get('path', '?'))).name}`", digest
     yield "base model", f"{model.base[0]} at {model.base[1]}" if model.base else None
     packages = environment.get("packages") or {}
     for name in ("titanrun", "titanrun-core", "torch", "transformers"):
