@@ -313,5 +313,6 @@ def test_what_peft_saved_is_read_for_the_modules_that_it_adapts_and_for_no_other
     for said, modules in others.items():
         with pytest.raises(ProblemsFound, match=said):
             read_adapters(tmp_path / "adapter", lora, LLAMA, modules)
-    with pytest.raises(ProblemsFound, match="has r: 2, but the run's adapters have 4"):
+    with pytest.raises(ProblemsFound, match="has r: 2, but the run's adapters have 4") as found:
         read_adapters(tmp_path / "adapter", LoraConfig(rank=4, alpha=8.0), LLAMA, taken)
+    assert str(found.value.problems[0].hint).startswith("add 'converters=[{name: lora, rank: 2")

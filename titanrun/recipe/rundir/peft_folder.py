@@ -43,7 +43,7 @@ def build_lone_adapters_problem(named: Path, code: ProblemCode, path: DataPath =
     words = ["titanrun", "checkpoint", "import", str(named), "RECIPE" if path else "mine.yaml"]
     start = model or "MODEL"
     starts = (f"model.hf_assets_path={start}", *STARTS_THERE) if path else ()
-    importing = shlex.join([*words, "out", "--from", "peft", *starts, *build_overrides(settings)])
+    importing = shlex.join([*words, "out", "--from", "peft", *starts, *build_converter_overrides(settings)])
     prepare = f"titanrun init --kind lora --model {shlex.quote(start)} --data FILE -o mine.yaml"
     hint = f"{importing} ends with the command that trains"
     return Problem(code, message, path, hint=hint if path else f"{prepare}; then {hint}")
@@ -64,7 +64,7 @@ def find_model_name(base: str) -> str:
     return base if repository is None or Path(base).is_dir() else f"hub:{repository}"
 
 
-def build_overrides(settings: dict[str, Any]) -> list[str]:
+def build_converter_overrides(settings: dict[str, Any]) -> list[str]:
     """Return the override with the converter of the same adapters, none if their rank is unknown.
 
     Modules have the names of titanrun's families.

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from titanrun.components.converters.config import AdapterConfig
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import problem_error
 from titanrun.models.shared.huggingface_config import CONFIG
+from titanrun.recipe.rundir.peft_folder import build_converter_overrides
 
 CONFIG_FILE = "adapter_config.json"
 OTHER_SCALE_HINT = (
@@ -79,7 +81,9 @@ def load_peft_settings(folder: AnyPath, config: AdapterConfig) -> dict[str, Any]
                 f"{folder / CONFIG_FILE} has {key}: {json.dumps(settings.get(key))}, "
                 f"but the run's adapters have {json.dumps(values[0])}"
             )
-            raise problem_error("checkpoint", message, path=("converters",), hint=OTHER_SCALE_HINT)
+            same = build_converter_overrides(settings)
+            hint = f"add {shlex.quote(same[0])}" if same else OTHER_SCALE_HINT
+            raise problem_error("checkpoint", message, path=("converters",), hint=hint)
     return settings
 
 
