@@ -43,7 +43,8 @@ def build_lone_adapters_problem(named: Path, code: ProblemCode, path: DataPath =
     words = ["titanrun", "checkpoint", "import", str(named), "RECIPE" if path else "mine.yaml"]
     start = model or "MODEL"
     starts = (f"model.hf_assets_path={start}", *STARTS_THERE) if path else ()
-    importing = shlex.join([*words, "out", "--from", "peft", *starts, *build_converter_overrides(settings)])
+    same = build_converter_overrides(settings)
+    importing = shlex.join([*words, "out", "--from", "peft", *starts, *same])
     prepare = f"titanrun init --kind lora --model {shlex.quote(start)} --data FILE -o mine.yaml"
     hint = f"{importing} ends with the command that trains"
     return Problem(code, message, path, hint=hint if path else f"{prepare}; then {hint}")
