@@ -1,5 +1,6 @@
 """Names of other tools for titanrun's fields."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -267,9 +268,14 @@ def drop_written_keys(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def is_written_by_hint(problem: Problem, hints: Sequence[str]) -> bool:
-    """Return whether a key is only missing because another name stands in its place."""
-    written = tuple(f"write {format_path(problem.path)}{mark}" for mark in (":", "."))
-    return problem.code == "missing-key" and any(hint.startswith(written) for hint in hints)
+    """Return whether a key is only missing because another name stands in its place.
+
+    A single setting of a component does not write the component.
+    """
+    if problem.code != "missing-key":
+        return False
+    key = re.escape(format_path(problem.path))
+    return any(re.match(rf"write {key}(: |\.[\w.]+: {{)", hint) for hint in hints)
 
 
 def add_meant_sections(data: Any, problems: tuple[Problem, ...]) -> None:
