@@ -60,6 +60,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.images",
     "titanrun.recipe.rules.schedule",
     "titanrun.recipe.rules.checkpoint",
+    "titanrun.recipe.rules.best_checkpoint",
     "titanrun.recipe.rules.initial_adapters",
     "titanrun.recipe.rules.initial_shapes",
     "titanrun.recipe.rules.random_start",
