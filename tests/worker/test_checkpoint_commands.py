@@ -473,6 +473,20 @@ def test_a_fork_starts_from_the_weights_and_names_its_parent(trained: Path, tmp_
     assert list(list_step_folders(child / "checkpoint")) == [3]
 
 
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [(4, "titanrun fork {}/checkpoint/step-4 debug.seed=1"), (5, "'{}/checkpoint/step-4', ")],
+)
+def test_a_fork_names_the_checkpoint_in_place_of_load_step(
+    step: int, told: str, trained: Path
+) -> None:
+    for place in (trained, trained / "checkpoint" / "step-8"):
+        with pytest.raises(ProblemsFound) as error:
+            fork.run([str(place), f"checkpoint.load_step={step}", "debug.seed=1"])
+        (problem,) = error.value.problems
+        assert problem.origin is not None and told.format(trained) in str(problem.hint)
+
+
 def test_a_fork_of_a_run_passes_over_its_damaged_checkpoints(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
