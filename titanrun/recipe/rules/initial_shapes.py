@@ -88,7 +88,9 @@ def initial_folder_fits(run: Recipe) -> Iterator[RuleViolation]:
     named = section.initial_load_path or model.hf_assets_path
     if not section.initial_load_in_hf or named is None or not isinstance(model, DecoderConfig):
         return
-    there = None if run.replace or not needs_initial_weights(run) else read_folder_model(run, named)
+    there = (
+        None if run.replace or not needs_initial_weights(run) else read_folder_model(model, named)
+    )
     if there is None:
         return
     difference = find_model_difference(there, model)
@@ -106,9 +108,9 @@ def initial_folder_fits(run: Recipe) -> Iterator[RuleViolation]:
     )
 
 
-def read_folder_model(run: Recipe, named: str) -> DecoderConfig | None:
+def read_folder_model(model: DecoderConfig, named: str) -> DecoderConfig | None:
     """Return the model of this family that a folder's config.json describes, None if none."""
-    family = type(run.model)
+    family = type(model)
     if is_storage_path(named) or not is_huggingface_folder(Path(named)):
         return None
     try:
@@ -116,9 +118,9 @@ def read_folder_model(run: Recipe, named: str) -> DecoderConfig | None:
         if config_json.get("model_type") not in family.huggingface_types:
             return None
         read = change_fields(
-            family.model_validate({"name": run.model.name, "flavor": "auto"}),
+            family.model_validate({"name": model.name, "flavor": "auto"}),
             hf_assets_path=named,
-            head=run.model.head,
+            head=model.head,
         )
         return family.model_validate(resolve_model_sizes(read))
     except (ProblemsFound, ValidationError):
