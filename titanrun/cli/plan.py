@@ -20,7 +20,7 @@ from titanrun.config.problems import problem_error
 from titanrun.distributed.spec.parallel_dims import resolve_parallel_dims
 from titanrun.launch.launch_env import get_environment, should_use_color
 from titanrun.launch.worker_query import query_worker
-from titanrun.recipe.plan.devices import DEVICES
+from titanrun.recipe.plan.devices import DEFAULT_DEVICE, DEVICES
 from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
 from titanrun.recipe.plan.plan_report import format_plan, plan_to_dict
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -108,13 +108,14 @@ def parse_plan_options(arguments: list[str]) -> tuple[Namespace, list[str]]:
     parser.add_argument(
         "--device",
         choices=sorted(DEVICES),
-        default="h100",
-        help="the accelerator of each process; default: h100",
+        default=DEFAULT_DEVICE,
+        help=f"the accelerator of each process; default: {DEFAULT_DEVICE}",
     )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="propose up to 5 layouts of the ranks that fit, as overrides",
+        help="propose up to 5 layouts of the ranks that fit, as overrides; if none fits, the "
+        "nearest one, and what to change",
     )
     parser.add_argument(
         "--fetch",

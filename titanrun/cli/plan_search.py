@@ -1,82 +1,60 @@
 """`titanrun plan --search`: propose layouts of a run that fit, as override lines."""
 
 import json
+import shlex
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from titanrun.cli.next_command import print_next
-from titanrun.config.base import change_fields
+from titanrun.cli.plan_measure import build_search
+from titanrun.cli.plan_remedies import FACTORS, WORLD_SIZE, PlannedChange, find_remedies
 from titanrun.config.exit_codes import EXIT_DIFFERS
 from titanrun.config.pluralize import pluralize
-from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.spec.parallel_dims import ParallelDims
-from titanrun.launch.launch_env import get_environment
-from titanrun.launch.worker_query import query_worker
-from titanrun.recipe.plan.devices import DEVICES, GIB
+from titanrun.recipe.plan.devices import DEFAULT_DEVICE, GIB
 from titanrun.recipe.plan.layout_search import (
     DEGREE_FIELDS,
     SPARE_SHARE,
     LayoutProposal,
     LayoutSearch,
+    find_nearest_layout,
     search_layouts,
 )
-from titanrun.recipe.plan.plan_layout import ModuleSize
-from titanrun.recipe.plan.split_sizes import MeasuredModel, measure_shares
-from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
-from titanrun.recipe.resolving.teacher import find_teacher_model
+from titanrun.recipe.resolving.resolve import Resolved
+
+SPARE = f"{SPARE_SHARE:.0%} of the memory"
 
 
 def propose_layouts(
     options: Namespace, overrides: Sequence[str], resolved: Resolved, ranks: int
 ) -> int:
-    """Print layouts that fit, and return 0, or 1 if there is none."""
-    device = DEVICES[options.device]
-
-    def is_allowed(further: Sequence[str], count: int) -> bool:
-        try:
-            resolve_recipe(
-                options.recipe,
-                [*overrides, *further],
-                environment=get_environment(),
-                ranks=count,
-            )
-        except ProblemsFound:
-            return False
-        return True
-
-    proposals = search_layouts(
-        LayoutSearch(
-            resolved.run,
-            measure_on_one_rank(resolved),
-            ranks,
-            device,
-            has_fixed_batch=resolved.recipe.training.global_batch_size != "auto",
-            is_allowed=is_allowed,
-            loss=resolved.recipe.loss,
-            teacher=find_teacher_model(resolved.run),
-        )
-    )
+    """Print layouts that fit and return 0, or the nearest one with what to change and 1."""
+    search = build_search(options, overrides, resolved, ranks)
+    proposals = search_layouts(search)
+    what = f"{resolved.run.name} on {ranks:,} x {search.device.name}"
+    size = [WORLD_SIZE, str(ranks)]
+    device = [] if options.device == DEFAULT_DEVICE else ["--device", options.device]
+    if not proposals:
+        nearest = find_nearest_layout(search)
+        remedies = [*find_remedies(options, overrides, search)]
+        if options.json:
+            found = None if nearest is None else to_dict(nearest)
+            changes = [change.list_words(ranks) for change in remedies]
+            told = {"ranks": ranks, "layouts": [], "nearest": found, "changes": changes}
+            print(json.dumps(told))
+        else:
+            print("\n".join(format_nearest(nearest, remedies, what, search)))
+        if remedies:
+            words = [*device, *remedies[0].apply(overrides), "--search"]
+            size = [WORLD_SIZE, str(remedies[0].ranks)]
+            print_next(options, "plan", options.recipe, *size, *words)
+        return EXIT_DIFFERS
     if options.json:
         print(json.dumps({"ranks": ranks, "layouts": [to_dict(found) for found in proposals]}))
     else:
-        print(format_proposals(proposals, f"{resolved.run.name} on {ranks:,} x {device.name}"))
-    if not proposals:
-        return EXIT_DIFFERS
-    words = [options.recipe, "--world-size", str(ranks), *overrides, *proposals[0].overrides]
-    print_next(options, "plan", *words)
+        print(format_proposals(proposals, what))
+    print_next(options, "plan", options.recipe, *size, *device, *overrides, *proposals[0].overrides)
     return 0
-
-
-def measure_on_one_rank(resolved: Resolved) -> MeasuredModel:
-    """Return the sizes of the model's parts on a single rank."""
-    run, degrees = resolved.run, dict.fromkeys(DEGREE_FIELDS.values(), 1)
-    alone = change_fields(run, parallelism=change_fields(run.parallelism, **degrees))
-    parts = query_worker(
-        "measure_memory", replace(resolved, run=alone), ranks=1, description="building the model"
-    )
-    sizes = [ModuleSize(*found) for found in (parts["embedding"], *parts["layers"], parts["head"])]
-    return measure_shares(run.model, sizes)
 
 
 def to_dict(proposal: LayoutProposal) -> dict[str, object]:
@@ -95,11 +73,34 @@ def to_dict(proposal: LayoutProposal) -> dict[str, object]:
 
 def format_proposals(proposals: Sequence[LayoutProposal], what: str) -> str:
     """Return the layouts with what each needs and sends, and its overrides in a line."""
-    spare = f"{SPARE_SHARE:.0%} of the memory to spare"
-    if not proposals:
-        return f"{what}: no layout fits with {spare}; use more ranks, or see titanrun plan"
-    head = f"{what}: {pluralize(len(proposals), 'layout')} with {spare}, least communication first"
+    head = (
+        f"{what}: {pluralize(len(proposals), 'layout')} with {SPARE} to spare, FSDP alone first, "
+        "then least communication"
+    )
     return "\n".join([head, *(line for found in proposals for line in format_proposal(found))])
+
+
+def format_nearest(
+    nearest: LayoutProposal | None,
+    remedies: Sequence[PlannedChange],
+    what: str,
+    search: LayoutSearch,
+) -> Iterator[str]:
+    """Yield the lines of what to do where no layout fits."""
+    yield f"{what}: no layout fits with {SPARE} to spare"
+    if nearest is not None:
+        limit = f"{search.memory_limit / GIB:,.1f} GiB"
+        yield from ("", f"nearest, for which there are {limit}:", *format_proposal(nearest)[1:])
+    if remedies:
+        yield from ("", "with one of these changes a layout fits:")
+        yield from (f"  {shlex.join(change.list_words(search.ranks))}" for change in remedies)
+    else:
+        times = FACTORS[-1]
+        yield from (
+            "",
+            f"nor with {times} times as many ranks, {times} times shorter sequences, or an "
+            "optimizer with 8-bit states alone: combine them, or use a smaller model",
+        )
 
 
 def format_proposal(proposal: LayoutProposal) -> list[str]:

@@ -1,10 +1,13 @@
 """`plan --search`: layouts that fit, by the arithmetic of plans."""
 
+from argparse import Namespace
 from math import prod
 from pathlib import Path
 
 import pytest
 
+from titanrun.cli.plan_remedies import find_remedies
+from titanrun.cli.plan_search import format_nearest
 from titanrun.config.problems import ProblemsFound
 from titanrun.distributed.spec.parallel_dims import ParallelDims
 from titanrun.recipe.plan.communication import LARGE_BUBBLE, estimate_pipeline_bubble
@@ -13,6 +16,7 @@ from titanrun.recipe.plan.layout_search import (
     DEGREE_FIELDS,
     LayoutProposal,
     LayoutSearch,
+    find_nearest_layout,
     search_layouts,
 )
 from titanrun.recipe.plan.memory_estimate import estimate_memory, sum_bytes
@@ -23,6 +27,8 @@ from titanrun.recipe.plan.split_sizes import MeasuredModel, find_part, measure_s
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import Resolved, resolve_recipe
 
+# the rate of the recipe stays
+EIGHT_BITS = ["optimizer.name=adamw_8bit", "optimizer.lr=0.0003"]
 RECIPES = Path(__file__).parents[3] / "recipes"
 
 
@@ -35,6 +41,11 @@ def count_sizes(run: Recipe) -> MeasuredModel:
 
 
 def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[LayoutProposal]]:
+    resolved, asked = prepare(name, ranks, *overrides)
+    return resolved, search_layouts(asked)
+
+
+def prepare(name: str, ranks: int, *overrides: str) -> tuple[Resolved, LayoutSearch]:
     file = str(RECIPES / name)
     resolved = resolve_recipe(file, overrides, environment={}, ranks=ranks)
 
@@ -54,7 +65,7 @@ def search(name: str, ranks: int, *overrides: str) -> tuple[Resolved, list[Layou
         is_allowed=is_allowed,
         loss=resolved.recipe.loss,
     )
-    return resolved, search_layouts(asked)
+    return resolved, asked
 
 
 @pytest.mark.parametrize(
@@ -91,8 +102,51 @@ def test_what_is_proposed_resolves_and_fits_with_a_tenth_to_spare(
         assert estimate_pipeline_bubble(again) <= LARGE_BUBBLE
 
 
-def test_nothing_is_proposed_where_nothing_fits() -> None:
-    assert search("llama3_405b.yaml", 8)[1] == []
+def test_fsdp_alone_is_proposed_first() -> None:
+    first, *others = search("llama3_8b.yaml", 8)[1]
+    assert first.layout.parallel_dims.dp_shard == 8
+    sent = [each.bytes_per_token for each in others]
+    assert sent == sorted(sent) and sent[0] < first.bytes_per_token
+
+
+def test_where_nothing_fits_the_nearest_layout_is_found() -> None:
+    _, asked = prepare("llama3_405b.yaml", 8)
+    assert search_layouts(asked) == []
+    nearest = find_nearest_layout(asked)
+    assert nearest is not None and nearest.memory_bytes > asked.memory_limit
+    assert nearest.layout.run.activation_checkpoint.name == "full"
+    assert asked.is_allowed(nearest.overrides, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ([], [["--world-size", "2"]]),
+        # the tokens of one sequence do not fit, the weights do
+        (
+            [
+                "model.flavor=debugmodel",
+                "model.dim=2048",
+                "model.n_layers=64",
+                "training.seq_len=131072",
+            ],
+            [["--world-size", "2"], ["training.seq_len=65536"], EIGHT_BITS],
+        ),
+    ],
+)
+def test_changes_with_which_a_layout_fits_are_told(
+    words: list[str], changes: list[list[str]]
+) -> None:
+    _, asked = prepare("llama3_8b.yaml", 1, *words)
+    assert search_layouts(asked) == []
+    options = Namespace(recipe=str(RECIPES / "llama3_8b.yaml"), device="h100", quiet=True)
+    found = [*find_remedies(options, words, asked)]
+    assert [change.list_words(1) for change in found] == changes
+    for change in found:
+        assert search_layouts(prepare("llama3_8b.yaml", change.ranks, *change.apply(words))[1])
+    told = "\n".join(format_nearest(find_nearest_layout(asked), found, "it", asked))
+    assert "with one of these changes a layout fits:" in told
+    assert "combine them" in "\n".join(format_nearest(None, [], "it", asked))
 
 
 def test_a_single_rank_is_proposed_what_it_has() -> None:

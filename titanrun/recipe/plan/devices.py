@@ -20,6 +20,7 @@ class Device:
     bf16_flops: float
 
 
+DEFAULT_DEVICE = "h100"
 DEVICES = {
     "a100-40": Device("A100 40 GB", 39, 312e12),
     "a100": Device("A100 80 GB", 78, 312e12),

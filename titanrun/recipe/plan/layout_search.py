@@ -1,8 +1,8 @@
-"""Search for layouts of a run that fit the memory, those that communicate least first."""
+"""Search for layouts of a run that fit the memory: FSDP alone, then those that send least."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from typing import TypeAlias
 
 from titanrun.components.losses.config import LossConfig
@@ -99,10 +99,14 @@ class LayoutProposal:
     overrides: tuple[str, ...]
 
     @property
-    def rank_key(self) -> tuple[float, int, int, int]:
-        """Order: fewest bytes a token, largest local batch, least recomputation and memory."""
-        run = self.layout.run
+    def rank_key(self) -> tuple[bool, float, int, int, int]:
+        """Order: FSDP alone, whose traffic overlaps with products; then fewest bytes a token.
+
+        Of equal ones largest local batch, least recomputation and memory.
+        """
+        run, dims = self.layout.run, self.layout.parallel_dims
         return (
+            dims.dp_shard < dims.world_size or dims.ep > 1,
             self.bytes_per_token,
             -run.training.local_batch_size,
             list(RECOMPUTATIONS).index(run.activation_checkpoint.name),
@@ -126,6 +130,20 @@ def search_layouts(search: LayoutSearch) -> list[LayoutProposal]:
         if len(chosen) == MAX_PROPOSALS:
             break
     return chosen
+
+
+def find_nearest_layout(search: LayoutSearch) -> LayoutProposal | None:
+    """Return the layout that needs least memory, with full recomputation; None if rules allow none.
+
+    It is what to look at where no layout fits.
+    """
+    found: list[LayoutProposal] = []
+    for dims in iter_parallel_dims(search):
+        for local in islice(iter_local_batch_sizes(search, dims), 1):
+            layout = build_layout(search, dims, local, "full")
+            found.append(propose(search, layout, sum_bytes(estimate_memory(layout, search.device))))
+    found.sort(key=lambda proposal: proposal.memory_bytes)
+    return next((one for one in found if search.is_allowed(one.overrides, search.ranks)), None)
 
 
 def iter_parallel_dims(search: LayoutSearch) -> Iterator[ParallelDims]:
