@@ -537,6 +537,42 @@ def test_the_name_of_a_run_and_its_best_checkpoint_are_kept(tmp_path: Path) -> N
     assert fates(unread)["load_best_model_at_end"][0] == "unread"
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("sharegpt", {"layout": "sharegpt", "column": "conversations"}),
+        (
+            "alpaca_chat.load_qa",
+            {
+                "layout": "prompt_completion",
+                "prompt_column": "question",
+                "completion_column": "answer",
+            },
+        ),
+        (
+            {"field_instruction": "ask", "field_output": "say", "field_system": "system"},
+            {
+                "layout": "prompt_completion",
+                "prompt_column": "ask",
+                "completion_column": "say",
+                "system_column": "system",
+            },
+        ),
+        ({"field_instruction": "instruction", "field_input": "input"}, {"layout": "alpaca"}),
+        ({"field_instruction": "ask", "field_input": "input"}, None),
+    ],
+)
+def test_prompts_with_one_reply_are_read_from_their_columns(
+    kind: Any, settings: dict[str, str] | None, tmp_path: Path
+) -> None:
+    migration = migrated(small({"type": kind}), tmp_path)
+    found = recipe(migration)["training"]["dataset"]
+    if settings is None:
+        assert fates(migration)["datasets[0].type"][0] == "refused"
+        return
+    assert {"name": "chat", "path": "a.jsonl", **settings}.items() <= found.items()
+
+
 def test_a_length_that_text_does_not_read_is_left_out(tmp_path: Path) -> None:
     other = {"base_model": "mistralai/Mistral-7B-v0.1", "sample_packing": True}
     migration = migrated(small({"type": "completion"}, **other), tmp_path)

@@ -305,7 +305,7 @@ def test_a_number_of_pairs_is_told_as_a_part_of_a_split_or_of_the_files(pairs: P
 def test_a_refused_dataset_beside_the_first_is_told_with_its_own_reason(tmp_path: Path) -> None:
     text = AXOLOTL.replace("type: alpaca", "type: oasst")
     words = list_outcomes(migrate(tmp_path, "axolotl", text))["datasets[1].type"][1]
-    assert words.startswith("not a supported layout")
+    assert words.startswith("not a supported format")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from titanrun.recipe.migrate.axolotl_pairs import (
     convert_axolotl_pairs,
     has_system_column,
 )
+from titanrun.recipe.migrate.axolotl_prompts import convert_prompt_format
 from titanrun.recipe.migrate.key_mapping import (
     DATA_SUFFIXES,
     FILES_HAVE_NONE,
@@ -53,8 +54,8 @@ OTHER_ROLES = (
 )
 COMMIT = re.compile(r"[0-9a-f]{40}")
 UNKNOWN_FORMAT = (
-    "not a supported layout: use chat_template, alpaca, completion, or for pairs, with rl: dpo, "
-    "chat_template.default"
+    "not a supported format: write the records as messages or ShareGPT, and the dataset as {name: "
+    "chat, layout: messages, path: FILE}"
 )
 TEMPLATE = (
     "the template in the model's folder is used: if it differs from axolotl's, save axolotl's as a "
@@ -105,6 +106,9 @@ def convert_axolotl_dataset(_: SourceKey, value: Any, values: SourceValues) -> C
     if is_preference_data(values):
         return convert_axolotl_pairs(kind, values, named)
     chat = {f"{DATASET_TARGET}.name": "chat"}
+    found = convert_prompt_format(value, values, named)
+    if found is not None:
+        return found
     if kind == "chat_template":
         layout = "sharegpt" if uses_sharegpt_keys(values) else "messages"
         chat |= {
