@@ -23,6 +23,9 @@ TOKENIZER_FROM_FOLDER = (
     "tokenizer and chat template are those in the model's folder, model.hf_assets_path"
 )
 PROMPTS = "chat templates replace it: name one in tokenizer.chat_template"
+SYSTEM = (
+    "write the text into a column of all records, and name it in training.dataset.system_column"
+)
 CODE = "a recipe cannot contain code: filter the files"
 WEIGHTS = "config.json in the folder defines it"
 KNOWN = "the name of the model determines it"
@@ -92,7 +95,7 @@ DATA = (
     ),
     move_key("dataset.add_eos", True, "training.dataset.add_eos", needs=(data.TEXT,)),
     ignore_key("dataset.split_across_pack", True, "dataset.packed determines it"),
-    reject_key("dataset.new_system_prompt", None, PROMPTS, convert=run.reject_torchtune_if_enabled),
+    reject_key("dataset.new_system_prompt", None, SYSTEM, convert=run.reject_torchtune_if_enabled),
     reject_key("dataset.filter_fn", None, CODE, convert=run.reject_torchtune_if_enabled),
     move_key(
         "dataset.split",
