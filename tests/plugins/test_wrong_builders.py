@@ -33,6 +33,20 @@ class Timeless:
         """Forgets to return."""
 
 
+class Forgetful:
+    """A schedule that forgets to return after its warmup, or returns other things."""
+
+    AFTER: Any = None
+
+    def __init__(self, config: Any) -> None:
+        pass
+
+    def factor(self, step: int) -> Any:
+        if step < 2:
+            return step / 2
+        return self.AFTER
+
+
 def get_problem(slot: type[ComponentConfig], builds: str, **keywords: Any) -> Problem:
     """Build what a config of a plug-in names, and return the problem."""
     base = type("PluginConfig", (slot,), {"builds": builds, "__module__": __name__})
@@ -74,6 +88,29 @@ def test_a_schedule_whose_factor_is_no_number_is_told_before_the_first_step() ->
     assert "its factor(0) returned None" in problem.message
     assert problem.origin is not None
     assert HERE.read_text().splitlines()[problem.origin.line - 1] == "class Timeless:"
+
+
+@pytest.mark.parametrize("after", [None, "0.5", float("nan")])
+def test_a_later_factor_that_is_no_number_is_told_at_its_step(
+    after: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Forgetful, "AFTER", after)
+    base = type(
+        "PluginConfig",
+        (LRSchedulerConfig,),
+        {"builds": f"{__name__}:Forgetful", "__module__": __name__},
+    )
+    try:
+        schedule = base().load_builder()(base())
+        assert [schedule.factor(step) for step in (0, 1)] == [0.0, 0.5]
+        with pytest.raises(ProblemsFound) as found:
+            schedule.factor(2)
+    finally:
+        base.__module__ = "titanrun.gone"
+    (problem,) = found.value.problems
+    assert "its factor(2) returned " in problem.message
+    assert problem.origin is not None
+    assert HERE.read_text().splitlines()[problem.origin.line - 1] == "class Forgetful:"
 
 
 @pytest.mark.parametrize("builds", [f"{__name__}:build_nothing", "no_such_module:build", "build"])

@@ -13,6 +13,7 @@ from titanrun.training.train_hook import TrainResult
 from titanrun.worker.next_command import (
     can_be_exported,
     can_be_used,
+    choose_export_folder,
     choose_use,
     format_next_command,
 )
@@ -109,3 +110,14 @@ def test_a_model_converses_if_it_has_learned_from_conversations(
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     trained = resolve_recipe(recipe, overrides, environment={}).recipe
     assert choose_use(Path("run"), tmp_path, trained)[0] == command
+
+
+def test_the_folder_of_an_export_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = Path("runs/mine")
+    assert choose_export_folder(run_dir) == "out"
+    for taken, then in (("out", "mine-hf"), ("mine-hf", "mine-hf-2")):
+        Path(taken).mkdir()
+        assert choose_export_folder(run_dir) == then

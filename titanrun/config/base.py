@@ -1,8 +1,8 @@
 """Base classes of configs: Config (frozen data of a component), ComponentConfig (choice)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -95,6 +95,13 @@ class ComponentConfig(Config):
             return None
         lacks = "" if built is None else f", which has no {missing[0]}"
         return f"it returned {describe_value(built)}{lacks}"
+
+    def check_results(self, built: Any, fail: Callable[[str], NoReturn]) -> Any:
+        """Return what a plug-in built, with the results of its calls checked.
+
+        `fail` raises the problem of the plug-in's code.
+        """
+        return built
 
 
 def dump_config(config: Config) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from titanrun.config.problems import Origin, ProblemsFound, SourceText, problem_error
 
@@ -40,7 +40,11 @@ def load_plugin_builder(config: "ComponentConfig") -> Callable[..., Any]:
         check_call(config, builder, arguments, keywords)
         built = builder(*arguments, **keywords)
         check_built(config, builder, built)
-        return built
+
+        def fail(fault: str) -> NoReturn:
+            raise build_builder_error(config, type(built), fault, f"return {config.builds_what}")
+
+        return config.check_results(built, fail)
 
     return build
 

@@ -49,8 +49,19 @@ def format_next_command(run_dir: Path, outcome: TrainResult) -> str:
         commands.append(choose_use(place, Path(str(checkpoint)), recipe))
     if can_be_exported(recipe):
         merge = ["--merge"] if find_lora_converter(recipe) is not None else []
-        commands.append(["checkpoint", "export", str(place), "out", "--format", "hf", *merge])
+        out = choose_export_folder(run_dir)
+        commands.append(["checkpoint", "export", str(place), out, "--format", "hf", *merge])
     return format_commands(*(commands or [["plot", str(run_dir)]]))
+
+
+def choose_export_folder(run_dir: Path) -> str:
+    """Return a folder for an export that is not there yet, since nothing is overwritten."""
+    names = (
+        "out",
+        f"{run_dir.name}-hf",
+        *(f"{run_dir.name}-hf-{count}" for count in range(2, 100)),
+    )
+    return next((name for name in names if not Path(name).exists()), "NEW_FOLDER")
 
 
 def find_kept_best(run_dir: Path, recipe: Recipe) -> Path | None:

@@ -1,6 +1,9 @@
 """The learning-rate schedule slot and its choices."""
 
-from typing import Any, ClassVar, Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NoReturn
 
 from titanrun.config.base import ComponentConfig
 from titanrun.config.fields import ReadWhen, numerics
@@ -22,12 +25,41 @@ class LRSchedulerConfig(ComponentConfig):
         fault = super().find_build_fault(built)
         if fault is not None:
             return fault
-        first = built.factor(0)
-        try:
-            float(first)
-        except (TypeError, ValueError):
-            return f"its factor(0) returned {describe_value(first)}"
-        return None
+        return find_factor_fault(built.factor(0), step=0)
+
+    def check_results(self, built: Any, fail: Callable[[str], NoReturn]) -> Any:
+        """Return a schedule that checks the factor of every step."""
+        return CheckedSchedule(built, fail)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSchedule:
+    """Schedule of a plug-in, whose factors are numbers.
+
+    Args:
+        schedule: what the plug-in built.
+        fail: raises the problem of the plug-in's code.
+    """
+
+    schedule: Any
+    fail: Callable[[str], NoReturn]
+
+    def factor(self, step: int) -> float:
+        """Return the share of optimizer.lr of a step, counted from 0."""
+        found = self.schedule.factor(step)
+        fault = find_factor_fault(found, step=step)
+        if fault is not None:
+            self.fail(fault)
+        return float(found)
+
+
+def find_factor_fault(found: Any, *, step: int) -> str | None:
+    """Return what is wrong with a factor of a schedule, None if it is a number."""
+    try:
+        is_number = not isinstance(found, str) and math.isfinite(found)
+    except (TypeError, ValueError):
+        is_number = False
+    return None if is_number else f"its factor({step}) returned {describe_value(found)}"
 
 
 HAS_WARMUP = ReadWhen(

@@ -6,6 +6,8 @@ from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.recipe.plugin_files import PLUGIN_FOLDER, PluginFile
 from titanrun.recipe.resolving.read_recipe import find_plugin_files
 from titanrun.recipe.resolving.resolve import Resolved, attach_origin
+from titanrun.recipe.rundir.checkpoint_lookup import locate_checkpoint_folder
+from titanrun.recipe.rundir.run_progress import find_last_saved_step
 
 
 def copy_plugin_files(resolved: Resolved, folder: Path) -> None:
@@ -31,11 +33,17 @@ def find_changed_plugin(folder: Path, resolved: Resolved) -> PluginFile | None:
 
 def build_changed_plugin_error(folder: Path, file: PluginFile, resolved: Resolved) -> ProblemsFound:
     """Build the problem of a run that would go on with other code than its first part had."""
+    place = locate_checkpoint_folder(folder, resolved.run.checkpoint.folder)
+    going_on = (
+        f"delete the run, which has no checkpoint: titanrun runs rm {folder} --yes"
+        if find_last_saved_step(place) is None
+        else f"continue with its copy: titanrun resume {folder}"
+    )
     found = problem_error(
         "conflict",
         f"'{folder}' holds a run with another content of plug-in '{file.entry}'",
         path=file.code.path,
-        hint=f"name another folder, or continue with its copy: titanrun resume {folder}",
+        hint=f"name another folder, or {going_on}",
     )
     return ProblemsFound([attach_origin(each, resolved.tree) for each in found.problems])
 
