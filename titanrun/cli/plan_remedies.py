@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from titanrun.cli.messages import print_note
 from titanrun.cli.plan_measure import build_search
-from titanrun.components.optimizers.config import AdamW8bitConfig, AdamWConfig
+from titanrun.components.optimizers.config import AdamWConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.launch.launch_env import get_environment
 from titanrun.recipe.plan.layout_search import LayoutSearch, search_layouts
+from titanrun.recipe.plan.memory_levers import get_small_states
 from titanrun.recipe.plan.split_sizes import MeasuredModel
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve import resolve_recipe
@@ -22,8 +23,6 @@ FACTORS = (2, 4, 8)
 Each is a search of its own, which takes seconds.
 """
 WORLD_SIZE = "--world-size"
-ADAMW_FIELDS = ("lr", "weight_decay", "beta1", "beta2", "eps")
-"""Fields that keep their values: another optimizer begins with its own defaults."""
 ADAPTERS = ("converters=[lora]", "converters=[qlora]")
 
 
@@ -55,19 +54,12 @@ def iter_planned_changes(run: Recipe, ranks: int) -> Iterator[list[PlannedChange
         if length % factor == 0
     ]
     if type(run.optimizer) is AdamWConfig:
-        yield [PlannedChange(tuple(list_small_states(run.optimizer)), ranks)]
+        kept = [
+            f"optimizer.{name}={value}" for name, value in get_small_states(run.optimizer).items()
+        ]
+        yield [PlannedChange(("optimizer.name=adamw_8bit", *kept), ranks)]
     if starts_from_weights(run) and not run.converters:
         yield [PlannedChange((words,), ranks) for words in ADAPTERS]
-
-
-def list_small_states(optimizer: AdamWConfig) -> Iterator[str]:
-    """Yield the overrides by which AdamW has states in 8 bits, and its values stay."""
-    small = AdamW8bitConfig()
-    yield f"optimizer.name={small.name}"
-    for name in ADAMW_FIELDS:
-        value = getattr(optimizer, name)
-        if value != getattr(small, name):
-            yield f"optimizer.{name}={value}"
 
 
 def find_remedies(

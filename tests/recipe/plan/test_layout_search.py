@@ -173,7 +173,8 @@ def test_each_setting_saves_what_the_plan_with_it_needs_less() -> None:
         "activation_checkpoint: full": "activation_checkpoint=full",
         "local_batch_size: 1": "training.local_batch_size=1",
         "loss: chunked_cross_entropy": "loss=chunked_cross_entropy",
-        "optimizer: adamw_8bit": "optimizer=adamw_8bit",
+        # the learning rate stays that of the recipe
+        "optimizer: {name: adamw_8bit, lr: 0.0003}": "optimizer={name: adamw_8bit, lr: 0.0003}",
     }
     assert set(expected) <= set(found)
     for setting, override in expected.items():

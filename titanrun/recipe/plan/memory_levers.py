@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from titanrun.components.losses.config import ChunkedCrossEntropyConfig, CrossEntropyConfig
 from titanrun.components.optimizers.config import AdamW8bitConfig, AdamWConfig
 from titanrun.config.base import change_fields
+from titanrun.config.serialize import to_flow_yaml
 from titanrun.distributed.config import (
     FullActivationCheckpointConfig,
     SelectiveActivationCheckpointConfig,
@@ -16,6 +17,7 @@ from titanrun.recipe.plan.plan_layout import ModuleSize, PlanLayout
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.resolving.resolve_loss import choose_loss_chunks
 
+ADAMW_FIELDS = ("lr", "weight_decay", "beta1", "beta2", "eps")
 # nf4: 4 bits a weight, and an fp32 scale of each block of 64
 NF4_BYTES = 4 / 8 + 4 / 64
 
@@ -78,11 +80,20 @@ def iter_levers(layout: PlanLayout) -> Iterator[Lever]:
         changed = change_fields(run, loss=loss)
         yield Lever(f"loss: {loss.name}", 1.05, replace(layout, run=changed))
     if type(run.optimizer) is AdamWConfig:
-        optimizer = AdamW8bitConfig()
-        changed = change_fields(run, optimizer=optimizer)
-        yield Lever(f"optimizer: {optimizer.name}", 1.1, replace(layout, run=changed))
+        small, kept = AdamW8bitConfig(), get_small_states(run.optimizer)
+        changed = change_fields(run, optimizer=change_fields(small, **kept))
+        # the name alone would give the values of this run up for those of the variant
+        setting = to_flow_yaml({"name": small.name, **kept}) if kept else small.name
+        yield Lever(f"optimizer: {setting}", 1.1, replace(layout, run=changed))
     if can_quantize_base(run):
         yield Lever("converters: [{name: qlora}]", 1.5, quantize_base(layout))
+
+
+def get_small_states(optimizer: AdamWConfig) -> dict[str, float]:
+    """Return the values of AdamW that its variant with states in 8 bits has other defaults for."""
+    small = AdamW8bitConfig()
+    values = {name: getattr(optimizer, name) for name in ADAMW_FIELDS}
+    return {name: value for name, value in values.items() if value != getattr(small, name)}
 
 
 def change_run(
