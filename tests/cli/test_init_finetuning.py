@@ -321,6 +321,8 @@ def test_without_a_kind_the_model_is_told_first_and_then_the_whole_command(place
     told = get_init_problem("--model", "model", "--data", "preference.jsonl")
     command = "titanrun init --kind dpo --model model --data preference.jsonl"
     assert told == ("--data needs --kind", command)
+    named = get_init_problem("--model", "model", "--data", "preference.jsonl", "-o", "my.yaml")
+    assert named[1] == f"{command} -o my.yaml"
     assert init.run(shlex.split(command)[2:]) == 0
 
 

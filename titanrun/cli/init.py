@@ -202,7 +202,7 @@ def build_recipe(options: Namespace, target: Path) -> str:
         raise problem_error(
             "usage",
             "--data needs --kind" if options.data else f"--model {options.model} needs --kind",
-            hint=format_init_command(kind, model, data),
+            hint=format_init_command(kind, model, data, get_named_output(options)),
         )
     return build_recipe_template(
         options.model,
@@ -288,10 +288,14 @@ def add_export_commands(problem: Problem, options: Namespace) -> Problem:
     if not (run / RESOLVED).is_file() or options.data is None or list_model_folders(run):
         return problem
     folder = get_export_name(run)
-    written = options.output if options.output != DEFAULT_OUTPUT else None
     kind = options.kind or guess_kind(options.data)
-    again = format_init_command(kind, folder, options.data, written)
+    again = format_init_command(kind, folder, options.data, get_named_output(options))
     return replace(problem, hint=f"{build_export_command(run, folder)}, then {again}")
+
+
+def get_named_output(options: Namespace) -> str | None:
+    """Return the file that the command line names for the recipe, None for the usual one."""
+    return None if options.output == DEFAULT_OUTPUT else str(options.output)
 
 
 def find_data_settings(options: Namespace) -> dict[str, Any]:

@@ -189,7 +189,8 @@ def test_a_word_that_nothing_mentions_gets_the_nearest_one(word: str, meant: str
     with pytest.raises(ProblemsFound) as found:
         explain_word(word)
     assert found.value.exit_code == 2
-    assert found.value.problems[0].hint == f"did you mean '{meant}'?"
+    plugin = " Those of a plug-in need --plugins FILE.py" if ":" in word else ""
+    assert found.value.problems[0].hint == f"did you mean '{meant}'?{plugin}"
 
 
 @pytest.mark.parametrize(

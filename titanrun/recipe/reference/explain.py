@@ -275,8 +275,10 @@ def format_suggestion(word: str) -> str:
         else []
     )
     meant = moved[0] if moved else find_closest(word, known)
+    # the name of a component may be that of a plug-in, which only the command line tells
+    unknown = " Those of a plug-in need --plugins FILE.py" if ":" in word else ""
     return (
-        f"did you mean '{meant}'?"
+        f"did you mean '{meant}'?{unknown}"
         if meant
         else "explain a path such as training.steps, a component such as optimizer:adamw, "
         "a problem code or a rule"
