@@ -32,10 +32,10 @@ validation: {{enable: false}}
 checkpoint: {{enable: true}}
 dump_folder: run
 """
-OTHER_MODULES = (
+OTHER_SIZES = (
     "training.steps=6",
-    "converters[0].target_modules=[wq]",
-    "checkpoint.allow_change=[converters]",
+    "model.n_layers=2",
+    "checkpoint.allow_change=[model]",
 )
 
 
@@ -70,7 +70,7 @@ def test_a_resume_whose_checkpoint_or_data_do_not_fit_changes_nothing(
 ) -> None:
     folder, before = finished.parent, (finished / "resolved.yaml").read_bytes()
     resume = ("resume", str(finished), "--nproc", ranks)
-    assert "does not fit this run" in finish(folder, *resume, *OTHER_MODULES, code=4)
+    assert "does not fit this run" in finish(folder, *resume, *OTHER_SIZES, code=4)
     text = (folder / "data.txt").read_text()
     (folder / "data.txt").write_text(text[: len(text) // 2])
     told = finish(folder, *resume, "training.steps=6", code=3)
@@ -79,7 +79,7 @@ def test_a_resume_whose_checkpoint_or_data_do_not_fit_changes_nothing(
     status, record = read(finished, "status.json"), read(finished, "run.json")
     assert (status["state"], status["step"], status["exit_code"]) == ("finished", 4, 0)
     assert (len(record["starts"]), len(record["refused_starts"])) == (1, 2)
-    assert set(OTHER_MODULES) <= set(record["refused_starts"][0]["argv"])
+    assert set(OTHER_SIZES) <= set(record["refused_starts"][0]["argv"])
     jsonschema.validate(record, build_run_schema())
 
     (folder / "data.txt").write_text(text)

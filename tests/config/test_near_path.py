@@ -59,7 +59,11 @@ def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "hint"),
     [
-        ("data/{chats,kto}.jsonl", 'braces are not expanded: write "data/*.jsonl"'),
+        (
+            "data/{chats,kto}.jsonl",
+            "braces are not expanded: make each file a source of a mixture; "
+            '"data/*.jsonl" also matches 1 other, such as part-00001.jsonl',
+        ),
         ("data/part-0000{1,2}.jsonl", 'braces are not expanded: write "data/part-0000[12].jsonl"'),
         ("data/part-{00..15}.jsonl", 'braces are not expanded: write "data/part-*.jsonl"'),
         ("data/{a,b}.jsonl", "braces are not expanded: nothing matches data/[ab].jsonl either"),
@@ -74,5 +78,8 @@ def test_only_a_relative_path_is_told_what_it_is_relative_to(tmp_path: Path) -> 
     assert explain_missing_path("sft.jsonl") == f"paths are relative to {tmp_path}"
     told = explain_missing_path(f"{tmp_path}/data/sft.jsonl")
     assert told == f"'{tmp_path}/data' has no 'sft.jsonl'"
+    braces = explain_missing_path(f"{tmp_path}/data/{{chats,kto}}.jsonl")
+    assert f'"{tmp_path}/data/*.jsonl" also matches 1 other' in braces
+    (tmp_path / "data/part-00001.jsonl").unlink()
     braces = explain_missing_path(f"{tmp_path}/data/{{chats,kto}}.jsonl")
     assert braces == f'braces are not expanded: write "{tmp_path}/data/*.jsonl"'

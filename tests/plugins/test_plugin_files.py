@@ -1,5 +1,6 @@
 """A plug-in in a file beside the recipe runs only once the user has allowed it, from a copy."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -320,3 +321,29 @@ def test_commands_without_a_recipe_find_a_file_in_the_working_directory(place: P
     assert "Steps of one size" in titanrun(*words, "--trust").stdout
     # consent is remembered
     assert "sign " in titanrun("ls", "optimizers", "--plugins", "mine.py").stdout
+
+
+def test_a_run_builds_with_its_own_file_although_its_start_has_another_one(place: Path) -> None:
+    first = ("train", "--trust", "recipes/mine.yaml", "dump_folder=first")
+    assert titanrun(*first).returncode == 0
+    stepping = "            Path('stepped').write_text(__file__)\n            for group in"
+    changed = PLUGIN.replace("            for group in", stepping)
+    assert changed != PLUGIN
+    (place / "recipes" / "mine.py").write_text(changed)
+    start = "checkpoint.initial_load_path=first"
+    done = titanrun("train", "--trust", "recipes/mine.yaml", "dump_folder=second", start)
+    assert done.returncode == 0, done.stderr
+    assert (place / "stepped").read_text() == str(place / "second" / "plugins" / "mine.py")
+
+
+def test_a_config_builds_with_the_file_that_it_is_from(place: Path) -> None:
+    assert main.run(["validate", "--trust", "recipes/mine.yaml"]) == 0
+    run = resolve_recipe("recipes/mine.yaml", environment={}).run
+    (place / "other").mkdir()
+    (place / "other" / "mine.py").write_text(PLUGIN.replace("-= group", "+= group"))
+    (place / "other" / "mine.yaml").write_text(RECIPE)
+    assert main.run(["validate", "--trust", "other/mine.yaml"]) == 0
+    other = resolve_recipe("other/mine.yaml", environment={}).run
+    built = [one.optimizer.load_builder() for one in (run, other)]
+    files = [inspect.unwrap(builder).__code__.co_filename for builder in built]
+    assert files == [str(place / folder / "mine.py") for folder in ("recipes", "other")]

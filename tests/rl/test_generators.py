@@ -168,9 +168,10 @@ def test_weights_that_come_during_an_answer_write_the_rest_of_it(
         }
         expected = [logprobs[version][index] for index, version in enumerate(said.versions)]
         found += [abs(one - other) for one, other in zip(said.logprobs, expected, strict=True)]
-        assert said.logprobs[:32] == pytest.approx(expected[:32], abs=1e-4)
+        assert said.logprobs[:32] == pytest.approx(expected[:32], abs=1e-3)
     # old keys give something between the two
-    assert max(found) < 1e-4 if resets_cache else max(found) > 1e-2, max(found)
+    # rounding depends on the processor: 1.3e-4 on one
+    assert max(found) < 1e-3 if resets_cache else max(found) > 1e-2, max(found)
 
 
 def test_so_many_prompts_are_answered_at_once(

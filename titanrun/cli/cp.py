@@ -21,8 +21,8 @@ def run(arguments: list[str]) -> int:
     """Copy the recipe; an existing file is never overwritten."""
     parser = CommandParser(
         "cp",
-        "Copy a shipped recipe to a new file, with its comments, or write a recipe in the other of "
-        "the formats YAML and TOML, with the comments at its top; nothing is overwritten.",
+        "Copy a shipped recipe to a new file, or write a recipe as TOML or YAML. Comments stay, in "
+        "another format those at the top. Nothing is overwritten.",
         EXAMPLES,
     )
     parser.add_argument("name", help="a shipped recipe, see titanrun ls recipes, or a recipe file")

@@ -1,7 +1,8 @@
 """Hints about a path that does not exist: names that are close to it, and how it is read."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from titanrun.config.serialize import to_flow_yaml
@@ -16,12 +17,7 @@ BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 def explain_missing_path(named: str) -> str:
     """Return a hint for a file, folder or glob that does not exist."""
     if BRACES.search(named):
-        pattern = BRACES.sub(replace_braces, named)
-        return "braces are not expanded: " + (
-            f"write {to_flow_yaml(pattern)}"
-            if has_match(pattern)
-            else f"nothing matches {pattern} either"
-        )
+        return f"braces are not expanded: {suggest_for_braces(named)}"
     near = suggest_near_path(named)
     if near is not None:
         return near
@@ -33,6 +29,26 @@ def explain_missing_path(named: str) -> str:
     return f"paths are relative to {Path.cwd()}"
 
 
+def suggest_for_braces(named: str) -> str:
+    """Return how to name the files that a path with braces means."""
+    pattern = BRACES.sub(replace_braces, named)
+    matches: list[Path] = []
+    with suppress(OSError, ValueError):
+        matches = sorted(iter_matches(pattern))
+    if not matches:
+        return f"nothing matches {pattern} either"
+    written = to_flow_yaml(pattern)
+    found = BRACES.search(named)
+    if found is None or ".." in found[1] or len(BRACES.findall(named)) > 1:
+        return f"write {written}"
+    meant = {Path(BRACES.sub(word, named)) for word in found[1].split(",")}
+    others = [path for path in matches if path not in meant]
+    if not others:
+        return f"write {written}"
+    example = f"{len(others)} other{'s' * (len(others) > 1)}, such as {others[0].name}"
+    return f"make each file a source of a mixture; {written} also matches {example}"
+
+
 def is_pattern(named: str) -> bool:
     """Return whether a path is a glob pattern."""
     return any(character in named for character in PATTERN_CHARACTERS)
@@ -40,8 +56,13 @@ def is_pattern(named: str) -> bool:
 
 def has_match(pattern: str) -> bool:
     """Return whether something matches a glob pattern."""
+    return any(True for _ in iter_matches(pattern))
+
+
+def iter_matches(pattern: str) -> Iterator[Path]:
+    """Yield the paths that match a glob pattern."""
     path = Path(pattern)
-    return any(True for _ in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    yield from Path(path.anchor).glob(str(path.relative_to(path.anchor)))
 
 
 def replace_braces(found: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ Otherwise the mistake would be an internal error, raised far from the plug-in.
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -23,8 +24,11 @@ def load_plugin_builder(config: "ComponentConfig") -> Callable[..., Any]:
         ProblemsFound: `builds` names nothing that can be called.
     """
     module, _, attribute = config.builds.partition(":")
+    # the file of a recipe that was read later may have the same name as the one of this config
+    own = sys.modules.get(type(config).__module__)
     try:
-        builder = getattr(import_module(module), attribute or " ", None)
+        owner = own if own is not None and own.__name__ == module else import_module(module)
+        builder = getattr(owner, attribute or " ", None)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise

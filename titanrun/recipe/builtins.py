@@ -63,6 +63,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.best_checkpoint",
     "titanrun.recipe.rules.initial_adapters",
     "titanrun.recipe.rules.initial_shapes",
+    "titanrun.recipe.rules.weight_files",
     "titanrun.recipe.rules.random_start",
     "titanrun.recipe.rules.optimizer",
     "titanrun.recipe.rules.launch_devices",

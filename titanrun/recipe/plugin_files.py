@@ -188,11 +188,15 @@ def run_plugin_file(file: PluginFile) -> ModuleType:
 
 
 def retire_module(module: ModuleType, name: str) -> None:
-    """Give the classes of a module that a changed file replaces another module's name."""
+    """Give the classes of a module that a changed file replaces another module's name.
+
+    The module stays importable by that name: a run that was resolved before builds with it.
+    """
     for value in list(vars(module).values()):
         if isinstance(value, type) and value.__module__ == module.__name__:
             value.__module__ = name
     sys.modules.pop(module.__name__, None)
+    sys.modules[name] = module
 
 
 def publish_places(files: Sequence[PluginFile]) -> None:

@@ -42,7 +42,7 @@ def write_numbered(
         first += count
         content = "".join(f"{line}\n" for line in lines).encode()
         path = folder / f"part-{index:03}{suffix}"
-        path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+        path.write_bytes(gzip.compress(content, mtime=0) if suffix.endswith(".gz") else content)
     return first
 
 

@@ -248,7 +248,7 @@ def test_data_show_marks_replies_without_their_end(folder: Path, monkeypatch: An
 
     training, text = show(OUTSIDE)
     assert (training["replies"], training["without_end"]) == (2, 2)
-    assert "two[no end of turn]" in text and "2 of 2 replies without the end" in text
+    assert "two⟧[no end of turn]" in text and "2 of 2 replies without the end" in text
     training, text = show(INSIDE)
     assert (training["replies"], training["without_end"]) == (2, 0)
     assert "no end of turn" not in text and "without the end" not in text

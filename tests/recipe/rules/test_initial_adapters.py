@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
 from titanrun.config.problems import ProblemsFound
 from titanrun.recipe.resolving.read_recipe import compose_recipe
@@ -109,7 +110,7 @@ def test_adapters_of_peft_alone_are_no_start(setting: str, tmp_path: Path) -> No
     )
     assert f"titanrun checkpoint import {folder} RECIPE out --from peft" in str(problem.hint)
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_text("")
+    save_file({}, folder / "model.safetensors")
     if setting:  # a model with adapters beside it
         resolve_recipe(
             str(tmp_path / "mine.yaml"), overrides, environment={}, should_check_inputs=True

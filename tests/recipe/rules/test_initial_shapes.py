@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 
 from titanrun.components.checkpoints.spec.manifest import Manifest, format_manifest
 from titanrun.config.problems import Problem, ProblemsFound
@@ -141,6 +142,7 @@ def test_the_sizes_of_a_folder_of_transformers_are_compared(
     Path("small").mkdir()
     config = Path(__file__).parents[2] / "problems/initial-folder-fits/models/small/config.json"
     Path("small/config.json").write_bytes(config.read_bytes())
+    save_file({}, "small/model.safetensors")
     sizes = [f"model.{name}={value}" for name, value in {**SIZES, **changed}.items()]
     feed_forward = f"model.feed_forward={{hidden_dim: {hidden_dim}, ffn_dim_multiplier: null}}"
     found = find_problems(*sizes, feed_forward, *OF_FOLDER, start="small")
@@ -152,4 +154,5 @@ def test_auto_takes_the_sizes_of_the_folder() -> None:
     Path("small").mkdir()
     config = Path(__file__).parents[2] / "problems/initial-folder-fits/models/small/config.json"
     Path("small/config.json").write_bytes(config.read_bytes())
+    save_file({}, "small/model.safetensors")
     assert find_problems("model.flavor=auto", *OF_FOLDER, start="small") == []

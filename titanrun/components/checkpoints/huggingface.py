@@ -16,15 +16,16 @@ from titanrun.components.checkpoints.spec.atomic_folder import (
     delete_temporary_folders,
 )
 from titanrun.components.checkpoints.spec.storage_path import AnyPath, local_copy
+from titanrun.components.checkpoints.spec.weight_files import (
+    PICKLE_SUFFIXES,
+    WEIGHT_FILE_STEMS,
+)
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import ProblemsFound, problem_error
 
 CONFIG_FILE = "config.json"
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-# stems of the names of weight files: of transformers, of diffusers
-WEIGHT_FILE_STEMS = ("model", "diffusion_pytorch_model")
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 
 # transformers' own limit, in decimal gigabytes
 SHARD_BYTES = 5 * 10**9

@@ -44,7 +44,11 @@ def refuse_path_list(value: Any, dataset: str | None) -> Any:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         return value
     pattern = find_common_glob(value)
-    if pattern is not None:
+    if pattern is not None and dataset is not None and PurePath(pattern).stem == "*":
+        named = to_flow_yaml(pattern)
+        hint = f"write the dataset as {format_path_mixture(value, dataset)}; path: {named} reads "
+        hint += f"every {PurePath(pattern).suffix} file there"
+    elif pattern is not None:
         reads = "" if pattern in value else ", which reads all files that match"
         hint = f"write path: {to_flow_yaml(pattern)}{reads}"
     elif dataset is None:
@@ -56,9 +60,14 @@ def refuse_path_list(value: Any, dataset: str | None) -> Any:
 
 def suggest_mixture(paths: Sequence[str], dataset: str) -> str:
     """Return a hint for paths that no glob names: a mixture with a source for each."""
-    mixture = format_mixture([{"name": dataset, "path": path} for path in paths])
     alone = paths[0].endswith(SINGLE_FILE_SUFFIX)
-    return f"{'' if alone else 'name one folder or glob, or '}write the dataset as {mixture}"
+    begin = "" if alone else "name one folder or glob, or "
+    return f"{begin}write the dataset as {format_path_mixture(paths, dataset)}"
+
+
+def format_path_mixture(paths: Sequence[str], dataset: str) -> str:
+    """Return a mixture with a source for each path."""
+    return format_mixture([{"name": dataset, "path": path} for path in paths])
 
 
 def format_mixture(datasets: Sequence[Mapping[str, str]]) -> str:

@@ -4,6 +4,7 @@ Some keys of torchft are no fields: replica groups have one way to do what they 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from titanrun.config.problems import DataPath
@@ -55,6 +56,17 @@ def describe_warmup_ratio(value: Any, _: Any) -> str:
     """Return the setting that is a share of the run."""
     number = f": {to_flow_yaml(value)}" if isinstance(value, int | float) else ""
     return f"write lr_scheduler.warmup_ratio{number}, a share of the steps"
+
+
+def describe_warmup(value: Any, _: Any) -> str:
+    """Return the setting for a share of the run; a number of steps is that of another name."""
+    share = value
+    if isinstance(value, str) and value.strip().endswith("%"):
+        with suppress(ValueError):
+            share = float(value.strip().removesuffix("%")) / 100
+    if not isinstance(share, float) or not 0 < share < 1:
+        return ""
+    return f"write lr_scheduler.warmup_ratio: {share:g}, a share of the steps"
 
 
 def describe_lowest_rate(value: Any, data: Any) -> str:
@@ -158,6 +170,7 @@ MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
         describe_accumulation,
     ),
     **dict.fromkeys(("warmup_fraction", "warmup_ratio"), describe_warmup_ratio),
+    "warmup": describe_warmup,
     **dict.fromkeys(("lr_min", "min_learning_rate", "min_lr"), describe_lowest_rate),
     "betas": describe_betas,
     "bf16": describe_bf16,

@@ -49,7 +49,7 @@ def degrees_fill_ranks(run: Recipe, ranks: int | None) -> Iterator[RuleViolation
     yield RuleViolation(
         message,
         (*map(get_parallelism_path, names or [SHARDS]), *find_ranks_setting(run, ranks)),
-        hint=suggest_degrees(section, ranks, names),
+        hint=suggest_ranks(run, needed, ranks) + suggest_degrees(section, ranks, names),
     )
 
 
@@ -70,6 +70,16 @@ def find_ranks_setting(run: Recipe, ranks: int | None) -> tuple[DataPath, ...]:
 def get_written_degrees(section: ParallelismConfig) -> list[str]:
     """Return the fields of degrees that are neither 1 nor auto."""
     return [name for name in PARALLEL_DEGREE_FIELDS if getattr(section, name) not in (1, AUTO)]
+
+
+def suggest_ranks(run: Recipe, needed: int, ranks: int) -> str:
+    """Return how to start as many processes as the degrees need, on one machine of this run.
+
+    That is the beginning of a hint, empty where another number of machines may be the better way.
+    """
+    if run.launch.is_submitted or run.launch.num_nodes > 1 or ranks > 1:
+        return ""
+    return f"start {needed} processes, titanrun train RECIPE --nproc {needed}; or "
 
 
 def suggest_degrees(section: ParallelismConfig, ranks: int, names: list[str]) -> str:

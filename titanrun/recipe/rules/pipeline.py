@@ -219,9 +219,7 @@ def microbatches_fill_pipeline(run: Recipe) -> Iterator[RuleViolation]:
             f"schedule {schedule} needs {stages} microbatches, one per stage, but there "
             f"{verb} {count}"
         )
-        yield RuleViolation(
-            message, places, hint=f"set training.local_batch_size to {stages * size} or more"
-        )
+        yield RuleViolation(message, places, hint=suggest_batch_size(run, stages * size))
     elif shape.needs_equal_rounds and not can_split_into_rounds(count, ranks):
         message = (
             f"schedule {schedule} cannot split {microbatches} into {count // ranks} equal "
@@ -234,8 +232,17 @@ def microbatches_fill_pipeline(run: Recipe) -> Iterator[RuleViolation]:
         )
     elif count < stages:
         message = f"{microbatches} cannot keep {stages} pipeline stages busy"
-        hint = f"set training.local_batch_size to {stages * size} or more"
+        hint = suggest_batch_size(run, stages * size)
         yield RuleViolation(message, places, hint=hint, severity="warning")
+
+
+def suggest_batch_size(run: Recipe, least: int) -> str:
+    """Return a hint about the batch of a pass, with a global batch that is a multiple of it."""
+    hint = f"set training.local_batch_size to {least} or more"
+    total = run.training.global_batch_size
+    if not isinstance(total, int) or total % least == 0:
+        return hint
+    return f"{hint}; a written training.global_batch_size is a multiple of it"
 
 
 @rule("split-backward-keeps-weights")

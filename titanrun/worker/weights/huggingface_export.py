@@ -16,10 +16,10 @@ from titanrun.components.checkpoints.adapter_weights import (
 )
 from titanrun.components.checkpoints.huggingface import (
     CONFIG_FILE,
-    WEIGHT_FILE_STEMS,
     write_hf_folder,
 )
 from titanrun.components.checkpoints.optimizer_state import OPTIMIZER_PREFIX as OPTIMIZER_PREFIX
+from titanrun.components.checkpoints.spec.weight_files import WEIGHT_FILE_STEMS
 from titanrun.components.converters.config import AdapterConfig
 from titanrun.components.tokenizers.chat_template import read_chat_template
 from titanrun.components.tokenizers.config import TokenizerConfig

@@ -92,3 +92,14 @@ def test_a_file_of_another_format_is_told_its_name(name: str, told: str, tmp_pat
 def test_texts_that_begin_like_another_format_pass(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("PAR1 and ARROW1 and PK are words here")
     check_first_and_last_record(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_text_that_is_named_as_compressed_is_told_its_name(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"a.jsonl{suffix}"
+    file.write_text('{"text": "a"}\n')
+    with pytest.raises(ProblemsFound) as found:
+        check_first_and_last_record(file)
+    (problem,) = found.value.problems
+    assert problem.message == f"'{file}' is not compressed, although its name says {suffix}"
+    assert problem.hint == "name it a.jsonl, and let path match that"

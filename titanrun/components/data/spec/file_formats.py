@@ -17,6 +17,8 @@ FORMATS = {
 }
 """Beginnings of files that are no text, with the name of the format and its suffix, None of those
 that are not read."""
+TEXT_STARTS = tuple(bytes([one]) for one in b'{[" \n\r\t')
+"""First bytes of JSON, which no compressed file begins with."""
 
 
 def check_is_text(file: Path) -> None:
@@ -26,13 +28,25 @@ def check_is_text(file: Path) -> None:
         ProblemsFound: A data problem with the name that it needs.
         OSError: If the file cannot be read.
     """
-    if get_data_suffix(file) not in COMPRESSIBLE_SUFFIXES or is_compressed(file):
+    if get_data_suffix(file) not in COMPRESSIBLE_SUFFIXES:
         return
     with file.open("rb") as content:
         start = content.read(max(map(len, FORMATS)))
-    found = next((one for mark, one in FORMATS.items() if start.startswith(mark)), None)
-    if found is not None:
-        raise other_format_error(file, *found)
+    name, suffix = next(
+        (one for mark, one in FORMATS.items() if start.startswith(mark)), (None, None)
+    )
+    if is_compressed(file):
+        if name is None and start[:1] in TEXT_STARTS:
+            raise uncompressed_error(file)
+    elif name is not None:
+        raise other_format_error(file, name, suffix)
+
+
+def uncompressed_error(file: Path) -> ProblemsFound:
+    """Build the problem of a text file whose name says that it is compressed."""
+    message = f"'{file}' is not compressed, although its name says {file.suffix}"
+    hint = f"name it {file.with_suffix('').name}, and let path match that"
+    return problem_error("data", message, path=("path",), hint=hint)
 
 
 def other_format_error(file: Path, name: str, suffix: str | None) -> ProblemsFound:

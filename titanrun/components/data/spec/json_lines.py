@@ -44,16 +44,22 @@ def check_first_and_last_record(file: Path) -> None:
     try:
         check_is_text(file)
         if check is not None and file.stat().st_size > 0:
-            check(file)
-    except ProblemsFound as error:
-        check_checksum(file, error)
-        raise
+            run_record_check(file, check)
     except UnicodeDecodeError:
         raise not_utf8_error(f"'{file}' line {get_undecodable_line_number(file)}") from None
     except PermissionError as error:
         raise cannot_read_error(str(file), error) from None
     except OSError as error:
         raise bad_file_error(f"'{file}' cannot be read: {error}") from None
+
+
+def run_record_check(file: Path, check: Callable[[Path], None]) -> None:
+    """Check the records of a file; a bad one of a compressed file may be damage."""
+    try:
+        check(file)
+    except ProblemsFound as error:
+        check_checksum(file, error)
+        raise
 
 
 def check_checksum(file: Path, found: ProblemsFound) -> None:

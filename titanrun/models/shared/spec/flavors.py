@@ -7,7 +7,7 @@ from typing import Any
 
 from titanrun.config import registry
 from titanrun.config.base import dump_config
-from titanrun.config.problems import DataPath, Problem, ProblemsFound
+from titanrun.config.problems import DataPath, Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import read_source
 from titanrun.config.suggest import find_closest, format_word_list, is_other_number
 from titanrun.config.tree import format_path, to_plain_data
@@ -92,15 +92,38 @@ def load_base_sizes(config: ModelConfig, seq_len: int | None = None) -> Sizes:
     family, flavor = type(config), config.flavor
     common = load_flavor_file(family).get("common", {})
     if flavor == AUTO:
-        return merge_sizes(
-            common, family.read_huggingface_sizes(load_config_json(config.hf_assets_path))
-        )
+        config_json = load_config_json(config.hf_assets_path)
+        check_is_of_family(config, config_json)
+        return merge_sizes(common, family.read_huggingface_sizes(config_json))
     if flavor is not None and flavor not in load_flavor_names(family):
         raise ProblemsFound(
             [build_unknown_flavor_problem(config.name, flavor, load_flavor_names(family))]
         )
     sizes = deepcopy(common) if flavor is None else load_flavor_sizes(family, flavor)
     return sizes if seq_len is None else family.adapt_sizes_to_seq_len(sizes, seq_len)
+
+
+def check_is_of_family(config: ModelConfig, config_json: dict[str, Any]) -> None:
+    """Check that a config.json is not that of another family.
+
+    Raises:
+        ProblemsFound: at the name of the model, which another family reads.
+    """
+    kind = config_json.get("model_type")
+    if not config.huggingface_types or kind in config.huggingface_types:
+        return
+    others = [
+        name
+        for name, choice in registry.load_choices(ModelConfig).items()
+        if issubclass(choice, ModelConfig) and kind in choice.huggingface_types
+    ]
+    if others:
+        raise problem_error(
+            "conflict",
+            f"'{config.hf_assets_path}' holds a model of type {kind}, not of {config.name}",
+            path=(*MODEL_SECTION, "name"),
+            hint=f"write model.name: {others[0]}",
+        )
 
 
 def build_unknown_flavor_problem(family: str, flavor: str, known: list[str]) -> Problem:
