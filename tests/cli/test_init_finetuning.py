@@ -287,29 +287,30 @@ def get_init_problem(*words: str) -> tuple[str, str]:
     return problem.message, str(problem.hint)
 
 
-def test_several_files_are_no_recipe_of_the_last_one(place: Path) -> None:
+@pytest.mark.parametrize("option", [["--data"], []])
+def test_several_files_that_a_pattern_names_alone_are_read_by_it(
+    place: Path, option: list[str]
+) -> None:
     for name in ("part-0", "part-1", "part-2"):
         copy("chat.jsonl", f"{name}.jsonl")
-    data = ["--data", "part-0.jsonl", "--data", "part-1.jsonl"]
-    message, hint = get_init_problem("--kind", "sft", "--model", "model", *data)
-    assert message == "--data is given 2 times, but init looks at one file, folder or dataset"
-    assert hint == "write --data 'part-[01].jsonl'"
-    pattern = shlex.split(hint.removeprefix("write "))
-    assert init.run(["--kind", "sft", "--model", "model", *pattern, "-o", "mine.yaml"]) == 0
+    words = ["--kind", "sft", "--model", "model", "--data", "part-0.jsonl", *option]
+    assert init.run([*words, "part-1.jsonl", "-o", "mine.yaml"]) == 0
     run = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run
     assert run.training.dataset.model_dump()["path"] == "part-[01].jsonl"
 
 
-def test_data_that_no_pattern_names_alone_becomes_a_mixture(place: Path) -> None:
-    data = ["--data", "chat.jsonl", "--data", "hub:OWNER/NAME"]
-    _, hint = get_init_problem("--kind", "lora", "--model", "model", *data)
-    assert hint.endswith(
-        "{name: mixture, sources: [{dataset: {name: chat, path: chat.jsonl}}, "
-        "{dataset: {name: chat, repo: OWNER/NAME}}]}"
-    )
-    # the pattern of these two would read a third file
-    data = ["--data", "chat.jsonl", "--data", "labelled.jsonl"]
-    assert "{name: mixture" in get_init_problem("--kind", "lora", "--model", "model", *data)[1]
+def test_files_of_several_layouts_become_a_mixture_that_reads_each_once(place: Path) -> None:
+    records = [{"instruction": f"Say {number}", "output": "yes"} for number in range(400)]
+    Path("alpaca.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    words = ["--kind", "lora", "--model", "model", "--data", "chat.jsonl", "alpaca.jsonl"]
+    assert init.run([*words, "-o", "mine.yaml"]) == 0
+    run = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run
+    dataset = run.training.dataset.model_dump()
+    sources = dataset["sources"]
+    found = [(one["dataset"]["path"], one["dataset"]["layout"]) for one in sources]
+    assert found == [("chat.jsonl", "messages"), ("alpaca.jsonl", "alpaca")]
+    assert {one["dataset"]["packing"] for one in sources} == {"best_fit"}
+    assert run.validation.holdout == 0.05
 
 
 def test_without_a_kind_the_model_is_told_first_and_then_the_whole_command(place: Path) -> None:

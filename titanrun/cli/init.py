@@ -20,7 +20,7 @@ from titanrun.components.data.spec.hub_advice import (
     advise_model,
     is_set_offline,
 )
-from titanrun.components.data.validators_config import find_common_glob, format_mixture
+from titanrun.components.data.validators_config import find_common_glob
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
@@ -133,9 +133,10 @@ def parse_init_options(arguments: list[str]) -> Namespace:
     parser.add_argument(
         "--data",
         metavar="F",
-        action="append",
+        nargs="+",
+        action="extend",
         help="the file, folder or glob to fine-tune on, or hub:OWNER/NAME; its columns are "
-        "looked at",
+        "looked at; several become a mixture",
     )
     parser.add_argument(
         "-o",
@@ -149,31 +150,16 @@ def parse_init_options(arguments: list[str]) -> Namespace:
     )
     options = parser.parse_args(arguments)
     if options.data is not None:
-        options.data = get_only_data(options.data, options.kind)
+        options.data = join_data(options.data)
     return options
 
 
-def get_only_data(named: Sequence[str], kind: str | None) -> str:
-    """Return the data of a recipe. Raise ProblemsFound if several are named."""
-    if len(named) == 1:
-        return named[0]
+def join_data(named: Sequence[str]) -> list[str]:
+    """Return the data of a recipe: one glob in place of several files that it alone matches."""
     pattern = find_common_glob(named)
-    dataset = "chat" if kind is None else KINDS[kind].dataset
-    mixture = format_mixture(
-        [
-            {"name": dataset, "repo": one.removeprefix(HUB_PREFIX)}
-            if one.startswith(HUB_PREFIX)
-            else {"name": dataset, "path": one}
-            for one in named
-        ]
-    )
-    raise problem_error(
-        "usage",
-        f"--data is given {len(named)} times, but init looks at one file, folder or dataset",
-        hint=f"write --data {shlex.quote(pattern)}"
-        if pattern is not None and {*find_data_files(Path(pattern))} == {*map(Path, named)}
-        else f"leave one, and write training.dataset in the recipe as {mixture}",
-    )
+    if pattern is not None and {*find_data_files(Path(pattern))} == {*map(Path, named)}:
+        return [pattern]
+    return list(dict.fromkeys(named))
 
 
 def parse_kind(kind: str) -> str:
@@ -197,8 +183,8 @@ def build_recipe(options: Namespace, target: Path) -> str:
         open_named_model(options)
     if options.data is not None or has_weights:
         model = options.model if has_weights else EXAMPLE_MODEL
-        data = "FILE" if options.data is None else options.data
-        kind = "sft" if options.data is None else guess_kind(options.data)
+        data = options.data or ["FILE"]
+        kind = "sft" if options.data is None else guess_kind(options.data[0])
         raise problem_error(
             "usage",
             "--data needs --kind" if options.data else f"--model {options.model} needs --kind",
@@ -218,9 +204,11 @@ def names_weights(model: str) -> bool:
     return "/" in model or model.startswith(HUB_PREFIX) or Path(model).is_dir()
 
 
-def format_init_command(kind: str, model: str, data: str, output: str | None = None) -> str:
+def format_init_command(
+    kind: str, model: str, data: Sequence[str], output: str | None = None
+) -> str:
     """Return the command that writes a recipe of fine-tuning."""
-    words = ["titanrun", "init", "--kind", kind, "--model", model, "--data", data]
+    words = ["titanrun", "init", "--kind", kind, "--model", model, "--data", *data]
     return shlex.join(words if output is None else [*words, "-o", output])
 
 
@@ -228,7 +216,8 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
     """Return the text of a recipe that fine-tunes a model."""
     for name in ("model", "data"):
         if getattr(options, name) is None:
-            data = options.data or EXAMPLE_FILES.get(KINDS[options.kind].dataset, "chats.jsonl")
+            example = EXAMPLE_FILES.get(KINDS[options.kind].dataset, "chats.jsonl")
+            data = options.data or [example]
             model = options.model or EXAMPLE_MODEL
             raise problem_error(
                 "usage",
@@ -244,7 +233,7 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
     return build_finetuning_template(
         options.kind,
         model=FinetunedModel(options.model, folder, next(iter(templates), None)),
-        data=find_data_settings(options),
+        data=[find_data_settings(name, options) for name in options.data],
         file=str(target),
         schema=get_schema_path(target),
         file_format=FORMATS[target.suffix],
@@ -288,7 +277,7 @@ def add_export_commands(problem: Problem, options: Namespace) -> Problem:
     if not (run / RESOLVED).is_file() or options.data is None or list_model_folders(run):
         return problem
     folder = get_export_name(run)
-    kind = options.kind or guess_kind(options.data)
+    kind = options.kind or guess_kind(options.data[0])
     again = format_init_command(kind, folder, options.data, get_named_output(options))
     return replace(problem, hint=f"{build_export_command(run, folder)}, then {again}")
 
@@ -298,12 +287,12 @@ def get_named_output(options: Namespace) -> str | None:
     return None if options.output == DEFAULT_OUTPUT else str(options.output)
 
 
-def find_data_settings(options: Namespace) -> dict[str, Any]:
-    """Return the settings of the dataset: --data, and its columns as far as they are known."""
+def find_data_settings(name: str, options: Namespace) -> dict[str, Any]:
+    """Return the settings of a dataset: its place, and its columns as far as they are known."""
     kind = KINDS[options.kind]
-    named = parse_hub_name(options.data, what="dataset")
+    named = parse_hub_name(name, what="dataset")
     if named is None:
-        settings, guess = build_data_settings(kind.dataset, options.data)
+        settings, guess = build_data_settings(kind.dataset, name)
         if guess.doubt:
             print_note(options, f"{guess.doubt}: check it")
         return settings

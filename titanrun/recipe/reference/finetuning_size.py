@@ -1,7 +1,7 @@
 """Batch, epochs and held-out records of a fine-tuning recipe, by what its data amounts to."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from titanrun.config.registry import validate_choice
 from titanrun.recipe.rules.epoch_length import count_training_sequences
 from titanrun.recipe.rules.small_files import read_small_records
 
+MIXTURE = "mixture"
 HOLDOUT_SHARE = 0.05
 USUAL_BATCH = 16
 MIN_STEPS_OF_EPOCH = 10
@@ -89,7 +90,7 @@ def count_and_choose(
     return fit_steps(sequences, held=held, min_batch=2 if dataset.compares == "labels" else 1)
 
 
-def fit_steps(sequences: int, *, held: int, min_batch: int) -> FinetuningSize:
+def fit_steps(sequences: int, *, held: float, min_batch: int) -> FinetuningSize:
     """Return the settings with which a number of sequences trains for enough steps."""
     batch = USUAL_BATCH
     while batch > min_batch and sequences // batch < MIN_STEPS_OF_EPOCH:
@@ -98,3 +99,24 @@ def fit_steps(sequences: int, *, held: int, min_batch: int) -> FinetuningSize:
     steps = epochs * sequences // batch
     freq = min(USUAL_VALIDATION_FREQ, max(1, steps // VALIDATIONS))
     return FinetuningSize(batch, epochs, held, freq, steps, sequences)
+
+
+def join_sources(
+    sources: Sequence[dict[str, Any]], sizes: Sequence[FinetuningSize]
+) -> tuple[dict[str, Any], FinetuningSize]:
+    """Return the dataset of all sources and what suits it; several are a mixture.
+
+    Sources that were counted have their numbers of sequences as weights, so that an epoch reads
+    each once. A mixture holds out a share, of which each source has its part.
+    """
+    if len(sources) == 1:
+        return sources[0], sizes[0]
+    counts = [size.sequences for size in sizes]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return {"name": MIXTURE, "sources": [{"dataset": one} for one in sources]}, FinetuningSize()
+    weighted = [
+        {"dataset": source, "weight": count} for source, count in zip(sources, known, strict=True)
+    ]
+    joined = fit_steps(sum(known), held=HOLDOUT_SHARE, min_batch=2)
+    return {"name": MIXTURE, "sources": weighted}, joined

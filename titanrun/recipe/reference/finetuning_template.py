@@ -19,7 +19,11 @@ from titanrun.models.shared.huggingface_config import CONFIG, is_huggingface_fol
 from titanrun.recipe.builtins import register_builtins
 from titanrun.recipe.reference.counting_template import find_counting_template
 from titanrun.recipe.reference.finetuning_length import choose_sequence_length
-from titanrun.recipe.reference.finetuning_size import FinetuningSize, choose_size
+from titanrun.recipe.reference.finetuning_size import (
+    FinetuningSize,
+    choose_size,
+    join_sources,
+)
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
 from titanrun.recipe.reference.record_words import describe_records
 from titanrun.recipe.resolving.model_folder import find_model_folder_problem
@@ -116,7 +120,7 @@ def build_finetuning_template(
     kind: str,
     *,
     model: FinetunedModel,
-    data: Mapping[str, Any],
+    data: Sequence[Mapping[str, Any]],
     file: str,
     schema: str,
     file_format: TemplateFormat = "yaml",
@@ -126,7 +130,7 @@ def build_finetuning_template(
     Args:
         kind: One of KINDS.
         model: Model to start from.
-        data: Settings of the dataset.
+        data: Settings of each dataset; several are a mixture.
         file: File name that the comments mention.
         schema: JSON Schema that the editor line names.
         file_format: yaml or toml.
@@ -148,16 +152,23 @@ def build_finetuning_template(
 
 
 def list_sections(
-    kind: FinetuningKind, family: str, model: FinetunedModel, data: Mapping[str, Any]
+    kind: FinetuningKind, family: str, model: FinetunedModel, data: Sequence[Mapping[str, Any]]
 ) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
-    dataset = dict(data)
-    if kind.dataset == "chat":
-        dataset["packing"] = "best_fit"
+    packing = {"packing": "best_fit"} if kind.dataset == "chat" else {}
+    sources = [{**settings, **packing} for settings in data]
     guess = model.guessed_template
-    counted = guess or find_counting_template(dataset, model.folder)
-    length = choose_sequence_length(dataset, model.folder, counted)
-    size = choose_size(dataset, model.folder, counted, seq_len=length.seq_len)
+    counted = [guess or find_counting_template(source, model.folder) for source in sources]
+    pairs = list(zip(sources, counted, strict=True))
+    length = max(
+        (choose_sequence_length(source, model.folder, template) for source, template in pairs),
+        key=lambda found: found.seq_len,
+    )
+    sizes = [
+        choose_size(source, model.folder, template, seq_len=length.seq_len)
+        for source, template in pairs
+    ]
+    dataset, size = join_sources(sources, sizes)
     template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
     has = "weights, tokenizer and chat template" if guess is None else "weights and tokenizer"
     return [
@@ -175,7 +186,7 @@ def list_sections(
         (
             "training",
             [
-                ("dataset", dataset, "" if "layout" in dataset else describe_records(dataset)),
+                ("dataset", dataset, describe_dataset(dataset)),
                 ("seq_len", length.seq_len, length.reason),
                 ("local_batch_size", 1, "sequences that a device computes at once"),
                 (
@@ -197,6 +208,14 @@ def list_sections(
         ),
         ("checkpoint", CHECKPOINT),
     ]
+
+
+def describe_dataset(dataset: Mapping[str, Any]) -> str:
+    """Return the comment of a dataset: its records, or what the weights of a mixture are."""
+    if "sources" not in dataset:
+        return "" if "layout" in dataset else describe_records(dataset)
+    weighted = all("weight" in source for source in dataset["sources"])
+    return "a source's weight is its number of sequences" if weighted else ""
 
 
 def describe_steps(size: FinetuningSize) -> str:

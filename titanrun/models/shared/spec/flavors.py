@@ -93,7 +93,7 @@ def load_base_sizes(config: ModelConfig, seq_len: int | None = None) -> Sizes:
     common = load_flavor_file(family).get("common", {})
     if flavor == AUTO:
         config_json = load_config_json(config.hf_assets_path)
-        check_is_of_family(config, config_json)
+        check_family_reads(config, config_json)
         return merge_sizes(common, family.read_huggingface_sizes(config_json))
     if flavor is not None and flavor not in load_flavor_names(family):
         raise ProblemsFound(
@@ -103,7 +103,7 @@ def load_base_sizes(config: ModelConfig, seq_len: int | None = None) -> Sizes:
     return sizes if seq_len is None else family.adapt_sizes_to_seq_len(sizes, seq_len)
 
 
-def check_is_of_family(config: ModelConfig, config_json: dict[str, Any]) -> None:
+def check_family_reads(config: ModelConfig, config_json: dict[str, Any]) -> None:
     """Check that a config.json is not that of another family.
 
     Raises:
