@@ -93,7 +93,9 @@ def holdout_has_documents(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 f"dataset '{dataset.name}' has no documents that could be held out",
                 (HOLDOUT, place),
-                hint="set validation.dataset instead, or train on text or conversations",
+                hint="set rl.validation.dataset to prompts of their own instead"
+                if run.rl is not None
+                else "set validation.dataset instead, or train on text or conversations",
             )
 
 

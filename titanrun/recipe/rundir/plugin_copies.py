@@ -1,5 +1,7 @@
 """Copies of plug-in files in a run directory, which a resumed run and its checkpoints use."""
 
+import os
+import shlex
 from pathlib import Path
 
 from titanrun.config.problems import ProblemsFound, problem_error
@@ -34,11 +36,15 @@ def find_changed_plugin(folder: Path, resolved: Resolved) -> PluginFile | None:
 def build_changed_plugin_error(folder: Path, file: PluginFile, resolved: Resolved) -> ProblemsFound:
     """Build the problem of a run that would go on with other code than its first part had."""
     place = locate_checkpoint_folder(folder, resolved.run.checkpoint.folder)
-    going_on = (
-        f"delete the run, which has no checkpoint: titanrun runs rm {folder} --yes"
-        if find_last_saved_step(place) is None
-        else f"continue with its copy: titanrun resume {folder}"
-    )
+    if find_last_saved_step(place) is None:
+        going_on = f"delete the run, which has no checkpoint: titanrun runs rm {folder} --yes"
+    else:
+        # on the command line a plug-in is relative to the working directory
+        plugins = shlex.quote(f"plugins=[{os.path.relpath(file.path)}]")
+        going_on = (
+            f"continue with its copy: titanrun resume {folder}, or with its weights and this "
+            f"file: titanrun fork {folder} {plugins} --trust"
+        )
     found = problem_error(
         "conflict",
         f"'{folder}' holds a run with another content of plug-in '{file.entry}'",

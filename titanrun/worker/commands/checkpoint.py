@@ -82,6 +82,8 @@ def main() -> int:
     except ProblemsFound as error:
         sys.stderr.write(render_problems_as_text(error.problems))
         return error.exit_code
+    except BrokenPipeError:
+        return 0  # the reader closed the pipe, as `| head` does
     except (OSError, MemoryError) as error:
         failure = classify_failure(error)
         sys.stderr.write(f"{failure.text}\n")
