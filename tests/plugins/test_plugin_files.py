@@ -256,6 +256,7 @@ def test_a_run_does_not_go_on_with_another_content(place: Path) -> None:
     refused = titanrun(*train, "training.steps=4")
     assert refused.returncode == 2
     assert "holds a run with another content of plug-in './mine.py'" in refused.stderr
+    assert "titanrun fork run 'plugins=[recipes/mine.py]' --trust" in refused.stderr
     assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN
 
 

@@ -18,7 +18,7 @@ from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.huggingface_config import CONFIG, is_huggingface_folder
 from titanrun.recipe.builtins import register_builtins
 from titanrun.recipe.reference.counting_template import find_counting_template
-from titanrun.recipe.reference.finetuning_length import choose_sequence_length
+from titanrun.recipe.reference.finetuning_length import SequenceLength, choose_sequence_length
 from titanrun.recipe.reference.finetuning_size import (
     FinetuningSize,
     choose_size,
@@ -155,20 +155,8 @@ def list_sections(
     kind: FinetuningKind, family: str, model: FinetunedModel, data: Sequence[Mapping[str, Any]]
 ) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
-    packing = {"packing": "best_fit"} if kind.dataset == "chat" else {}
-    sources = [{**settings, **packing} for settings in data]
     guess = model.guessed_template
-    counted = [guess or find_counting_template(source, model.folder) for source in sources]
-    pairs = list(zip(sources, counted, strict=True))
-    length = max(
-        (choose_sequence_length(source, model.folder, template) for source, template in pairs),
-        key=lambda found: found.seq_len,
-    )
-    sizes = [
-        choose_size(source, model.folder, template, seq_len=length.seq_len)
-        for source, template in pairs
-    ]
-    dataset, size = join_sources(sources, sizes)
+    dataset, length, size = measure_data(kind, data, model)
     template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
     has = "weights, tokenizer and chat template" if guess is None else "weights and tokenizer"
     return [
@@ -208,6 +196,26 @@ def list_sections(
         ),
         ("checkpoint", CHECKPOINT),
     ]
+
+
+def measure_data(
+    kind: FinetuningKind, data: Sequence[Mapping[str, Any]], model: FinetunedModel
+) -> tuple[dict[str, Any], SequenceLength, FinetuningSize]:
+    """Return the dataset, the length of its sequences, and what suits its amount."""
+    packing = {"packing": "best_fit"} if kind.dataset == "chat" else {}
+    sources = [{**settings, **packing} for settings in data]
+    folder, guess = model.folder, model.guessed_template
+    templates = [guess or find_counting_template(source, folder) for source in sources]
+    pairs = list(zip(sources, templates, strict=True))
+    length = max(
+        (choose_sequence_length(source, folder, template) for source, template in pairs),
+        key=lambda found: found.seq_len,
+    )
+    sizes = [
+        choose_size(source, folder, template, seq_len=length.seq_len) for source, template in pairs
+    ]
+    dataset, size = join_sources(sources, sizes)
+    return dataset, length, size
 
 
 def describe_dataset(dataset: Mapping[str, Any]) -> str:
