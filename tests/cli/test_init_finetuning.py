@@ -313,6 +313,35 @@ def test_files_of_several_layouts_become_a_mixture_that_reads_each_once(place: P
     assert run.validation.holdout == 0.05
 
 
+def test_a_folder_of_several_layouts_is_a_mixture_of_its_files(place: Path) -> None:
+    records = [{"instruction": f"Say {number}", "output": "yes"} for number in range(400)]
+    Path("data").mkdir()
+    Path("data/alpaca.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    copy("chat.jsonl", "data/chat.jsonl")
+    words = ["--kind", "lora", "--model", "model", "--data"]
+    assert init.run([*words, "data", "-o", "mine.yaml"]) == 0
+    dataset = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run.training
+    sources = dataset.dataset.model_dump()["sources"]
+    assert [one["dataset"]["layout"] for one in sources] == ["alpaca", "messages"]
+    # read as one dataset, the second file is told
+    alone = "training.dataset={name: chat, path: data, layout: alpaca}"
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe("mine.yaml", [alone], environment={}, should_check_inputs=True)
+    (problem,) = found.value.problems
+    assert "titanrun init --data data/alpaca.jsonl data/chat.jsonl" in str(problem.hint)
+    Path("data/alpaca.jsonl").unlink()
+    copy("chat.jsonl", "data/more.jsonl")
+    assert init.run([*words, "data", "-o", "one.yaml"]) == 0
+    run = resolve_recipe("one.yaml", environment={}, should_check_inputs=True).run
+    assert run.training.dataset.model_dump()["path"] == "data"
+
+
+def test_files_between_commas_are_told_to_be_separated(place: Path) -> None:
+    data = "chat.jsonl,preference.jsonl"
+    _, hint = get_init_problem("--kind", "sft", "--model", "model", "--data", data)
+    assert hint == "separate them by spaces: --data chat.jsonl preference.jsonl"
+
+
 def test_without_a_kind_the_model_is_told_first_and_then_the_whole_command(place: Path) -> None:
     (place / "adapters").mkdir()
     settings = {"base_model_name_or_path": "model", "r": 8, "peft_type": "LORA"}

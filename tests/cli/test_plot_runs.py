@@ -142,6 +142,11 @@ def test_a_metric_in_the_place_of_a_run_is_told_its_option(tmp_path: Path) -> No
     assert problem.message == "'validation/loss' is a metric, not a run"
     assert problem.hint == f"titanrun plot {first} {second} --metric validation/loss"
     with pytest.raises(ProblemsFound) as caught:
+        plot([first, "loss", "validation/loss"])
+    assert caught.value.problems[0].hint == (
+        f"titanrun plot {first} --metric loss, then titanrun plot {first} --metric validation/loss"
+    )
+    with pytest.raises(ProblemsFound) as caught:
         plot([first, str(tmp_path / "c")])
     assert "is a metric" not in caught.value.problems[0].message
 

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -256,7 +257,10 @@ def test_a_run_does_not_go_on_with_another_content(place: Path) -> None:
     refused = titanrun(*train, "training.steps=4")
     assert refused.returncode == 2
     assert "holds a run with another content of plug-in './mine.py'" in refused.stderr
-    assert "titanrun fork run 'plugins=[recipes/mine.py]' --trust" in refused.stderr
+    words = "run/checkpoint/step-2 dump_folder=run-2 'plugins=[recipes/mine.py]' --trust"
+    assert f"titanrun resume {words}" in refused.stderr
+    assert titanrun("resume", *shlex.split(words), "training.steps=4").returncode == 0
+    assert len((place / "run-2" / "metrics.jsonl").read_text().splitlines()) >= 1
     assert (place / "run" / "plugins" / "mine.py").read_text() == PLUGIN
 
 

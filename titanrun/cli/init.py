@@ -31,6 +31,7 @@ from titanrun.recipe.reference.data_settings import (
     build_data_settings,
     build_hub_settings,
     guess_kind,
+    split_layouts,
 )
 from titanrun.recipe.reference.finetuning_template import (
     KINDS,
@@ -151,6 +152,8 @@ def parse_init_options(arguments: list[str]) -> Namespace:
     options = parser.parse_args(arguments)
     if options.data is not None:
         options.data = join_data(options.data)
+        if options.kind is not None and len(options.data) == 1:
+            options.data = split_layouts(KINDS[options.kind].dataset, options.data[0])
     return options
 
 

@@ -204,12 +204,11 @@ def check_names_no_metric(words: Sequence[str], first: str) -> None:
     for word in words[1:]:
         if Path(word).exists() or not is_metric(word, first):
             continue
-        command = ["titanrun", "plot", *(named for named in words if named != word)]
-        raise problem_error(
-            "usage",
-            f"'{word}' is a metric, not a run",
-            hint=shlex.join([*command, "--metric", word]),
-        )
+        metrics = [one for one in words[1:] if not Path(one).exists() and is_metric(one, first)]
+        command = ["titanrun", "plot", *(named for named in words if named not in metrics)]
+        # a plot has one metric
+        ways = [shlex.join([*command, "--metric", metric]) for metric in dict.fromkeys(metrics)]
+        raise problem_error("usage", f"'{word}' is a metric, not a run", hint=", then ".join(ways))
 
 
 def is_metric(word: str, run: str) -> bool:

@@ -1,6 +1,7 @@
 """Reading of a file, text or override into a tree whose nodes know their origins."""
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ else:
     toml_reader = LazyModule("titanrun.config.toml_reader")
 
 FORMATS: dict[str, Literal["yaml", "toml"]] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
+DATA_SUFFIXES = (".jsonl", ".parquet", ".csv", ".arrow", ".gz", ".zst")
 MAX_FOLDER_ENTRIES = 1000
 SharedTrees: TypeAlias = dict[tuple[str, str, Origin | None], tuple[bytes, Node]]
 shared_trees: ContextVar[SharedTrees | None] = ContextVar("shared_trees", default=None)
@@ -77,13 +79,23 @@ def read_bytes(data: bytes, path: str, name: str, included_from: Origin | None) 
             "file",
             f"{name} is neither YAML nor TOML by its name",
             origin=included_from,
-            hint="name it .yaml, .yml or .toml",
+            hint=suggest_recipe_name(path),
         )
     if len(data) > MAX_BYTES:
         raise text_too_large_error(
             Origin(SourceText(name, "", included_from=included_from), 1, 1, 1)
         )
     return read_source_text(decode_source(data, name, included_from=included_from), source_format)
+
+
+def suggest_recipe_name(path: str) -> str:
+    """Return the hint for a file that is no recipe by its name."""
+    if Path(path).suffix.lower() in DATA_SUFFIXES:
+        return (
+            "it is data, which a recipe names: titanrun init --kind sft --model MODEL "
+            f"--data {shlex.quote(path)} -o mine.yaml writes one"
+        )
+    return "name it .yaml, .yml or .toml"
 
 
 def read_source_text(source: SourceText, source_format: Literal["yaml", "toml"]) -> Node:

@@ -9,6 +9,7 @@ from titanrun.components.metrics.held_out_history import (
     HeldOutHistory,
     load_held_out_history,
 )
+from titanrun.components.metrics.spec.metric_format import format_metrics
 
 
 def tell(*losses: float) -> tuple[HeldOutHistory, list[str]]:
@@ -67,3 +68,17 @@ def test_a_run_goes_on_with_the_losses_before_its_checkpoint() -> None:
     history.add(5, {LOSS: 7.0})
     history.add(4, {LOSS: 3.0})
     assert {step: row[LOSS] for step, row in history.rows.items()} == {2: 2.0, 4: 3.0}
+
+
+def test_losses_of_further_datasets_have_columns_of_their_own() -> None:
+    history = HeldOutHistory()
+    for step, code in ((2, 1.5), (4, 1.25)):
+        history.add(
+            step, {"loss": 1.0, "validation/loss": 2.0 / step, "validation/code/loss": code}
+        )
+    header, *rows = history.format_table(9)
+    assert header.split() == ["step", "loss", "held", "out", "accuracy", "best", "code"]
+    assert [row.split()[-1] for row in rows] == ["1.5000", "1.2500"]
+    assert {len(row) for row in rows} == {len(header)}
+    shown = {one.name: one.text for one in format_metrics({"validation/code/loss": 1.5})}
+    assert shown["validation/code/loss"].split() == ["code", "loss", "1.50000"]

@@ -16,6 +16,7 @@ from titanrun.config.serialize import to_flow_yaml
 
 MAX_SOURCES_TOLD = 4
 """Sources of a mixture that a hint writes in full."""
+OTHER_SETTINGS = "; each source keeps its own layout, columns and packing"
 SINGLE_FILE_SUFFIX = ".npy"
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
@@ -47,7 +48,7 @@ def refuse_path_list(value: Any, dataset: str | None) -> Any:
     if pattern is not None and dataset is not None and PurePath(pattern).stem == "*":
         named = to_flow_yaml(pattern)
         hint = f"write the dataset as {format_path_mixture(value, dataset)}; path: {named} reads "
-        hint += f"every {PurePath(pattern).suffix} file there"
+        hint += f"every {PurePath(pattern).suffix} file there{OTHER_SETTINGS}"
     elif pattern is not None:
         reads = "" if pattern in value else ", which reads all files that match"
         hint = f"write path: {to_flow_yaml(pattern)}{reads}"
@@ -62,7 +63,7 @@ def suggest_mixture(paths: Sequence[str], dataset: str) -> str:
     """Return a hint for paths that no glob names: a mixture with a source for each."""
     alone = paths[0].endswith(SINGLE_FILE_SUFFIX)
     begin = "" if alone else "name one folder or glob, or "
-    return f"{begin}write the dataset as {format_path_mixture(paths, dataset)}"
+    return f"{begin}write the dataset as {format_path_mixture(paths, dataset)}{OTHER_SETTINGS}"
 
 
 def format_path_mixture(paths: Sequence[str], dataset: str) -> str:

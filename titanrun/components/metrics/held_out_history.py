@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from titanrun.components.metrics.spec.metric_format import format_decimals
+from titanrun.components.metrics.spec.metric_format import (
+    find_further_losses,
+    format_decimals,
+)
 
 # rises in a row after which more steps rarely help
 RISES_TO_TELL = 3
@@ -76,14 +79,22 @@ class HeldOutHistory:
         best = self.find_best_step()
         last = list(self.rows)[-max_rows:]
         shown = last if best is None or best in last else [best, *last[1:]]
-        return [HEADER, *(self._format_row(step, step == best) for step in shown if step)]
+        further = find_further_losses(
+            dict.fromkeys(name for row in self.rows.values() for name in row)
+        )
+        header = HEADER + "".join(f"  {dataset:>9}" for dataset in further.values())
+        rows = (self._format_row(step, step == best, further) for step in shown if step)
+        return [header, *rows]
 
-    def _format_row(self, step: int, is_best: bool) -> str:
+    def _format_row(self, step: int, is_best: bool, further: Mapping[str, str]) -> str:
         row = self.rows[step]
         loss = format_decimals(row["loss"], 4) if "loss" in row else ""
         held_out = format_decimals(row[LOSS], 4)
         accuracy = f"{row[ACCURACY]:.1%}" if ACCURACY in row else ""
-        line = f"{step:>8}  {loss:>9}  {held_out:>9}  {accuracy:>9}  {'*' if is_best else ''}"
+        line = f"{step:>8}  {loss:>9}  {held_out:>9}  {accuracy:>9}  {'*' if is_best else '':4}"
+        for name, dataset in further.items():
+            number = format_decimals(row[name], 4) if name in row else ""
+            line += f"  {number:>{max(9, len(dataset))}}"
         return line.rstrip()
 
 

@@ -1,5 +1,6 @@
 """Settings of a dataset as guessed from its columns, for a recipe that `titanrun init` writes."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,8 @@ HINTS = {
 
 
 TEXT_SUFFIX = ".txt"
+MAX_SPLIT_FILES = 20
+"""Files of a folder whose layouts are compared, the first ones."""
 PLAIN_TEXTS = "plain texts are for kind pretrain: titanrun cp continue_pretraining_lora"
 
 
@@ -72,6 +75,9 @@ def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], Column
         hint = suggest_near_path(data) or f"use {describe_records({'name': dataset, 'path': data})}"
         if find_named_repository(data) is not None:
             hint = f"a dataset of the Hub is written as hub:{data}"
+        parts = data.split(",")
+        if len(parts) > 1 and all(Path(part).exists() for part in parts):
+            hint = f"separate them by spaces: --data {shlex.join(parts)}"
         raise problem_error("file", f"file not found: '{data}'", hint=hint)
     file = find_first_file(data)
     columns = read_columns(file)
@@ -80,6 +86,21 @@ def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], Column
     if guess is None:
         raise unsuitable_columns_error(dataset, file, columns)
     return {"name": dataset, "path": data, **guess.settings}, guess
+
+
+def split_layouts(dataset: str, data: str) -> list[str]:
+    """Return the files of a folder or glob whose records have several layouts, else the path.
+
+    Args:
+        dataset: Name of the dataset.
+        data: File, folder or glob, or a dataset of the Hub.
+    """
+    try:
+        files = resolve_data_files(data, CONVERSATION_SUFFIXES)[:MAX_SPLIT_FILES]
+        found = [build_data_settings(dataset, str(file))[0] | {"path": ""} for file in files]
+    except ProblemsFound:
+        return [data]  # what is wrong is told with the recipe
+    return [data] if all(one == found[0] for one in found) else [str(file) for file in files]
 
 
 def find_first_file(data: str) -> Path:

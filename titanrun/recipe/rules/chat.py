@@ -1,5 +1,6 @@
 """Rules about conversations: document masks, columns, chat templates and files."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -47,6 +48,9 @@ LAYOUTS_BY_FIELD = {
     "prompt_column": IN_TWO_COLUMNS,
     "completion_column": IN_TWO_COLUMNS,
 }
+
+MAX_FILES_CHECKED = 20
+"""Files of a dataset whose first record is read before a run, the first ones."""
 
 
 @rule("packing-needs-document-mask")
@@ -121,29 +125,40 @@ def columns_fit_layout(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("first-conversation-fits", level="environment")
 def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
-    """Require the first record of the first file to match the layout.
+    """Require the first record of each of the first files to match the layout.
 
     It must be a conversation, a pair of them or one with a label, in the layout that the recipe
-    names and with the columns it names.
+    names and with the columns it names. Files of several layouts are sources of a mixture.
     """
     for place, dataset in get_all_datasets(run):
         if not isinstance(dataset, ConversationDataset) or dataset.path is None:
             continue
         try:
-            file = resolve_data_files(dataset.path, tuple(RECORD_READERS))[0]
+            files = resolve_data_files(dataset.path, tuple(RECORD_READERS))
         except ProblemsFound:
             continue  # paths-exist and the run report it
         try:
-            check_first_record(dataset, file)
+            for file in files[:MAX_FILES_CHECKED]:
+                check_first_record(dataset, file)
         except ProblemsFound as error:
             for problem in error.problems:
+                hint = improve_column_hint(problem, dataset, file)
                 yield RuleViolation(
                     problem.message,
                     ((*place, *problem.path), place),
-                    hint=improve_column_hint(problem, dataset, file),
+                    hint=hint if file == files[0] else suggest_sources(files[0], file),
                     code="data",
                     section=place,
                 )
+
+
+def suggest_sources(first: Path, other: Path) -> str:
+    """Return what to do with a file whose records have another layout than those before."""
+    data = shlex.join(["--data", str(first), str(other)])
+    return (
+        f"the records of '{first}' fit: make the files of each layout a source of a mixture, as "
+        f"titanrun init {data} writes it"
+    )
 
 
 def check_first_record(dataset: ConversationDataset, file: Path) -> None:

@@ -36,14 +36,16 @@ def find_changed_plugin(folder: Path, resolved: Resolved) -> PluginFile | None:
 def build_changed_plugin_error(folder: Path, file: PluginFile, resolved: Resolved) -> ProblemsFound:
     """Build the problem of a run that would go on with other code than its first part had."""
     place = locate_checkpoint_folder(folder, resolved.run.checkpoint.folder)
-    if find_last_saved_step(place) is None:
+    step = find_last_saved_step(place)
+    if step is None:
         going_on = f"delete the run, which has no checkpoint: titanrun runs rm {folder} --yes"
     else:
         # on the command line a plug-in is relative to the working directory
-        plugins = shlex.quote(f"plugins=[{os.path.relpath(file.path)}]")
+        plugins = f"plugins=[{os.path.relpath(file.path)}]"
+        start = [f"{folder}/checkpoint/step-{step}", f"dump_folder={folder}-2", plugins, "--trust"]
         going_on = (
-            f"continue with its copy: titanrun resume {folder}, or with its weights and this "
-            f"file: titanrun fork {folder} {plugins} --trust"
+            f"go on with this file and all else in a new one: titanrun resume {shlex.join(start)}; "
+            f"titanrun resume {folder} goes on with the run's copy of the file"
         )
     found = problem_error(
         "conflict",

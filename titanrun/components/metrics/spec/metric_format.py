@@ -1,6 +1,7 @@
 """Format of metrics for people: selection, order, labels and digits."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -48,6 +49,7 @@ METRIC_FORMATS: dict[str, tuple[str, Callable[[float], str], str]] = {
 
 # written to files but not shown to people
 HIDDEN_METRICS = {"step", "tokens_seen", "time/step_seconds", "time/data_seconds"}
+FURTHER_LOSS = re.compile(r"validation/(.+)/loss")
 HIDDEN_PREFIXES = ("data/", "rl/", "rollout/", "validation/")
 
 
@@ -58,6 +60,10 @@ def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:
         for name, (label, format_number, unit) in METRIC_FORMATS.items()
         if name in values
     ]
+    further = [
+        FormattedMetric(name, format_step_loss(values[name]), f"{dataset} loss")
+        for name, dataset in find_further_losses(values).items()
+    ]
     others = [
         name
         for name in values
@@ -65,7 +71,14 @@ def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:
         and name not in HIDDEN_METRICS
         and not name.startswith(HIDDEN_PREFIXES)
     ]
-    return known + [FormattedMetric(name, f"{values[name]:.4g}", name) for name in others]
+    shown = [FormattedMetric(name, f"{values[name]:.4g}", name) for name in others]
+    return [*known, *further, *shown]
+
+
+def find_further_losses(names: Iterable[str]) -> dict[str, str]:
+    """Return the losses on the datasets of validation.further, with the names of the datasets."""
+    found = {name: FURTHER_LOSS.fullmatch(name) for name in names}
+    return {name: match[1] for name, match in found.items() if match is not None}
 
 
 def format_elapsed_time(seconds: float) -> str:
