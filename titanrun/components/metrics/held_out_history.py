@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from titanrun.components.metrics.spec.metric_format import (
-    find_further_losses,
+    find_dataset_losses,
     format_decimals,
 )
 
@@ -79,7 +79,7 @@ class HeldOutHistory:
         best = self.find_best_step()
         last = list(self.rows)[-max_rows:]
         shown = last if best is None or best in last else [best, *last[1:]]
-        further = find_further_losses(
+        further = find_dataset_losses(
             dict.fromkeys(name for row in self.rows.values() for name in row)
         )
         header = HEADER + "".join(f"  {dataset:>9}" for dataset in further.values())

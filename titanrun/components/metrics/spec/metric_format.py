@@ -62,7 +62,7 @@ def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:
     ]
     further = [
         FormattedMetric(name, format_step_loss(values[name]), f"{dataset} loss")
-        for name, dataset in find_further_losses(values).items()
+        for name, dataset in find_dataset_losses(values).items()
     ]
     others = [
         name
@@ -75,7 +75,7 @@ def format_metrics(values: Mapping[str, float]) -> list[FormattedMetric]:
     return [*known, *further, *shown]
 
 
-def find_further_losses(names: Iterable[str]) -> dict[str, str]:
+def find_dataset_losses(names: Iterable[str]) -> dict[str, str]:
     """Return the losses on the datasets of validation.further, with the names of the datasets."""
     found = {name: FURTHER_LOSS.fullmatch(name) for name in names}
     return {name: match[1] for name, match in found.items() if match is not None}
