@@ -114,6 +114,10 @@ def find_number_hint(field: FieldInfo) -> str | None:
     return f"write {what}{such_as}{told}"
 
 
+CHAT = "chat"
+"""Dataset of conversations."""
+
+
 def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
     """Return a hint for a path that was written in the place of a component's name."""
     known = registry.load_choices(slot)
@@ -126,9 +130,11 @@ def find_path_hint(slot: type[ComponentConfig], path: str) -> str | None:
     if not takers:
         return None
     ways = [f"{{name: {takers[0]}, path: {path}}}"]
+    if CHAT in takers:
+        ways = [f"{{name: {CHAT}, path: {path}}} for conversations", f"{ways[0]} for texts"]
     holders = [name for name in names if "dataset" in known[name].model_fields]
     if holders:
-        dataset = f"dataset: {{name: chat, path: {path}}}"
+        dataset = f"dataset: {{name: {CHAT}, path: {path}}}"
         ways.insert(0, f"{{name: {holders[0]}, {dataset}}} for conversations")
     return (
         f"write {' or '.join(ways)}; "

@@ -151,8 +151,8 @@ def test_a_folder_in_the_place_of_a_dataset_is_read_as_text(
     head = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\n"
     file.write_text(f"{head}training: {{dataset: mytxt}}\n")
     (problem,) = validate_file(str(file), [], level="schema", environment={}).problems
-    assert problem.hint is not None and problem.hint.startswith("write {name: text, path: mytxt}; ")
-    meant = problem.hint.removeprefix("write ").partition(";")[0]
+    assert problem.hint is not None and "or {name: text, path: mytxt} for texts; " in problem.hint
+    meant = problem.hint.partition(" or ")[2].partition(" for texts")[0]
     file.write_text(f"{head}training: {{dataset: {meant}}}\n")
     dataset = resolve_recipe(str(file), environment={}).run.training.dataset
     assert (dataset.name, dataset.path) == ("text", "mytxt")  # type: ignore[attr-defined]

@@ -58,6 +58,15 @@ def describe_warmup_ratio(value: Any, _: Any) -> str:
     return f"write lr_scheduler.warmup_ratio{number}, a share of the steps"
 
 
+def describe_quantized_base(value: Any, _: Any) -> str:
+    """Return the converter with a base of fewer bits, an empty text where that is switched off."""
+    if value is not True:
+        return ""
+    return (
+        "write name: qlora in place of lora: its frozen weights have 4 bits, or 8 with base: int8"
+    )
+
+
 def describe_warmup(value: Any, _: Any) -> str:
     """Return the setting for a share of the run; a number of steps is that of another name."""
     share = value
@@ -171,6 +180,7 @@ MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
     ),
     **dict.fromkeys(("warmup_fraction", "warmup_ratio"), describe_warmup_ratio),
     "warmup": describe_warmup,
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), describe_quantized_base),
     **dict.fromkeys(("lr_min", "min_learning_rate", "min_lr"), describe_lowest_rate),
     "betas": describe_betas,
     "bf16": describe_bf16,

@@ -18,6 +18,7 @@ from titanrun.recipe.editing.component_meanings import (
     format_name_meaning,
     format_section_meaning,
 )
+from titanrun.recipe.editing.data_keys import format_data_key
 from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
 
 if TYPE_CHECKING:
@@ -330,6 +331,7 @@ def find_key_hint(problem: Problem, data: Any) -> str:
     meant = (
         (may_be_component and format_section_meaning(str(path[-1]), holder))
         or format_layout_meaning(path, data)
+        or format_data_key(path, data)
         or format_key_meaning(path, data)
         or (isinstance(value, dict) and torchtitan_hints.format_section_hint(format_path(path)))
         or "; ".join(list_torchtitan_hints(path, value)[:MAX_HINTS])

@@ -43,7 +43,10 @@ def guess_chat(columns: Columns) -> ColumnGuess | None:
     A part of a pair is a list of messages, too, but not one to train on.
     """
     system = name_system_column(columns)
-    if "messages" in columns and not columns["messages"].is_text:
+    messages = columns.get("messages")
+    # the keys of messages may be those of another layout
+    is_usual = messages is not None and (not messages.keys or set(messages.keys) >= MESSAGE_KEYS)
+    if messages is not None and not messages.is_text and is_usual:
         return ColumnGuess(system)
     if guess_pair(columns) is not None:
         return None

@@ -1,0 +1,68 @@
+"""Keys for files and held-out data that other programs have in sections where titanrun has none."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from titanrun.config.problems import DataPath
+from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.type_introspection import find_value
+
+FILES = ("path", "paths", "file", "files", "data", "data_path", "data_files")
+HELD_OUT_FILES = ("val_dataset", "eval_dataset", "validation_dataset", "test_dataset", "val_data")
+SHARES = ("split", "size", "ratio", "fraction", "share", "test_size", "val_size", "percent")
+MODEL_FOLDERS = ("path", "model_path", "name_or_path", "model_name_or_path", "folder", "dir")
+
+
+def format_data_key(path: DataPath, data: Any) -> str:
+    """Return what to write for a key of files or of a share, or an empty text for other keys."""
+    describe = DESCRIPTIONS.get(path[:-1], {}).get(str(path[-1]).lower().replace("-", "_"))
+    holder = find_value(data, path[:-1])
+    if isinstance(holder, dict) and "dataset" in holder and holder["dataset"] is None:
+        return ""  # a key of that dataset without its indentation
+    return "" if describe is None else describe(find_value(data, path), data)
+
+
+def format_dataset(value: Any, data: Any) -> str:
+    """Return the dataset of a path, of the kind that is trained on as far as it is known."""
+    if isinstance(value, dict):
+        return to_flow_yaml(value)
+    trained = find_value(data, ("training", "dataset"))
+    named = trained.get("name") if isinstance(trained, dict) else None
+    default = "chat" if find_value(data, ("kind",)) == "sft" else "text"
+    name = named if named in ("chat", "preference", "labelled", "text") else default
+    return to_flow_yaml({"name": name, "path": value if isinstance(value, str) else "FILE"})
+
+
+def describe_trained_files(value: Any, data: Any) -> str:
+    """Return the dataset that is trained on."""
+    return f"write training.dataset: {format_dataset(value, data)}"
+
+
+def describe_held_out_files(value: Any, data: Any) -> str:
+    """Return the dataset that is validated on."""
+    return f"write validation: {{enable: true, dataset: {format_dataset(value, data)}}}"
+
+
+def describe_held_out_share(value: Any, data: Any) -> str:
+    """Return the share or number of documents that are held out of the training data."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0.05
+    return f"write validation.holdout: {to_flow_yaml(number)}, of the training data"
+
+
+def describe_model_folder(value: Any, data: Any) -> str:
+    """Return the folder of weights, tokenizer and sizes."""
+    folder = to_flow_yaml(value) if isinstance(value, str) else "FOLDER"
+    return f"write model.hf_assets_path: {folder}"
+
+
+DESCRIPTIONS: Mapping[DataPath, Mapping[str, Callable[[Any, Any], str]]] = {
+    ("training",): {
+        **dict.fromkeys(FILES, describe_trained_files),
+        **dict.fromkeys(HELD_OUT_FILES, describe_held_out_files),
+    },
+    ("validation",): {
+        **dict.fromkeys((*FILES, *HELD_OUT_FILES), describe_held_out_files),
+        **dict.fromkeys(SHARES, describe_held_out_share),
+    },
+    ("model",): dict.fromkeys(MODEL_FOLDERS, describe_model_folder),
+}
