@@ -304,3 +304,16 @@ def test_a_reward_model_is_refused(tmp_path: Path) -> None:
     run = resolve_recipe(str(tmp_path / "recipe.yaml"), [], environment={}).run
     with pytest.raises(ProblemsFound, match="a reward model gives scores"):
         worker.check_task(run, LossTaskConfig(), 0, 64)
+
+
+def test_the_sets_of_further_are_measured_too() -> None:
+    sets = {"tiny": "tiny_chat", "code": "{name: text, path: code.jsonl}"}
+    further = ", ".join(f"{{id: {name}, dataset: {dataset}}}" for name, dataset in sets.items())
+    given = [f"validation.further=[{further}]", "validation.enable=true"]
+    run = resolve_recipe("llama3_debug", given, environment={}).run
+    first, *others = worker.get_evaluation_tasks(run)
+    assert (first.name, first.model_dump()["dataset"]["name"]) == ("loss", "tiny")
+    assert [(one.name, one.model_dump()["dataset"]["name"]) for one in others] == [
+        ("loss", "tiny_chat"),
+        ("loss", "text"),
+    ]

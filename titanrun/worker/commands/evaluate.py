@@ -214,7 +214,7 @@ def iter_task_results(
 
 
 def get_evaluation_tasks(recipe: Recipe, *, folder: str | None = None) -> tuple[TaskConfig, ...]:
-    """Return the recipe's tasks, or the default tasks for its held-out data.
+    """Return the recipe's tasks, or the default tasks for its held-out data, also the further sets.
 
     Args:
         recipe: recipe of the model.
@@ -238,13 +238,13 @@ def get_evaluation_tasks(recipe: Recipe, *, folder: str | None = None) -> tuple[
             path=TASKS_PATH,
             hint=hint,
         )
-    data = {"dataset": dataset}
-    loss = LossTaskConfig.model_validate({**data, "seq_len": recipe.validation.seq_len})
-    return (
-        (loss, ExactMatchTaskConfig.model_validate(data))
-        if isinstance(dataset or recipe.training.dataset, ConversationsConfig)
-        else (loss,)
-    )
+    losses = [
+        LossTaskConfig.model_validate({"dataset": measured, "seq_len": recipe.validation.seq_len})
+        for measured in (dataset, *(one.dataset for one in recipe.validation.further))
+    ]
+    has_replies = isinstance(dataset or recipe.training.dataset, ConversationsConfig)
+    matches = [ExactMatchTaskConfig.model_validate({"dataset": dataset})] if has_replies else []
+    return (*losses, *matches)
 
 
 def check_task(recipe: Recipe, task: TaskConfig, number: int, max_seq_len: int) -> None:
