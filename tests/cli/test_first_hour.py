@@ -110,6 +110,8 @@ def chat_in_transformers(folder: Path, questions: list[str]) -> list[str]:
         )
         out = model.generate(**prompt, do_sample=False, max_new_tokens=16)
         reply = tokenizer.decode(out[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+        # the template writes the blank before a reply, which is no part of its content
+        reply = reply.removeprefix(" ")
         messages.append({"role": "assistant", "content": reply})
         replies.append(reply)
     return replies
