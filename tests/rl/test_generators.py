@@ -142,7 +142,7 @@ def test_weights_that_come_during_an_answer_write_the_rest_of_it(
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in models[4].parameters():
-            parameter.add_(0.5 * torch.randn(parameter.shape, generator=random))
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
     news = [None, WeightUpdate(list(models[4].state_dict().items()), 4), None]
     generator = build(updates=WeightUpdates(lambda: news.pop(0), resets_cache=resets_cache))
     generator.resources = replace(generator.resources, end_ids=frozenset())
@@ -168,10 +168,9 @@ def test_weights_that_come_during_an_answer_write_the_rest_of_it(
         }
         expected = [logprobs[version][index] for index, version in enumerate(said.versions)]
         found += [abs(one - other) for one, other in zip(said.logprobs, expected, strict=True)]
-        assert said.logprobs[:32] == pytest.approx(expected[:32], abs=1e-3)
+        assert said.logprobs[:32] == pytest.approx(expected[:32], abs=1e-4)
     # old keys give something between the two
-    # rounding depends on the processor: 1.3e-4 on one
-    assert max(found) < 1e-3 if resets_cache else max(found) > 1e-2, max(found)
+    assert max(found) < 1e-4 if resets_cache else max(found) > 1e-2, max(found)
 
 
 def test_so_many_prompts_are_answered_at_once(
