@@ -192,15 +192,16 @@ def check_is_single_run(named: str) -> None:
     if not runs:
         return
     found = sort_newest_first([load_run_summary(run) for run in runs])
-    lines = [describe_run(summary) for summary in found[:MAX_LISTED]]
-    hidden = len(found) - len(lines)
+    raise build_run_folder_error(named, found, hint=f"name one of them, such as {found[0].run}")
+
+
+def build_run_folder_error(named: str, runs: Sequence[RunSummary], *, hint: str) -> ProblemsFound:
+    """Build the problem of a folder that holds these runs, and lists the first of them."""
+    lines = [describe_run(summary) for summary in runs[:MAX_LISTED]]
+    hidden = len(runs) - len(lines)
     lines += [f"... and {hidden:,} more"] if hidden else []
-    raise problem_error(
-        "usage",
-        f"'{named}' is a folder of {pluralize(len(found), 'run')}, not one of them:",
-        hint=f"name one of them, such as {found[0].run}",
-        listed=lines,
-    )
+    message = f"'{named}' is a folder of {pluralize(len(runs), 'run')}, not one of them:"
+    return problem_error("usage", message, hint=hint, listed=lines)
 
 
 def is_suited(summary: RunSummary, wants: str) -> bool:

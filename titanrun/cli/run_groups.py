@@ -6,13 +6,13 @@ from pathlib import Path
 
 from titanrun.cli.run_argument import (
     MAX_LISTED,
+    build_run_folder_error,
     describe_run,
     find_run,
     is_path,
     sort_newest_first,
 )
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
-from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.recipe.resolving.multi_stage import is_multi_stage_folder
 from titanrun.recipe.rundir.run_files import RESOLVED, RUN_JSON
@@ -106,12 +106,5 @@ def build_group_error(
     line = shlex.join(
         ["titanrun", *command.split(), *(dict.fromkeys(words) if takes_many else words)]
     )
-    lines = [describe_run(summary) for summary in groups[group][:MAX_LISTED]]
-    hidden = len(groups[group]) - len(lines)
-    lines += [f"... and {hidden:,} more"] if hidden else []
-    return problem_error(
-        "usage",
-        f"'{group}' is a folder of {pluralize(len(groups[group]), 'run')}, not one of them:",
-        hint=f"name {'the runs' if takes_many else 'one of them'}: {line}",
-        listed=lines,
-    )
+    which = "the runs" if takes_many else "one of them"
+    return build_run_folder_error(group, groups[group], hint=f"name {which}: {line}")

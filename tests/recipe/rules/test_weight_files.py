@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from titanrun.components.checkpoints.spec.weight_files import find_weight_faults
+from titanrun.recipe.resolving.hub_models import RECORD_FILE
+from titanrun.recipe.resolving.validation_levels import validate_file
 
 WEIGHTS = {"a": torch.zeros(4, 4), "b": torch.ones(3)}
 
@@ -51,3 +53,18 @@ def test_a_folder_without_weights_is_told_unless_they_are_pickles(tmp_path: Path
     assert told == f"'{tmp_path}' has no model.safetensors, nor an index of several"
     (tmp_path / "pytorch_model.bin").touch()
     assert [*find_weight_faults(tmp_path)] == []
+
+
+def test_a_download_may_hold_the_tokenizer_alone(tmp_path: Path) -> None:
+    config = Path(__file__).parents[2] / "problems/weight-files-are-whole/model/config.json"
+    (tmp_path / "config.json").write_bytes(config.read_bytes())
+    model = f"{{name: llama3, flavor: auto, hf_assets_path: {tmp_path}}}"
+    given = [f"model={model}", "checkpoint.initial_load_in_hf=true"]
+
+    def find_rules() -> list[str | None]:
+        found = validate_file("llama3_debug", given, level="environment", environment={})
+        return [problem.rule for problem in found.problems]
+
+    assert "weight-files-are-whole" in find_rules()
+    (tmp_path / RECORD_FILE).write_text('{"repository": "owner/model"}')
+    assert "weight-files-are-whole" not in find_rules()
