@@ -172,7 +172,8 @@ def test_configs_of_verls_strategy_torchtitan_train_in_its_place(
 
 
 def test_losses_norms_and_log_probs_are_those_of_verls_own_engine(folder: Path) -> None:
-    own, theirs = build_worker(folder, "titanrun"), build_worker(folder, "fsdp2")
+    # at a high learning rate, rounding that differs between processors grows from step to step
+    own, theirs = (build_worker(folder, each, lr=3e-3) for each in ("titanrun", "fsdp2"))
     assert type(own.engine) is not type(theirs.engine)
     assert type(own.engine.engine.handle.engine.model) is not type(theirs.engine.module)
     for one, other in zip(infer(own), infer(theirs), strict=True):
@@ -185,7 +186,7 @@ def test_losses_norms_and_log_probs_are_those_of_verls_own_engine(folder: Path) 
         assert found["lr"] == pytest.approx(wanted["lr"])
     assert ours[-1]["loss"] < 0.9 * ours[0]["loss"]
     # a learning rate that is 1 % off is told apart
-    off = train(build_worker(folder, "titanrun", lr=1.01e-2), STEPS)
+    off = train(build_worker(folder, "titanrun", lr=3.03e-3), STEPS)
     assert abs(off[-1]["loss"] - expected[-1]["loss"]) > 1e-4
 
 
