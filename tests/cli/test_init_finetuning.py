@@ -22,6 +22,7 @@ from titanrun.recipe.resolving.resolve import resolve_recipe
 
 CHAT = [{"role": "user", "content": "Say moon"}, {"role": "assistant", "content": "moon"}]
 RECORDS: dict[str, dict[str, Any]] = {
+    "text": {"text": "Say moon " * 8},
     "chat": {"messages": CHAT},
     "preference": {"prompt": "Say moon", "chosen": "moon", "rejected": "sun"},
     "labelled": {"prompt": "Say moon", "completion": "moon", "label": True},
@@ -211,7 +212,7 @@ def test_the_example_has_what_was_given(words: list[str], data: str) -> None:
         (["--data", "chat.jsonl"], "--data needs --kind"),
         (["--model", "model"], "--model model needs --kind"),
         (["--model", "hub:Qwen/Qwen3-0.6B"], "needs --kind"),
-        (["--kind", "qlora"], "unknown kind 'qlora'; expected sft, lora"),
+        (["--kind", "qlora"], "unknown kind 'qlora'; expected pretrain, sft, lora"),
         (["--kind", "sft", "--model", "llama3:8B", "--data", "chat.jsonl"], "without weights"),
         (["--kind", "sft", "--model", "model", "--data", "no.jsonl"], "file not found: 'no.jsonl'"),
         (
@@ -392,3 +393,21 @@ def test_a_template_that_rejects_the_data_is_told_with_the_record(
         "roles must alternate; record 2 of 'chat.jsonl' has messages from: user, assistant, "
         "assistant" in told
     )
+
+
+def test_texts_are_named_counted_and_held_out_if_there_are_enough(place: Path) -> None:
+    Path("book.txt").write_text("Say moon " * 2_000, encoding="utf-8")
+    words = ["--kind", "pretrain", "--model", "model", "-o"]
+    assert init.run([*words, "one.yaml", "--data", "book.txt"]) == 0
+    one = resolve_recipe("one.yaml", environment={}, should_check_inputs=True)
+    assert one.warnings == () and one.run.validation.holdout is None
+    assert not one.run.validation.enable and one.run.training.dataset.packing == "documents"
+    record = {"id": "a", "content": "Say moon " * 8}
+    Dataset.from_list([record] * 40).to_parquet("texts.parquet")
+    assert init.run([*words, "two.yaml", "--data", "texts.parquet"]) == 0
+    two = resolve_recipe("two.yaml", environment={}, should_check_inputs=True)
+    assert two.warnings == () and two.run.training.dataset.column == "content"
+    assert two.run.validation.holdout == 2
+    with pytest.raises(ProblemsFound) as found:
+        init.run(["--model", "model", "--data", "book.txt"])
+    assert str(found.value.problems[0].hint).startswith("titanrun init --kind pretrain")

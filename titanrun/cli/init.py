@@ -66,10 +66,9 @@ EXAMPLES = """  titanrun init               writes recipe.yaml
 
 DEFAULT_OUTPUT = "recipe.yaml"
 EXAMPLE_MODEL = "hub:Qwen/Qwen3-0.6B"
-EXAMPLE_FILES = {"preference": "pairs.jsonl", "labelled": "labels.jsonl"}
+EXAMPLE_FILES = {"text": "texts.jsonl", "preference": "pairs.jsonl", "labelled": "labels.jsonl"}
 QLORA = "write --kind lora, then converters: [{name: qlora, rank: 16, alpha: 32}] in the recipe"
 DORA = "write --kind lora, then magnitude: true beside rank: 16 in the recipe"
-PRETRAIN = "titanrun init --model llama3:8B, or titanrun cp continue_pretraining_lora mine.yaml"
 RL_HINT = (
     "copy a recipe of kind rl and write your model, data and rewards into it: titanrun ls recipes "
     "rl lists them, such as titanrun cp forge/grpo_qwen3_1_7b mine.yaml"
@@ -80,7 +79,7 @@ OTHER_KINDS = {
     "rslora": "write --kind lora, then rank_stabilized: true beside rank: 16 in the recipe",
     **dict.fromkeys(("full", "finetune", "instruct"), "write --kind sft"),
     **dict.fromkeys(("adapter", "peft"), "write --kind lora"),
-    **dict.fromkeys(("pretrain", "pretraining", "cpt", "pt"), PRETRAIN),
+    **dict.fromkeys(("pretraining", "cpt", "pt", "text"), "write --kind pretrain"),
     **dict.fromkeys(("reward_model", "reward_modeling", "rm"), "write --kind reward"),
     **dict.fromkeys(
         ("distill", "distillation"), "titanrun cp distill_qwen3_8b_to_0.6b mine.yaml to start from"
@@ -129,7 +128,7 @@ def parse_init_options(arguments: list[str]) -> Namespace:
         "--kind",
         type=parse_kind,
         choices=tuple(KINDS),
-        help="a recipe that fine-tunes --model on --data",
+        help="a recipe that trains --model further on --data; pretrain is for plain texts",
     )
     parser.add_argument(
         "--data",
@@ -230,7 +229,8 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
     if options.full:
         raise problem_error("usage", "--full excludes --kind", hint="omit one of them")
     folder = open_named_model(options)
-    templates = suggest_missing_template(folder)
+    reads_template = KINDS[options.kind].dataset != "text"
+    templates = suggest_missing_template(folder) if reads_template else []
     if templates:
         print_note(options, describe_guess(options.model, templates))
     return build_finetuning_template(

@@ -165,7 +165,15 @@ def test_what_is_not_certain_is_said(
 @pytest.mark.parametrize(
     ("dataset", "name", "text", "columns", "hint"),
     [
-        ("chat", "a.jsonl", '{"text": "moon"}', "text", "plain texts are for kind pretrain"),
+        ("chat", "a.jsonl", '{"text": "moon"}', "text", "these are plain texts: --kind pretrain"),
+        ("text", "a.jsonl", '{"a": "x", "b": "y"}', "a, b", "the column of texts"),
+        (
+            "text",
+            "a.csv",
+            "prompt,chosen,rejected\nx,y,z\n",
+            "prompt, chosen, rejected",
+            "--kind dpo",
+        ),
         (
             "chat",
             "a.csv",
@@ -324,7 +332,7 @@ def test_a_file_of_plain_texts_is_told_the_kind_that_reads_it(tmp_path: Path) ->
     # a command line has no path of a recipe
     assert problem.path == ()
     assert problem.message.endswith("texts.txt' is not a .jsonl, .json, .parquet or .csv file")
-    assert problem.hint is not None and "titanrun cp continue_pretraining_lora" in problem.hint
+    assert problem.hint == "these are plain texts: --kind pretrain"
 
 
 def test_conversations_beside_pairs_are_trained_on(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ COMPLETIONS = ("completion", "answer", "response", "output", "reply", "assistant
 CHOSEN = ("chosen", "chosen_response", "better", "preferred", "winner")
 REJECTED = ("rejected", "rejected_response", "worse", "dispreferred", "loser")
 SYSTEM_TEXTS, HISTORY = ("system", "system_prompt"), "history"
+TEXT_COLUMNS = ("text", "content", "body", "document", "raw_content")
 LABELS = ("label", "thumbs_up", "desirable", "is_good", "liked")
 
 
@@ -32,9 +33,16 @@ class ColumnGuess:
 
 def guess_columns(dataset: str, columns: Columns) -> ColumnGuess | None:
     """Return the settings of a dataset that name its columns, None if nothing suits."""
-    return {"chat": guess_chat, "preference": guess_preference, "labelled": guess_labelled}[
-        dataset
-    ](columns)
+    return GUESSES[dataset](columns)
+
+
+def guess_text(columns: Columns) -> ColumnGuess | None:
+    """Return the column of plain texts, the only one of texts if none has a usual name."""
+    texts = [name for name, content in columns.items() if content.is_text]
+    usual = find_name(texts, TEXT_COLUMNS)
+    if usual is not None:
+        return ColumnGuess(name_column("column", usual, TEXT_COLUMNS[0]))
+    return ColumnGuess({"column": texts[0]}) if len(texts) == 1 else None
 
 
 def guess_chat(columns: Columns) -> ColumnGuess | None:
@@ -161,3 +169,11 @@ def find_name(columns: Columns | Sequence[str], names: Sequence[str]) -> str | N
 def name_column(setting: str, column: str, usual: str) -> Mapping[str, str]:
     """Return the setting that names a column, none if it is the usual one."""
     return {} if column == usual else {setting: column}
+
+
+GUESSES = {
+    "text": guess_text,
+    "chat": guess_chat,
+    "preference": guess_preference,
+    "labelled": guess_labelled,
+}

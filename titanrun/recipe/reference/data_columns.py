@@ -31,8 +31,12 @@ Columns = Mapping[str, ColumnContent]
 
 
 def read_columns(file: Path) -> Columns:
-    """Return the columns of a file by its schema or its first record, none of a damaged file."""
-    return COLUMN_READERS[get_data_suffix(file)](file)
+    """Return the columns of a file by its schema or its first record, none of a damaged file.
+
+    A .txt or .arrow file is not opened.
+    """
+    reader = COLUMN_READERS.get(get_data_suffix(file))
+    return {} if reader is None else reader(file)
 
 
 def read_jsonl_columns(file: Path) -> Columns:

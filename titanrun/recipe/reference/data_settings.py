@@ -9,14 +9,19 @@ from typing import Any, NamedTuple
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.chat_formats import text_for_messages_error
-from titanrun.components.data.spec.data_files import resolve_data_files
+from titanrun.components.data.spec.data_files import SUFFIXES, resolve_data_files
 from titanrun.components.data.stream_config import CONVERSATION_SUFFIXES
 from titanrun.config.near_path import has_match, is_pattern, suggest_near_path
 from titanrun.config.problems import ProblemsFound, problem_error
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.models.shared.huggingface_config import find_named_repository
-from titanrun.recipe.reference.column_guess import ColumnGuess, guess_columns
+from titanrun.recipe.reference.column_guess import (
+    TEXT_COLUMNS,
+    ColumnGuess,
+    find_name,
+    guess_columns,
+)
 from titanrun.recipe.reference.data_columns import ColumnContent, Columns, read_columns
 from titanrun.recipe.reference.record_words import describe_records
 
@@ -46,8 +51,10 @@ class FittingKind(NamedTuple):
 PAIRS = FittingKind("pairs", "dpo", "preference", "a loss that compares replies")
 LABELLED = FittingKind("labelled replies", "kto", "labelled", "loss kto")
 CONVERSATIONS = FittingKind("conversations", "sft", "chat", "kind sft")
+TEXTS = FittingKind("plain texts", "pretrain", "text", "kind pretrain")
 TEXT_DTYPES = ("string", "large_string")
 HINTS = {
+    "text": "name the column of texts in the recipe: column: NAME",
     "chat": "name two of them in the recipe, by layout: prompt_completion with prompt_column and "
     "completion_column; or write messages, a list of role and content",
     "preference": "name them prompt, chosen and rejected",
@@ -56,9 +63,10 @@ HINTS = {
 
 
 TEXT_SUFFIX = ".txt"
+HUB_DATASETS = {"text": "hub"}
+"""Datasets that have another name where their files are on the Hub."""
 MAX_SPLIT_FILES = 20
 """Files of a folder whose layouts are compared, the first ones."""
-PLAIN_TEXTS = "plain texts are for kind pretrain: titanrun cp continue_pretraining_lora"
 
 
 def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], ColumnGuess]:
@@ -79,7 +87,7 @@ def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], Column
         if len(parts) > 1 and all(Path(part).exists() for part in parts):
             hint = f"separate them by spaces: --data {shlex.join(parts)}"
         raise problem_error("file", f"file not found: '{data}'", hint=hint)
-    file = find_first_file(data)
+    file = find_first_file(data, dataset)
     columns = read_columns(file)
     # a damaged file is left to validate, which says where
     guess = guess_columns(dataset, columns) if columns else ColumnGuess()
@@ -96,25 +104,32 @@ def split_layouts(dataset: str, data: str) -> list[str]:
         data: File, folder or glob, or a dataset of the Hub.
     """
     try:
-        files = resolve_data_files(data, CONVERSATION_SUFFIXES)[:MAX_SPLIT_FILES]
+        files = resolve_data_files(data, list_suffixes(dataset))[:MAX_SPLIT_FILES]
         found = [build_data_settings(dataset, str(file))[0] | {"path": ""} for file in files]
     except ProblemsFound:
         return [data]  # what is wrong is told with the recipe
     return [data] if all(one == found[0] for one in found) else [str(file) for file in files]
 
 
-def find_first_file(data: str) -> Path:
+def find_first_file(data: str, dataset: str = "chat") -> Path:
     """Return the first file of a path on the command line. Raise ProblemsFound if there is none."""
     try:
-        return resolve_data_files(data, CONVERSATION_SUFFIXES)[0]
+        return resolve_data_files(data, list_suffixes(dataset))[0]
     except ProblemsFound as error:
-        is_text = data.endswith(TEXT_SUFFIX)
+        hint = suggest_kind(TEXTS) if data.endswith(TEXT_SUFFIX) else None
         raise ProblemsFound(
-            [
-                replace(problem, path=(), hint=PLAIN_TEXTS if is_text else problem.hint)
-                for problem in error.problems
-            ]
+            [replace(problem, path=(), hint=hint or problem.hint) for problem in error.problems]
         ) from None
+
+
+def list_suffixes(dataset: str) -> tuple[str, ...]:
+    """Return the suffixes of the files that a dataset reads."""
+    return SUFFIXES if dataset == TEXTS.dataset else CONVERSATION_SUFFIXES
+
+
+def suggest_kind(kind: FittingKind) -> str:
+    """Return which option of `init` fits some data."""
+    return f"these are {kind.data}: --kind {kind.name}"
 
 
 def unsuitable_columns_error(dataset: str, file: Path, columns: Columns) -> ProblemsFound:
@@ -133,7 +148,7 @@ def unsuitable_columns_error(dataset: str, file: Path, columns: Columns) -> Prob
 def suggest_other_kind(columns: Columns) -> str | None:
     """Return which option of `init` fits such columns, None if none fits well."""
     kind = find_fitting_kind(columns)
-    return None if kind is None else f"these are {kind.data}: --kind {kind.name}"
+    return None if kind is None else suggest_kind(kind)
 
 
 def suggest_other_dataset(columns: Columns) -> str | None:
@@ -157,7 +172,9 @@ def find_fitting_kind(columns: Columns) -> FittingKind | None:
     if guess_columns("labelled", columns) is not None:
         return LABELLED
     chat = guess_columns("chat", columns)
-    is_listed = chat is not None and chat.settings.get("layout") != "prompt_completion"
+    if chat is None:
+        return TEXTS if find_name(columns, TEXT_COLUMNS) is not None else None
+    is_listed = chat.settings.get("layout") != "prompt_completion"
     return CONVERSATIONS if is_listed else None
 
 
@@ -166,7 +183,7 @@ def guess_kind(data: str) -> str:
     try:
         kind = find_fitting_kind(read_columns(find_first_file(data)))
     except ProblemsFound:
-        return CONVERSATIONS.name
+        kind = TEXTS if data.endswith(TEXT_SUFFIX) else CONVERSATIONS
     return CONVERSATIONS.name if kind is None else kind.name
 
 
@@ -177,8 +194,6 @@ def suggest_for_unsuitable(dataset: str, file: Path, columns: Columns) -> str:
             return "separate the columns by commas"
         if find_listed_text(columns) is not None:
             return "csv holds no lists of messages: save the data as jsonl or parquet"
-    if dataset == "chat" and "text" in columns:
-        return f"{HINTS[dataset]}; {PLAIN_TEXTS}"
     return HINTS[dataset]
 
 
@@ -223,7 +238,7 @@ def build_hub_settings(
     subset = choose_subset(list_subsets(card))
     info = find_subset_info(card, subset)
     split = choose_split(list_splits(card, info, subset), dataset)
-    settings: dict[str, Any] = {"name": dataset, "repo": repository}
+    settings: dict[str, Any] = {"name": HUB_DATASETS.get(dataset, dataset), "repo": repository}
     settings |= {} if subset in (None, "default") else {"subset": subset}
     settings |= {} if split in (None, "train") else {"split": split}
     settings |= {} if revision is None else {"revision": revision}

@@ -15,6 +15,7 @@ from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.registry import validate_choice
+from titanrun.recipe.reference.record_words import TEXT_DATASETS
 from titanrun.recipe.resolving.recipe_from_hf import USUAL_SEQ_LEN, read_context, read_usual_seq_len
 from titanrun.recipe.rules.small_files import (
     READERS,
@@ -35,6 +36,7 @@ MAX_STRETCH = 2
 SAMPLE = 200
 """Records of a large file that are measured."""
 UNKNOWN = "tokens; longer records are left out"
+SPLIT = "tokens; longer texts go on in the next sequence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def choose_sequence_length(
         template: Name of the chat template, None for the one in the folder.
     """
     tokenizer = HuggingFaceTokenizerConfig(path=str(folder), chat_template=template)
+    if settings["name"] in TEXT_DATASETS:
+        return SequenceLength(read_usual_seq_len(folder), SPLIT)
     with suppress(ProblemsFound, OSError, ValueError):
         # validate names what is wrong with the data
         return measure_and_choose(settings, tokenizer, folder) or use_default_length(folder)

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
-from titanrun.components.data.config import DatasetConfig
+from titanrun.components.data.config import DatasetConfig, TextDatasetConfig
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.holdout_limits import MIN_DOCUMENTS
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.registry import validate_choice
 from titanrun.recipe.rules.epoch_length import count_training_sequences
-from titanrun.recipe.rules.small_files import read_small_records
+from titanrun.recipe.rules.small_files import (
+    TEXT_READERS,
+    count_text_tokens,
+    read_small_records,
+)
 
 MIXTURE = "mixture"
 HOLDOUT_SHARE = 0.05
@@ -37,7 +41,7 @@ class FinetuningSize:
     Args:
         global_batch_size: sequences of a step.
         epochs: passes over the data.
-        holdout: share of the records that are held out, or their number.
+        holdout: share of the records that are held out, or their number; None if they are too few.
         validation_freq: steps between validations.
         steps: steps of the run, None if the data was not counted.
         sequences: sequences of an epoch, None if the data was not counted.
@@ -45,7 +49,7 @@ class FinetuningSize:
 
     global_batch_size: int = USUAL_BATCH
     epochs: int = 1
-    holdout: float = HOLDOUT_SHARE
+    holdout: float | None = HOLDOUT_SHARE
     validation_freq: int = USUAL_VALIDATION_FREQ
     steps: int | None = None
     sequences: int | None = None
@@ -73,6 +77,8 @@ def count_and_choose(
 ) -> FinetuningSize | None:
     """Return what suits data in small files, None if it is not counted."""
     dataset = validate_choice(DatasetConfig, settings)
+    if isinstance(dataset, TextDatasetConfig):
+        return count_texts(dataset, folder, seq_len)
     if not isinstance(dataset, ChatDatasetConfig | RepliesConfig) or dataset.path is None:
         return None
     records = read_small_records(dataset.path)
@@ -90,7 +96,23 @@ def count_and_choose(
     return fit_steps(sequences, held=held, min_batch=2 if dataset.compares == "labels" else 1)
 
 
-def fit_steps(sequences: int, *, held: float, min_batch: int) -> FinetuningSize:
+def count_texts(dataset: TextDatasetConfig, folder: Path, seq_len: int) -> FinetuningSize | None:
+    """Return what suits texts in small files, None if they are not counted."""
+    records = read_small_records(dataset.path, TEXT_READERS)
+    tokenizer = HuggingFaceTokenizerConfig(path=str(folder))
+    tokens = None if records is None else count_text_tokens(dataset.column, tokenizer, records)
+    if not tokens:
+        return None
+    held = None
+    if len(tokens) >= 2 * MIN_DOCUMENTS:
+        held = max(MIN_DOCUMENTS, round(HOLDOUT_SHARE * len(tokens)))
+    share = 1 - (held or 0) / len(tokens)
+    # which texts are held out is not looked at: so many sequences are left on average
+    sequences = int(share * sum(tokens)) // (seq_len + 1)
+    return fit_steps(max(1, sequences), held=held, min_batch=1)
+
+
+def fit_steps(sequences: int, *, held: float | None, min_batch: int) -> FinetuningSize:
     """Return the settings with which a number of sequences trains for enough steps."""
     batch = USUAL_BATCH
     while batch > min_batch and sequences // batch < MIN_STEPS_OF_EPOCH:

@@ -83,7 +83,10 @@ CHECKPOINT: list[Setting] = [
     ("initial_load_in_hf", True, "starts from the weights of the folder"),
 ]
 SFT: Setting = ("kind", "sft", "the data must be conversations")
+PACKINGS = {"chat": {"packing": "best_fit"}, "text": {"packing": "documents"}}
+"""How documents fill sequences, by dataset."""
 KINDS = {
+    "pretrain": FinetuningKind("Continued pretraining on plain texts", "text", 2e-5),
     "sft": FinetuningKind("Fine-tuning of all weights", "chat", 2e-5, [SFT]),
     "lora": FinetuningKind(
         "Fine-tuning of low-rank adapters",
@@ -156,9 +159,12 @@ def list_sections(
 ) -> list[Section]:
     """Return the sections of the recipe, with their settings."""
     guess = model.guessed_template
+    reads_template = kind.dataset != "text"
     dataset, length, size = measure_data(kind, data, model)
     template: list[Section] = [("tokenizer", [("chat_template", guess, NO_TEMPLATE)])]
-    has = "weights, tokenizer and chat template" if guess is None else "weights and tokenizer"
+    has = "weights and tokenizer"
+    if reads_template and guess is None:
+        has = "weights, tokenizer and chat template"
     return [
         (
             "model",
@@ -187,22 +193,24 @@ def list_sections(
         ),
         ("optimizer", [("lr", kind.lr, "")]),
         ("lr_scheduler", [("name", "cosine", ""), ("warmup_ratio", 0.03, "")]),
-        (
-            "validation",
-            [
-                ("holdout", size.holdout, describe_holdout(size)),
-                ("freq", size.validation_freq, "steps"),
-            ],
-        ),
+        *list_validation(size),
         ("checkpoint", CHECKPOINT),
     ]
+
+
+def list_validation(size: FinetuningSize) -> list[Section]:
+    """Return the section of validation, none where the records are too few to hold some out."""
+    if size.holdout is None:
+        return []
+    held: Setting = ("holdout", size.holdout, describe_holdout(size.holdout))
+    return [("validation", [held, ("freq", size.validation_freq, "steps")])]
 
 
 def measure_data(
     kind: FinetuningKind, data: Sequence[Mapping[str, Any]], model: FinetunedModel
 ) -> tuple[dict[str, Any], SequenceLength, FinetuningSize]:
     """Return the dataset, the length of its sequences, and what suits its amount."""
-    packing = {"packing": "best_fit"} if kind.dataset == "chat" else {}
+    packing = PACKINGS.get(kind.dataset, {})
     sources = [{**settings, **packing} for settings in data]
     folder, guess = model.folder, model.guessed_template
     templates = [guess or find_counting_template(source, folder) for source in sources]
@@ -234,9 +242,9 @@ def describe_steps(size: FinetuningSize) -> str:
     return f"{pluralize(size.steps, 'step')}: an epoch has {sequences}"
 
 
-def describe_holdout(size: FinetuningSize) -> str:
+def describe_holdout(holdout: float) -> str:
     """Return the comment of what is held out."""
-    return "share of the records" if size.holdout < 1 else "records, of which none is trained on"
+    return "share of the records" if holdout < 1 else "records, of which none is trained on"
 
 
 def suggest_missing_template(folder: Path) -> list[str]:

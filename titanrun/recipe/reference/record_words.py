@@ -8,6 +8,8 @@ from titanrun.components.data.spec.data_files import get_data_suffix
 from titanrun.config.suggest import format_word_list
 
 TABLES = (".csv", ".parquet")
+TEXT_DATASETS = ("text", "hub")
+"""Datasets of plain texts: of files, and of the Hub."""
 ROLES = {
     "preference": ("prompt", "chosen", "rejected"),
     "labelled": ("prompt", "completion", "label"),
@@ -18,9 +20,14 @@ def describe_records(dataset: Mapping[str, Any]) -> str:
     """Return what records hold: `lines of {"prompt", ...}`, or the columns of a table.
 
     Args:
-        dataset: Settings of a dataset of conversations or replies, with `path` or `repo`.
+        dataset: Settings of a dataset of texts, conversations or replies, with `path` or `repo`.
     """
+    if "path" in dataset and get_data_suffix(Path(str(dataset["path"]))) == ".txt":
+        return "a file is one text"
     is_table = "repo" in dataset or get_data_suffix(Path(str(dataset["path"]))) in TABLES
+    if dataset["name"] in TEXT_DATASETS:
+        text = dataset.get("column") or "text"
+        return f"column {text}" if is_table else f'lines of {{"{text}": "..."}}'
     if dataset["name"] == "chat":
         listed = dataset.get("column") or "messages"
         return f"column {listed}" if is_table else f'lines of {{"{listed}": [...]}}'

@@ -27,19 +27,27 @@ LIBRARY_TOKENIZERS = "titanrun.components.tokenizers.huggingface"
 
 Record: TypeAlias = tuple[str, Mapping[str, Any]]
 """Location of a record, for messages, and the record."""
+RecordReader: TypeAlias = Callable[[Path], Iterator[Record]]
 
 
-def read_small_records(path: str) -> list[Record] | None:
+def read_small_records(
+    path: str, readers: Mapping[str, RecordReader] | None = None
+) -> list[Record] | None:
     """Return the records of the files at a path, None of large ones.
+
+    Args:
+        path: File, folder or glob.
+        readers: Readers by suffix, None for those of conversations.
 
     Raises:
         ProblemsFound: If there is no file, or a record is damaged.
         OSError, ValueError: If a file cannot be read.
     """
-    files = resolve_data_files(path, tuple(READERS))
+    readers = readers or READERS
+    files = resolve_data_files(path, tuple(readers))
     if sum(file.stat().st_size for file in files) > MAX_COUNTED_BYTES:
         return None
-    records = (record for file in files for record in READERS[get_data_suffix(file)](file))
+    records = (record for file in files for record in readers[get_data_suffix(file)](file))
     found = list(islice(records, MAX_COUNTED_RECORDS + 1))
     return found if len(found) <= MAX_COUNTED_RECORDS else None
 
@@ -72,6 +80,26 @@ def count_document_tokens(
     if isinstance(dataset, PreferenceDatasetConfig):
         return [[sum(both)] for both in lengths]
     return lengths
+
+
+def count_text_tokens(
+    column: str, tokenizer: TokenizerConfig, records: Sequence[Record]
+) -> list[int] | None:
+    """Return the tokens of each text, or None if a plug-in encodes them.
+
+    Args:
+        column: Column of the texts.
+        tokenizer: Tokenizer that encodes them, with begin and end of text.
+        records: Records of small files.
+
+    Raises:
+        ProblemsFound: If the tokenizer cannot be read.
+    """
+    if not str(type(tokenizer).builds).startswith(LIBRARY_TOKENIZERS):
+        return None
+    encoder = import_module(LIBRARY_TOKENIZERS).open_tokenizer(tokenizer)
+    texts = [str(record.get(column) or "") for _, record in records]
+    return [len(one) for one in encoder.encode_batch(texts, add_bos=True, add_eos=True)]
 
 
 def count_filled_sequences(
@@ -112,15 +140,22 @@ def locate_parquet_records(file: Path) -> Iterator[Record]:
     yield from locate_records(file, rows)
 
 
+def locate_text(file: Path) -> Iterator[Record]:
+    """Yield the whole text of a file as one record."""
+    with open_decompressed_text(file) as opened:
+        yield f"'{file}'", {"text": opened.read()}
+
+
 def locate_records(file: Path, records: Iterator[Mapping[str, Any]]) -> Iterator[Record]:
     """Yield each record with its place in the file."""
     for number, record in enumerate(records, start=1):
         yield f"'{file}' record {number}", record
 
 
-READERS: dict[str, Callable[[Path], Iterator[Record]]] = {
+READERS: dict[str, RecordReader] = {
     ".jsonl": locate_jsonl_records,
     ".json": locate_json_records,
     ".csv": locate_csv_records,
     ".parquet": locate_parquet_records,
 }
+TEXT_READERS: dict[str, RecordReader] = {**READERS, ".txt": locate_text}
