@@ -2,22 +2,24 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import find_closest, is_other_number
 
 PATTERN_CHARACTERS = "*?["
 ADDRESS_MARK = "://"
-BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
-"""Alternatives that a shell expands: {a,b} and {00..15}."""
+BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
+"""Alternatives in a path, as a shell writes them: {a,b} and {00..15}."""
+MAX_NUMBERS = 100_000
+"""Numbers that a range may stand for."""
 
 
 def explain_missing_path(named: str) -> str:
     """Return a hint for a file, folder or glob that does not exist."""
-    if BRACES.search(named):
-        return f"braces are not expanded: {suggest_for_braces(named)}"
+    alternatives = expand_braces(named)
+    absent = next((one for one in alternatives if not has_match(one)), None)
+    if len(alternatives) > 1 and absent is not None:
+        return f"there is no '{absent}': {explain_missing_path(absent)}"
     near = suggest_near_path(named)
     if near is not None:
         return near
@@ -29,45 +31,48 @@ def explain_missing_path(named: str) -> str:
     return f"paths are relative to {Path.cwd()}"
 
 
-def suggest_for_braces(named: str) -> str:
-    """Return how to name the files that a path with braces means."""
-    pattern = BRACES.sub(replace_braces, named)
-    matches: list[Path] = []
-    with suppress(OSError, ValueError):
-        matches = sorted(iter_matches(pattern))
-    if not matches:
-        return f"nothing matches {pattern} either"
-    written = to_flow_yaml(pattern)
-    found = BRACES.search(named)
-    if found is None or ".." in found[1] or len(BRACES.findall(named)) > 1:
-        return f"write {written}"
-    meant = {Path(BRACES.sub(word, named)) for word in found[1].split(",")}
-    others = [path for path in matches if path not in meant]
-    if not others:
-        return f"write {written}"
-    example = f"{len(others)} other{'s' * (len(others) > 1)}, such as {others[0].name}"
-    return f"make each file a source of a mixture; {written} also matches {example}"
-
-
 def is_pattern(named: str) -> bool:
-    """Return whether a path is a glob pattern."""
-    return any(character in named for character in PATTERN_CHARACTERS)
+    """Return whether a path may name several files: a glob pattern, or alternatives in braces."""
+    has_alternatives = BRACES.search(named) is not None
+    return has_alternatives or any(character in named for character in PATTERN_CHARACTERS)
+
+
+def expand_braces(named: str) -> list[str]:
+    """Return the paths that a path with alternatives in braces stands for, itself without any.
+
+    A name that exists with its braces is itself.
+    """
+    found = BRACES.search(named)
+    words = [] if found is None else list_alternatives(found[1])
+    if found is None or not words or Path(named).exists():
+        return [named]
+    begin, end = named[: found.start()], named[found.end() :]
+    expanded = (path for word in words for path in expand_braces(f"{begin}{word}{end}"))
+    return list(dict.fromkeys(expanded))
+
+
+def list_alternatives(inner: str) -> list[str]:
+    """Return the words between braces: those between commas, or the numbers of a range."""
+    if "," in inner:
+        return inner.split(",")
+    first, _, last = inner.partition("..")
+    if int(last) - int(first) >= MAX_NUMBERS:
+        return []
+    width = len(first) if first.startswith("0") else 0
+    return [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
 
 
 def has_match(pattern: str) -> bool:
-    """Return whether something matches a glob pattern."""
-    return any(True for _ in iter_matches(pattern))
+    """Return whether a file, a folder or a glob pattern matches, as every alternative in braces."""
+    return all(
+        Path(one).exists() or any(True for _ in iter_matches(one)) for one in expand_braces(pattern)
+    )
 
 
 def iter_matches(pattern: str) -> Iterator[Path]:
     """Yield the paths that match a glob pattern."""
     path = Path(pattern)
     yield from Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-
-
-def replace_braces(found: re.Match[str]) -> str:
-    """Return the glob of alternatives in braces."""
-    return join_alternatives(found[1].split(","))
 
 
 def join_alternatives(words: Sequence[str]) -> str:

@@ -332,6 +332,19 @@ def test_links_to_folders_are_followed_and_no_file_is_read_twice(tmp_path: Path)
     assert hash_input(str(data), data)["files"] == 2
 
 
+def test_braces_name_files_of_several_folders_which_all_exist(tmp_path: Path) -> None:
+    files = [tmp_path / folder / f"{name}.jsonl" for folder in ("code", "web") for name in "ab"]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text('{"text": "one"}\n')
+    named = f"{tmp_path}/{{web,code}}/{{a,*}}.jsonl"
+    assert resolve_data_files(named) == files
+    found = hash_input(named, Path(named))
+    assert list(found["each"]) == [file.relative_to(tmp_path).as_posix() for file in files]
+    with pytest.raises(ProblemsFound, match="file not found: "):
+        resolve_data_files(f"{tmp_path}/{{web,other}}/a.jsonl")
+
+
 @pytest.mark.parametrize("named", ["", "/*.jsonl", "/**/*.jsonl"])
 def test_a_link_to_nothing_is_no_missing_file(tmp_path: Path, named: str) -> None:
     """Such links were left out without a word: of a mount that was not there, all files."""

@@ -18,6 +18,10 @@ MAX_SOURCES_TOLD = 4
 """Sources of a mixture that a hint writes in full."""
 OTHER_SETTINGS = "; each source keeps its own layout, columns and packing"
 SINGLE_FILE_SUFFIX = ".npy"
+SPECIAL_MARKS = ("{", "}", ",", "://")
+"""What the alternatives of a path in braces cannot have."""
+MAX_ALTERNATIVES = 8
+"""Paths that a hint joins in braces."""
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
 
@@ -44,14 +48,11 @@ def refuse_path_list(value: Any, dataset: str | None) -> Any:
     """
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         return value
-    pattern = find_common_glob(value)
-    if pattern is not None and dataset is not None and PurePath(pattern).stem == "*":
-        named = to_flow_yaml(pattern)
-        hint = f"write the dataset as {format_path_mixture(value, dataset)}; path: {named} reads "
-        hint += f"every {PurePath(pattern).suffix} file there{OTHER_SETTINGS}"
+    written, pattern = join_in_braces(value), find_common_glob(value)
+    if written is not None:
+        hint = f"write path: {to_flow_yaml(written)}"
     elif pattern is not None:
-        reads = "" if pattern in value else ", which reads all files that match"
-        hint = f"write path: {to_flow_yaml(pattern)}{reads}"
+        hint = f"write path: {to_flow_yaml(pattern)}, which reads all files that match"
     elif dataset is None:
         hint = "name one file, a folder, or a glob such as data/*.jsonl"
     else:
@@ -77,6 +78,25 @@ def format_mixture(datasets: Sequence[Mapping[str, str]]) -> str:
     sources = [to_flow_yaml({"dataset": dataset}) for dataset in shown]
     more = "" if len(shown) == len(datasets) else ", ..."
     return f"{{name: mixture, sources: [{', '.join(sources)}{more}]}}"
+
+
+def join_in_braces(paths: Sequence[str]) -> str | None:
+    """Return one path with what differs in braces, None of many paths, or if they do not allow it.
+
+    Braces are for files of this machine, and not for datasets that read one file alone.
+    """
+    first = paths[0]
+    if len(set(paths)) == 1:
+        return first
+    is_single = any(PurePath(path).suffix == SINGLE_FILE_SUFFIX for path in paths)
+    special = any(mark in path for path in paths for mark in SPECIAL_MARKS)
+    if is_single or special or len(paths) > MAX_ALTERNATIVES:
+        return None
+    begin = re.sub(r"\w+$", "", commonprefix(paths))  # noqa: RUF071
+    rests = [path.removeprefix(begin) for path in paths]
+    last = commonprefix([rest[::-1] for rest in rests])[::-1]  # noqa: RUF071
+    end = re.sub(r"^[^./]*", "", last)
+    return f"{begin}{{{','.join(rest.removesuffix(end) for rest in rests)}}}{end}"
 
 
 def find_common_glob(paths: Sequence[str]) -> str | None:

@@ -240,6 +240,4 @@ def get_all_datasets(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:
 
 def matches_existing_path(written: str) -> bool:
     """Return whether a path or a glob pattern matches an existing file or folder."""
-    if Path(written).exists():
-        return True
-    return is_pattern(written) and has_match(written)
+    return Path(written).exists() or (is_pattern(written) and has_match(written))

@@ -5,6 +5,7 @@ only blocks spread over it are read, and `sampled` says so: a change between the
 the size shows up only in the modification time, or not at all.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from glob import has_magic
@@ -17,6 +18,7 @@ import xxhash
 from titanrun.components.checkpoints.spec.storage_path import is_storage_path
 from titanrun.components.data.spec.folder_files import iter_folder_files
 from titanrun.config.base import iter_nested_configs
+from titanrun.config.near_path import expand_braces
 from titanrun.recipe.recipe import Recipe
 
 WHOLE_BYTES = 16 * 1024**2
@@ -51,7 +53,8 @@ def hash_input(name: str, place: Path) -> dict[str, Any]:
     if is_storage_path(name):
         return {"path": name, "absolute": name}
     entry: dict[str, Any] = {"path": name, "absolute": str(place.resolve())}
-    files = list(iter_input_files(place))
+    places = [Path(one) for one in expand_braces(str(place))]
+    files = sorted({file for one in places for file in iter_input_files(one)})
     if not files:
         return entry
     sizes = [file.stat().st_size for file in files]
@@ -60,7 +63,7 @@ def hash_input(name: str, place: Path) -> dict[str, Any]:
         hash_file_content(file, size)
         for file, size in islice(zip(files, sizes, strict=True), MOST_READ)
     ]
-    root = get_common_root(place)
+    root = Path(os.path.commonpath([get_common_root(one) for one in places]))
     labels = [file.relative_to(root).as_posix() for file in files]
     whole = xxhash.xxh3_128()
     for text in [*map(repr, zip(labels, sizes, strict=True)), *digests]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from titanrun.components.data.spec.compression import COMPRESSION_SUFFIXES
 from titanrun.components.data.spec.folder_files import is_file_or_dangling, iter_folder_files
-from titanrun.config.near_path import explain_missing_path
+from titanrun.config.near_path import expand_braces, explain_missing_path
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.suggest import format_word_list
 
@@ -50,24 +50,31 @@ class SourceFile:
 def resolve_data_files(path: str, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """Return the readable files at a file name, a folder or a glob, sorted by name.
 
+    Alternatives in braces, as in `data/{a,b}.jsonl`, have to exist all.
+
     A folder is searched recursively, also behind links to folders, without hidden entries and the
     metadata files of the datasets library.
 
     Raises:
         ProblemsFound: A data problem if nothing readable is found, or a link leads nowhere.
     """
+    each = [find_readable_files(one, suffixes) for one in expand_braces(path)]
+    readable = sorted({file for files in each for file in files}, key=Path.as_posix)
+    dangling = [str(file) for file in readable if not file.exists()]
+    if dangling:
+        raise dangling_links_error(dangling)
+    return readable
+
+
+def find_readable_files(path: str, suffixes: Sequence[str]) -> list[Path]:
+    """Return the readable files of a path without braces. Raise ProblemsFound if there are none."""
     try:
         found = find_data_files(Path(path))
     except OSError as error:
         raise cannot_read_error(error.filename, error) from None
-    readable = sorted(
-        (file for file in found if get_data_suffix(file) in suffixes), key=Path.as_posix
-    )
+    readable = [file for file in found if get_data_suffix(file) in suffixes]
     if not readable:
         raise no_readable_files_error(path, found, suffixes)
-    dangling = [str(file) for file in readable if not file.exists()]
-    if dangling:
-        raise dangling_links_error(dangling)
     return readable
 
 
