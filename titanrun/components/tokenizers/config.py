@@ -38,8 +38,11 @@ class TokenizerConfig(ComponentConfig):
         if name is None or is_template_file(name) or name in TEMPLATE_TOKENS:
             return self
         known = format_word_list(sorted(TEMPLATE_TOKENS))
+        family = [one for one in sorted(TEMPLATE_TOKENS) if one.startswith(name.lower())]
         nearest = find_closest(name, TEMPLATE_TOKENS)
         hint = f"did you mean '{nearest}'?" if nearest else f"known names: {known}; or a file"
+        if len(family) > 1:
+            hint = f"write {format_word_list(family)}, whichever the tokenizer was trained with"
         raise conflict_error(f"no chat template has the name '{name}'", "chat_template", hint=hint)
 
     @property

@@ -30,6 +30,14 @@ def get_sequence_lengths(run: Recipe) -> dict[DataPath, int]:
     return lengths
 
 
+def suggest_multiple(run: Recipe, path: DataPath, length: int, unit: int) -> str:
+    """Return the change of a length to a multiple of `unit` that the model's context holds."""
+    near, context = round_up_to_multiple(length, unit), int(run.model.max_seq_len)
+    if unit <= context < near:
+        near = context // unit * unit
+    return f"make {path[-1]} a multiple of {unit}, such as {near}"
+
+
 def round_up_to_multiple(length: int, unit: int) -> int:
     """Return the smallest multiple of `unit` that is at least `length`."""
     return -(-length // unit) * unit
@@ -60,8 +68,7 @@ def sequences_divide_over_cp(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 f"{path[-1]} {length} is not divisible by {divisor}",
                 (path, CONTEXT, BALANCER),
-                hint=f"make {path[-1]} a multiple of {unit}, "
-                f"such as {round_up_to_multiple(length, unit)}",
+                hint=suggest_multiple(run, path, length, unit),
             )
 
 
@@ -138,8 +145,8 @@ def sequences_divide_over_tp(run: Recipe) -> Iterator[RuleViolation]:
             yield RuleViolation(
                 f"{path[-1]} {length} is not divisible by {divisor}",
                 (path, TENSOR, CONTEXT, SEQUENCE),
-                hint=f"make {path[-1]} a multiple of {unit}, such as "
-                f"{round_up_to_multiple(length, unit)}, or set enable_sequence_parallel: false",
+                hint=f"{suggest_multiple(run, path, length, unit)}, or set "
+                "enable_sequence_parallel: false",
             )
 
 
