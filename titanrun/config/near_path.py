@@ -2,14 +2,21 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 from pathlib import Path
 
+from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import find_closest, is_other_number
 
 PATTERN_CHARACTERS = "*?["
 ADDRESS_MARK = "://"
 BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 """Alternatives in a path, as a shell writes them: {a,b} and {00..15}."""
+SINGLE_FILE_SUFFIX = ".npy"
+SPECIAL_MARKS = ("{", "}", ",", "://")
+"""What the alternatives of a path in braces cannot have."""
+MAX_ALTERNATIVES = 8
+"""Paths that a hint joins in braces."""
 MAX_NUMBERS = 100_000
 """Numbers that a range may stand for."""
 
@@ -20,6 +27,10 @@ def explain_missing_path(named: str) -> str:
     absent = next((one for one in alternatives if not has_match(one)), None)
     if len(alternatives) > 1 and absent is not None:
         return f"there is no '{absent}': {explain_missing_path(absent)}"
+    several = split_existing_paths(named)
+    joined = join_in_braces(several) if several else None
+    if joined is not None:
+        return f"write {to_flow_yaml(joined)}"
     near = suggest_near_path(named)
     if near is not None:
         return near
@@ -29,6 +40,12 @@ def explain_missing_path(named: str) -> str:
     if Path(named).is_absolute() and missing is not None:
         return f"'{missing.parent}' has no '{missing.name}'"
     return f"paths are relative to {Path.cwd()}"
+
+
+def split_existing_paths(named: str) -> list[str]:
+    """Return the existing paths that a text lists by commas or spaces, none if one is missing."""
+    paths = [part for part in re.split(r"[,;\s]+", named) if part]
+    return paths if len(paths) > 1 and all(Path(path).exists() for path in paths) else []
 
 
 def is_pattern(named: str) -> bool:
@@ -49,6 +66,25 @@ def expand_braces(named: str) -> list[str]:
     begin, end = named[: found.start()], named[found.end() :]
     expanded = (path for word in words for path in expand_braces(f"{begin}{word}{end}"))
     return list(dict.fromkeys(expanded))
+
+
+def join_in_braces(paths: Sequence[str]) -> str | None:
+    """Return one path with what differs in braces, None of many paths, or if they do not allow it.
+
+    Braces are for files of this machine, and not for datasets that read one file alone.
+    """
+    first = paths[0]
+    if len(set(paths)) == 1:
+        return first
+    is_single = any(Path(path).suffix == SINGLE_FILE_SUFFIX for path in paths)
+    special = any(mark in path for path in paths for mark in SPECIAL_MARKS)
+    if is_single or special or len(paths) > MAX_ALTERNATIVES:
+        return None
+    begin = re.sub(r"\w+$", "", commonprefix(paths))  # noqa: RUF071
+    rests = [path.removeprefix(begin) for path in paths]
+    last = commonprefix([rest[::-1] for rest in rests])[::-1]  # noqa: RUF071
+    end = re.sub(r"^[^./]*", "", last)
+    return f"{begin}{{{','.join(rest.removesuffix(end) for rest in rests)}}}{end}"
 
 
 def list_alternatives(inner: str) -> list[str]:

@@ -313,15 +313,20 @@ def test_a_mixture_holds_documents_of_each_source_out(
         read_texts(few, tmp_path, Holdout(0.05, is_validation=True))
 
 
+FIVE_PERCENT = ", which is 5% of them"
+
+
 @pytest.mark.parametrize(
-    ("size", "message"),
+    ("size", "message", "advised"),
     [
-        (0.001, "0 of the 30 documents of '<path>' would be held out"),
-        (29, "1 of the 30 documents of '<path>' would be left to train on"),
-        (1000, "0 of the 30 documents of '<path>' would be left to train on"),
+        (0.001, "0 of the 30 documents of '<path>' would be held out", " to hold out that many"),
+        (29, "1 of the 30 documents of '<path>' would be left to train on", FIVE_PERCENT),
+        (1000, "0 of the 30 documents of '<path>' would be left to train on", FIVE_PERCENT),
     ],
 )
-def test_both_sides_need_two_documents(size: float, message: str, tmp_path: Path) -> None:
+def test_both_sides_need_two_documents(
+    size: float, message: str, advised: str, tmp_path: Path
+) -> None:
     path = write_jsonl(tmp_path / "few.jsonl", *({"text": text} for text in TEXTS[:30]))
     for _ in range(2):
         with pytest.raises(ProblemsFound) as caught:
@@ -331,6 +336,8 @@ def test_both_sides_need_two_documents(size: float, message: str, tmp_path: Path
             f"validation.holdout {size:g}: {message.replace('<path>', str(path))}"
         )
         assert problem.code == "conflict" and problem.path == ("holdout",)
+        # the usual share where too many are asked for, the least number where too few are
+        assert problem.hint == f"each side needs 2 or more: set validation.holdout: 2{advised}"
 
 
 def test_held_out_documents_that_fill_no_sequence_are_told(texts: Path, tmp_path: Path) -> None:

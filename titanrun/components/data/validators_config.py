@@ -11,17 +11,12 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from titanrun.config.conflict import conflict_error
-from titanrun.config.near_path import join_alternatives
+from titanrun.config.near_path import SINGLE_FILE_SUFFIX, join_alternatives, join_in_braces
 from titanrun.config.serialize import to_flow_yaml
 
 MAX_SOURCES_TOLD = 4
 """Sources of a mixture that a hint writes in full."""
 OTHER_SETTINGS = "; each source keeps its own layout, columns and packing"
-SINGLE_FILE_SUFFIX = ".npy"
-SPECIAL_MARKS = ("{", "}", ",", "://")
-"""What the alternatives of a path in braces cannot have."""
-MAX_ALTERNATIVES = 8
-"""Paths that a hint joins in braces."""
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
 
@@ -78,25 +73,6 @@ def format_mixture(datasets: Sequence[Mapping[str, str]]) -> str:
     sources = [to_flow_yaml({"dataset": dataset}) for dataset in shown]
     more = "" if len(shown) == len(datasets) else ", ..."
     return f"{{name: mixture, sources: [{', '.join(sources)}{more}]}}"
-
-
-def join_in_braces(paths: Sequence[str]) -> str | None:
-    """Return one path with what differs in braces, None of many paths, or if they do not allow it.
-
-    Braces are for files of this machine, and not for datasets that read one file alone.
-    """
-    first = paths[0]
-    if len(set(paths)) == 1:
-        return first
-    is_single = any(PurePath(path).suffix == SINGLE_FILE_SUFFIX for path in paths)
-    special = any(mark in path for path in paths for mark in SPECIAL_MARKS)
-    if is_single or special or len(paths) > MAX_ALTERNATIVES:
-        return None
-    begin = re.sub(r"\w+$", "", commonprefix(paths))  # noqa: RUF071
-    rests = [path.removeprefix(begin) for path in paths]
-    last = commonprefix([rest[::-1] for rest in rests])[::-1]  # noqa: RUF071
-    end = re.sub(r"^[^./]*", "", last)
-    return f"{begin}{{{','.join(rest.removesuffix(end) for rest in rests)}}}{end}"
 
 
 def find_common_glob(paths: Sequence[str]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.config import DatasetConfig, TextDatasetConfig
 from titanrun.components.data.replies_config import RepliesConfig
-from titanrun.components.data.spec.holdout_limits import MIN_DOCUMENTS
+from titanrun.components.data.spec.holdout_limits import HOLDOUT_SHARE, MIN_DOCUMENTS
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.registry import validate_choice
@@ -22,7 +22,6 @@ from titanrun.recipe.rules.small_files import (
 )
 
 MIXTURE = "mixture"
-HOLDOUT_SHARE = 0.05
 USUAL_BATCH = 16
 MIN_STEPS_OF_EPOCH = 10
 """Steps of an epoch below which the batch is made smaller, as far as it goes."""

@@ -4,6 +4,8 @@ from titanrun.config.pluralize import pluralize
 
 MIN_DOCUMENTS = 2
 """Documents that each side of a split needs."""
+HOLDOUT_SHARE = 0.05
+"""Share that is held out where nobody knows better."""
 ONE_DOCUMENT_HINT = "write a jsonl file with one document per line, or name more files"
 """Hint for data in which too few documents are large ones."""
 
@@ -36,5 +38,9 @@ def describe_small_side(
     if not takes_number:
         return message, f"{rule}: set another share, or use more data"
     wanted = round(size * total) if size < 1 else int(size)
-    number = min(max(wanted, MIN_DOCUMENTS), total - MIN_DOCUMENTS)
+    if wanted > total - MIN_DOCUMENTS:
+        number = max(MIN_DOCUMENTS, round(HOLDOUT_SHARE * total))
+        usual = f"set validation.holdout: {number}, which is {HOLDOUT_SHARE:.0%} of them"
+        return message, f"{rule}: {usual}"
+    number = max(wanted, MIN_DOCUMENTS)
     return message, f"{rule}: set validation.holdout: {number} to hold out that many"
