@@ -130,9 +130,19 @@ def test_a_file_replaces_the_length_of_what_it_extends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("epochs", "samples", "message", "hint"),
     [
-        (1, 1, "1 epoch has 1 sequence, but training.global_batch_size is 8", "_size to 1, or"),
-        (1, 2, "1 epoch has 2 sequences, but training.global_batch_size is 8", "2 or less, or"),
-        (2, 3, "2 epochs of 3 sequences have 6 sequences, but", "set training.epochs to 3 or more"),
+        (
+            1,
+            1,
+            "1 epoch has 1 sequence, but training.global_batch_size is 8",
+            "to 1 for 1 step, ",
+        ),
+        (
+            1,
+            2,
+            "1 epoch has 2 sequences, but training.global_batch_size is 8",
+            "to 1 for 2 steps, ",
+        ),
+        (2, 3, "2 epochs of 3 sequences have 6 sequences, but", "training.epochs to 3 for 1 step"),
     ],
 )
 def test_epochs_without_a_step_are_told_what_would_give_one(
@@ -140,6 +150,14 @@ def test_epochs_without_a_step_are_told_what_would_give_one(
 ) -> None:
     told, help_text = describe_short_epochs(epochs, samples, 8)
     assert told.startswith(message) and hint in help_text
+
+
+def test_a_smaller_batch_has_a_local_batch_that_divides_it_and_enough_steps() -> None:
+    _, found = describe_short_epochs(3, 20, 64, local_size=8)
+    both = "training.local_batch_size and training.global_batch_size"
+    assert found.startswith(f"set {both} to 4 for 15 steps, training.epochs to 4 for 1 step")
+    _, found = describe_short_epochs(3, 20, 64, local_size=2)
+    assert found.startswith("set training.global_batch_size to 4 for 15 steps")
 
 
 def test_null_stands_for_epochs_only(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_an_epoch_without_a_global_batch_is_a_problem_before_the_run(tmp_path: P
     (problem,) = found.value.problems
     assert problem.rule == "epochs-fill-a-step"
     assert problem.message == "1 epoch has 2 sequences, but training.global_batch_size is 16"
-    assert problem.hint is not None and "training.epochs to 8 or more" in problem.hint
+    assert problem.hint is not None and "training.epochs to 8 for 1 step" in problem.hint
 
 
 def test_counting_needs_no_torch(tmp_path: Path) -> None:

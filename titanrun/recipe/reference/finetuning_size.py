@@ -14,7 +14,7 @@ from titanrun.components.data.spec.holdout_limits import HOLDOUT_SHARE, MIN_DOCU
 from titanrun.components.tokenizers.config import HuggingFaceTokenizerConfig
 from titanrun.config.problems import ProblemsFound
 from titanrun.config.registry import validate_choice
-from titanrun.recipe.rules.epoch_length import count_training_sequences
+from titanrun.recipe.rules.epoch_length import count_training_sequences, get_least_batch
 from titanrun.recipe.rules.small_files import (
     TEXT_READERS,
     count_text_tokens,
@@ -92,7 +92,7 @@ def count_and_choose(
     )
     if not sequences:
         return None
-    return fit_steps(sequences, held=held, min_batch=2 if dataset.compares == "labels" else 1)
+    return fit_steps(sequences, held=held, min_batch=get_least_batch(dataset))
 
 
 def count_texts(dataset: TextDatasetConfig, folder: Path, seq_len: int) -> FinetuningSize | None:

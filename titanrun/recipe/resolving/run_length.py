@@ -20,6 +20,9 @@ from titanrun.config.types import AUTO
 from titanrun.recipe.recipe import Recipe
 
 DEFAULT_STEPS = 10_000
+USUAL_STEPS = 10
+"""Steps from which a run of few sequences learns something."""
+LOCAL_BATCH_SIZE = "training.local_batch_size"
 STEPS = ("training", "steps")
 WARMUP = ("lr_scheduler", "warmup_steps")
 WARMUP_RATIO = ("lr_scheduler", "warmup_ratio")
@@ -177,6 +180,8 @@ def describe_short_epochs(
     *,
     noun: str = "sequence",
     size_field: str = "training.global_batch_size",
+    local_size: int | None = None,
+    least: int = 1,
 ) -> tuple[str, str]:
     """Return message and hint of epochs that have fewer samples than one step.
 
@@ -186,12 +191,19 @@ def describe_short_epochs(
         size: Samples of a step.
         noun: Name of a sample.
         size_field: Setting of `size`.
+        local_size: Samples that a device computes at once, None where the size need not divide.
+        least: Smallest size that the loss accepts.
     """
     total = epochs * num_samples
     each = f" of {pluralize(num_samples, noun)} have" if epochs > 1 else " has"
     message = (
         f"{pluralize(epochs, 'epoch')}{each} {pluralize(total, noun)}, but {size_field} is {size}"
     )
-    longer = f"training.epochs to {math.ceil(size / num_samples)} or more"
-    smaller = f"{size_field} to {total}" + (" or less" if total > 1 else "")
-    return message, f"set {longer}, {smaller}, or use more data"
+    fewer = least
+    while total >= 2 * fewer * USUAL_STEPS:
+        fewer *= 2
+    divides = local_size is None or fewer % local_size == 0
+    fields = size_field if divides else f"{LOCAL_BATCH_SIZE} and {size_field}"
+    steps = pluralize(total // fewer, "step")
+    longer = f"training.epochs to {math.ceil(size / num_samples)} for 1 step"
+    return message, f"set {fields} to {fewer} for {steps}, {longer}, or use more data"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
+from titanrun.components.data.config import DatasetConfig
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.problems import ProblemsFound
@@ -52,7 +53,13 @@ def epochs_fill_a_step(run: Recipe) -> Iterator[RuleViolation]:
         )
     size = training.global_batch_size
     if sequences and training.epochs * sequences < size:
-        message, hint = describe_short_epochs(training.epochs, sequences, size)
+        message, hint = describe_short_epochs(
+            training.epochs,
+            sequences,
+            size,
+            local_size=training.local_batch_size,
+            least=get_least_batch(dataset),
+        )
         yield RuleViolation(
             message,
             (("training", "epochs"), ("training", "global_batch_size")),
@@ -60,6 +67,11 @@ def epochs_fill_a_step(run: Recipe) -> Iterator[RuleViolation]:
             code="data",
             section=("training",),
         )
+
+
+def get_least_batch(dataset: DatasetConfig) -> int:
+    """Return the smallest global batch: labelled replies are compared with those of others."""
+    return 2 if dataset.compares == "labels" else 1
 
 
 def count_training_sequences(

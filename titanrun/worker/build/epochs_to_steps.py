@@ -1,10 +1,13 @@
 """Conversion of epochs to steps once the dataset size is known."""
 
+from typing import Any
+
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.resolve_auto import fill_steps
 from titanrun.recipe.resolving.run_length import compute_tokens_per_step, describe_short_epochs
+from titanrun.recipe.rules.epoch_length import get_least_batch
 from titanrun.recipe.rules.schedule import schedule_covers_run, warmup_within_run
 from titanrun.recipe.rules.semi_sync import groups_save_at_syncs
 
@@ -26,8 +29,8 @@ def resolve_epochs(recipe: Recipe, *, num_samples: int | None) -> Recipe:
     assert num_samples is not None, "a rule refuses epochs of a stream"
     total, size = training.epochs * num_samples, get_samples_per_step(recipe)
     if total < size:
-        named = (
-            {}
+        named: dict[str, Any] = (
+            {"local_size": training.local_batch_size, "least": get_least_batch(training.dataset)}
             if recipe.rl is None
             else {"noun": "prompt", "size_field": "rl.rollout.prompts_per_step"}
         )
