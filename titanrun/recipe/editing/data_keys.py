@@ -6,6 +6,7 @@ from typing import Any
 from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_value
+from titanrun.recipe.resolving.hub_datasets import find_hub_dataset
 
 FILES = ("path", "paths", "file", "files", "data", "data_path", "data_files")
 HELD_OUT_FILES = ("val_dataset", "eval_dataset", "validation_dataset", "test_dataset", "val_data")
@@ -31,6 +32,18 @@ def format_dataset(value: Any, data: Any) -> str:
     default = "chat" if find_value(data, ("kind",)) == "sft" else "text"
     name = named if named in ("chat", "preference", "labelled", "text") else default
     return to_flow_yaml({"name": name, "path": value if isinstance(value, str) else "FILE"})
+
+
+def describe_hub_dataset(name: Any, path: DataPath) -> str:
+    """Return the dataset that reads a repository of the Hub, an empty text for other names."""
+    is_dataset = "dataset" in (path[-1], *path[-2:-1])
+    repository = find_hub_dataset(name) if is_dataset and isinstance(name, str) else None
+    if repository is None:
+        return ""
+    return (
+        f"write {{name: chat, repo: {repository}}} for conversations, or "
+        f"{{name: hub, repo: {repository}}} for texts"
+    )
 
 
 def describe_trained_files(value: Any, data: Any) -> str:

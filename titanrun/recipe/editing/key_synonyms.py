@@ -18,7 +18,7 @@ from titanrun.recipe.editing.component_meanings import (
     format_name_meaning,
     format_section_meaning,
 )
-from titanrun.recipe.editing.data_keys import format_data_key
+from titanrun.recipe.editing.data_keys import describe_hub_dataset, format_data_key
 from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
 
 if TYPE_CHECKING:
@@ -296,6 +296,7 @@ def add_hint(problem: Problem, data: Any) -> Problem:
         name = problem.got["name"] if isinstance(problem.got, dict) else problem.got
         hint = (
             format_name_meaning(name, problem.path, data)
+            or describe_hub_dataset(name, problem.path)
             or format_base_meaning(problem.path, name)
             or torchtitan_hints.format_component_hint(name)
         )

@@ -6,14 +6,28 @@ recipe reads it there, so that resolved.yaml holds the commit and a resumed run 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from titanrun.components.data.spec.data_files import SUFFIXES
 from titanrun.config.problems import DataPath
 from titanrun.config.tree import Node, iter_nodes
-from titanrun.recipe.resolving.hub_models import COMMIT, HubModel, get_reference_file
+from titanrun.models.shared.huggingface_config import find_named_repository
+from titanrun.recipe.resolving.hub_models import (
+    COMMIT,
+    HUB_PREFIX,
+    HubModel,
+    get_reference_file,
+)
 
 REVISION, REPOSITORY = "revision", "repo"
 HAVE_COMMITS = ("c4", "c4_validation")
 """Datasets whose default revision is a commit."""
+
+
+def find_hub_dataset(name: str) -> str | None:
+    """Return the OWNER/NAME of a dataset on the Hub, None for a path of this machine."""
+    word = name.removeprefix(HUB_PREFIX)
+    return None if Path(word).suffix in SUFFIXES else find_named_repository(word)
 
 
 def iter_datasets_without_revision(tree: Node) -> Iterator[tuple[DataPath, str]]:

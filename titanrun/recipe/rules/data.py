@@ -19,6 +19,7 @@ from titanrun.config.near_path import (
 from titanrun.config.problems import DataPath, ProblemsFound
 from titanrun.config.tree import format_path
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.hub_datasets import find_hub_dataset
 from titanrun.recipe.resolving.model_folder import (
     MODEL_FOLDER,
     find_missing_or_run_problem,
@@ -136,7 +137,10 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
             noun = "file" if code == "data" else "folder"
             known = hints.get(path)
             near = suggest_near_path(written) if known else None
-            hint = near or known or explain_missing_path(written)
+            repository = find_hub_dataset(written) if "dataset" in path else None
+            remote = f"a dataset of the Hub is named by repo: {repository}, in place of path"
+            local = known or explain_missing_path(written)
+            hint = near or (local if repository is None else remote)
             yield RuleViolation(f"{noun} not found: '{written}'", (path,), hint=hint, code=code)
 
 
