@@ -316,6 +316,8 @@ def test_aliases_cannot_nest_deeper_than_brackets() -> None:
         ("- b\na: 1\n", 2, 1, "follow list items"),
         ("a: @x\n", 1, 4, "cannot begin with '@'"),
         ("a: 'x\nb: 1\n", 1, 4, "quote is not closed"),
+        ("a: 1\nb: 'x\nc: {d: 'y'}\n", 2, 4, "not closed in its line"),
+        ('a:\n  - "x\n  - "y"\n', 2, 5, "not closed in its line"),
         ('a: "\\d"\n', 1, 6, "'\\d' is not an escape"),
         ('a: "\\U99999999"\n', 1, 7, "is not a valid character"),
         ("a: {b: 1\n", 1, 4, "bracket is not closed"),

@@ -15,6 +15,9 @@ KEY = re.compile(r".*:(?:\s|$)")
 KEY_OR_ITEM = re.compile(r"\s*-(?:\s|$)|.*:(?:\s|$)")
 TWO_WORDS = re.compile(r"(?:- +)?([A-Za-z_]\w*)(?: *= *| +)([^\s:#=]+)")
 DIRECTIVE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?+[\r\n])*+(%[^\r\n]*)")
+QUOTES = "\"'"
+OPENS_VALUE = re.compile(r"(?:[:,\[{-]|^)\s*$")
+"""What stands before the quote of a value in its line."""
 WORD_START = re.compile(r"[^\s,\[{]*$")
 QUOTE_HINT = "put the value in quotes"
 ESCAPE_HINT = "write \\\\ for a backslash, or use single quotes"
@@ -137,6 +140,7 @@ def explain_yaml_error(error: MarkedYAMLError, positions: TextPositions, start: 
             if "<document start>" in problem or "YAML" in problem or "directive" in context
             else None
         )
+        or find_open_quote_problem(positions, at)
         or find_indent_problem(positions, at)
         or find_indent_problem(positions, context_at)
         or find_unquoted_reference_problem(positions, at)
@@ -180,6 +184,26 @@ def find_directive_problem(positions: TextPositions, start: int) -> Problem | No
         f"{truncate_for_message(found[1].strip())} is not allowed",
         origin=positions.to_origin(*found.span(1)),
         hint=hint,
+    )
+
+
+def find_open_quote_problem(positions: TextPositions, index: int) -> Problem | None:
+    """Return the problem of a quote in a line above that only closed right before `index`."""
+    text = positions.source.text
+    closing = len(text[:index].rstrip()) - 1
+    if closing < 1 or text[closing] not in QUOTES:
+        return None
+    opening = text.rfind(text[closing], 0, closing)
+    start, line = get_line_at(positions, max(opening, 0))
+    if opening < 0 or start + len(line) >= closing or not OPENS_VALUE.search(text[start:opening]):
+        return None
+    closed = RelatedLocation(positions.to_point_origin(closing), "closes it")
+    return Problem(
+        "syntax",
+        "this quote is not closed in its line",
+        origin=positions.to_point_origin(opening),
+        hint=f"put a {text[closing]} behind the value",
+        related=(closed,),
     )
 
 
