@@ -128,6 +128,13 @@ def test_ids_and_what_counts_are_what_transformers_says(opened: Open) -> None:
         ("alpaca", {"instruction": "one", "input": "two", "output": "three"}),
         ("alpaca", {"instruction": "one\n\ntwo", "input": "", "output": "three"}),
         ("prompt_completion", {"prompt": "one\n\ntwo", "completion": "three"}),
+        (
+            "prompt_completion",
+            {
+                "prompt": [{"role": "user", "content": "one\n\ntwo"}],
+                "completion": {"from": "gpt", "value": "three"},
+            },
+        ),
     ],
 )
 def test_every_layout_says_the_same(
@@ -136,6 +143,27 @@ def test_every_layout_says_the_same(
     row = opened(record, layout=layout)[0]
     assert shipped.decode(row[0].tolist()).startswith("User: one\n\ntwo\nAssistant: three\n")
     assert counted_text(shipped, row) == " three<|end_of_text|>"
+
+
+@pytest.mark.parametrize("options", [{}, {"turn_weights": "weight"}, {"train_on": "last_reply"}])
+def test_of_a_prompt_with_replies_the_completion_alone_is_learned_as_in_trl(
+    options: dict[str, Any], opened: Open
+) -> None:
+    oracle = AutoTokenizer.from_pretrained(str(FOLDER))
+    prompt, completion = TWO_TURNS[:3], TWO_TURNS[3:]
+    if "turn_weights" in options:
+        completion = [{**completion[0], "weight": 1.0}]
+    record = {"prompt": prompt, "completion": completion}
+    ids, counts, _ = opened(record, layout="prompt_completion", **options)[0]
+    # trl learns what follows the prompt with the opening of a reply
+    asked = oracle.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
+    whole = oracle.apply_chat_template(
+        TWO_TURNS, return_assistant_tokens_mask=True, return_dict=True
+    )
+    assert ids[: len(whole["input_ids"])].tolist() == whole["input_ids"]
+    learned = [0] * len(asked) + whole["assistant_masks"][len(asked) :]
+    assert np.flatnonzero(counts).tolist() == np.flatnonzero(learned).tolist()
+    assert sum(learned) < sum(whole["assistant_masks"])
 
 
 def test_a_column_may_have_another_name(opened: Open, shipped: HuggingFaceTokenizer) -> None:
@@ -300,6 +328,11 @@ def test_what_is_too_long_can_be_refused(opened: Open) -> None:
             {"prompt": "one", "answer": "two"},
             {"layout": "prompt_completion"},
             "has no 'completion'; it has: prompt, answer",
+        ),
+        (
+            {"prompt": "one", "completion": chat("two", "three", "four")["messages"]},
+            {"layout": "prompt_completion"},
+            "does not end with an assistant message",
         ),
         (chat("one", "two"), {"template": "{% for %}"}, "cannot be read"),
         (chat("one", "two"), {"template": "{{ ''.__class__.__mro__ }}"}, "unsafe"),

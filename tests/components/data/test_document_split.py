@@ -209,6 +209,14 @@ def chat_records(layout: str) -> list[dict[str, Any]]:
     asked = [(f"what is {number}?", f"it is {number}") for number in range(NUM_QUESTIONS)]
     if layout == "prompt_completion":
         return [{"prompt": question, "completion": reply} for question, reply in asked]
+    if layout == "lists":
+        return [
+            {
+                "prompt": [{"role": "user", "content": question}],
+                "completion": [{"role": "assistant", "content": reply}],
+            }
+            for question, reply in asked
+        ]
     role, content, names = (
         ("from", "value", ("human", "gpt"))
         if layout == "sharegpt"
@@ -229,12 +237,13 @@ def chat_key(*contents: str) -> str:
     return json.dumps(messages, separators=(",", ":"))
 
 
-@pytest.mark.parametrize("layout", ["messages", "sharegpt", "prompt_completion"])
+@pytest.mark.parametrize("layout", ["messages", "sharegpt", "prompt_completion", "lists"])
 def test_conversations_are_split_by_their_messages_and_completions_by_their_prompt(
     layout: str, tmp_path: Path
 ) -> None:
     records = chat_records(layout)
     path = write_jsonl(tmp_path / "chats.jsonl", *records)
+    layout = "prompt_completion" if layout == "lists" else layout
     config = ChatDatasetConfig.model_validate({"path": str(path), "layout": layout})
     expected = set()
     for number in range(NUM_QUESTIONS):

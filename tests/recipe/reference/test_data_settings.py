@@ -44,6 +44,7 @@ def build(dataset: str, path: Path) -> dict[str, Any]:
         ("chat", {"chat": [SHARED]}, {"layout": "sharegpt", "column": "chat"}),
         ("chat", {"instruction": "Say", "input": "", "output": "moon"}, {"layout": "alpaca"}),
         ("chat", {"prompt": "Say", "completion": "moon"}, {"layout": "prompt_completion"}),
+        ("chat", {"prompt": [TURN], "completion": [TURN]}, {"layout": "prompt_completion"}),
         ("chat", {"messages": [TURN], "system": "brief"}, {"system_column": "system"}),
         ("chat", {"messages": [TURN], "system_prompt": ""}, {"system_column": "system_prompt"}),
         (

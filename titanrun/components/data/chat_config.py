@@ -46,7 +46,8 @@ class ChatDatasetConfig(StreamFields, RecordSourceFields, ConversationsConfig):
     stream_suffixes: ClassVar = CONVERSATION_SUFFIXES
     layout: Literal["messages", "sharegpt", "alpaca", "prompt_completion"] = numerics("messages")
     """Format of the records. messages: a list of role and content. sharegpt: a list of from and
-    value. alpaca: instruction, input, output. prompt_completion: two columns."""
+    value. alpaca: instruction, input, output. prompt_completion: two columns of texts or of lists
+    of messages."""
     column: Text | None = numerics(None, examples=["conversation"])
     """Column of the list, for messages and sharegpt. If null, messages, or conversations for
     sharegpt."""

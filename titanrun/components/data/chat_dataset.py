@@ -98,7 +98,7 @@ def iter_conversations(
         for record in iter_source_records(config, files):
             place, columns = record
             conversation = parse_conversation(config.layout, columns, config.get_columns(), place)
-            if conversation_writer.is_conversation_chosen(config, chosen, record, conversation):
+            if conversation_writer.is_conversation_chosen(chosen, record, conversation):
                 yield conversation
 
     yield from (

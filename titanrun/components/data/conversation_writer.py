@@ -97,7 +97,7 @@ class ConversationWriter:
             conversation = self.parse(record)
             has_weights = has_weights or any(key in message for message in conversation.messages)
             has_column = has_column or column in record[1]
-            if not is_conversation_chosen(self.config, self.chosen, record, conversation):
+            if not is_conversation_chosen(self.chosen, record, conversation):
                 return []
             return [self.build_mask(conversation, record[0])]
 
@@ -121,12 +121,11 @@ class ConversationWriter:
         """Return the text of a conversation with the spans in the loss."""
         template = self.template.with_tools(conversation.tools)
         return build_loss_mask(
-            self.config, template, conversation.messages, place, end_tokens=self.end_tokens
+            self.config, template, conversation, place, end_tokens=self.end_tokens
         )
 
 
 def is_conversation_chosen(
-    config: ChatDatasetConfig,
     chosen: DocumentFilter | None,
     located_record: LocatedRecord,
     conversation: Conversation,
@@ -134,9 +133,7 @@ def is_conversation_chosen(
     """Return whether a conversation is chosen: by its prompt if it is one completion."""
     if chosen is None:
         return True
-    messages = conversation.messages
-    prompt = messages[:-1] if config.layout == "prompt_completion" else messages
-    return is_record_chosen(chosen, located_record, make_messages_key(prompt))
+    return is_record_chosen(chosen, located_record, make_messages_key(conversation.asked))
 
 
 def is_record_chosen(chosen: DocumentFilter, located_record: LocatedRecord, key: bytes) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.spec.chat_content import Message
+from titanrun.components.data.spec.chat_formats import Conversation
 from titanrun.components.tokenizers.chat_template import TEMPLATE_PATH, ChatTemplate, Span
 from titanrun.components.tokenizers.reply_spans import (
     compute_turn_span,
@@ -32,7 +33,7 @@ class MaskedConversation:
 def build_loss_mask(
     config: ChatDatasetConfig,
     template: ChatTemplate,
-    messages: list[Message],
+    conversation: Conversation,
     location: str,
     *,
     end_tokens: Collection[str] = (),
@@ -44,6 +45,7 @@ def build_loss_mask(
     Raises:
         ProblemsFound: A data problem if the spans cannot be determined.
     """
+    messages = conversation.messages
     if config.train_on == "all":
         text = template.render(messages)
         return MaskedConversation(text, [(0, len(text))], location)
@@ -51,11 +53,19 @@ def build_loss_mask(
     replies = [extend_to_turn_end(text, span, end_tokens) for span in replies]
     if config.has_token_weights:
         return weight_loss_mask(
-            config, template, messages, MaskedConversation(text, replies, location)
+            config, template, conversation, MaskedConversation(text, replies, location)
         )
-    return MaskedConversation(
-        text, replies[-1:] if config.train_on == "last_reply" else replies, location
-    )
+    asked = messages[: conversation.prompt_length]
+    if config.train_on == "last_reply":
+        replies = replies[-1:]
+    elif count_replies(asked):
+        replies = replies[-count_replies(messages[len(asked) :]) :]
+    return MaskedConversation(text, replies, location)
+
+
+def count_replies(messages: Sequence[Message]) -> int:
+    """Return how many messages are the assistant's."""
+    return sum(message["role"] == "assistant" for message in messages)
 
 
 def mask_all_but_last_reply(
@@ -71,28 +81,34 @@ def mask_all_but_last_reply(
     return MaskedConversation(text, last, location)
 
 
-def weight_loss_mask(
-    config: ChatDatasetConfig,
-    template: ChatTemplate,
-    messages: list[Message],
-    conversation: MaskedConversation,
-) -> MaskedConversation:
-    """Add the weight of each span: the weight of its role times that of its message.
-
-    `conversation` has the spans of the replies.
-    """
+def list_message_weights(config: ChatDatasetConfig, messages: Sequence[Message]) -> list[float]:
+    """Return the weight of each message: that of its role times its own."""
     by_role = (
         config.role_weights.get_weights() if config.train_on == "roles" else {"assistant": 1.0}
     )
-    by_message = [
+    return [
         by_role.get(message["role"], 0.0)
         * (1.0 if config.turn_weights is None else message.get(config.turn_weights, 1.0))
         for message in messages
     ]
+
+
+def weight_loss_mask(
+    config: ChatDatasetConfig,
+    template: ChatTemplate,
+    conversation: Conversation,
+    masked: MaskedConversation,
+) -> MaskedConversation:
+    """Add the weight of each span: the weight of its role times that of its message.
+
+    `masked` has the spans of the replies.
+    """
+    messages = conversation.messages
+    by_message = list_message_weights(config, messages)
     replies = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    if len(replies) != len(conversation.spans):
+    if len(replies) != len(masked.spans):
         problem = (
-            f"{template} marks {len(conversation.spans)} spans of {conversation.location} as "
+            f"{template} marks {len(masked.spans)} spans of {masked.location} as "
             f"replies, but it has {len(replies)}: weights cannot be assigned"
         )
         raise problem_error(
@@ -102,20 +118,22 @@ def weight_loss_mask(
             is_absolute=True,
             hint="put one {% generation %} block around each reply, or remove all of them",
         )
-    if config.train_on == "last_reply":
+    if config.train_on != "roles":
+        last = config.train_on == "last_reply"
+        first = replies[-1] if last else conversation.prompt_length
         by_message = [
-            weight if number == replies[-1] else 0.0 for number, weight in enumerate(by_message)
+            weight if number >= first else 0.0 for number, weight in enumerate(by_message)
         ]
-    spans = dict(zip(replies, conversation.spans, strict=True))
+    spans = dict(zip(replies, masked.spans, strict=True))
     learned = [number for number, weight in enumerate(by_message) if weight]
     for number in learned:
         if number not in spans:
             spans[number] = compute_turn_span(
-                template, messages, number, conversation.text, conversation.location
+                template, messages, number, masked.text, masked.location
             )
     return MaskedConversation(
-        conversation.text,
+        masked.text,
         [spans[number] for number in learned],
-        conversation.location,
+        masked.location,
         [by_message[number] for number in learned],
     )

@@ -242,7 +242,7 @@ class ConversationEncoder:
         """Yield the conversations that are chosen, with the spans in the loss."""
         for record in records:
             conversation = self._writer.parse(record)
-            if is_conversation_chosen(self._config, self._writer.chosen, record, conversation):
+            if is_conversation_chosen(self._writer.chosen, record, conversation):
                 yield self._writer.build_mask(conversation, record[0])
 
     def plan_sequences(self, tokens: NDArray[np.integer], sample_length: int) -> list[Spans]:

@@ -58,6 +58,8 @@ def guess_chat(columns: Columns) -> ColumnGuess | None:
         return ColumnGuess(system)
     if guess_pair(columns) is not None:
         return None
+    if completed := guess_listed_completion(columns):
+        return ColumnGuess({**completed, **system})
     for keys, layout, usual in (
         (MESSAGE_KEYS, {}, "messages"),
         (TURN_KEYS, {"layout": "sharegpt"}, "conversations"),
@@ -93,6 +95,20 @@ def guess_chat(columns: Columns) -> ColumnGuess | None:
         **system,
     }
     return ColumnGuess({"layout": "prompt_completion", **names}, doubt)
+
+
+def guess_listed_completion(columns: Columns) -> Mapping[str, Any] | None:
+    """Return the settings of a prompt of messages beside its completion, None of other columns."""
+    prompt, completion = find_name(columns, PROMPTS), find_name(columns, COMPLETIONS)
+    if prompt is None or completion is None or not holds_messages(columns[prompt]):
+        return None
+    if not columns[completion].is_text and not holds_messages(columns[completion]):
+        return None
+    return {
+        "layout": "prompt_completion",
+        **name_column("prompt_column", prompt, PROMPTS[0]),
+        **name_column("completion_column", completion, COMPLETIONS[0]),
+    }
 
 
 def guess_preference(columns: Columns) -> ColumnGuess | None:

@@ -333,7 +333,7 @@ def find_template_problems(
                 if isinstance(dataset, RepliesConfig):
                     learned.mask_all_but_last_reply(bound, messages, place)
                 elif is_learned:
-                    learned.build_loss_mask(dataset, bound, messages, place)
+                    learned.build_loss_mask(dataset, bound, conversation, place)
         except ProblemsFound as found:
             return found.problems
     return ()

@@ -365,11 +365,12 @@ def hash_document(
         check_columns(record, get_required_columns(dataset), place)
         return compute_holdout_hash(make_text_key(str(record[dataset.column])))
     assert isinstance(dataset, ChatDatasetConfig | RepliesConfig)
-    messages, *others = (one.messages for one in parse_conversations(dataset, record, place))
+    first, *others = parse_conversations(dataset, record, place)
     if isinstance(dataset, PreferenceDatasetConfig):
-        return compute_holdout_hash(make_pair_key(messages, *others))
-    is_prompt = isinstance(dataset, RepliesConfig) or dataset.layout == "prompt_completion"
-    return compute_holdout_hash(make_messages_key(messages[:-1] if is_prompt else messages))
+        both = [conversation.messages for conversation in (first, *others)]
+        return compute_holdout_hash(make_pair_key(*both))
+    hashed = first.messages[:-1] if isinstance(dataset, RepliesConfig) else first.asked
+    return compute_holdout_hash(make_messages_key(hashed))
 
 
 def list_training_sources(run: Recipe) -> list[tuple[DataPath, DatasetConfig]]:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from titanrun.components.data.spec.chat_content import (
+    REASONING_KEYS,
     Message,
     check_message_characters,
     check_text,
@@ -19,6 +20,8 @@ Record = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_TOKEN_WEIGHT = 1e6
 SYSTEM_ROLES = ("system", "developer")
+MESSAGE_KEYS = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", *REASONING_KEYS))
+"""Keys that templates read."""
 SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -43,10 +46,23 @@ class ChatColumns:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, with the tools that the assistant may call."""
+    """Messages, with the tools that the assistant may call.
+
+    Args:
+        messages: All messages, in order.
+        tools: Tools of the record.
+        prompt_length: Number of messages at the beginning that are a prompt, in which no reply is
+            trained on.
+    """
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
+    prompt_length: int = 0
+
+    @property
+    def asked(self) -> list[Message]:
+        """Messages of the prompt; all where no prompt is told apart."""
+        return self.messages[: self.prompt_length or None]
 
 
 def parse_message(message: Message, location: str, *, field: str = "layout") -> Message:
@@ -75,7 +91,7 @@ def parse_messages_format(record: Record, columns: ChatColumns, location: str) -
     for number, message in enumerate(get_messages(record, columns.messages, location), start=1):
         where = f"{location}, message {number},"
         found.append(
-            {**parse_message(message, where), **get_message_weight(message, columns, where)}
+            {**parse_message(message, where), **get_message_weight(message, columns.weight, where)}
         )
     return Conversation(found, parse_tools(record, location))
 
@@ -85,7 +101,7 @@ def parse_sharegpt_format(record: Record, columns: ChatColumns, location: str) -
     found = []
     for number, turn in enumerate(get_messages(record, columns.messages, location), start=1):
         where = f"{location}, message {number},"
-        found.append({**parse_turn(turn, where), **get_message_weight(turn, columns, where)})
+        found.append({**parse_turn(turn, where), **get_message_weight(turn, columns.weight, where)})
     return Conversation(found, parse_tools(record, location))
 
 
@@ -116,12 +132,12 @@ def parse_alpaca_format(record: Record, columns: ChatColumns, location: str) -> 
 def parse_prompt_completion_format(
     record: Record, columns: ChatColumns, location: str
 ) -> Conversation:
-    """Convert a prompt and a completion to messages."""
-    prompt = get_column_text(record, columns.prompt, location, field="prompt_column")
-    completion = get_column_text(record, columns.completion, location, field="completion_column")
-    return Conversation(
-        [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
-    )
+    """Convert a prompt and a completion to messages; each is a text or a list of messages."""
+    field, weight = "completion_column", columns.weight
+    asked = get_prompt_messages(record, columns.prompt, location, weight=weight)
+    reply = get_reply_messages(record, columns.completion, field, location, weight=weight)
+    check_ends_with_reply(reply, location)
+    return Conversation([*asked, *reply], parse_tools(record, location), len(asked))
 
 
 CHAT_FORMATS: dict[str, Callable[[Record, ChatColumns, str], Conversation]] = {
@@ -152,7 +168,8 @@ def parse_conversation(
             path=("system_column",),
             hint="remove one of them from the record, or remove system_column",
         )
-    return Conversation([*system, *found.messages], found.tools)
+    length = found.prompt_length and len(system) + found.prompt_length
+    return Conversation([*system, *found.messages], found.tools, length)
 
 
 def has_system_message(messages: Sequence[Message]) -> bool:
@@ -191,6 +208,69 @@ def get_column_value(record: Record, column: str, location: str, *, field: str =
             "data", f"{location} has no '{column}'; it has: {known}", path=(field,), hint=hint
         )
     return record[column]
+
+
+def check_ends_with_reply(messages: list[Message], location: str) -> None:
+    """Raise ProblemsFound if the last message is not the assistant's."""
+    if messages[-1]["role"] != "assistant":
+        raise problem_error(
+            "data",
+            f"{location} does not end with an assistant message",
+            path=("path",),
+            hint="remove such records",
+        )
+
+
+def get_prompt_messages(
+    record: Record, column: str, location: str, *, weight: str | None = None
+) -> list[Message]:
+    """Return the messages in a column of a prompt; a text becomes a message of the user."""
+    field = "prompt_column"
+    if isinstance(get_column_value(record, column, location, field=field), list):
+        return get_column_messages(record, column, field, location, weight=weight)
+    text = get_column_text(record, column, location, field=field)
+    return [{"role": "user", "content": text}]
+
+
+def get_reply_messages(
+    record: Record, column: str, field: str, location: str, *, weight: str | None = None
+) -> list[Message]:
+    """Return the messages in a column of a reply; a text becomes an assistant message.
+
+    A single message may stand without a list around it.
+    """
+    value = get_column_value(record, column, location, field=field)
+    if isinstance(value, list):
+        return get_column_messages(record, column, field, location, weight=weight)
+    if isinstance(value, dict):
+        return get_column_messages({column: [value]}, column, field, location, weight=weight)
+    text = get_column_text(record, column, location, field=field)
+    return [{"role": "assistant", "content": text}]
+
+
+def get_column_messages(
+    record: Record, column: str, field: str, location: str, *, weight: str | None = None
+) -> list[Message]:
+    """Return a list of messages with the keys that templates read, also of turns of ShareGPT.
+
+    Others, such as scores, differ between equal messages. `weight` is the key of their weights.
+    """
+    found = []
+    for number, message in enumerate(get_messages(record, column, location, field=field), start=1):
+        where = f"{location}, '{column}' message {number},"
+        parse = parse_turn if is_sharegpt_turn(message) else parse_message
+        parsed = parse(message, where, field=field)
+        kept = {key: value for key, value in parsed.items() if key in MESSAGE_KEYS}
+        found.append({**kept, **get_message_weight(message, weight, where)})
+    return found
+
+
+def is_sharegpt_turn(message: Message) -> bool:
+    """Return whether a message names its speaker under `from`, and has no role.
+
+    Parquet adds the keys of all messages to each, as null.
+    """
+    return message.get("role") is None and message.get("from") is not None
 
 
 def get_column_text(record: Record, column: str, location: str, *, field: str = "layout") -> str:
@@ -238,24 +318,24 @@ def get_role(
     return str(value)
 
 
-def get_message_weight(message: Message, columns: ChatColumns, location: str) -> dict[str, float]:
+def get_message_weight(message: Message, key: str | None, location: str) -> dict[str, float]:
     """Return the loss weight of a message under its key, empty without one.
 
     Raises:
         ProblemsFound: A data problem for an invalid weight.
     """
-    value = None if columns.weight is None else message.get(columns.weight)
-    if columns.weight is None or value is None:
+    value = None if key is None else message.get(key)
+    if key is None or value is None:
         return {}
     if not isinstance(value, int | float) or not 0 <= value <= MAX_TOKEN_WEIGHT:
-        problem = f"{location} has {value!r} in '{columns.weight}', which is not a weight"
+        problem = f"{location} has {value!r} in '{key}', which is not a weight"
         raise problem_error(
             "data",
             problem,
             path=("path",),
             hint="write a positive number, or 0 to exclude a message from the loss",
         )
-    return {columns.weight: float(value)}
+    return {key: float(value)}
 
 
 def drop_null_keys(message: Message) -> Message:

@@ -9,19 +9,17 @@ from titanrun.components.data.replies_config import (
     PreferenceDatasetConfig,
     RepliesConfig,
 )
-from titanrun.components.data.spec.chat_content import REASONING_KEYS, Message, parse_tools
+from titanrun.components.data.spec.chat_content import Message, parse_tools
 from titanrun.components.data.spec.chat_formats import (
     Conversation,
-    get_column_text,
+    check_ends_with_reply,
     get_column_value,
-    get_messages,
+    get_prompt_messages,
+    get_reply_messages,
     get_system_messages,
-    parse_message,
-    parse_turn,
 )
 from titanrun.config.problems import ProblemsFound, problem_error
 
-MESSAGE_KEYS = frozenset(("role", "content", "name", "tool_calls", "tool_call_id", *REASONING_KEYS))
 LABELS = {"false": False, "true": True, "0": False, "1": True}
 """Labels as texts: csv files hold no others."""
 ConversationPair = tuple[Conversation, Conversation]
@@ -42,7 +40,7 @@ def parse_labelled(
     if config.from_pairs:
         chosen, rejected = parse_preference_pair(config, record, location)
         return [(chosen, True), (rejected, False)]
-    asked = get_prompt_messages(config, record, location)
+    asked = get_asked_messages(config, record, location)
     reply = get_reply_messages(record, config.completion_column, "completion_column", location)
     if asked and reply[: len(asked)] == asked:
         asked = []
@@ -77,7 +75,7 @@ def parse_preference_pair(
     if the record has no prompt, whole conversations. A prompt at the start of whole conversations
     is not repeated.
     """
-    asked = get_prompt_messages(config, record, location)
+    asked = get_asked_messages(config, record, location)
     chosen = get_reply_messages(record, config.chosen_column, "chosen_column", location)
     rejected = get_reply_messages(record, config.rejected_column, "rejected_column", location)
     if asked and chosen[: len(asked)] == asked == rejected[: len(asked)]:
@@ -98,31 +96,11 @@ def parse_preference_pair(
     return Conversation([*before, *chosen], tools), Conversation([*before, *rejected], tools)
 
 
-def check_ends_with_reply(messages: list[Message], location: str) -> None:
-    """Raise ProblemsFound if the last message is not the assistant's."""
-    if messages[-1]["role"] != "assistant":
-        raise problem_error(
-            "data",
-            f"{location} does not end with an assistant message",
-            path=("path",),
-            hint="remove such records",
-        )
-
-
-def get_prompt_messages(config: RepliesConfig, record: Any, location: str) -> list[Message]:
+def get_asked_messages(config: RepliesConfig, record: Any, location: str) -> list[Message]:
     """Return the messages before both replies, empty if the record has no prompt."""
     if record.get(config.prompt_column) is None:
         return []
-    if isinstance(record[config.prompt_column], str):
-        return [
-            {
-                "role": "user",
-                "content": get_column_text(
-                    record, config.prompt_column, location, field="prompt_column"
-                ),
-            }
-        ]
-    return get_column_messages(record, config.prompt_column, "prompt_column", location)
+    return get_prompt_messages(record, config.prompt_column, location)
 
 
 def get_instructions(config: RepliesConfig, record: Any, location: str) -> list[Message]:
@@ -150,39 +128,3 @@ def missing_prompt_error(config: RepliesConfig, record: Any, location: str) -> P
         else "name the column of the prompt, or write lists of messages"
     )
     return problem_error("data", message, path=("prompt_column",), hint=hint)
-
-
-def get_reply_messages(record: Any, column: str, field: str, location: str) -> list[Message]:
-    """Return the messages in a column of a reply; a text becomes an assistant message.
-
-    A single message may stand without a list around it.
-    """
-    value = get_column_value(record, column, location, field=field)
-    if isinstance(value, str):
-        text = get_column_text(record, column, location, field=field)
-        return [{"role": "assistant", "content": text}]
-    if isinstance(value, dict):
-        return get_column_messages({column: [value]}, column, field, location)
-    return get_column_messages(record, column, field, location)
-
-
-def get_column_messages(record: Any, column: str, field: str, location: str) -> list[Message]:
-    """Return a list of messages with the keys that templates read, also of turns of ShareGPT.
-
-    Others, such as scores, differ between equal messages.
-    """
-    found = []
-    for number, message in enumerate(get_messages(record, column, location, field=field), start=1):
-        where = f"{location}, '{column}' message {number},"
-        parse = parse_turn if is_sharegpt_turn(message) else parse_message
-        parsed = parse(message, where, field=field)
-        found.append({key: value for key, value in parsed.items() if key in MESSAGE_KEYS})
-    return found
-
-
-def is_sharegpt_turn(message: Message) -> bool:
-    """Return whether a message names its speaker under `from`, and has no role.
-
-    Parquet adds the keys of all messages to each, as null.
-    """
-    return message.get("role") is None and message.get("from") is not None
