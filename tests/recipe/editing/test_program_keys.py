@@ -118,7 +118,7 @@ HINTS = {
     "s2_attention: true": "there is no 's2_attention' here: positions follow the text",
     "hub_model_id: me/mine": "remove it: titanrun push uploads a finished run",
     "assistant_only_loss: true": "write training.dataset.train_on: replies, of dataset chat",
-    "num_generations: 8": "'num_generations' is rl.samples_per_prompt here",
+    "num_generations: 8": "'num_generations' is rl.rollout.samples_per_prompt here",
 }
 OF_TORCHTITAN = {("training", "seed: 42"): "training.seed of torchtitan is debug.seed here"}
 OF_TRAINING = {

@@ -20,6 +20,7 @@ from titanrun.recipe.editing.component_meanings import (
 )
 from titanrun.recipe.editing.data_keys import describe_hub_dataset, format_data_key
 from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
+from titanrun.recipe.editing.section_words import format_section_word
 
 if TYPE_CHECKING:
     from titanrun.recipe.migrate import program_hints as program_hints
@@ -330,7 +331,8 @@ def find_key_hint(problem: Problem, data: Any) -> str:
     ):
         return ""  # the suggestion says the same, and can be applied
     meant = (
-        (may_be_component and format_section_meaning(str(path[-1]), holder))
+        format_section_word(path, data)
+        or (may_be_component and format_section_meaning(str(path[-1]), holder))
         or format_layout_meaning(path, data)
         or format_data_key(path, data)
         or format_key_meaning(path, data)

@@ -37,7 +37,7 @@ TOKEN_LOSSES = {"nll": "cross_entropy", "chunked_nll": "chunked_cross_entropy"}
 STAGES = {
     "dpo": "write loss: dpo, and training.dataset: {name: preference, path: FILE}",
     "kto": "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
-    "pt": "write kind: pretrain",
+    "pt": "write kind: pretrain, and checkpoint.initial_load_in_hf: true to start from weights",
     "rm": "write loss: reward, and model.head: scalar",
     "sft": "write kind: sft",
 }
@@ -50,8 +50,9 @@ TRL_TARGETS = {
     "desirable_weight": "loss.desirable_weight",
     "eos_token": "tokenizer.stop_tokens",
     "eval_dataset": "validation.dataset",
-    "max_completion_length": "rl.generator.max_new_tokens",
-    "num_generations": "rl.samples_per_prompt",
+    "max_completion_length": "rl.sampling.max_new_tokens",
+    "num_generations": "rl.rollout.samples_per_prompt",
+    "rpo_alpha": "loss.nll_weight",
     "torch_dtype": "training.dtype",
     "undesirable_weight": "loss.undesirable_weight",
 }
