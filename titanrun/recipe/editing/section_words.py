@@ -38,7 +38,7 @@ def rename(*settings: str) -> Describer:
     return describe
 
 
-def say(text: str) -> Describer:
+def answer_always(text: str) -> Describer:
     """Return a describer that says the same of every value."""
     return lambda value: text
 
@@ -66,7 +66,7 @@ def describe_schedule(value: Any) -> str:
     return f"write lr_scheduler: {{name: {format_written(name)}}}, beside optimizer"
 
 
-def list_words(words: Iterable[str], describe: Describer) -> Mapping[str, Describer]:
+def map_words(words: Iterable[str], describe: Describer) -> Mapping[str, Describer]:
     """Return a table in which several words have one describer."""
     return dict.fromkeys(words, describe)
 
@@ -81,10 +81,10 @@ COMPLETION_WORDS = (
     *("max_tokens", "response_length"),
 )
 ROLLOUT_WORDS: Mapping[str, Describer] = {
-    **list_words(SAMPLES_WORDS, rename(SAMPLES)),
-    **list_words(PROMPTS_WORDS, rename(PROMPTS)),
-    **list_words((*COMPLETION_WORDS, "max_new_tokens"), rename(MAX_NEW_TOKENS)),
-    **list_words(("use_vllm", "vllm"), say("write rl.generator: vllm")),
+    **map_words(SAMPLES_WORDS, rename(SAMPLES)),
+    **map_words(PROMPTS_WORDS, rename(PROMPTS)),
+    **map_words((*COMPLETION_WORDS, "max_new_tokens"), rename(MAX_NEW_TOKENS)),
+    **map_words(("use_vllm", "vllm"), answer_always("write rl.generator: vllm")),
 }
 SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
     (): {"beta": describe_preference_beta},
@@ -94,35 +94,37 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
     ("rl", "generator"): ROLLOUT_WORDS,
     ("rl", "algorithm"): {
         **ROLLOUT_WORDS,
-        **list_words(
+        **map_words(
             ("beta", "init_kl_coef", "kl_beta", "kl_coef", "kl_loss_coef"), describe_penalty
         ),
-        **list_words(
+        **map_words(
             (
                 *("clip_eps", "clip_range", "clip_ratio", "cliprange", "eps_clip", "epsilon"),
                 "clip_epsilon",
             ),
             rename("rl.algorithm.clip_low", "rl.algorithm.clip_high"),
         ),
-        **list_words(
+        **map_words(
             ("clip_ratio_low", "cliprange_low", "epsilon_low"), rename("rl.algorithm.clip_low")
         ),
-        **list_words(
+        **map_words(
             ("clip_ratio_high", "cliprange_high", "epsilon_high"), rename("rl.algorithm.clip_high")
         ),
-        **list_words(("loss_type", "loss", "type", "variant"), describe_algorithm),
+        **map_words(("loss_type", "loss", "type", "variant"), describe_algorithm),
     },
     ("validation",): {"interval": rename("validation.freq")},
     ("training",): {"max_seq_len": rename("training.seq_len")},
-    ("optimizer",): list_words(
+    ("optimizer",): map_words(
         ("lr_scheduler", "lr_scheduler_type", "schedule", "scheduler"), describe_schedule
     ),
     ("checkpoint",): {
         "steps": rename("checkpoint.interval"),
-        **list_words(("dtype", "save_dtype"), rename("checkpoint.export_dtype")),
+        **map_words(("dtype", "save_dtype"), rename("checkpoint.export_dtype")),
     },
     ("launch",): {
-        "backend": say("remove it: processes communicate over nccl on GPUs, over gloo on CPUs")
+        "backend": answer_always(
+            "remove it: processes communicate over nccl on GPUs, over gloo on CPUs"
+        )
     },
     ("compile",): {
         "mode": lambda value: (
@@ -132,13 +134,15 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
         )
     },
     ("parallelism",): {
-        **list_words(
+        **map_words(
             ("ddp", "use_ddp"),
-            say("write parallelism.data_parallel_replicate_degree, the number of replicas"),
+            answer_always(
+                "write parallelism.data_parallel_replicate_degree, the number of replicas"
+            ),
         ),
-        **list_words(
+        **map_words(
             ("cpu_offload", "offload", "offload_params"),
-            say("write training.enable_cpu_offload: true"),
+            answer_always("write training.enable_cpu_offload: true"),
         ),
     },
 }
