@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 
 from titanrun.components.data.chat_config import ChatDatasetConfig
 from titanrun.components.data.document_split import HOLDOUT_BY, DocumentFilter
-from titanrun.components.data.loss_mask import MaskedConversation, build_loss_mask
+from titanrun.components.data.loss_mask import (
+    MaskedConversation,
+    build_loss_mask,
+    nothing_learned_error,
+)
 from titanrun.components.data.record_readers import LocatedRecord
 from titanrun.components.data.spec.chat_formats import Conversation, parse_conversation
 from titanrun.components.data.spec.file_columns import check_columns
@@ -170,17 +174,7 @@ def encode_conversation(
         weights[inside] = np.maximum(weights[inside], np.float32(weight))
     weights[:1] = 0
     if not weights.any():
-        what = (
-            "assistant reply"
-            if conversation.weights is None
-            else "message with a nonzero loss weight"
-        )
-        raise problem_error(
-            "data",
-            f"{conversation.location} has no {what}",
-            path=("path",),
-            hint="remove such conversations",
-        )
+        raise nothing_learned_error(conversation)
     numbers = np.array(ids, dtype=np.int64) * ID_FACTOR + (weights > 0) * IN_LOSS
     numbers[0] += STARTS_DOCUMENT
     if conversation.value is not None:

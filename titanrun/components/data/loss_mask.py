@@ -12,7 +12,7 @@ from titanrun.components.tokenizers.reply_spans import (
     extend_to_turn_end,
     render_with_replies,
 )
-from titanrun.config.problems import problem_error
+from titanrun.config.problems import ProblemsFound, problem_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,18 @@ class MaskedConversation:
     location: str
     weights: Sequence[float] | None = None
     value: float | None = None
+
+
+def nothing_learned_error(conversation: MaskedConversation) -> ProblemsFound:
+    """Build the problem of a conversation of which nothing counts in the loss."""
+    is_weighted = conversation.weights is not None
+    what = "message with a nonzero loss weight" if is_weighted else "assistant reply"
+    return problem_error(
+        "data",
+        f"{conversation.location} has no {what}",
+        path=("path",),
+        hint="remove such conversations",
+    )
 
 
 def build_loss_mask(

@@ -60,6 +60,11 @@ def describe_preference_beta(value: Any) -> str:
     return f"write loss: {{name: dpo, beta: {written}}}, or another loss with beta"
 
 
+def describe_teacher(value: Any) -> str:
+    """Return the loss of distillation from a teacher."""
+    return f"write loss: {{name: distillation, teacher: {format_written(value)}}}"
+
+
 def describe_schedule(value: Any) -> str:
     """Return the section of a schedule of learning rates."""
     name = value.get("name") if isinstance(value, dict) else value
@@ -113,13 +118,21 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
         **map_words(("loss_type", "loss", "type", "variant"), describe_algorithm),
     },
     ("validation",): {"interval": rename("validation.freq")},
-    ("training",): {"max_seq_len": rename("training.seq_len")},
+    ("training",): {
+        "max_seq_len": rename("training.seq_len"),
+        **map_words(("teacher", "teacher_model"), describe_teacher),
+    },
+    ("lr_scheduler",): {"steps": rename("lr_scheduler.total_steps")},
     ("optimizer",): map_words(
         ("lr_scheduler", "lr_scheduler_type", "schedule", "scheduler"), describe_schedule
     ),
     ("checkpoint",): {
         "steps": rename("checkpoint.interval"),
         **map_words(("dtype", "save_dtype"), rename("checkpoint.export_dtype")),
+        **map_words(
+            ("export", "export_hf", "save_hf"),
+            answer_always("write checkpoint.last_save_in_hf: true, for the last checkpoint"),
+        ),
     },
     ("launch",): {
         "backend": answer_always(

@@ -333,7 +333,9 @@ def find_template_problems(
                 if isinstance(dataset, RepliesConfig):
                     learned.mask_all_but_last_reply(bound, messages, place)
                 elif is_learned:
-                    learned.build_loss_mask(dataset, bound, conversation, place)
+                    masked = learned.build_loss_mask(dataset, bound, conversation, place)
+                    if not masked.spans:
+                        raise learned.nothing_learned_error(masked)
         except ProblemsFound as found:
             return found.problems
     return ()
