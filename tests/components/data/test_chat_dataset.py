@@ -154,7 +154,7 @@ def test_of_a_prompt_with_replies_the_completion_alone_is_learned_as_in_trl(
     if "turn_weights" in options:
         completion = [{**completion[0], "weight": 1.0}]
     record = {"prompt": prompt, "completion": completion}
-    ids, counts, _ = opened(record, layout="prompt_completion", **options)[0]
+    ids, counts, *_ = opened(record, layout="prompt_completion", **options)[0]
     # trl learns what follows the prompt with the opening of a reply
     asked = oracle.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
     whole = oracle.apply_chat_template(
