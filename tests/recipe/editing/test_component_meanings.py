@@ -84,6 +84,44 @@ def test_a_section_of_adapters_is_told_the_converter(
     validate_choice(ConverterConfig, converter)
 
 
+NATIVE_MODULES = [
+    ("peft: {r: 8, target_modules: [q_proj, v_proj]}", ["wq", "wv"]),
+    ("lora: {target_modules: 'q_proj, o_proj'}", ["wq", "wo"]),
+    ("lora_target: 'gate_proj,up_proj'", ["w1", "w3"]),
+    ("lora_target_modules: down_proj", ["w2"]),
+    ("optimizer: {lora_target_modules: [k_proj]}", ["wk"]),
+    ("lora: {target_modules: all-linear}", None),
+]
+
+
+@pytest.mark.parametrize(("entry", "modules"), NATIVE_MODULES)
+def test_modules_of_transformers_are_told_by_the_names_of_the_family(
+    entry: str, modules: list[str] | None, tmp_path: Path
+) -> None:
+    (found,) = problems_of(tmp_path, RECIPE + entry + "\n")
+    written = (found.hint or "").partition("write ")[2]
+    (converter,) = yaml.safe_load(written)["converters"]
+    assert converter.get("target_modules") == modules
+    assert problems_of(tmp_path, f"{RECIPE}{written}\n") == []
+
+
+def test_modules_of_a_model_of_transformers_keep_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    text = RECIPE.replace("llama3, flavor: debugmodel", f"transformers, hf_assets_path: {folder}")
+    found = problems_of(tmp_path, text + "peft: {target_modules: [q_proj]}\n")
+    hints = [one.hint or "" for one in found if one.path == ("peft",)]
+    assert hints == [
+        "adapters are a converter: write converters: [{name: lora, target_modules: [q_proj]}]"
+    ]
+
+
+def test_dropout_beside_magnitude_is_left_out(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, RECIPE + "lora: {r: 4, lora_dropout: 0.1, use_dora: true}\n")
+    written = (found.hint or "").partition("write ")[2].partition(";")[0]
+    assert written == "converters: [{name: lora, rank: 4, magnitude: true}]"
+    assert problems_of(tmp_path, f"{RECIPE}{written}\n") == []
+
+
 def test_keys_of_adapters_within_the_converter_are_corrected(tmp_path: Path) -> None:
     text = RECIPE + "converters: [{name: lora, r: 8, lora_alpha: 16, use_dora: true}]\n"
     found = problems_of(tmp_path, text)

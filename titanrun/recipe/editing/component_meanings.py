@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from titanrun.components.converters.spec.module_names import translate_module_names
 from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_annotation, find_value, is_slot
@@ -28,6 +29,9 @@ ALL_LINEAR = "without target_modules all linear modules but the output head have
 ALL_LINEAR_KEYS = ("lora_target", "lora_target_linear")
 """Keys that choose all linear modules with true, or by one of the words below."""
 ALL_LINEAR_WORDS = (True, "all", "all-linear")
+MODULE_KEYS = (*ALL_LINEAR_KEYS, "lora_target_modules", "target_modules")
+"""Keys whose value names modules, in a list or as one text."""
+TRANSFORMERS = "transformers"
 ALL_WEIGHTS = "remove it: without adapters all weights are trained"
 NO_QUANTIZATION = "remove it: weights are quantized only by the converter qlora"
 NO_CRITIC = "PPO with a critic is not available: write grpo, which compares completions of a prompt"
@@ -151,13 +155,40 @@ def format_section_meaning(key: str, data: Any) -> str:
     return "" if described is None else described(value, data)
 
 
+def list_native_modules(data: Any) -> Any:
+    """Return a recipe in which modules with adapters are listed by the names of its model."""
+    place = ("model",) if isinstance(find_value(data, ("model",)), str) else ("model", "name")
+    return list_modules(data, find_value(data, place) != TRANSFORMERS)
+
+
+def list_modules(data: Any, is_native: bool) -> Any:
+    """Return data with the modules that its keys name as lists, in names of titanrun if native."""
+    if isinstance(data, list):
+        return [list_modules(item, is_native) for item in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        key: list_named_modules(value, is_native)
+        if to_word(str(key)) in MODULE_KEYS
+        else list_modules(value, is_native)
+        for key, value in data.items()
+    }
+
+
+def list_named_modules(value: Any, is_native: bool) -> Any:
+    """Return modules as a list; words for all linear modules are unchanged."""
+    if value in ALL_LINEAR_WORDS or not isinstance(value, str | list):
+        return value
+    names = value.split(",") if isinstance(value, str) else value
+    listed = [str(name).strip() for name in names]
+    return translate_module_names(listed) if is_native else listed
+
+
 def describe_adapter_key(word: str, value: Any, data: Any) -> str:
     """Return the converter of all settings of adapters that stand at the top level."""
     is_all = value in ALL_LINEAR_WORDS
     if word in ALL_LINEAR_KEYS and not is_all:
-        listed = value.split(",") if isinstance(value, str) else value
-        modules = listed if isinstance(listed, list) else []
-        data = {**data, "target_modules": [str(module).strip() for module in modules]}
+        data = {**data, "target_modules": value if isinstance(value, list) else []}
     hint = describe_adapters(data.get("adapter"), data)
     return f"{hint}; {ALL_LINEAR}" if word in ALL_LINEAR_KEYS and is_all else hint
 
@@ -173,13 +204,19 @@ def collect_adapter_settings(data: Any) -> dict[str, Any]:
     """Return the settings of adapters in a mapping by their names here."""
     written = data if isinstance(data, dict) else {}
     known = {to_word(str(key)): value for key, value in written.items()}
-    return {ADAPTER_KEYS[key]: value for key, value in known.items() if key in ADAPTER_KEYS}
+    found = {ADAPTER_KEYS[key]: value for key, value in known.items() if key in ADAPTER_KEYS}
+    if found.get("target_modules") in ALL_LINEAR_WORDS:
+        del found["target_modules"]  # the default
+    return found
 
 
 def format_converter(settings: Mapping[str, Any], name: str = "lora") -> str:
     """Return the hint that names a converter of adapters."""
-    converter = to_flow_yaml({"name": name, **(settings or USUAL_ADAPTER)})
-    return f"adapters are a converter: write converters: [{converter}]"
+    known = dict(settings or USUAL_ADAPTER)
+    also = "; with magnitude there is no dropout" if known.get("magnitude") else ""
+    dropped = also and known.pop("dropout", None)
+    converter = to_flow_yaml({"name": name, **known})
+    return f"adapters are a converter: write converters: [{converter}]{also if dropped else ''}"
 
 
 def describe_quantized(value: Any, data: Any) -> str:

@@ -17,6 +17,7 @@ from titanrun.recipe.editing.component_meanings import (
     format_layout_meaning,
     format_name_meaning,
     format_section_meaning,
+    list_native_modules,
 )
 from titanrun.recipe.editing.data_keys import describe_hub_dataset, format_data_key
 from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
@@ -258,7 +259,7 @@ def add_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
     """Return the problems; those about names and values of others get a hint with titanrun's."""
     if not any(problem.code in HINTED for problem in problems):
         return list(problems)
-    data = to_plain_data(tree)
+    data = list_native_modules(to_plain_data(tree))
     add_meant_sections(data, problems)
     return [add_hint(problem, data) for problem in problems]
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
+from titanrun.components.converters.spec.module_names import translate_module_names
 from titanrun.config.problems import ProblemsFound
 from titanrun.models.shared.huggingface_config import is_huggingface_folder
 from titanrun.recipe.migrate.key_mapping import (
@@ -182,9 +182,5 @@ def convert_axolotl_target_modules(
     ]
     if any(not isinstance(module, str) or not module.isidentifier() for module in modules):
         return ConvertedValue({}, refused="name the modules: patterns of PEFT are not supported")
-    names = (
-        [NATIVE_MODULE_NAMES.get(module, module) for module in modules]
-        if is_native_family(values)
-        else modules
-    )
+    names = translate_module_names(modules) if is_native_family(values) else modules
     return ConvertedValue({f"converters[{name}].target_modules": list(dict.fromkeys(names))})

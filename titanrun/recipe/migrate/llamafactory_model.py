@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
+from titanrun.components.converters.spec.module_names import translate_module_names
 from titanrun.recipe.migrate.axolotl_model import (
     LINEAR,
     describe_family,
@@ -154,7 +154,7 @@ def convert_target_modules(_: SourceKey, value: Any, values: SourceValues) -> Co
     parts = str(value or "all").split(",")
     modules = LINEAR if value in (None, "all") else [part.strip() for part in parts]
     if is_native_model(values):
-        modules = [NATIVE_MODULE_NAMES.get(module, module) for module in modules]
+        modules = translate_module_names(modules)
     return ConvertedValue({f"converters[{name}].target_modules": list(modules)})
 
 

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from titanrun.components.converters.spec.module_names import NATIVE_MODULE_NAMES
+from titanrun.components.converters.spec.module_names import translate_module_names
 from titanrun.config.json_text import parse_json
 from titanrun.config.problems import DataPath, Problem, ProblemCode
 from titanrun.config.serialize import to_flow_yaml
@@ -80,7 +80,7 @@ def build_converter_overrides(settings: dict[str, Any]) -> list[str]:
         converter["magnitude"] = True
     named = settings.get("target_modules")
     last = {str(one).rpartition(".")[2] for one in named} if isinstance(named, list) else set()
-    modules = sorted(NATIVE_MODULE_NAMES.get(name, name) for name in last)
+    modules = sorted(translate_module_names(last))
     if modules and set(modules) != ALL_LINEAR:
         converter["target_modules"] = modules
     return [f"converters={to_flow_yaml([converter])}"]

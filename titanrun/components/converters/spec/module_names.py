@@ -24,6 +24,11 @@ NATIVE_MODULE_NAMES = {
 TENSOR_NAMES = ("weight", "bias")
 
 
+def translate_module_names(names: Iterable[str]) -> list[str]:
+    """Return the names of modules, where those of transformers' decoders are titanrun's."""
+    return [NATIVE_MODULE_NAMES.get(name, name) for name in names]
+
+
 def list_module_names(parameters: Iterable[str]) -> list[str]:
     """Return the names of modules with parameters, and of the matrices of stacked experts."""
     names: dict[str, None] = {}
