@@ -9,7 +9,9 @@ from typing import Any
 
 from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
+from titanrun.config.suggest import format_word_list
 from titanrun.config.type_introspection import find_value
+from titanrun.recipe.best_checkpoint import list_needed_settings
 
 # suffixes that make a key an override; `key+` adds to a list in files too
 # losses that other programs name under rl
@@ -98,8 +100,29 @@ def describe_trackers(word: str) -> Callable[[Any, Any], str]:
     return lambda value, data: f"write metrics.trackers: [{name}]"
 
 
-def format_value_meaning(path: DataPath, value: Any) -> str:
-    """Return what to write for a value of a wrong type, or an empty text."""
+def describe_best_model(value: Any, data: Any) -> str:
+    """Return the settings that keep the best checkpoint."""
+    if value is False:
+        return "remove it: checkpoint.keep_best is 0 by default"
+    settings = ["checkpoint.keep_best: 1", *list_needed_settings(data)]
+    return (
+        f"write {format_word_list(settings, conjunction='and', max_words=len(settings))}; "
+        "they keep the checkpoint with the lowest validation loss"
+    )
+
+
+def describe_best_count(value: Any, data: Any) -> str:
+    """Return the number of best checkpoints for a switch, with the settings that it needs."""
+    needed = list_needed_settings(data)
+    if value is False or not needed:
+        return f"write {int(value)}"
+    return f"write 1, and {format_word_list(needed, conjunction='and', max_words=len(needed))}"
+
+
+def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
+    """Return what to write for a value of a wrong type in a recipe, or an empty text."""
+    if path == BEST and isinstance(value, bool):
+        return describe_best_count(value, data)
     if path == ("rl",) and isinstance(value, str) and value in PREFERENCE_DATASETS:
         return (
             f"write loss: {value}, and training.dataset: {{name: {PREFERENCE_DATASETS[value]}, "
@@ -145,6 +168,7 @@ def describe_group_key(word: str, value: Any) -> str:
     return f"{always}; remove it"
 
 
+BEST: DataPath = ("checkpoint", "keep_best")
 EPOCHS: DataPath = ("training", "epochs")
 GROUPS: DataPath = ("fault_tolerance",)
 # what groups do, and why they do not do what a value asks for
@@ -196,6 +220,7 @@ MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
         word: describe_trackers(word)
         for word in ("mlflow", "tensorboard", "use_wandb", "use_tensorboard", "wandb")
     },
+    "load_best_model_at_end": describe_best_model,
     "fsdp": give_text(
         "FSDP is the default; parallelism.data_parallel_shard_degree sets its number of ranks"
     ),

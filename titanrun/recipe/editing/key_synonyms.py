@@ -305,7 +305,7 @@ def add_hint(problem: Problem, data: Any) -> Problem:
     elif problem.code == "unknown-key":
         hint = find_key_hint(problem, data)
     elif problem.code == "wrong-type":
-        hint = format_value_meaning(problem.path, problem.got) or (
+        hint = format_value_meaning(problem.path, problem.got, data) or (
             format_base_meaning(problem.path, problem.got)
         )
     else:

@@ -1,14 +1,36 @@
-"""Rule about the checkpoints among which the best one is chosen."""
+"""Rules about the best checkpoint: what it is chosen by, and among which."""
 
 from collections.abc import Iterator
-from math import gcd, lcm
 
+from titanrun.config.base import dump_config
+from titanrun.config.suggest import format_word_list
+from titanrun.recipe.best_checkpoint import (
+    describe_choice,
+    format_interval,
+    list_intervals,
+    list_needed_settings,
+)
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
-PATHS = (("checkpoint", "keep_best"), ("checkpoint", "interval"), ("validation", "freq"))
-# saves of a run whose interval is chosen here
-USUAL_SAVES = 10
+BEST = ("checkpoint", "keep_best")
+PATHS = (BEST, ("checkpoint", "interval"), ("validation", "freq"))
+
+
+@rule("best-needs-validation")
+def best_needs_validation(run: Recipe) -> Iterator[RuleViolation]:
+    """Require validation for keep_best.
+
+    The best checkpoint is the one with the lowest validation loss. Set validation.enable with
+    validation.dataset, or validation.holdout; best-is-validated says how often.
+    """
+    if run.checkpoint.keep_best and not run.validation.enable:
+        yield RuleViolation(
+            "keep_best has no effect: validation.enable is false",
+            (BEST, ("validation", "enable")),
+            hint=suggest_settings(list_needed_settings(dump_config(run))),
+            code="no-effect",
+        )
 
 
 @rule("best-is-validated")
@@ -33,40 +55,12 @@ def best_is_validated(run: Recipe) -> Iterator[RuleViolation]:
     yield RuleViolation(
         message,
         PATHS,
-        hint=suggest_intervals(section.interval, freq, steps),
+        hint=suggest_settings(list_intervals(section.interval, freq, steps)),
         code="no-effect",
         severity="warning",
     )
 
 
-def describe_choice(interval: int | str, freq: int, steps: int | None) -> str | None:
-    """Return how many checkpoints are validated, None if all are, and there are several."""
-    if isinstance(interval, str):
-        return "the checkpoints that happen to be validated"
-    if steps is None:
-        every = freq // gcd(interval, freq)
-        return None if every == 1 else f"1 in {every} checkpoints"
-    # the last step is always saved and validated
-    saved, validated = (-(-steps // each) for each in (interval, lcm(interval, freq)))
-    if validated == saved > 1:
-        return None
-    return f"{validated} of {saved} checkpoint{'s' * (saved > 1)}"
-
-
-def format_interval(interval: int | str) -> str:
-    """Format an interval such as `500 steps`, `step` or `10m`."""
-    if isinstance(interval, str):
-        return interval
-    return "step" if interval == 1 else f"{interval} steps"
-
-
-def suggest_intervals(interval: int | str, freq: int, steps: int | None) -> str:
-    """Return the settings with which every checkpoint is validated."""
-    if steps is not None and steps < 2 * freq:
-        both = max(1, steps // USUAL_SAVES)
-        return f"set validation.freq and checkpoint.interval: {both}"
-    if isinstance(interval, int) and (steps is None or interval < steps):
-        several = max(1, interval // freq)
-    else:
-        several = 1 if steps is None else max(1, steps // freq // USUAL_SAVES)
-    return f"set checkpoint.interval: {several * freq}"
+def suggest_settings(settings: list[str]) -> str:
+    """Return the hint that names settings."""
+    return f"set {format_word_list(settings, conjunction='and', max_words=len(settings))}"

@@ -112,23 +112,6 @@ def adapters_only_needs_adapters(run: Recipe) -> Iterator[RuleViolation]:
         )
 
 
-@rule("best-needs-validation")
-def best_needs_validation(run: Recipe) -> Iterator[RuleViolation]:
-    """Require validation for keep_best.
-
-    The best checkpoint is the one with the lowest validation loss: keep_best needs
-    validation.enable.
-    """
-    if run.checkpoint.keep_best and not run.validation.enable:
-        paths = (("checkpoint", "keep_best"), ("validation", "enable"))
-        yield RuleViolation(
-            "keep_best has no effect: validation.enable is false",
-            paths,
-            hint="set validation.enable: true",
-            code="no-effect",
-        )
-
-
 @rule("hf-load-takes-weights")
 def hf_load_takes_weights(run: Recipe) -> Iterator[RuleViolation]:
     """Require initial_load_model_only with initial_load_in_hf.
