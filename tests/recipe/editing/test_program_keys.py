@@ -120,6 +120,44 @@ HINTS = {
     "assistant_only_loss: true": "write training.dataset.train_on: replies, of dataset chat",
     "num_generations: 8": "'num_generations' is rl.rollout.samples_per_prompt here",
 }
+FULL = (
+    "remove it: ZeRO stage 3 is what FSDP2, the default, does; "
+    "parallelism.data_parallel_shard_degree sets the number of ranks"
+)
+SHARDED = (
+    "remove it: FSDP2, the default, shards weights, gradients and optimizer states; "
+    "parallelism.data_parallel_shard_degree sets the number of ranks"
+)
+GATHERED = (
+    "write parallelism.fsdp_reshard_after_forward: never, with which FSDP2 keeps gathered weights "
+    "until the backward pass"
+)
+REPLICATED = (
+    "set parallelism.data_parallel_replicate_degree to the number of ranks: each holds the whole "
+    "model"
+)
+SHARDING_HINTS = {
+    "deepspeed: ds_z3.json": FULL,
+    "deepspeed: zero2.json": GATHERED,
+    "deepspeed: ds_z3_offload.json": f"{FULL}; training.enable_cpu_offload: true offloads",
+    "deepspeed: configs/mine.json": SHARDED,
+    "deepspeed: {zero_optimization: {stage: 2}}": GATHERED,
+    "deepspeed: false": "remove it: ranks share the model as section parallelism says",
+    "zero_stage: 3": FULL,
+    "zero_stage: 0": REPLICATED,
+    "zero3: true": FULL,
+    "zero_optimization: {stage: 1}": GATHERED,
+    "sharding_strategy: SHARD_GRAD_OP": GATHERED,
+    "strategy: deepspeed_stage_2": GATHERED,
+    "strategy: ddp": REPLICATED,
+    "distributed_type: FSDP": SHARDED,
+    "fsdp_config: {offload_params: true}": "write training.enable_cpu_offload: true",
+    "fsdp_config: {reshard_after_forward: false}": (
+        "write parallelism.fsdp_reshard_after_forward: never"
+    ),
+    "cpu_offload: true": "write training.enable_cpu_offload: true",
+    "offload_params: false": "remove it: nothing is offloaded to the CPU by default",
+}
 OF_TORCHTITAN = {("training", "seed: 42"): "training.seed of torchtitan is debug.seed here"}
 OF_TRAINING = {
     "micro_batch_size: 2": "local_batch_size",
@@ -154,6 +192,16 @@ def test_a_key_of_another_program_is_told_what_does_it(entry: str, tmp_path: Pat
         (found,) = find_unknown_keys(tmp_path, write_recipe(entry, section))
         assert found.hint in (HINTS[entry], OF_TORCHTITAN.get((section, entry)))
         assert found.fix is None
+
+
+@pytest.mark.parametrize("entry", SHARDING_HINTS)
+def test_a_key_that_shards_a_model_is_told_by_its_value(entry: str, tmp_path: Path) -> None:
+    for section in ("", "training"):
+        (found,) = find_unknown_keys(tmp_path, write_recipe(entry, section))
+        assert (found.hint, found.fix) == (SHARDING_HINTS[entry], None)
+    recipe = f"{write_recipe('seed: 1').replace('seed: 1', '')}parallelism: {{{entry}}}\n"
+    (found,) = find_unknown_keys(tmp_path, recipe)
+    assert found.hint == SHARDING_HINTS[entry]
 
 
 @pytest.mark.parametrize(

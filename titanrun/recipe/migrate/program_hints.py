@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from titanrun.components.metrics.config import TrackerConfig
@@ -19,6 +20,13 @@ from titanrun.recipe.migrate.axolotl_model import detect_family_and_flavor, get_
 from titanrun.recipe.migrate.key_mapping import SourceKey, is_hub_name
 from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
 from titanrun.recipe.migrate.llamafactory_model import PAIR_LOSSES
+from titanrun.recipe.migrate.sharding_hints import (
+    describe_fsdp_config,
+    describe_offload,
+    describe_strategy,
+    describe_zero,
+    describe_zero_switch,
+)
 from titanrun.recipe.migrate.target_paths import parse_target
 from titanrun.recipe.recipe import Recipe
 
@@ -278,6 +286,20 @@ MEANINGS: Mapping[str, Callable[[Any], str]] = {
     "chat_template": describe_template,
     "dataset_name": describe_dataset_name,
     "datasets": describe_datasets,
+    **dict.fromkeys(("cpu_offload", "offload_params", "offload_optimizer"), describe_offload),
+    **dict.fromkeys(
+        (
+            *("deepspeed", "deepspeed_config", "ds_config", "zero", "zero_optimization"),
+            *("zero_optimization_stage", "zero_stage"),
+        ),
+        describe_zero,
+    ),
+    **{f"zero{stage}": partial(describe_zero_switch, stage) for stage in (1, 2, 3)},
+    **dict.fromkeys(
+        ("distributed_strategy", "distributed_type", "sharding_strategy", "strategy"),
+        describe_strategy,
+    ),
+    "fsdp_config": describe_fsdp_config,
     "disable_gradient_checkpointing": lambda value: describe_checkpointing(not value, None),
     "eval_steps": lambda value: describe_number("validation.freq", value),
     **dict.fromkeys(("dpo_loss_type", "loss_type"), describe_trl_loss),
