@@ -260,8 +260,8 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
         (
             "early_stopping: {name: median, factor: 2}\ngrid: {debug.seed: [1]}",
             [
-                "3:32 unknown-key: unknown key 'factor' in early stopping 'median' (a key of early "
-                "stopping 'asha', 'halving' or 'hyperband')"
+                "3:32 unknown-key: unknown key 'factor' in early stopping 'median' (remove it: a "
+                "key of early stopping 'asha', 'halving' or 'hyperband')"
             ],
         ),
         (

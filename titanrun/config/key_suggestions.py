@@ -24,6 +24,7 @@ from titanrun.config.type_introspection import (
     find_config_class,
     find_field_info,
     find_item_type,
+    find_value,
     is_slot,
     unwrap_annotation,
 )
@@ -278,8 +279,13 @@ class KeySuggestions:
             for name, choice in registry.load_choices(annotation).items()
             if key in choice.model_fields
         ]
-        kind = singularize_slot(annotation.slot)
-        return f"a key of {kind} {format_word_list(map(repr, holders))}" if holders else None
+        if not holders:
+            return None
+        hint = (
+            f"a key of {singularize_slot(annotation.slot)} {format_word_list(map(repr, holders))}"
+        )
+        is_chosen = find_value(self.data, (*path, NAME)) is not None
+        return f"remove it: {hint}" if is_chosen else f"{hint}: add name, or remove it"
 
     def fits_elsewhere(self, path: DataPath) -> bool:
         """Return whether the value at `path` may stand at some place of this key."""

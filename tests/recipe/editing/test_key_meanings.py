@@ -58,7 +58,11 @@ def problems_of(folder: Path, section: str, entry: str) -> list[Problem]:
         # torchtitan's section of this name is a mapping
         ("", "data: x.txt", "'data' is training.dataset here"),
         ("parallelism", "tensor_parallel: 2", "did you mean 'tensor_parallel_degree'?"),
-        ("optimizer", "momentum: 0.9", "a key of optimizer 'muon' or 'sgd'"),
+        (
+            "optimizer",
+            "momentum: 0.9",
+            "a key of optimizer 'muon' or 'sgd': add name, or remove it",
+        ),
         ("optimizer", "lr:1.0e-4", "write a space after the colon: lr: 1.0e-4"),
         (
             "optimizer",

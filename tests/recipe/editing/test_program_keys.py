@@ -47,7 +47,10 @@ PACKED = (
 )
 LORA = "adapters are a converter: write converters: [{name: lora, rank: 8, alpha: 16}]"
 ALL_LINEAR = f"{LORA}; without target_modules all linear modules but the output head have adapters"
-KERNELS = "remove it: each model family chooses its kernels"
+KERNELS = (
+    "remove it: each model family chooses its kernels; model.attention.backend takes sdpa, flex "
+    "or varlen"
+)
 HINTS = {
     "base_model: Qwen/Qwen3-0.6B": (
         'write model: {name: qwen3, flavor: "0.6B", hf_assets_path: "hub:Qwen/Qwen3-0.6B"}'
@@ -66,6 +69,9 @@ HINTS = {
     "neat_packing: true": PACKED,
     "flash_attention: true": KERNELS,
     "attn_implementation: sdpa": KERNELS,
+    "attn_implementation: flash_attention_2": KERNELS,
+    "_attn_implementation: flex_attention": "write model.attention.backend: flex",
+    "use_flash_attention_2: true": KERNELS,
     "gradient_checkpointing: true": "write activation_checkpoint: full",
     "disable_gradient_checkpointing: true": "write activation_checkpoint: none",
     "learning_rate: 1.0e-4": "'learning_rate' is optimizer.lr here",

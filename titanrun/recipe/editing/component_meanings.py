@@ -7,6 +7,7 @@ from titanrun.components.converters.spec.module_names import translate_module_na
 from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_annotation, find_value, is_slot
+from titanrun.recipe.editing.model_names import TRANSFORMERS, describe_model_name
 from titanrun.recipe.plugins import get_recipe_class
 
 ADAPTERS = "adapters are {name: lora, rank: 8, alpha: 16}, or qlora for frozen weights in 4 bits"
@@ -31,7 +32,7 @@ ALL_LINEAR_KEYS = ("lora_target", "lora_target_linear")
 ALL_LINEAR_WORDS = (True, "all", "all-linear")
 MODULE_KEYS = (*ALL_LINEAR_KEYS, "lora_target_modules", "target_modules")
 """Keys whose value names modules, in a list or as one text."""
-TRANSFORMERS = "transformers"
+MODEL = "model"
 ALL_WEIGHTS = "remove it: without adapters all weights are trained"
 NO_QUANTIZATION = "remove it: weights are quantized only by the converter qlora"
 NO_CRITIC = "PPO with a critic is not available: write grpo, which compares completions of a prompt"
@@ -42,6 +43,21 @@ BASE_MEANINGS = {
     **dict.fromkeys(("8", "8bit", "8_bit", "bnb_8bit", "fp8", "uint8"), EIGHT_BITS),
 }
 """What to write for a format of the frozen matrices of adapters."""
+FLASH_WORDS = ("flash", "flash_attention", "flash_attention_2", "flash_attention_3", "fa2", "fa3")
+VALUE_MEANINGS: Mapping[DataPath, Mapping[str, str]] = {
+    ("model", "attn_implementation"): {
+        **dict.fromkeys(FLASH_WORDS, "write sdpa: torch takes its flash kernel where it can"),
+        **dict.fromkeys(("flex", "flex_attention"), "write sdpa"),
+    },
+    ("model", "attention", "backend"): {
+        **dict.fromkeys(
+            FLASH_WORDS, "write auto: sdpa, which has a flash kernel, or flex for masks"
+        ),
+        "flex_attention": "write flex",
+        "eager": "write sdpa",
+    },
+}
+"""What to write for the value of a setting, by path."""
 COSINE_DECAY = "write {name: cosine}"
 LINEAR_DECAY = "write {name: polynomial, power: 1.0}"
 PLAIN_ADAMW = "write {name: adamw}"
@@ -121,13 +137,16 @@ def format_name_meaning(name: Any, path: DataPath, data: Any) -> str:
     annotation: Any = find_annotation(get_recipe_class(), data, place)
     if not isinstance(name, str) or not is_slot(annotation):
         return ""
+    if annotation.slot == MODEL:
+        return describe_model_name(name)
     return NAME_MEANINGS.get(annotation.slot, {}).get(to_word(name), "")
 
 
-def format_base_meaning(path: DataPath, value: Any) -> str:
-    """Return what to write for a format of frozen matrices, else an empty text."""
+def format_value_word(path: DataPath, value: Any) -> str:
+    """Return what to write for the value of a setting in other tools, else an empty text."""
     is_base = path[:1] == ("converters",) and path[-1] == "base"
-    return BASE_MEANINGS.get(to_word(str(value)), "") if is_base else ""
+    meanings = BASE_MEANINGS if is_base else VALUE_MEANINGS.get(path, {})
+    return meanings.get(to_word(str(value)), "")
 
 
 def format_layout_meaning(path: DataPath, data: Any) -> str:
@@ -157,7 +176,7 @@ def format_section_meaning(key: str, data: Any) -> str:
 
 def list_native_modules(data: Any) -> Any:
     """Return a recipe in which modules with adapters are listed by the names of its model."""
-    place = ("model",) if isinstance(find_value(data, ("model",)), str) else ("model", "name")
+    place = (MODEL,) if isinstance(find_value(data, (MODEL,)), str) else (MODEL, "name")
     return list_modules(data, find_value(data, place) != TRANSFORMERS)
 
 

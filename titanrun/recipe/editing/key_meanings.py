@@ -12,6 +12,7 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.type_introspection import find_value
 from titanrun.recipe.best_checkpoint import list_needed_settings
+from titanrun.recipe.editing.model_names import describe_attention
 
 # suffixes that make a key an override; `key+` adds to a list in files too
 # losses that other programs name under rl
@@ -206,6 +207,14 @@ MEANINGS: Mapping[str, Callable[[Any, Any], str]] = {
     "warmup": describe_warmup,
     **dict.fromkeys(("load_in_4bit", "load_in_8bit"), describe_quantized_base),
     **dict.fromkeys(("lr_min", "min_learning_rate", "min_lr"), describe_lowest_rate),
+    **dict.fromkeys(
+        (
+            *("_attn_implementation", "attention_backend", "attention_implementation"),
+            *("attn_backend", "attn_impl", "attn_implementation", "flash_attention", "flash_attn"),
+            *("use_flash_attention", "use_flash_attention_2", "use_flash_attn"),
+        ),
+        describe_attention,
+    ),
     "betas": describe_betas,
     "bf16": describe_bf16,
     "fp16": describe_fp16,

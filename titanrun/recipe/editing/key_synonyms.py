@@ -13,10 +13,10 @@ from titanrun.config.tree import Node, format_path, to_plain_data
 from titanrun.config.type_introspection import find_value
 from titanrun.config.validate_tree import KNOWN_KEYS
 from titanrun.recipe.editing.component_meanings import (
-    format_base_meaning,
     format_layout_meaning,
     format_name_meaning,
     format_section_meaning,
+    format_value_word,
     list_native_modules,
 )
 from titanrun.recipe.editing.data_keys import describe_hub_dataset, format_data_key
@@ -299,14 +299,15 @@ def add_hint(problem: Problem, data: Any) -> Problem:
         hint = (
             format_name_meaning(name, problem.path, data)
             or describe_hub_dataset(name, problem.path)
-            or format_base_meaning(problem.path, name)
+            or format_value_word(problem.path, name)
+            or program_hints.describe_named_model(problem.path, name)
             or torchtitan_hints.format_component_hint(name)
         )
     elif problem.code == "unknown-key":
         hint = find_key_hint(problem, data)
     elif problem.code == "wrong-type":
         hint = format_value_meaning(problem.path, problem.got, data) or (
-            format_base_meaning(problem.path, problem.got)
+            format_value_word(problem.path, problem.got)
         )
     else:
         return problem

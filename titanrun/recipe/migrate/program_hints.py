@@ -145,6 +145,14 @@ def describe_model_section(value: Any) -> str:
     return f"write model: {written}"
 
 
+def describe_named_model(path: DataPath, name: Any) -> str:
+    """Return the model of a folder, or of a name on the Hub, in the place of a family."""
+    if path not in (("model",), ("model", "name")) or not isinstance(name, str) or "/" not in name:
+        return ""
+    hint = describe_model_section(name)
+    return hint if path == ("model",) else hint.replace("model: {", "").removesuffix("}")
+
+
 def describe_datasets(value: Any) -> str:
     """Return the dataset of one entry of a list, or the mixture of several."""
     count = len(value) if isinstance(value, list) else 1
