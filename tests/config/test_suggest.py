@@ -5,6 +5,7 @@ from titanrun.config.suggest import (
     find_closest,
     format_word_list,
     is_certain_typo,
+    remove_slot_word,
 )
 
 KEYS = [
@@ -83,3 +84,20 @@ def test_a_list_reads_like_a_sentence() -> None:
         "a, b or c",
     ]
     assert format_word_list(map(str, range(20)), max_words=2) == "0, 1 and 18 more"
+
+
+@pytest.mark.parametrize(
+    ("name", "slot", "short"),
+    [
+        ("dpo_loss", "loss", "dpo"),
+        ("DPOLoss", "loss", "DPO"),
+        ("loss", "loss", "loss"),
+        ("adamw-optimizer", "optimizer", "adamw"),
+        ("cosine_lr_scheduler", "lr_scheduler", "cosine"),
+        ("CosineScheduler", "lr_scheduler", "Cosine"),
+        ("lora_converter", "converters", "lora"),
+        ("glossy", "loss", "glossy"),
+    ],
+)
+def test_a_name_without_the_word_for_its_slot(name: str, slot: str, short: str) -> None:
+    assert remove_slot_word(name, slot) == short

@@ -17,6 +17,8 @@ from titanrun.config.suggest import (
     format_word_list,
     is_certain_spelling,
     is_other_number,
+    is_respelling,
+    remove_slot_word,
 )
 from titanrun.config.yaml_scalars import BOOLEAN_WORDS
 
@@ -246,17 +248,18 @@ def describe_literal_error(context: Mapping[str, Any], value: Any) -> ErrorMessa
 
 def describe_unknown_name(context: Mapping[str, Any], value: Any) -> ErrorMessage:
     """Describe a component name that no choice of the slot has."""
-    suggestion = find_closest(
-        context["name"],
-        [name for name in context["names"] if not is_other_number(context["name"], name)],
-    )
-    hint = f"did you mean '{suggestion}'?" if suggestion else format_known_names(context["names"])
-    message = f"unknown {singularize_slot(context['slot'])} {format_short_value(context['name'])}"
     name, names = context["name"], context["names"]
-    certain = suggestion is not None and is_certain_spelling(name, suggestion, names)
-    return ErrorMessage(
-        "unknown-name", message, hint, suggestion, format_word_list(context["names"]), certain
+    short = remove_slot_word(name, context["slot"])
+    suggestion = next((known for known in names if is_respelling(short, known, names)), None)
+    suggestion = suggestion or find_closest(
+        name, [known for known in names if not is_other_number(name, known)]
     )
+    hint = f"did you mean '{suggestion}'?" if suggestion else format_known_names(names)
+    message = f"unknown {singularize_slot(context['slot'])} {format_short_value(name)}"
+    certain = suggestion is not None and any(
+        is_certain_spelling(word, suggestion, names) for word in (name, short)
+    )
+    return ErrorMessage("unknown-name", message, hint, suggestion, format_word_list(names), certain)
 
 
 def format_expected_literals(context: Mapping[str, Any]) -> str:

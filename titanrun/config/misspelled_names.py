@@ -10,7 +10,7 @@ from typing import Any
 from titanrun.config import registry
 from titanrun.config.base import Config
 from titanrun.config.problems import DataPath, Problem
-from titanrun.config.suggest import find_closest, is_respelling
+from titanrun.config.suggest import find_closest, is_respelling, remove_slot_word
 from titanrun.config.tree import Node, find_node, replace_node, replace_text
 from titanrun.config.type_introspection import (
     find_annotation,
@@ -50,7 +50,9 @@ def is_certain_component(model: type[Config], data: Any, problem: Problem, node:
         return False
     slot: Any = find_annotation(model, data, problem.path[:-1])
     return is_slot(slot) and is_certain_name(
-        node.value, str(problem.suggestion), registry.get_choice_names(slot)
+        remove_slot_word(node.value, slot.slot),
+        str(problem.suggestion),
+        registry.get_choice_names(slot),
     )
 
 

@@ -87,6 +87,13 @@ def is_certain_spelling(word: str, meant: str, candidates: Collection[str]) -> b
     return is_respelling(word, meant, candidates) or is_certain_typo(word, meant, candidates)
 
 
+def remove_slot_word(name: str, slot: str) -> str:
+    """Return a component's name without the word for its slot: dpo_loss -> dpo."""
+    whole = slot.removesuffix("s" * (slot != "loss"))
+    word = rf"[-_ ]?({whole}|{whole.rpartition('_')[2]})$"
+    return re.sub(word, "", name, flags=re.IGNORECASE) or name
+
+
 def normalize_spelling(word: str) -> str:
     """Remove the spelling variants of a word.
 

@@ -9,6 +9,7 @@ import yaml
 from titanrun.cli.init import OTHER_KINDS
 from titanrun.components.converters.config import ConverterConfig
 from titanrun.components.data.config import DatasetConfig
+from titanrun.components.losses.config import LossConfig
 from titanrun.components.lr_schedulers.config import LRSchedulerConfig
 from titanrun.components.optimizers.config import OptimizerConfig
 from titanrun.config.problems import Problem
@@ -29,6 +30,7 @@ SLOTS = {
     "algorithm": AlgorithmConfig,
     "converters": ConverterConfig,
     "dataset": DatasetConfig,
+    "loss": LossConfig,
     "lr_scheduler": LRSchedulerConfig,
     "optimizer": OptimizerConfig,
 }

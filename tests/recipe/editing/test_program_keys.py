@@ -315,6 +315,53 @@ def test_every_key_of_the_tables_has_a_hint_for_any_value(value: object) -> None
                 assert all(isinstance(hint, str) for hint in hints)
 
 
+LOSSES = [
+    (
+        "{name: dpo, LOSS_TYPE: sigmoid}",
+        "remove it: sigmoid is the default loss.variant of loss dpo",
+    ),
+    ("{name: dpo, LOSS_TYPE: [hinge]}", "write loss.variant: hinge"),
+    (
+        "{name: dpo, variant: hinge, LOSS_TYPE: hinge}",
+        "remove it: hinge is the loss.variant of loss dpo",
+    ),
+    ("{name: dpo, variant: hinge, LOSS_TYPE: sigmoid}", "write loss.variant: sigmoid"),
+    ("{name: dpo, beta: 0.2, LOSS_TYPE: ipo}", "write loss: {name: ipo, beta: 0.2}"),
+    ("{name: ipo, LOSS_TYPE: ipo}", "remove it: it is what loss ipo computes"),
+    ("{LOSS_TYPE: dpo}", "write loss: dpo"),
+    (
+        "{name: dpo, LOSS_TYPE: kto}",
+        "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
+    ),
+]
+
+
+@pytest.mark.parametrize("key", ["loss_type", "dpo_loss_type"])
+@pytest.mark.parametrize(("loss", "hint"), LOSSES)
+def test_a_loss_is_told_beside_that_of_the_recipe(
+    loss: str, hint: str, key: str, tmp_path: Path
+) -> None:
+    data = {
+        **SECTIONS,
+        "version": 1,
+        "loss": yaml.safe_load(loss.replace("LOSS_TYPE", key)),
+        "training": {"dataset": "tiny_pairs", "steps": 4},
+    }
+    del data["kind"]
+    (found,) = find_unknown_keys(tmp_path, yaml.safe_dump(data))
+    assert (found.hint, found.fix) == (hint, None)
+    written = hint.partition("write ")[2].partition(", and ")[0]
+    path, _, value = written.partition(": ")
+    del data["loss"][key]
+    if path == "loss":
+        data["loss"] = yaml.safe_load(value)
+    elif path:
+        data["loss"][path.removeprefix("loss.")] = value
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data))
+    left = validate_file(str(tmp_path / "mine.yaml"), [], level="schema", environment={}).problems
+    assert [one.message for one in left] == []
+
+
 def test_settings_of_adapters_at_the_top_become_one_converter(tmp_path: Path) -> None:
     entries = "adapter: lora\nlora_r: 16\nlora_alpha: 32\nload_in_4bit: true\n"
     found = find_unknown_keys(tmp_path, write_recipe(entries))

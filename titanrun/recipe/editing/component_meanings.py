@@ -58,6 +58,7 @@ VALUE_MEANINGS: Mapping[DataPath, Mapping[str, str]] = {
     },
 }
 """What to write for the value of a setting, by path."""
+CROSS_ENTROPY = "write {name: cross_entropy}"
 COSINE_DECAY = "write {name: cosine}"
 LINEAR_DECAY = "write {name: polynomial, power: 1.0}"
 PLAIN_ADAMW = "write {name: adamw}"
@@ -111,10 +112,32 @@ NAME_MEANINGS: Mapping[str, Mapping[str, str]] = {
             "conversations",
         ),
     },
+    "loss": {
+        **dict.fromkeys(
+            ("causal_lm", "ce", "ce_loss", "forcausallmloss", "lm", "nll", "sft", "sft_loss"),
+            CROSS_ENTROPY,
+        ),
+        **dict.fromkeys(
+            ("chunked_nll", "cut_cross_entropy", "cce", "fused_linear_cross_entropy", "liger"),
+            "write {name: chunked_cross_entropy}",
+        ),
+        **dict.fromkeys(
+            ("grpo", "grpo_loss", "ppo", "dapo"), "write kind: rl, where rl.algorithm has the loss"
+        ),
+        **{
+            word: f"write {{name: dpo, variant: {word}}}"
+            for word in ("apo_zero", "hinge", "robust", "sigmoid_norm")
+        },
+        **dict.fromkeys(("preference", "sigmoid"), "write {name: dpo}"),
+        **dict.fromkeys(("reward_model", "rm"), "write {name: reward}, and model.head: scalar"),
+    },
     "lr_scheduler": {
         **dict.fromkeys(("linear", "linear_schedule_with_warmup"), LINEAR_DECAY),
         "constant_with_warmup": "write {name: constant}",
-        **dict.fromkeys(("cosine_schedule_with_warmup", "cosine_with_warmup"), COSINE_DECAY),
+        **dict.fromkeys(
+            ("cosineannealinglr", "cosine_annealing", "cosine_schedule_with_warmup"), COSINE_DECAY
+        ),
+        "cosine_with_warmup": COSINE_DECAY,
         "wsd": "write {name: warmup_stable_decay}",
     },
     "optimizer": {

@@ -20,6 +20,7 @@ from titanrun.recipe.migrate.axolotl_model import detect_family_and_flavor, get_
 from titanrun.recipe.migrate.key_mapping import SourceKey, is_hub_name
 from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
 from titanrun.recipe.migrate.llamafactory_model import PAIR_LOSSES
+from titanrun.recipe.migrate.loss_hints import describe_loss, describe_loss_key, describe_trl_loss
 from titanrun.recipe.migrate.sharding_hints import (
     describe_fsdp_config,
     describe_offload,
@@ -38,10 +39,7 @@ LEFT_OUT = "left out: "
 DATASET: DataPath = ("training", "dataset")
 OF_FOLDER = "with files of the records of all datasets in the folder, in the same columns"
 FEWER_REPLIES = "remove it: keep only so many records in the files of training.dataset"
-POLICY_LOSSES = ("grpo", "dapo", "dr_grpo", "bnpo")
-"""Values of loss_type for GRPO in TRL."""
-TOKEN_LOSSES = {"nll": "cross_entropy", "chunked_nll": "chunked_cross_entropy"}
-"""Values of loss_type for SFT in TRL, and the loss here."""
+PROMPT_LIMIT = "remove it: training.seq_len limits a prompt and its reply together"
 STAGES = {
     "dpo": "write loss: dpo, and training.dataset: {name: preference, path: FILE}",
     "kto": "write loss: kto, and training.dataset: {name: labelled, path: FILE}",
@@ -180,10 +178,13 @@ def describe_sample_limit(value: Any) -> str:
 def describe_reply_key(path: DataPath, value: Any, data: Any) -> str:
     """Return what to write for a key that stands for a mixture, in a recipe that cannot have one.
 
-    Replies that are compared come from one dataset. Return an empty text for other keys and
-    recipes, whose content is `data`.
+    Replies that are compared come from one dataset. A loss is told beside that of the recipe.
+    Return an empty text for other keys and recipes, whose content is `data`.
     """
     describe = MEANINGS.get(normalize_key(path))
+    if describe in (describe_trl_loss, describe_pair_loss):
+        losses = TRL_LOSSES if describe is describe_trl_loss else PAIR_LOSSES
+        return describe_loss_key(value, losses, data)
     if describe not in (describe_datasets, describe_sample_limit):
         return ""
     kinds = [find_config_class(Recipe, data, place) for place in (("loss",), DATASET)]
@@ -217,34 +218,9 @@ def describe_stage(value: Any) -> str:
     return STAGES.get(str(value), "write kind: sft or pretrain, or a loss: dpo, kto, reward")
 
 
-def describe_trl_loss(value: Any) -> str:
-    """Return the loss of a value of TRL's loss_type, also in a list, or that there is none."""
-    kind = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
-    if kind in POLICY_LOSSES:
-        return "remove it: write kind: rl and rl.algorithm, see titanrun ls algorithms"
-    written = TOKEN_LOSSES.get(kind)
-    return describe_loss(value, TRL_LOSSES) if written is None else f"write loss: {written}"
-
-
-def describe_loss(value: Any, losses: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the loss of preferences that another program calls so, with its dataset.
-
-    Args:
-        value: name of the loss, or a list with one.
-        losses: names in that program, with the settings here.
-    """
-    kinds = value if isinstance(value, list) else [value]
-    known = format_word_list(losses, conjunction="and")
-    if len(kinds) != 1:
-        return f"there is no sum of several losses here: choose one of {known}"
-    settings = losses.get(str(kinds[0]))
-    if settings is None:
-        return f"there is no loss '{kinds[0]}' here, only {known}"
-    fields = {target.removeprefix("loss."): one for target, one in settings.items()}
-    name = fields["name"]
-    data = "labelled" if name == "kto" else "preference"
-    written = to_flow_yaml(fields if len(fields) > 1 else name)
-    return f"write loss: {written}, and training.dataset: {{name: {data}, path: FILE}}"
+def describe_pair_loss(value: Any) -> str:
+    """Return the loss of a value of LLaMA-Factory's pref_loss."""
+    return describe_loss(value, PAIR_LOSSES)
 
 
 def describe_report(value: Any) -> str:
@@ -311,12 +287,13 @@ MEANINGS: Mapping[str, Callable[[Any], str]] = {
     "disable_gradient_checkpointing": lambda value: describe_checkpointing(not value, None),
     "eval_steps": lambda value: describe_number("validation.freq", value),
     **dict.fromkeys(("dpo_loss_type", "loss_type"), describe_trl_loss),
+    "max_prompt_length": lambda value: PROMPT_LIMIT,
     "mask_history": lambda value: describe_trained_turns("last_reply" if value else "replies"),
     **dict.fromkeys(
         ("multipack", "neat_packing", "pack_sequences", "sample_packing"), describe_packing
     ),
     **dict.fromkeys(("max_samples", "max_train_samples"), describe_sample_limit),
-    "pref_loss": lambda value: describe_loss(value, PAIR_LOSSES),
+    "pref_loss": describe_pair_loss,
     "report_to": describe_report,
     "seed": lambda value: describe_number("debug.seed", value),
     "stage": describe_stage,
