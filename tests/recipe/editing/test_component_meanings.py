@@ -148,6 +148,24 @@ def test_a_number_of_bits_is_told_its_format(written: str, meant: str, tmp_path:
     assert found.suggestion is None
 
 
+GPU = "write gpu, which is the accelerator that torch finds"
+DEVICES = [
+    *((name, GPU) for name in ("cuda", "CUDA", "hip", "rocm", "xpu", "mps", "npu", "gpus")),
+    ("cuda:1", f"{GPU}; CUDA_VISIBLE_DEVICES=1 chooses by number"),
+    ("0", f"{GPU}; CUDA_VISIBLE_DEVICES=0 chooses by number"),
+    ("'0,1'", f"{GPU}; CUDA_VISIBLE_DEVICES=0,1 chooses by number"),
+    ("[0, 1]", f"{GPU}; CUDA_VISIBLE_DEVICES=0,1 chooses by number"),
+    ("true", "write gpu"),
+    ("tpu", "write gpu or cpu: titanrun does not train on TPUs"),
+]
+
+
+@pytest.mark.parametrize(("written", "hint"), DEVICES)
+def test_a_device_of_pytorch_is_told_the_one_here(written: str, hint: str, tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, f"{RECIPE}device: {written}\n")
+    assert found.hint == hint
+
+
 def test_a_length_of_axolotl_has_no_second_problem(tmp_path: Path) -> None:
     (found,) = problems_of(tmp_path, RECIPE.replace("steps", "sequence_len: 64, steps"))
     assert (found.suggestion, found.fix is not None) == ("seq_len", True)

@@ -1,5 +1,6 @@
 """Names of other tools for what is a setting of a component here, and sections for components."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,6 +59,11 @@ VALUE_MEANINGS: Mapping[DataPath, Mapping[str, str]] = {
     },
 }
 """What to write for the value of a setting, by path."""
+DEVICE: DataPath = ("device",)
+DEVICE_WORD = re.compile(
+    r"(?=.)(?:(?:cuda|gpus?|hip|hpu|mps|npu|nvidia|rocm|xpu):?)?(?P<number>\d+(,\d+)*)?"
+)
+NO_TPU = "write gpu or cpu: titanrun does not train on TPUs"
 CROSS_ENTROPY = "write {name: cross_entropy}"
 COSINE_DECAY = "write {name: cosine}"
 LINEAR_DECAY = "write {name: polynomial, power: 1.0}"
@@ -167,9 +173,25 @@ def format_name_meaning(name: Any, path: DataPath, data: Any) -> str:
 
 def format_value_word(path: DataPath, value: Any) -> str:
     """Return what to write for the value of a setting in other tools, else an empty text."""
+    if path == DEVICE:
+        return describe_device(value)
     is_base = path[:1] == ("converters",) and path[-1] == "base"
     meanings = BASE_MEANINGS if is_base else VALUE_MEANINGS.get(path, {})
     return meanings.get(to_word(str(value)), "")
+
+
+def describe_device(value: Any) -> str:
+    """Return the device for its name or number in PyTorch, else an empty text."""
+    if isinstance(value, bool):
+        return f"write {'gpu' if value else 'cpu'}"
+    words = [to_word(str(one)) for one in (value if isinstance(value, list) else [value])]
+    found = [DEVICE_WORD.fullmatch(word) for word in words]
+    if not found or not all(found):
+        kind = words[0].partition(":")[0] if len(words) == 1 else ""
+        return NO_TPU if kind in ("tpu", "xla") else ""
+    numbers = ",".join(match["number"] for match in found if match and match["number"])
+    chosen = f"; CUDA_VISIBLE_DEVICES={numbers} chooses by number" if numbers else ""
+    return f"write gpu, which is the accelerator that torch finds{chosen}"
 
 
 def format_layout_meaning(path: DataPath, data: Any) -> str:
