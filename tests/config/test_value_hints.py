@@ -41,6 +41,42 @@ def test_a_command_in_one_text_is_split_into_words(
     assert found.hint == f"write {words}"
 
 
+ENTRIES = [
+    ("converters={name: lora, rank: 16}", "[{name: lora, rank: 16}]"),
+    ("converters={lora: {r: 8, lora_alpha: 4, bias: none}}", "[{name: lora, rank: 8, alpha: 4}]"),
+    ("converters={name: qlora, target_modules: [q_proj]}", "[{name: qlora, target_modules: [wq]}]"),
+    ("converters={lora: true}", "[{name: lora}]"),
+    ("converters={float8_linear: true, fp32_lm_head: {}}", "[float8_linear, {name: fp32_lm_head}]"),
+    ("converters={emulate: true}", "[{name: float8_linear, emulate: true}]"),
+    ("converters={}", "[]"),
+    ("metrics.trackers={wandb: {project: mine}}", "[{name: wandb, project: mine}]"),
+    (
+        "validation.further={id: code, dataset: {name: text, path: x}}",
+        "[{id: code, dataset: {name: text, path: x}}]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("override", "written"), ENTRIES)
+def test_a_mapping_in_the_place_of_a_list_is_told_its_entry(
+    override: str, written: str, tmp_path: Path
+) -> None:
+    found = find_problem(tmp_path, override)
+    assert (found.message, found.hint) == ("expected a list, got a mapping", f"write {written}")
+    again = validate_file(
+        str(tmp_path / "mine.yaml"),
+        [f"{override.partition('=')[0]}={written}"],
+        level="schema",
+        environment={},
+    )
+    assert [problem.message for problem in again.problems] == []
+
+
+def test_a_mapping_with_a_secret_is_not_repeated(tmp_path: Path) -> None:
+    found = find_problem(tmp_path, "metrics.trackers={wandb: {api_key: abcdefgh}}")
+    assert found.hint == "write a list: put brackets around the mapping"
+
+
 def test_a_command_with_an_open_quotation_mark_is_not_split(tmp_path: Path) -> None:
     found = find_problem(tmp_path, "rl.rewards=[{name: command, command: it's}]")
     assert found.hint == "write [it's]"

@@ -21,6 +21,7 @@ from titanrun.config.fields import get_code_kind
 from titanrun.config.number_messages import ErrorMessage
 from titanrun.config.override_parser import DASHES
 from titanrun.config.problems import DataPath
+from titanrun.config.redaction import star_out_assigned_secrets
 from titanrun.config.serialize import format_readable_scalar, to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import Node, format_path
@@ -35,7 +36,9 @@ from titanrun.config.type_introspection import (
 from titanrun.config.types import AUTO
 from titanrun.config.yaml_scalars import BOOLEAN_WORDS
 
-ENABLE = "enable"
+ENABLE, NAME = "enable", "name"
+MAX_ENTRIES = 160
+"""Longest list that a hint writes out."""
 # spellings of null in other languages
 NULL_WORDS = {"none", "nil", "off", "no", "false", "disabled", "never"}
 # what runs a script, by the suffix of its file
@@ -170,6 +173,8 @@ def find_list_hint(field: FieldInfo, value: Any) -> str | None:
 
     A text in the place of a command is split into words as by a shell.
     """
+    if isinstance(value, dict):
+        return find_item_hint(find_item_type(field.annotation), value)
     if isinstance(value, int | float) and find_item_type(field.annotation) is str:
         return f'write ["{format_short_value(value)}"]'
     if not isinstance(value, str) or get_code_kind(field) != "command":
@@ -179,6 +184,33 @@ def find_list_hint(field: FieldInfo, value: Any) -> str | None:
     except ValueError:  # a quotation mark without its other half
         return None
     return f"write {to_flow_yaml(words)}" if words else None
+
+
+def find_item_hint(item: Any, value: Mapping[str, Any]) -> str | None:
+    """Return the list of one entry to write instead of a mapping, None if no mapping is an entry.
+
+    Components may be keyed by their names: `{lora: {rank: 8}}`.
+    """
+    if not isinstance(item, type) or not issubclass(item, Config):
+        return None
+    written = to_flow_yaml(list_meant_entries(item, value))
+    is_short = len(written) <= MAX_ENTRIES and star_out_assigned_secrets(written) == written
+    return f"write {written}" if is_short else "write a list: put brackets around the mapping"
+
+
+def list_meant_entries(item: type[Config], value: Mapping[str, Any]) -> list[Any]:
+    """Return the entries that a mapping in the place of their list means."""
+    if not value or NAME in value or not is_slot(item):
+        return [value] if value else []
+    assert issubclass(item, ComponentConfig)
+    choices = registry.load_choices(item)
+    if set(value) <= set(choices):
+        return [
+            {NAME: name, **inside} if isinstance(inside, Mapping) else name
+            for name, inside in value.items()
+        ]
+    fitting = (name for name, kind in choices.items() if set(value) <= set(kind.model_fields))
+    return [{NAME: next(fitting, "NAME"), **value}]
 
 
 def find_mapping_hint(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from titanrun.components.converters.config import QloraConfig
 from titanrun.components.converters.spec.module_names import translate_module_names
 from titanrun.config.problems import DataPath
 from titanrun.config.serialize import to_flow_yaml
@@ -281,6 +282,23 @@ def format_converter(settings: Mapping[str, Any], name: str = "lora") -> str:
     dropped = also and known.pop("dropout", None)
     converter = to_flow_yaml({"name": name, **known})
     return f"adapters are a converter: write converters: [{converter}]{also if dropped else ''}"
+
+
+def format_listed_adapters(path: DataPath, data: Any) -> str:
+    """Return the list of one converter for a mapping of adapters in its place, else empty text."""
+    value = find_value(data, path)
+    if path != ("converters",) or not isinstance(value, dict):
+        return ""
+    named, settings = value.get("name"), value
+    if len(value) == 1 and "name" not in value:
+        named, inside = next(iter(value.items()))
+        settings = inside if isinstance(inside, dict) else {}
+    if named not in ("qlora", *ADAPTER_SECTIONS):
+        return ""
+    own = {key: one for key, one in settings.items() if key in QloraConfig.model_fields}
+    converter = {"name": named, **own, **collect_adapter_settings(settings)}
+    converter["name"] = named if named == "qlora" else "lora"
+    return f"write [{to_flow_yaml(converter)}]"
 
 
 def describe_quantized(value: Any, data: Any) -> str:

@@ -14,6 +14,7 @@ from titanrun.config.type_introspection import find_value
 from titanrun.config.validate_tree import KNOWN_KEYS
 from titanrun.recipe.editing.component_meanings import (
     format_layout_meaning,
+    format_listed_adapters,
     format_name_meaning,
     format_section_meaning,
     format_value_word,
@@ -306,8 +307,10 @@ def add_hint(problem: Problem, data: Any) -> Problem:
     elif problem.code == "unknown-key":
         hint = find_key_hint(problem, data)
     elif problem.code == "wrong-type":
-        hint = format_value_meaning(problem.path, problem.got, data) or (
-            format_value_word(problem.path, problem.got)
+        hint = (
+            format_value_meaning(problem.path, problem.got, data)
+            or format_value_word(problem.path, problem.got)
+            or format_listed_adapters(problem.path, data)
         )
     else:
         return problem
