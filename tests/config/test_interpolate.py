@@ -241,3 +241,25 @@ def test_a_variable_that_is_not_utf8_is_refused() -> None:
 @given(st.text("${}ab:", max_size=12))
 def test_escaped_text_means_itself(text: str) -> None:
     assert resolved(to_yaml({"x": [escape_references(text)]})) == {"x": [text]}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("${DATA}", "${env:DATA}"),
+        ("a/${DATA}/b", "${env:DATA}"),
+        ("${DATA:-x/y}", "${env:DATA,x/y}"),
+        ("${env.DATA}", "${env:DATA}"),
+        ("${oc.env:DATA}", "${env:DATA}"),
+        ("${oc.env:DATA,3}", "${env:DATA,3}"),
+        ("${env:DATA:-x}", "${env:DATA,x}"),
+    ],
+)
+def test_a_variable_of_another_syntax_is_told_its_form_here(written: str, meant: str) -> None:
+    (found,) = problems(f"x: '{written}'\n")
+    assert (found.code, found.hint) == ("interpolation", f"write {meant}")
+
+
+def test_a_name_in_small_letters_may_be_a_key_of_the_recipe() -> None:
+    (found,) = problems("x: '${data}'\n")
+    assert str(found.hint).startswith("write ${section.key}, ${env:NAME}")

@@ -69,6 +69,10 @@ def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
         ("data/part-{00..15}.jsonl", "there is no 'data/part-00.jsonl': did you mean"),
         ("data/chats.jsonl, data/kto.jsonl", 'write "data/{chats,kto}.jsonl"'),
         ("data/chats.jsonl mymodel.txt", 'write "{data/chats.jsonl,mymodel.txt}"'),
+        (
+            "$DATA/chats.jsonl",
+            'variables of a shell are not expanded: write "${env:DATA}/chats.jsonl"',
+        ),
         ("~/chats.jsonl", f"~ is not expanded: write {Path.home()}/chats.jsonl"),
     ],
 )

@@ -342,7 +342,8 @@ def test_syntax_errors_are_put_in_plain_words(
 
 
 def test_the_help_for_an_unquoted_reference_shows_it_quoted() -> None:
-    assert problem_of("a: {b: ${env:HOME}/x, c: 1}").hint == 'write "${env:HOME}" in quotes'
+    assert problem_of("a: {b: ${env:HOME}/x, c: 1}").hint == 'write "${env:HOME}/x" in quotes'
+    assert problem_of("a: [x/${DATA}/${b.c}]").hint == 'write "x/${env:DATA}/${b.c}" in quotes'
     assert to_plain_data(read("a: ${env:HOME}/x")) == {"a": "${env:HOME}/x"}
 
 

@@ -17,6 +17,7 @@ from titanrun.config.references import (
     REFERENCE_START,
     UnresolvedReferenceError,
     ValueReference,
+    correct_reference,
     parse_reference_path,
     reference_error,
     split_references,
@@ -185,11 +186,13 @@ class ReferenceResolver:
         """Return the text of an environment variable, or the default given with its name."""
         name, comma, default = reference.inner.removeprefix(ENVIRONMENT_PREFIX).partition(",")
         if KEY.fullmatch(name) is None:
+            meant = correct_reference(reference.inner)
             raise reference_error(
                 reference,
                 f"'{name}' is not the name of an environment variable"
                 if name
                 else "env: needs a name",
+                hint=f"write {meant}" if meant else REFERENCE_HINT,
             )
         text = self.environment.get(name)
         if is_secret_variable(name, text or ""):
@@ -291,7 +294,10 @@ class ReferenceResolver:
         same_key = {format_path(place) for place in known if place[-1] == path[-1]}
         if suggestion is None and len(same_key) == 1:
             suggestion = same_key.pop()
-        hint = f"did you mean '{suggestion}'?" if suggestion else REFERENCE_HINT
+        meant = correct_reference(reference.inner)
+        hint = f"write {meant}" if meant else REFERENCE_HINT
+        if suggestion:
+            hint = f"did you mean '{suggestion}'?"
         return reference_error(
             reference, f"the recipe has no '{reference.inner}'", hint=hint, suggestion=suggestion
         )

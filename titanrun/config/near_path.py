@@ -10,6 +10,7 @@ from titanrun.config.suggest import find_closest, is_other_number
 
 PATTERN_CHARACTERS = "*?["
 ADDRESS_MARK = "://"
+VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 """Alternatives in a path, as a shell writes them: {a,b} and {00..15}."""
 SINGLE_FILE_SUFFIX = ".npy"
@@ -31,6 +32,9 @@ def explain_missing_path(named: str) -> str:
     joined = join_in_braces(several) if several else None
     if joined is not None:
         return f"write {to_flow_yaml(joined)}"
+    if VARIABLE.search(named):
+        written = VARIABLE.sub(r"${env:\1}", named)
+        return f'variables of a shell are not expanded: write "{written}"'
     near = suggest_near_path(named)
     if near is not None:
         return near

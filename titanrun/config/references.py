@@ -15,6 +15,12 @@ ENVIRONMENT_PREFIX = "env:"
 REFERENCE_OR_ESCAPE = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inner>[^}]*)\}|(?P<open>\$\{)[^}]*\Z")
 REFERENCE_HINT = "write ${section.key}, ${env:NAME} or ${env:NAME,default}; $${ is the text ${"
 
+# a variable as in a shell, with a default or without, or as OmegaConf and others write it
+FOREIGN_VARIABLE = re.compile(
+    r"(?:(?:oc\.)?env[:.](?P<named>\w+)|(?P<name>[A-Z_][A-Z0-9_]*))"
+    r"(?:(?:,|:?[-=])(?P<default>[^{}]*))?"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ValueReference:
@@ -78,13 +84,16 @@ def parse_reference_path(reference: ValueReference) -> DataPath:
     inner = reference.inner
     if not inner:
         raise reference_error(reference, "the reference is empty")
+    meant = correct_reference(inner)
+    hint = REFERENCE_HINT if meant is None else f"write {meant}"
     if re.match(r"\w+:", inner):
-        raise reference_error(reference, f"unknown reference type '{inner.partition(':')[0]}:'")
+        message = f"unknown reference type '{inner.partition(':')[0]}:'"
+        raise reference_error(reference, message, hint=hint)
     try:
         return parse_path(inner)
     except PathSyntaxError:
         raise reference_error(
-            reference, f"'{inner}' is not a path, and expressions are not supported"
+            reference, f"'{inner}' is not a path, and expressions are not supported", hint=hint
         ) from None
 
 
@@ -108,6 +117,24 @@ def reference_error(
         related=related,
     )
     return UnresolvedReferenceError(problem)
+
+
+def correct_reference(inner: str) -> str | None:
+    """Return the reference to an environment variable that another tool or a shell writes so."""
+    found = FOREIGN_VARIABLE.fullmatch(inner.strip())
+    if found is None:
+        return None
+    name, default = found["named"] or found["name"], found["default"]
+    return f"${{{ENVIRONMENT_PREFIX}{name}{'' if default is None else f',{default}'}}}"
+
+
+def correct_references(text: str) -> str:
+    """Return a text in which references to environment variables have titanrun's form."""
+
+    def correct(found: re.Match[str]) -> str:
+        return correct_reference(found["inner"] or "") or found[0]
+
+    return REFERENCE_OR_ESCAPE.sub(correct, text)
 
 
 def find_variables(root: Node, is_secret: Callable[[DataPath], bool]) -> dict[DataPath, list[str]]:

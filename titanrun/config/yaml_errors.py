@@ -7,6 +7,7 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from titanrun.config.limits import truncate_for_message
 from titanrun.config.problems import Problem, ProblemCode, RelatedLocation
+from titanrun.config.references import correct_references
 from titanrun.config.text_positions import TextPositions
 
 ODD_BLANK = re.compile("[ \t]*([\t\u00a0\u1680\u2000-\u200b\u202f\u205f\u3000])")
@@ -18,6 +19,7 @@ DIRECTIVE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?+[\r\n])*+(%[^\r\n]*)")
 QUOTES = "\"'"
 OPENS_VALUE = re.compile(r"(?:[:,\[{-]|^)\s*$")
 """What stands before the quote of a value in its line."""
+WORD_REST = re.compile(r"(?:\$\{[^}\n]*\}|[^\s,{}\[\]])*")
 WORD_START = re.compile(r"[^\s,\[{]*$")
 QUOTE_HINT = "put the value in quotes"
 ESCAPE_HINT = "write \\\\ for a backslash, or use single quotes"
@@ -237,9 +239,9 @@ def find_unquoted_reference_problem(positions: TextPositions, index: int) -> Pro
     begin = index - len(word[0])
     close = text.find("}", index, positions.get_line_end(index))
     end = close + 1 if close >= 0 else index + 1
-    hint = (
-        f'write "{truncate_for_message(text[begin:end])}" in quotes' if close >= 0 else QUOTE_HINT
-    )
+    rest = WORD_REST.match(text, end)
+    whole = correct_references(text[begin : rest.end() if rest else end])
+    hint = f'write "{truncate_for_message(whole)}" in quotes' if close >= 0 else QUOTE_HINT
     return Problem(
         "syntax",
         "${...} needs quotes inside of brackets",
