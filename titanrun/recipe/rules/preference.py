@@ -6,6 +6,7 @@ from titanrun.components.losses.preference_config import KtoConfig
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
 from titanrun.recipe.rules.data import get_section_datasets
+from titanrun.recipe.rules.optimizer import LARGEST_LR
 from titanrun.recipe.rules.registry import RuleViolation, rule
 
 DATASETS = {"pairs": "preference", "labels": "labelled"}
@@ -139,7 +140,7 @@ def preferences_need_small_steps(run: Recipe) -> Iterator[RuleViolation]:
         run.loss.compares is not None
         and starts_trained
         and find_lora_converter(run) is None
-        and rate > MAX_USUAL_LR
+        and MAX_USUAL_LR < rate < LARGEST_LR
     ):
         usual = USUAL_LR if run.loss.head == "lm" else USUAL_LR_OF_NEW_HEADS
         yield RuleViolation(
