@@ -133,6 +133,7 @@ def test_a_word_means_what_toml_says(field: str, word: str, meaning: object) -> 
     assert (got, type(got)) == (meaning, type(meaning))
 
 
+WHOLE, NUMBER = (f"write a number; the default is {default}" for default in ("1", "1.0"))
 REFUSED_IN_YAML = [
     ("whole", "010", "ambiguous-number", "write 10, or 0o10 if octal is meant"),
     ("number", "-010", "ambiguous-number", "write -10, or -8 if octal is meant"),
@@ -166,14 +167,19 @@ REFUSED_IN_YAML = [
     ("flag", "null", "wrong-type", "write a value, or leave it out: the default is false"),
     ("whole", "true", "wrong-type", "write a number; the default is 1"),
     ("number", "true", "wrong-type", "write a number; the default is 1.0"),
-    ("whole", "1.5", "wrong-type", None),
+    ("whole", "1.5", "wrong-type", "write 1 or 2"),
+    ("whole", "0.5", "wrong-type", "write 1"),
+    ("whole", "-1.5", "wrong-type", None),
+    ("whole", "3 steps", "wrong-type", "write 3"),
+    ("whole", "two", "wrong-type", "write 2"),
+    ("whole", "5 minutes", "wrong-type", WHOLE),
     ("whole", "null", "wrong-type", "write a value, or leave it out: the default is 1"),
     ("whole", "9223372036854775808", "wrong-type", None),
     ("number", ".nan", "out-of-range", None),
     ("number", "-.inf", "out-of-range", None),
-    ("number", "nan", "out-of-range", None),
+    ("number", "nan", "out-of-range", NUMBER),
     ("number", "1e999", "out-of-range", None),
-    ("number", "2020-01-01", "wrong-type", None),
+    ("number", "2020-01-01", "wrong-type", NUMBER),
     ("text", "10", "wrong-type", 'write "10"'),
     ("text", "true", "wrong-type", 'write "true"'),
     ("text", "null", "wrong-type", 'write a value, or leave it out: the default is ""'),
@@ -184,9 +190,9 @@ REFUSED_IN_YAML = [
     ("number", "0,001", "wrong-type", "write 0.001"),
     ("number", "3*10^-4", "wrong-type", "write 3e-4"),
     ("number", "10%", "wrong-type", "write 0.1"),
-    ("whole", "10%", "wrong-type", None),
+    ("whole", "10%", "wrong-type", WHOLE),
     ("whole", "200%", "wrong-type", "write 2"),
-    ("whole", "10^-2", "wrong-type", None),
+    ("whole", "10^-2", "wrong-type", WHOLE),
     ("whole", "10^2", "wrong-type", "write 1e2"),
     ("whole", "[abc]", "wrong-type", None),
     ("version", "true", "wrong-type", None),

@@ -70,7 +70,7 @@ error[wrong-type]: expected a whole number, got text 'many'
  --> r.yaml:1:28  (door.width)
   |
 1 | {safe: ****, door: {width: many}}
-  |                            ^^^^
+  |                            ^^^^ help: write a number; the default is 1
 """
     )
 

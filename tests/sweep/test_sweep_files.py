@@ -195,7 +195,8 @@ def test_only_different_models_are_built_before_the_start(tmp_path: Path) -> Non
             "grid: {optimizer.lr: [1.0e-3, -2.0e-3, fast], debug.sed: [1]}",
             [
                 "3:31 out-of-range: -0.002 is not above 0 (None)",
-                "3:40 wrong-type: expected a number, got text 'fast' (None)",
+                "3:40 wrong-type: expected a number, got text 'fast' (write a "
+                "number; the default is 0.0008)",
                 "3:47 unknown-key: unknown key 'sed' in section 'debug' (did you mean 'seed'?)",
             ],
         ),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import ceil, floor
 from typing import Any
 
 from titanrun.config.diagnostics import format_short_value
@@ -160,6 +161,10 @@ def describe_wrong_type(expected: str, value: Any) -> ErrorMessage:
             expected=expected,
             is_certain=True,
         )
+    if expected.startswith("a whole number") and isinstance(value, float):
+        near = [str(number) for number in (floor(value), ceil(value)) if number > 0]
+        hint = f"write {' or '.join(near)}" if near else None
+        return ErrorMessage("wrong-type", message, hint, expected=expected)
     if "number" in expected and is_single_number(value):
         return ErrorMessage(
             "wrong-type", message, f"write {format_short_value(value[0])}", expected=expected

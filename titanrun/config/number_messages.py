@@ -16,6 +16,21 @@ PERCENT = re.compile(r"([0-9]{1,17}(?:\.[0-9]{1,17})?) ?%")
 TEN_POWER_NOTATION = re.compile(
     r"(?:([0-9]{1,17}(?:\.[0-9]{1,17})?) ?[*x\u00d7] ?)?10 ?(?:\^|\*\*) ?\(?([-+]?[0-9]{1,9})\)?"
 )
+COUNTED = "steps?|epochs?|tokens?|sequences?|documents?|records?|samples?|layers?|ranks?|gpus?"
+NUMBER_WITH_WORD = re.compile(rf"([0-9]{{1,17}}) +({COUNTED})", re.IGNORECASE)
+NUMBER_WORDS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+)
 SIZE_FACTORS = {"k": (10**3, 2**10), "m": (10**6, 2**20), "b": (10**9, 2**30), "g": (10**9, 2**30)}
 
 
@@ -110,7 +125,11 @@ def describe_quoted_number(
 
 
 def convert_other_notation(text: str) -> str | None:
-    """Convert a number in handwritten notation (0,001 or 3*10^-4 or 10%), or return None."""
+    """Convert a number in handwritten notation (0,001, 3*10^-4, 10%, 3 steps, two), or None."""
+    if with_word := NUMBER_WITH_WORD.fullmatch(text):
+        return with_word[1]
+    if text.lower() in NUMBER_WORDS:
+        return str(NUMBER_WORDS.index(text.lower()))
     if DECIMAL_COMMA.fullmatch(text):
         return text.replace(",", ".")
     if percent := PERCENT.fullmatch(text):

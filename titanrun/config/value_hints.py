@@ -77,7 +77,7 @@ def find_value_hint(field: FieldInfo | None, value: Any, *, is_empty: bool) -> s
         return "write null"
     if word in DEFAULT_WORDS:
         return find_default_hint(field)
-    return find_number_hint(field) if is_switch(value) else None
+    return find_number_hint(field) if is_switch(value) or isinstance(value, str) else None
 
 
 def is_switch(value: Any) -> bool:

@@ -218,3 +218,48 @@ def test_a_file_in_the_place_of_a_task_is_the_data_of_a_loss(tmp_path: Path) -> 
     assert problem.hint.startswith(f"write {meant} for conversations or {{name: ")
     found = problems_of(tmp_path, "", f"evaluation: {{tasks: [{meant}]}}")
     assert [one for one in found if one.code == "unknown-name"] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "hint"),
+    [
+        ("training", "epochs: two", "write 2"),
+        ("training", "epochs: 3 epochs", "write 3"),
+        ("training", "epochs: 100 steps", "write training.steps: 100 in place of epochs"),
+        ("training", "tokens: 3 epochs", "write training.epochs: 3 in place of tokens"),
+        ("validation", "freq: 3 steps", "write 3"),
+        ("validation", "freq: 1 epoch", "write a number of steps, not of epochs"),
+        ("checkpoint", "interval: 20 steps", "write 20"),
+        ("checkpoint", "keep_latest_k: 2.5", "write 2 or 3"),
+        ("lr_scheduler", "warmup_ratio: 3", "write 0.03 for 3%"),
+        ("lr_scheduler", "decay_ratio: 12.5", "write 0.125 for 12.5%"),
+        ("metrics", "log_freq: never", "write a number; the default is 10"),
+        (
+            "",
+            "kind: lora",
+            "write sft for conversations or pretrain for texts, and converters: [lora]",
+        ),
+        ("", "kind: dpo", "remove kind, and write loss: dpo"),
+        ("", "kind: rm", "remove kind, and write loss: reward and model.head: scalar"),
+        ("", "kind: cpt", "write pretrain"),
+        ("", "kind: full", "write sft"),
+        ("", "kind: grpo", "write rl; rl.algorithm names its loss"),
+    ],
+)
+def test_a_wrong_value_is_told_the_one_that_is_meant(
+    tmp_path: Path, section: str, entry: str, hint: str
+) -> None:
+    text = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntokenizer: tiny\n"
+    training = entry if section == "training" else "steps: 400"
+    text += f"training: {{dataset: tiny, {training}}}\n"
+    if section != "training":
+        text += f"{section}: {{{entry}}}\n" if section else f"{entry}\n"
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    (found,) = validate_file(str(file), [], level="rules", environment={}).problems
+    assert found.hint == hint
+
+
+def test_dropout_in_percent_is_told_its_share(tmp_path: Path) -> None:
+    (found,) = problems_of(tmp_path, "", "converters: [{name: lora, dropout: 5}]")
+    assert found.hint == "write 0.05 for 5%"

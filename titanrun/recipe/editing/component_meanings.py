@@ -46,7 +46,31 @@ BASE_MEANINGS = {
 }
 """What to write for a format of the frozen matrices of adapters."""
 FLASH_WORDS = ("flash", "flash_attention", "flash_attention_2", "flash_attention_3", "fa2", "fa3")
+ADAPTER_KIND = "write sft for conversations or pretrain for texts, and converters: "
 VALUE_MEANINGS: Mapping[DataPath, Mapping[str, str]] = {
+    ("kind",): {
+        **dict.fromkeys(("adapter", "dora", "lora", "peft"), f"{ADAPTER_KIND}[lora]"),
+        "qlora": f"{ADAPTER_KIND}[qlora]",
+        **{
+            word: f"remove kind, and write loss: {word}"
+            for word in ("cpo", "dpo", "ipo", "kto", "orpo", "simpo")
+        },
+        **dict.fromkeys(
+            ("reward", "reward_model", "reward_modeling", "rm"),
+            "remove kind, and write loss: reward and model.head: scalar",
+        ),
+        **dict.fromkeys(
+            ("causal_lm", "clm", "cpt", "continued_pretraining", "pt"), "write pretrain"
+        ),
+        **dict.fromkeys(
+            ("chat", "finetune", "finetuning", "fine_tuning", "full", "instruct", "instruction"),
+            "write sft",
+        ),
+        **dict.fromkeys(("train", "training"), "write pretrain, or sft for conversations"),
+        **dict.fromkeys(
+            ("dapo", "grpo", "ppo", "rlhf", "rlvr"), "write rl; rl.algorithm names its loss"
+        ),
+    },
     ("model", "attn_implementation"): {
         **dict.fromkeys(FLASH_WORDS, "write sdpa: torch takes its flash kernel where it can"),
         **dict.fromkeys(("flex", "flex_attention"), "write sdpa"),

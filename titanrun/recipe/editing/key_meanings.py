@@ -3,6 +3,7 @@
 Some keys of torchft are no fields: replica groups have one way to do what they choose.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -121,14 +122,19 @@ def describe_best_count(value: Any, data: Any) -> str:
 
 
 def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
-    """Return what to write for a value of a wrong type in a recipe, or an empty text."""
+    """Return what to write for a wrong value in a recipe, or an empty text."""
     if path == BEST and isinstance(value, bool):
         return describe_best_count(value, data)
+    counted = COUNT.fullmatch(value) if isinstance(value, str) else None
+    if counted is not None:
+        return describe_count(path, counted[1], f"{counted[2].lower()}s")
     if path == ("rl",) and isinstance(value, str) and value in PREFERENCE_DATASETS:
         return (
             f"write loss: {value}, and training.dataset: {{name: {PREFERENCE_DATASETS[value]}, "
             "path: FILE}"
         )
+    if is_percentage(path, value):
+        return f"write {value / 100:g} for {value:g}%"
     is_part = isinstance(value, float) and not value.is_integer()
     if path != EPOCHS or not is_part:
         return ""
@@ -136,6 +142,22 @@ def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
         f"epochs are whole: write training.steps, {to_flow_yaml(value)} x sequences / "
         "global_batch_size; titanrun data stats counts the sequences"
     )
+
+
+def describe_count(path: DataPath, number: str, unit: str) -> str:
+    """Return the setting for a number with a word such as steps, which the field may not count."""
+    is_length = path[:-1] == ("training",) and path[-1] in LENGTHS
+    if is_length and path[-1] != unit:
+        return f"write training.{unit}: {number} in place of {path[-1]}"
+    if not is_length and unit != "steps":
+        return f"write a number of steps, not of {unit}"
+    return f"write {number}"
+
+
+def is_percentage(path: DataPath, value: Any) -> bool:
+    """Return whether a number in the place of a share is one of percent."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 1 < value <= 100 and SHARE.search(str(path[-1])) is not None
 
 
 def describe_checkpointing(value: Any, data: Any) -> str:
@@ -170,6 +192,9 @@ def describe_group_key(word: str, value: Any) -> str:
 
 
 BEST: DataPath = ("checkpoint", "keep_best")
+LENGTHS = ("steps", "epochs", "tokens")
+COUNT = re.compile(r"([0-9]+) *(step|epoch|token)s?", re.IGNORECASE)
+SHARE = re.compile("dropout|fraction|ratio|share|smoothing")
 EPOCHS: DataPath = ("training", "epochs")
 GROUPS: DataPath = ("fault_tolerance",)
 # what groups do, and why they do not do what a value asks for

@@ -34,7 +34,7 @@ else:
 
 MAX_HINTS = 3
 TRAINING = "training"
-HINTED = ("unknown-key", "unknown-name", "wrong-type")
+HINTED = ("out-of-range", "unknown-key", "unknown-name", "wrong-type")
 """Codes of problems that a name or a value of another program may cause."""
 
 # same meaning and unit as the field they stand for, so `validate --fix` may replace them
@@ -306,7 +306,7 @@ def add_hint(problem: Problem, data: Any) -> Problem:
         )
     elif problem.code == "unknown-key":
         hint = find_key_hint(problem, data)
-    elif problem.code == "wrong-type":
+    elif problem.code in ("out-of-range", "wrong-type"):
         hint = (
             format_value_meaning(problem.path, problem.got, data)
             or format_value_word(problem.path, problem.got)
