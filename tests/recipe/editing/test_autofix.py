@@ -367,3 +367,41 @@ def test_names_of_modules_in_transformers_are_replaced(tmp_path: Path) -> None:
     assert "target_modules: [wq, 'wv', self_attn.k_proj]" in mine.read_text(encoding="utf-8")
     (left,) = problems_of(str(mine))
     assert left.got is None and left.hint == "transformers' k_proj is called wk here"
+
+
+def test_names_and_values_of_other_programs_are_replaced_by_the_only_word_of_their_help(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        'version: 1\ndevice: cuda\nmodel: {name: "LlamaForCausalLM", flavor: debugmodel}\n'
+        "tokenizer: tiny\noptimizer: {name: adamw_torch, lr: 1e-4}\nlr_scheduler: wsd  # warm\n"
+        "loss: sft_loss\ntraining: {dataset: tiny, steps: 4}\nmetrics: {logging_steps: 5}\n"
+        "checkpoint: {save_total_limit: 3}\noutput_dir: runs/a\n"
+    )
+    fix(str(file))
+    assert file.read_text() == (
+        'version: 1\ndevice: gpu\nmodel: {name: "llama3", flavor: debugmodel}\n'
+        "tokenizer: tiny\noptimizer: {name: adamw, lr: 1e-4}\n"
+        "lr_scheduler: warmup_stable_decay  # warm\n"
+        "loss: cross_entropy\ntraining: {dataset: tiny, steps: 4}\nmetrics: {log_freq: 5}\n"
+        "checkpoint: {keep_latest_k: 3}\ndump_folder: runs/a\n"
+    )
+    assert problems_of(str(file)) == ()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "kind: full",  # may be any kind
+        "lr_scheduler: linear",  # needs a setting beside its name
+        "device: cuda:1",  # the number is lost
+        "x-name: &name wsd\nlr_scheduler: *name",
+    ],
+)
+def test_what_the_help_does_not_say_in_one_word_is_left_alone(entry: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    text = "version: 1\nmodel: {name: llama3, flavor: debugmodel}\ntraining: {dataset: tiny}\n"
+    file.write_text(f"{text}{entry}\n")
+    fix(str(file))
+    assert file.read_text() == f"{text}{entry}\n"

@@ -31,7 +31,7 @@ def get_hint(*words: str, takes_overrides: bool = True) -> str | None:
         (["--seed=1"], "write debug.seed=1"),
         (["--name=me"], "write name=VALUE"),
         (["--num_epochs", "3"], "write training.epochs=3"),
-        (["--save_total_limit", "3"], "titanrun explain save_total_limit tells what does it here"),
+        (["--save_total_limit", "3"], "write checkpoint.keep_latest_k=3"),
         (["--sample-packing"], "titanrun explain sample_packing tells what does it here"),
         (["--seedlin", "3"], "did you mean '--seedling'?"),
         (["--zzz"], "see titanrun try --help"),

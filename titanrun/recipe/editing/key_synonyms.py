@@ -23,6 +23,7 @@ from titanrun.recipe.editing.component_meanings import (
 from titanrun.recipe.editing.data_keys import describe_hub_dataset, format_data_key
 from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
 from titanrun.recipe.editing.section_words import format_section_word
+from titanrun.recipe.editing.word_fixes import build_hinted_fix
 
 if TYPE_CHECKING:
     from titanrun.recipe.migrate import program_hints as program_hints
@@ -93,7 +94,7 @@ SAME_MEANING = frozenset(
             "scoring_func",
         ),
         *("lora_alpha", "lora_dropout", "lora_r", "lora_rank", "r", "use_dora", "use_rslora"),
-        *("dora", "rslora"),
+        *("dora", "logging_steps", "output_dir", "rslora", "save_total_limit"),
         *("cutoff_len", "max_epochs", "max_seq_length", "num_epochs", "num_train_epochs"),
         *("sequence_len", "sequence_length", "topk_group", "train_steps", "use_qk_norm", "wd"),
     )
@@ -262,7 +263,7 @@ def add_hints(problems: tuple[Problem, ...], tree: Node) -> list[Problem]:
         return list(problems)
     data = list_native_modules(to_plain_data(tree))
     add_meant_sections(data, problems)
-    return [add_hint(problem, data) for problem in problems]
+    return [add_hint(problem, data, tree) for problem in problems]
 
 
 def drop_written_keys(problems: Sequence[Problem]) -> list[Problem]:
@@ -293,7 +294,7 @@ def add_meant_sections(data: Any, problems: tuple[Problem, ...]) -> None:
             holder.setdefault(problem.suggestion or problem.path[-1], holder[problem.path[-1]])
 
 
-def add_hint(problem: Problem, data: Any) -> Problem:
+def add_hint(problem: Problem, data: Any, tree: Node) -> Problem:
     """Return a problem with a hint, if there is one."""
     if problem.code == "unknown-name":
         name = problem.got["name"] if isinstance(problem.got, dict) else problem.got
@@ -317,7 +318,8 @@ def add_hint(problem: Problem, data: Any) -> Problem:
     if hint:
         # without its suggestion, a component would be told that its name is missing too
         kept = NAME if problem.suggestion == NAME else None
-        return replace(problem, hint=hint, suggestion=kept, fix=None)
+        fix = build_hinted_fix(problem, hint, tree)
+        return replace(problem, hint=hint, suggestion=kept, fix=fix)
     return replace(problem, fix=None) if belongs_to_program(problem) else problem
 
 
