@@ -324,17 +324,19 @@ def test_a_folder_of_several_layouts_is_a_mixture_of_its_files(place: Path) -> N
     dataset = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run.training
     sources = dataset.dataset.model_dump()["sources"]
     assert [one["dataset"]["layout"] for one in sources] == ["alpaca", "messages"]
-    # read as one dataset, the second file is told
-    alone = "training.dataset={name: chat, path: data, layout: alpaca}"
-    with pytest.raises(ProblemsFound) as found:
-        resolve_recipe("mine.yaml", [alone], environment={}, should_check_inputs=True)
-    (problem,) = found.value.problems
-    assert "titanrun init --data data/alpaca.jsonl data/chat.jsonl" in str(problem.hint)
     Path("data/alpaca.jsonl").unlink()
     copy("chat.jsonl", "data/more.jsonl")
     assert init.run([*words, "data", "-o", "one.yaml"]) == 0
     run = resolve_recipe("one.yaml", environment={}, should_check_inputs=True).run
     assert run.training.dataset.model_dump()["path"] == "data"
+
+
+def test_replies_that_are_compared_come_from_one_dataset(place: Path) -> None:
+    copy("preference.jsonl", "data.jsonl")
+    files = ["preference.jsonl", "data.jsonl", "--data", "chat.jsonl"]
+    message, hint = get_init_problem("--kind", "dpo", "--model", "model", "--data", *files)
+    assert message == "--kind dpo takes one dataset, not 3"
+    assert hint.startswith("replies that are compared come from one dataset, not from a mixture")
 
 
 def test_files_between_commas_are_told_to_be_separated(place: Path) -> None:

@@ -14,13 +14,11 @@ from titanrun.cli.hub_models import WITHOUT_WEIGHTS, fetch_model
 from titanrun.cli.messages import print_note
 from titanrun.cli.new_file import get_schema_path, write_new_recipe
 from titanrun.cli.next_command import print_next
-from titanrun.components.data.spec.data_files import find_data_files
 from titanrun.components.data.spec.hub_advice import (
     OFFLINE_VARIABLE,
     advise_model,
     is_set_offline,
 )
-from titanrun.components.data.validators_config import find_common_glob
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.problems import Problem, ProblemsFound, problem_error
 from titanrun.config.read_source import FORMATS
@@ -31,8 +29,8 @@ from titanrun.recipe.reference.data_settings import (
     build_data_settings,
     build_hub_settings,
     guess_kind,
-    split_layouts,
 )
+from titanrun.recipe.reference.file_layouts import ONE_DATASET, join_file_names, split_layouts
 from titanrun.recipe.reference.finetuning_template import (
     KINDS,
     FinetunedModel,
@@ -150,18 +148,10 @@ def parse_init_options(arguments: list[str]) -> Namespace:
     )
     options = parser.parse_args(arguments)
     if options.data is not None:
-        options.data = join_data(options.data)
+        options.data = join_file_names(options.data)
         if options.kind is not None and len(options.data) == 1:
             options.data = split_layouts(KINDS[options.kind].dataset, options.data[0])
     return options
-
-
-def join_data(named: Sequence[str]) -> list[str]:
-    """Return the data of a recipe: one glob in place of several files that it alone matches."""
-    pattern = find_common_glob(named)
-    if pattern is not None and {*find_data_files(Path(pattern))} == {*map(Path, named)}:
-        return [pattern]
-    return list(dict.fromkeys(named))
 
 
 def parse_kind(kind: str) -> str:
@@ -228,6 +218,12 @@ def build_finetuning_recipe(options: Namespace, target: Path) -> str:
             )
     if options.full:
         raise problem_error("usage", "--full excludes --kind", hint="omit one of them")
+    if KINDS[options.kind].dataset in ("preference", "labelled") and len(options.data) > 1:
+        raise problem_error(
+            "usage",
+            f"--kind {options.kind} takes one dataset, not {len(options.data)}",
+            hint=ONE_DATASET,
+        )
     folder = open_named_model(options)
     reads_template = KINDS[options.kind].dataset != "text"
     templates = suggest_missing_template(folder) if reads_template else []

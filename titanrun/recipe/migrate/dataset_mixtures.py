@@ -12,21 +12,16 @@ from typing import Any
 from titanrun.config.type_introspection import find_config_class
 from titanrun.recipe.migrate.migration_plan import MigrationItem, iter_placements
 from titanrun.recipe.migrate.source_entries import SourceEntries, SourceEntry
-from titanrun.recipe.migrate.source_weights import weigh_sources
 from titanrun.recipe.migrate.target_paths import TargetPath, build_recipe_data
 from titanrun.recipe.migrate.toml_comments import NO_COMMENTS
 from titanrun.recipe.migrate.yaml_entries import SEVERAL
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.reference.file_layouts import OF_MIXTURE, ONE_DATASET
+from titanrun.recipe.reference.source_weights import weigh_sources
 
 SECTION: TargetPath = ("training", "dataset")
 SOURCES: TargetPath = (*SECTION, "sources")
 NAME: TargetPath = (*SECTION, "name")
-OF_MIXTURE = ("shuffle", "repeat")
-"""Settings of a mixture itself."""
-ONE_DATASET = (
-    "replies that are compared come from one dataset, not from a mixture: write the records of all "
-    "datasets, with the same columns, to files of one folder, and name it in training.dataset.path"
-)
 HUB_FIELDS = ("repo", "subset", "split", "revision")
 PACKED_ROWS = "max_rows counts packed sequences, of several conversations each"
 

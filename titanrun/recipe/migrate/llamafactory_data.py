@@ -22,7 +22,7 @@ from titanrun.recipe.migrate.key_mapping import (
     hold_out_dataset,
 )
 from titanrun.recipe.migrate.llamafactory_model import is_native_model
-from titanrun.recipe.migrate.source_weights import count_records, list_source_files
+from titanrun.recipe.reference.source_weights import count_records, list_source_files
 
 TARGET = "training.dataset"
 INFO_FILE = "dataset_info.json"

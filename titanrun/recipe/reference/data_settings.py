@@ -65,8 +65,6 @@ HINTS = {
 TEXT_SUFFIX = ".txt"
 HUB_DATASETS = {"text": "hub"}
 """Datasets that have another name where their files are on the Hub."""
-MAX_SPLIT_FILES = 20
-"""Files of a folder whose layouts are compared, the first ones."""
 
 
 def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], ColumnGuess]:
@@ -94,21 +92,6 @@ def build_data_settings(dataset: str, data: str) -> tuple[dict[str, Any], Column
     if guess is None:
         raise unsuitable_columns_error(dataset, file, columns)
     return {"name": dataset, "path": data, **guess.settings}, guess
-
-
-def split_layouts(dataset: str, data: str) -> list[str]:
-    """Return the files of a folder or glob whose records have several layouts, else the path.
-
-    Args:
-        dataset: Name of the dataset.
-        data: File, folder or glob, or a dataset of the Hub.
-    """
-    try:
-        files = resolve_data_files(data, list_suffixes(dataset))[:MAX_SPLIT_FILES]
-        found = [build_data_settings(dataset, str(file))[0] | {"path": ""} for file in files]
-    except ProblemsFound:
-        return [data]  # what is wrong is told with the recipe
-    return [data] if all(one == found[0] for one in found) else [str(file) for file in files]
 
 
 def find_first_file(data: str, dataset: str = "chat") -> Path:
@@ -210,18 +193,26 @@ def suggest_columns(dataset: ChatDatasetConfig | RepliesConfig, file: Path) -> s
 
     Return None if it reads the file as they say, or if the file is damaged.
     """
+    changed = guess_changes(dataset, file)
+    if changed is None:
+        columns = read_columns(file)
+        other = suggest_other_dataset(columns)
+        return other or (suggest_for_unsuitable(dataset.name, file, columns) if columns else None)
+    shown = [f"{name}: {to_flow_yaml(value)}" for name, value in changed.items()]
+    return f"set {format_word_list(shown, conjunction='and')}" if shown else None
+
+
+def guess_changes(dataset: ChatDatasetConfig | RepliesConfig, file: Path) -> dict[str, Any] | None:
+    """Return the settings to change for a dataset to read a file, None if none let it."""
     columns = read_columns(file)
     guess = guess_columns(dataset.name, columns) if columns else None
     if guess is None:
-        other = suggest_other_dataset(columns)
-        return other or (suggest_for_unsuitable(dataset.name, file, columns) if columns else None)
+        return None
     fields = [name for name in COLUMN_FIELDS if name in type(dataset).model_fields]
     meant = {
         name: guess.settings.get(name, type(dataset).model_fields[name].default) for name in fields
     }
-    changed = {name: value for name, value in meant.items() if value != getattr(dataset, name)}
-    shown = [f"{name}: {to_flow_yaml(value)}" for name, value in changed.items()]
-    return f"set {format_word_list(shown, conjunction='and')}" if shown else None
+    return {name: value for name, value in meant.items() if value != getattr(dataset, name)}
 
 
 def build_hub_settings(

@@ -1,6 +1,5 @@
 """Rules about conversations: document masks, columns, chat templates and files."""
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -15,13 +14,10 @@ from titanrun.components.data.chat_config import (
 from titanrun.components.data.replies_config import RepliesConfig
 from titanrun.components.data.spec.chat_formats import (
     Conversation,
-    get_column_value,
     parse_conversation,
-    text_for_messages_error,
 )
 from titanrun.components.data.spec.data_files import get_data_suffix, resolve_data_files
 from titanrun.components.data.spec.file_columns import (
-    find_file_columns,
     iter_valid_csv_records,
     iter_valid_json_records,
     iter_valid_jsonl_records,
@@ -33,8 +29,6 @@ from titanrun.config.base import Config, iter_nested_configs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.recipe.recipe import Recipe
-from titanrun.recipe.reference.data_columns import read_columns
-from titanrun.recipe.reference.data_settings import suggest_columns
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
@@ -48,9 +42,6 @@ LAYOUTS_BY_FIELD = {
     "prompt_column": IN_TWO_COLUMNS,
     "completion_column": IN_TWO_COLUMNS,
 }
-
-MAX_FILES_CHECKED = 20
-"""Files of a dataset whose first record is read before a run, the first ones."""
 
 
 @rule("packing-needs-document-mask")
@@ -121,73 +112,6 @@ def columns_fit_layout(run: Recipe) -> Iterator[RuleViolation]:
                     hint=f"use layout {' or '.join(layouts)}, or remove it",
                     code="no-effect",
                 )
-
-
-@rule("first-conversation-fits", level="environment")
-def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
-    """Require the first record of each of the first files to match the layout.
-
-    It must be a conversation, a pair of them or one with a label, in the layout that the recipe
-    names and with the columns it names. Files of several layouts are sources of a mixture.
-    """
-    for place, dataset in get_all_datasets(run):
-        if not isinstance(dataset, ConversationDataset) or dataset.path is None:
-            continue
-        try:
-            files = resolve_data_files(dataset.path, tuple(RECORD_READERS))
-        except ProblemsFound:
-            continue  # paths-exist and the run report it
-        try:
-            for file in files[:MAX_FILES_CHECKED]:
-                check_first_record(dataset, file)
-        except ProblemsFound as error:
-            for problem in error.problems:
-                hint = improve_column_hint(problem, dataset, file)
-                yield RuleViolation(
-                    problem.message,
-                    ((*place, *problem.path), place),
-                    hint=hint if file == files[0] else suggest_sources(files[0], file),
-                    code="data",
-                    section=place,
-                )
-
-
-def suggest_sources(first: Path, other: Path) -> str:
-    """Return what to do with a file whose records have another layout than those before."""
-    data = shlex.join(["--data", str(first), str(other)])
-    return (
-        f"the records of '{first}' fit: make the files of each layout a source of a mixture, as "
-        f"titanrun init {data} writes it"
-    )
-
-
-def check_first_record(dataset: ConversationDataset, file: Path) -> None:
-    """Raise ProblemsFound if the first record of a file does not match the layout.
-
-    Only the columns of parquet files are checked: their records are not read here.
-    """
-    record = next(RECORD_READERS[get_data_suffix(file)](file), None)
-    if record is not None:
-        parse_conversations(dataset, record, f"the first record of '{file}'")
-    if get_data_suffix(file) != ".parquet":
-        return
-    for column, field in get_conversation_columns(dataset):
-        known = dict.fromkeys(find_file_columns(file) or [column])
-        get_column_value(known, column, f"'{file}'", field=field)
-        content = read_columns(file).get(column)
-        if field == "column" and content is not None and content.is_text:
-            raise text_for_messages_error(f"'{file}'", column)
-
-
-def improve_column_hint(problem: Problem, dataset: ConversationDataset, file: Path) -> str | None:
-    """Return the hint of a problem, of one about a layout that with the settings for the file.
-
-    Misspellings of columns have hints of their own.
-    """
-    hint = problem.hint or ""
-    if problem.path == ("path",) or hint.startswith("did you mean"):
-        return problem.hint
-    return suggest_columns(dataset, file) or problem.hint
 
 
 @rule("turn-weights-are-there", level="environment")
