@@ -1,4 +1,4 @@
-"""Adapters and compared replies of a named model do not train random weights unnoticed."""
+"""Fine-tuning of a named model does not train random weights unnoticed."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from titanrun.recipe.resolving.resolve import resolve_recipe
 
 RULE = "fine-tuning-starts-from-weights"
 CHATS, PAIRS = "tiny_chat", "tiny_pairs"
+MIXED = "{name: mixture, sources: [{dataset: tiny}, {dataset: tiny_chat}]}"
 LORA, DPO, REWARD = "converters: [lora]\n", "loss: dpo\n", "loss: reward\n"
 SFT, IN_HF = "kind: sft\n", "checkpoint: {initial_load_in_hf: true}\n"
 FROM_RUN = "checkpoint: {initial_load_path: runs/sft}\n"
@@ -51,8 +52,12 @@ def find_severity(recipe: str) -> str | None:
         (PAIRS, DPO + IN_HF, None),
         # random weights are what the recipe asks for
         (CHATS, LORA + WANTED, None),
+        (CHATS, WANTED, None),
+        (CHATS, "", "warning"),
+        (CHATS, SFT, None),
         # pretraining with the tokenizer of a model
-        (CHATS, "", None),
+        ("tiny", "", None),
+        (MIXED, "", None),
     ],
 )
 def test_a_folder_with_weights_is_loaded_or_a_problem(
@@ -79,6 +84,7 @@ def test_a_model_that_is_not_here_yet_is_loaded_by_kind_sft(
 def test_a_folder_with_a_tokenizer_alone_has_nothing_to_load(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     assert find_severity(write_recipe(tmp_path, CHATS, LORA)) is None
+    assert find_severity(write_recipe(tmp_path, CHATS, "")) is None
 
 
 def test_a_stage_starts_from_the_weights_of_the_stage_before(tmp_path: Path) -> None:
