@@ -156,3 +156,17 @@ def test_auto_takes_the_sizes_of_the_folder() -> None:
     Path("small/config.json").write_bytes(config.read_bytes())
     save_file({}, "small/model.safetensors")
     assert find_problems("model.flavor=auto", *OF_FOLDER, start="small") == []
+
+
+def test_a_folder_of_another_family_is_told_for_every_flavor() -> None:
+    Path("small").mkdir()
+    config = Path(__file__).parents[2] / "problems/initial-folder-fits/models/small/config.json"
+    Path("small/config.json").write_bytes(config.read_bytes())
+    save_file({}, "small/model.safetensors")
+    named = {"hf_assets_path": "small", "flavor": "debugmodel"}
+    [problem] = find_problems(f"model={named | {'name': 'qwen3'}}", *OF_FOLDER[1:], start="small")
+    assert problem.rule == "initial-folder-fits"
+    assert problem.message == "'small' holds a model of type llama, not of qwen3"
+    assert problem.hint == "write model.name: llama3 with model.flavor: auto"
+    told = named | {"name": "llama3", "flavor": "auto"}
+    assert find_problems(f"model={told}", *OF_FOLDER[1:], start="small") == []

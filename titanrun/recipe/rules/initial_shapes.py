@@ -17,7 +17,11 @@ from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.models.shared.decoder_config import DecoderConfig
 from titanrun.models.shared.huggingface_config import is_huggingface_folder, load_config_json
-from titanrun.models.shared.spec.flavors import resolve_model_sizes
+from titanrun.models.shared.spec.flavors import (
+    describe_other_family,
+    find_other_family,
+    resolve_model_sizes,
+)
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.rules.converters import iter_converters
 from titanrun.recipe.rules.initial_adapters import INITIAL_LOAD
@@ -79,27 +83,35 @@ def initial_weights_fit(run: Recipe) -> Iterator[RuleViolation]:
 
 @rule("initial-folder-fits", level="environment")
 def initial_folder_fits(run: Recipe) -> Iterator[RuleViolation]:
-    """Require the sizes in config.json of the Hugging Face folder that a run starts from.
+    """Require the family and the sizes in config.json of the folder that a run starts from.
 
-    Set model.flavor: auto, which takes the sizes from config.json, or name the folder of this
-    model.
+    Set model.name to the family and model.flavor to auto, which takes the sizes from config.json,
+    or name the folder of this model.
     """
-    section, model = run.checkpoint, run.model
-    named = section.initial_load_path or model.hf_assets_path
-    if not section.initial_load_in_hf or named is None or not isinstance(model, DecoderConfig):
+    model, named = run.model, find_initial_folder(run)
+    if named is None or run.replace or not needs_initial_weights(run):
         return
-    there = (
-        None if run.replace or not needs_initial_weights(run) else read_folder_model(model, named)
-    )
-    if there is None:
+    try:
+        config_json = load_config_json(named)
+    except ProblemsFound:
+        return  # reported when the weights are loaded
+    read = "model.flavor: auto"
+    read += "" if named == model.hf_assets_path else f" and model.hf_assets_path: {named}"
+    other = find_other_family(model, config_json)
+    if other is not None:
+        yield RuleViolation(
+            describe_other_family(model, named, config_json),
+            (("model", "name"), INITIAL_LOAD),
+            hint=f"write model.name: {other} with {read}",
+        )
+    there = read_folder_model(model, named) if isinstance(model, DecoderConfig) else None
+    if there is None or not isinstance(model, DecoderConfig):
         return
     difference = find_model_difference(there, model)
     if difference is None:
         return
     sizes = list_size_changes(dump_config(there), model)
     told = [f"{format_path(path)} {in_file} (here {here})" for path, in_file, here in sizes]
-    read = "model.flavor: auto"
-    read += "" if named == model.hf_assets_path else f" and model.hf_assets_path: {named}"
     yield RuleViolation(
         f"the model in '{named}' has other sizes than this run: "
         f"{format_word_list(told or [difference], conjunction='and', max_words=4)}",
@@ -108,14 +120,19 @@ def initial_folder_fits(run: Recipe) -> Iterator[RuleViolation]:
     )
 
 
+def find_initial_folder(run: Recipe) -> str | None:
+    """Return the Hugging Face folder here whose weights a run loads at its start, None if none."""
+    named = run.checkpoint.initial_load_path or run.model.hf_assets_path
+    if not run.checkpoint.initial_load_in_hf or named is None or is_storage_path(named):
+        return None
+    return named if is_huggingface_folder(Path(named)) else None
+
+
 def read_folder_model(model: DecoderConfig, named: str) -> DecoderConfig | None:
     """Return the model of this family that a folder's config.json describes, None if none."""
     family = type(model)
-    if is_storage_path(named) or not is_huggingface_folder(Path(named)):
-        return None
     try:
-        config_json = load_config_json(named)
-        if config_json.get("model_type") not in family.huggingface_types:
+        if load_config_json(named).get("model_type") not in family.huggingface_types:
             return None
         read = change_fields(
             family.model_validate({"name": model.name, "flavor": "auto"}),

@@ -93,7 +93,14 @@ def load_base_sizes(config: ModelConfig, seq_len: int | None = None) -> Sizes:
     common = load_flavor_file(family).get("common", {})
     if flavor == AUTO:
         config_json = load_config_json(config.hf_assets_path)
-        check_family_reads(config, config_json)
+        family_name = find_other_family(config, config_json)
+        if family_name is not None:
+            raise problem_error(
+                "conflict",
+                describe_other_family(config, str(config.hf_assets_path), config_json),
+                path=(*MODEL_SECTION, "name"),
+                hint=f"write model.name: {family_name}",
+            )
         return merge_sizes(common, family.read_huggingface_sizes(config_json))
     if flavor is not None and flavor not in load_flavor_names(family):
         raise ProblemsFound(
@@ -103,27 +110,24 @@ def load_base_sizes(config: ModelConfig, seq_len: int | None = None) -> Sizes:
     return sizes if seq_len is None else family.adapt_sizes_to_seq_len(sizes, seq_len)
 
 
-def check_family_reads(config: ModelConfig, config_json: dict[str, Any]) -> None:
-    """Check that a config.json is not that of another family.
-
-    Raises:
-        ProblemsFound: at the name of the model, which another family reads.
-    """
+def find_other_family(config: ModelConfig, config_json: dict[str, Any]) -> str | None:
+    """Return the family that reads a config.json which is not one of this family, or None."""
     kind = config_json.get("model_type")
     if not config.huggingface_types or kind in config.huggingface_types:
-        return
-    others = [
-        name
-        for name, choice in registry.load_choices(ModelConfig).items()
-        if issubclass(choice, ModelConfig) and kind in choice.huggingface_types
-    ]
-    if others:
-        raise problem_error(
-            "conflict",
-            f"'{config.hf_assets_path}' holds a model of type {kind}, not of {config.name}",
-            path=(*MODEL_SECTION, "name"),
-            hint=f"write model.name: {others[0]}",
-        )
+        return None
+    return next(
+        (
+            name
+            for name, choice in registry.load_choices(ModelConfig).items()
+            if issubclass(choice, ModelConfig) and kind in choice.huggingface_types
+        ),
+        None,
+    )
+
+
+def describe_other_family(config: ModelConfig, folder: str, config_json: dict[str, Any]) -> str:
+    """Return the message about a folder of another family."""
+    return f"'{folder}' holds a model of type {config_json['model_type']}, not of {config.name}"
 
 
 def build_unknown_flavor_problem(family: str, flavor: str, known: list[str]) -> Problem:
