@@ -283,6 +283,7 @@ def test_what_is_too_long_can_be_refused(opened: Open) -> None:
         opened, chat("short", "x"), chat("long", "x " * 40), row_length=33, too_long="refuse"
     )
     assert problem.path == ("too_long",) and "1 conversation of 2" in problem.message
+    assert problem.hint == "set seq_len: 128, which holds the longest, or set too_long: drop or cut"
 
 
 @pytest.mark.parametrize(

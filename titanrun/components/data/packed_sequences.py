@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from titanrun.components.data.bin_packing import PACKERS, Bins
 from titanrun.components.data.document_pieces import DocumentPiece, locate_spans
 from titanrun.components.data.file_change_guard import UnchangedData
+from titanrun.components.data.spec.long_documents import (
+    describe_long_documents,
+    suggest_sequence_length,
+)
 from titanrun.components.data.token_file import TokenStream, TokenSummary
 from titanrun.components.data.token_records import (
     ID_FACTOR,
@@ -245,28 +249,31 @@ def select_fitting_documents(
     too_long = np.flatnonzero(lengths > options.sample_length)
     if not len(too_long):
         return np.arange(len(lengths))
-    longest = describe_long_documents(lengths, options)
+    longest = tell_long_documents(lengths, options)
+    fitting = suggest_sequence_length(int(lengths.max()))
     if options.too_long == "refuse":
         raise problem_error(
             "data",
             longest,
             path=("too_long",),
-            hint="set seq_len higher, or too_long to drop or cut",
+            hint=f"{fitting}, or set too_long: drop or cut",
         )
     out = find_unusable_documents(tokens, starts, lengths, options)
     log.warning("%s: %d dropped, %d truncated", longest, len(out), len(too_long) - len(out))
     kept = np.setdiff1d(np.arange(len(lengths)), out)
     if not len(kept):
-        raise problem_error("data", longest, path=("too_long",), hint="set seq_len higher")
+        raise problem_error("data", longest, path=("too_long",), hint=fitting)
     return kept
 
 
-def describe_long_documents(lengths: NDArray[np.int64], options: PackingOptions) -> str:
+def tell_long_documents(lengths: NDArray[np.int64], options: PackingOptions) -> str:
     """Return how many documents are longer than a sequence, for messages."""
-    return (
-        f"{pluralize(int((lengths > options.sample_length).sum()), options.document_noun)} of "
-        f"{len(lengths):,} longer than a sequence of {options.sample_length:,} tokens, "
-        f"the longest {lengths.max():,}"
+    return describe_long_documents(
+        options.document_noun,
+        int((lengths > options.sample_length).sum()),
+        len(lengths),
+        sample_length=options.sample_length,
+        longest=int(lengths.max()),
     )
 
 

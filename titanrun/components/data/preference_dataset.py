@@ -22,6 +22,10 @@ from titanrun.components.data.replies_config import (
     TinyPairsDatasetConfig,
 )
 from titanrun.components.data.reply_ends import log_reply_ends
+from titanrun.components.data.spec.long_documents import (
+    describe_long_documents,
+    suggest_sequence_length,
+)
 from titanrun.components.data.token_index import (
     DocumentCounts,
     IndexSpec,
@@ -75,12 +79,13 @@ def pack_pairs(
     kept = np.flatnonzero(together <= sample_length)
     left_out = len(together) - len(kept)
     if left_out:
-        message = (
-            f"{pluralize(left_out, 'pair')} of {len(together):,} longer than a sequence of "
-            f"{sample_length:,} tokens, the longest {together.max():,}"
+        longest = int(together.max())
+        message = describe_long_documents(
+            "pair", left_out, len(together), sample_length=sample_length, longest=longest
         )
         if config.too_long == "refuse" or not len(kept):
-            raise problem_error("data", message, path=("too_long",), hint="set seq_len higher")
+            hint = suggest_sequence_length(longest)
+            raise problem_error("data", message, path=("too_long",), hint=hint)
         log.warning("%s: dropped", message)
     members = [[2 * int(number), 2 * int(number) + 1] for number in kept]
     filled = 100 * int(together[kept].sum()) / (len(members) * sample_length)

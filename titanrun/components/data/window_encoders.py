@@ -32,9 +32,9 @@ from titanrun.components.data.loss_mask import MaskedConversation
 from titanrun.components.data.packed_sequences import (
     PackingOptions,
     build_packed_dataset,
-    describe_long_documents,
     find_unusable_documents,
     split_long_documents,
+    tell_long_documents,
 )
 from titanrun.components.data.preference_dataset import pack_pairs, serialize_preference_settings
 from titanrun.components.data.preference_writer import PreferencePairWriter
@@ -42,6 +42,7 @@ from titanrun.components.data.record_readers import BadRecordHandler, LocatedRec
 from titanrun.components.data.replies_config import PreferenceDatasetConfig
 from titanrun.components.data.spec.file_columns import RequiredColumns, get_required_columns
 from titanrun.components.data.spec.holdout_hash import compute_holdout_threshold
+from titanrun.components.data.spec.long_documents import suggest_sequence_length
 from titanrun.components.data.stream_config import StreamFields
 from titanrun.components.data.text_dataset import build_sequences
 from titanrun.components.data.token_index import TokenIndex, serialize_document_settings
@@ -139,9 +140,10 @@ class LongDocumentLog:
         starts, lengths = spans
         if not (lengths > options.sample_length).any():
             return np.arange(len(lengths))
-        text = describe_long_documents(lengths, options)
+        text = tell_long_documents(lengths, options)
         if options.too_long == "refuse":
-            hint = "set seq_len higher, or too_long to drop or cut"
+            longest = suggest_sequence_length(int(lengths.max()))
+            hint = f"{longest} in this window, or set too_long: drop or cut"
             raise problem_error("data", f"in a window, {text}", path=("too_long",), hint=hint)
         if not self.was_logged:
             log.warning("the first window with long documents has %s: %s", text, options.too_long)

@@ -330,6 +330,8 @@ def get_document_noun(dataset: DatasetConfig) -> str:
 
 def is_chosen(size: float, hashes: Sequence[int]) -> list[bool]:
     """Return for each document whether validation.holdout holds it out."""
+    if not hashes:
+        return []
     threshold = (
         compute_holdout_threshold(size)
         if size < 1
