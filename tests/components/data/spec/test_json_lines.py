@@ -1,6 +1,7 @@
 """Files whose records cannot be read are found before a run."""
 
 import gzip
+import json
 import lzma
 from pathlib import Path
 
@@ -103,3 +104,24 @@ def test_a_text_that_is_named_as_compressed_is_told_its_name(tmp_path: Path, suf
     (problem,) = found.value.problems
     assert problem.message == f"'{file}' is not compressed, although its name says {suffix}"
     assert problem.hint == "name it a.jsonl, and let path match that"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_that_is_named_as_lines_is_told_its_name(
+    tmp_path: Path, indent: int | None
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps([{"text": "a"}, {"text": "b"}], indent=indent))
+    with pytest.raises(ProblemsFound) as found:
+        check_first_and_last_record(file)
+    (problem,) = found.value.problems
+    assert problem.message == f"'{file}' is one JSON array, although its name says .jsonl"
+    assert problem.hint == "name it a.json, and let path match that"
+    check_first_and_last_record(file.rename(tmp_path / "a.json"))
+
+
+def test_lines_that_are_arrays_are_no_array(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("[1, 2]\n[3, 4]\n")
+    with pytest.raises(ProblemsFound, match="line 1 is not a JSON object"):
+        check_first_and_last_record(file)
