@@ -331,6 +331,13 @@ def test_a_folder_of_several_layouts_is_a_mixture_of_its_files(place: Path) -> N
     assert run.training.dataset.model_dump()["path"] == "data"
 
 
+def test_a_weight_file_is_told_its_folder(place: Path) -> None:
+    file = "model/model.safetensors"
+    message, hint = get_init_problem("--kind", "sft", "--model", file, "--data", "chat.jsonl")
+    assert message == f"'{file}' is a file, not a folder"
+    assert hint == "name the folder that holds it: model"
+
+
 def test_replies_that_are_compared_come_from_one_dataset(place: Path) -> None:
     copy("preference.jsonl", "data.jsonl")
     files = ["preference.jsonl", "data.jsonl", "--data", "chat.jsonl"]

@@ -26,7 +26,7 @@ from titanrun.recipe.reference.finetuning_size import (
 )
 from titanrun.recipe.reference.recipe_template import TEMPLATE_STYLES, TemplateFormat
 from titanrun.recipe.reference.record_words import describe_records
-from titanrun.recipe.resolving.model_folder import find_model_folder_problem
+from titanrun.recipe.resolving.model_folder import build_file_problem, find_model_folder_problem
 from titanrun.recipe.resolving.recipe_from_hf import (
     get_model_family,
 )
@@ -285,6 +285,8 @@ def open_model_folder(model: str) -> Path:
     folder = Path(model)
     if is_huggingface_folder(folder):
         return folder
+    if folder.is_file():
+        raise ProblemsFound([build_file_problem(folder, ())])
     raise problem_error(
         "file", f"'{model}' has no {CONFIG}", hint="use a Hugging Face folder of a model"
     )

@@ -32,9 +32,9 @@ def find_model_folder_problem(named: str, path: DataPath = ()) -> Problem | None
 
 
 def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | None:
-    """Return the problem of a folder that is missing, unreadable, a run or only adapters.
+    """Return the problem of a folder that is missing, unreadable, a file, a run or only adapters.
 
-    Return None for another.
+    Return None for another, and for a file of JSON, which flavor auto reads as config.json.
     """
     folder = Path(named)
     try:
@@ -45,6 +45,8 @@ def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | No
     if not exists:
         hint = suggest_fetching(named)
         return Problem("file", f"folder not found: '{named}'", path, hint=hint)
+    if folder.is_file() and folder.suffix != ".json":
+        return build_file_problem(folder, path)
     if not is_huggingface_folder(folder) and has_only_adapters(folder):
         return build_lone_adapters_problem(folder, "file", path)
     if is_huggingface_folder(folder) or not (folder / RESOLVED).is_file():
@@ -53,6 +55,14 @@ def find_missing_or_run_problem(named: str, path: DataPath = ()) -> Problem | No
     exported = list_model_folders(folder)
     hint = f"did you mean {exported[0]}?" if exported else suggest_export(folder)
     return Problem("file", message, path, hint=hint)
+
+
+def build_file_problem(file: Path, path: DataPath) -> Problem:
+    """Build the problem of a file in the place of a folder of a model."""
+    hint = "name a folder with config.json, weights and tokenizer"
+    if is_huggingface_folder(file.parent):
+        hint = f"name the folder that holds it: {file.parent}"
+    return Problem("file", f"'{file}' is a file, not a folder", path, hint=hint)
 
 
 def list_model_folders(folder: Path) -> list[str]:
