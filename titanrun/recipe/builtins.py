@@ -57,6 +57,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.holdout",
     "titanrun.recipe.rules.first_records",
     "titanrun.recipe.rules.record_lengths",
+    "titanrun.recipe.rules.unreadable_records",
     "titanrun.recipe.rules.epoch_length",
     "titanrun.recipe.rules.record_sources",
     "titanrun.recipe.rules.images",

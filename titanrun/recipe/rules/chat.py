@@ -246,8 +246,8 @@ def find_template_problems(
         place = f"record {number} of '{file}'"
         try:
             conversations = parse_conversations(dataset, record, place)
-        except ProblemsFound as found:
-            return found.problems if number > 1 else ()
+        except ProblemsFound:
+            return ()
         try:
             for conversation in conversations:
                 bound, messages = template.with_tools(conversation.tools), conversation.messages

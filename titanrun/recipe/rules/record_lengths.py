@@ -21,6 +21,7 @@ from titanrun.recipe.rules.data import get_all_datasets, matches_existing_path
 from titanrun.recipe.rules.holdout import get_document_noun
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rules.small_files import (
+    LIGHT_READERS,
     READERS,
     count_document_tokens,
     read_small_records,
@@ -30,8 +31,6 @@ FIRST_RECORDS = 8
 """Records whose lengths are looked at first: the others are read only if none of them fits."""
 SECTIONS = ("training", "validation")
 EMPTY_HINT = "the files are empty: name other files"
-LIGHT_SUFFIXES = (".jsonl", ".json", ".csv")
-"""Files whose records are read without a library that takes long to import."""
 
 
 @rule("files-have-records", level="environment")
@@ -66,9 +65,9 @@ def may_have_records(path: str) -> bool:
 def has_record(file: Path) -> bool:
     """Return whether a file has a record, by its size if reading it takes a library."""
     suffix = get_data_suffix(file)
-    if suffix not in LIGHT_SUFFIXES:
+    if suffix not in LIGHT_READERS:
         return file.stat().st_size > 0
-    return next(READERS[suffix](file), None) is not None
+    return next(LIGHT_READERS[suffix](file), None) is not None
 
 
 @rule("records-fit-a-sequence", level="environment")

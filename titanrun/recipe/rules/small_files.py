@@ -152,10 +152,11 @@ def locate_records(file: Path, records: Iterator[Mapping[str, Any]]) -> Iterator
         yield f"'{file}' record {number}", record
 
 
-READERS: dict[str, RecordReader] = {
+LIGHT_READERS: dict[str, RecordReader] = {
     ".jsonl": locate_jsonl_records,
     ".json": locate_json_records,
     ".csv": locate_csv_records,
-    ".parquet": locate_parquet_records,
 }
+"""Readers that need no library which takes long to import."""
+READERS: dict[str, RecordReader] = {**LIGHT_READERS, ".parquet": locate_parquet_records}
 TEXT_READERS: dict[str, RecordReader] = {**READERS, ".txt": locate_text}

@@ -1,7 +1,7 @@
 """JSON records of files: parsing, and a look at the first ones and the last one."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from titanrun.config.problems import Problem, ProblemsFound, problem_error
 JSONL_HINT = "every line is one JSON object"
 NUM_LINES_CHECKED = 100
 """Lines of each file that are parsed before a run, the first ones."""
+MAX_LINES_TOLD = 5
+"""Bad lines of a file that are named at once."""
 MAX_LAST_LINE_BYTES = 2**20
-"""Longest last line that is parsed before a run."""
+"""Longest last line that is parsed before a run, and size up to which a file is small."""
 PARQUET_END = b"PAR1"
 DAMAGED = "source-damaged"
 """Rule of problems of damaged compressed, parquet and arrow files."""
@@ -97,13 +99,31 @@ def bad_file_error(message: str) -> ProblemsFound:
 
 
 def check_lines(file: Path) -> None:
-    """Check the first lines and the last one."""
+    """Check the first lines and the last one, or all lines of a small file.
+
+    Raises:
+        ProblemsFound: A data problem for each bad line, at most five. Of a compressed file only
+            the first is told: the others may be damage.
+    """
+    is_small = not is_compressed(file) and file.stat().st_size <= MAX_LAST_LINE_BYTES
     with open_decompressed_text(file) as lines:
-        for number, line in enumerate(islice(lines, NUM_LINES_CHECKED), start=1):
-            if not line.isspace():
-                parse_jsonl_line(line, f"'{file}' line {number}")
+        checked = islice(lines, None if is_small else NUM_LINES_CHECKED)
+        problems = iter_line_problems(checked, f"'{file}' line")
+        found = list(islice(problems, 1 if is_compressed(file) else MAX_LINES_TOLD))
+    if found:
+        raise ProblemsFound(found)
     for last_line in iter_last_line(file):
         parse_jsonl_line(last_line.decode(), f"'{file}' last line")
+
+
+def iter_line_problems(lines: Iterable[str], place: str) -> Iterator[Problem]:
+    """Yield the problem of each line that is no JSON object; `place` and its number name it."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            if not line.isspace():
+                parse_jsonl_line(line, f"{place} {number}")
+        except ProblemsFound as error:
+            yield from error.problems
 
 
 def check_array_or_lines(file: Path) -> None:
