@@ -67,9 +67,10 @@ def columns_exist(run: Recipe) -> Iterator[RuleViolation]:
 def records_are_json(run: Recipe) -> Iterator[RuleViolation]:
     """Require the first hundred lines and the last line of every file to be records.
 
-    All lines of small files are read. In jsonl files, and json files of lines, each line is one JSON object. A download that was cut
-    ends within one, without the end of an array, or of a parquet file. Fetch or write the file
-    again. A compressed file that is named as a text file needs its suffix.
+    All lines of small files are read. In jsonl files, and json files of lines, each line is one
+    JSON object. A download that was cut ends within one, without the end of an array, or of a
+    parquet file. Fetch or write the file again. A compressed file that is named as a text file
+    needs its suffix.
     """
     for place, dataset in get_all_datasets(run):
         if not isinstance(dataset, FilesConfig | ChatDatasetConfig | RepliesConfig):
