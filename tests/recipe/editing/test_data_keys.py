@@ -13,6 +13,8 @@ model: {name: llama3, flavor: debugmodel, attention: {mask: block_causal}}
 tokenizer: tiny
 training: {dataset: {name: chat, path: chats.jsonl, packing: best_fit}, seq_len: 64}
 """
+HELD = "{enable: true, dataset: {name: chat, path: held.jsonl, packing: best_fit}}"
+DPO = ("kind=pretrain", "loss=dpo", "training.dataset={name: preference, path: pairs.jsonl}")
 
 
 def find_problems(folder: Path, *overrides: str) -> list[Problem]:
@@ -26,13 +28,13 @@ def find_problems(folder: Path, *overrides: str) -> list[Problem]:
     [
         (
             "validation.path=held.jsonl",
-            "write validation: {enable: true, dataset: {name: chat, path: held.jsonl}}",
-            "validation={enable: true, dataset: {name: chat, path: held.jsonl}}",
+            f"write validation: {HELD}",
+            f"validation={HELD}",
         ),
         (
             "training.val_dataset=held.jsonl",
-            "write validation: {enable: true, dataset: {name: chat, path: held.jsonl}}",
-            "validation={enable: true, dataset: {name: chat, path: held.jsonl}}",
+            f"write validation: {HELD}",
+            f"validation={HELD}",
         ),
         (
             "validation.split=0.1",
@@ -59,8 +61,59 @@ def test_the_help_leads_to_a_recipe_without_the_problem(
     assert find_problems(tmp_path, followed) == []
 
 
-def test_a_path_in_the_place_of_a_dataset_is_conversations_or_texts(tmp_path: Path) -> None:
-    (problem,) = find_problems(tmp_path, "training.dataset=data/chats.jsonl")
+@pytest.mark.parametrize(
+    ("recipe", "given", "hint"),
+    [
+        ((), "training.dataset=data/chats.jsonl", "write {name: chat, path: data/chats.jsonl}"),
+        (
+            (),
+            "validation.dataset=held.jsonl",
+            "write {name: chat, path: held.jsonl, packing: best_fit}, and validation.enable: true",
+        ),
+        (
+            DPO,
+            "validation.dataset=held.jsonl",
+            "write {name: preference, path: held.jsonl}, and validation.enable: true",
+        ),
+        (
+            (),
+            "training.dataset={name: mixture, sources: [{path: a.jsonl, weight: 1}]}",
+            "write {dataset: {name: chat, path: a.jsonl}, weight: 1}",
+        ),
+        ((), "training.dataset={sources: [{path: a.jsonl}]}", "write name: mixture"),
+        ((), "training.dataset={path: a.jsonl}", "write name: chat"),
+        ((), "training.dataset=OWNER/chats", "write {name: chat, repo: OWNER/chats}"),
+        (
+            DPO[:2],
+            "training.dataset={sources: [{path: a.jsonl}]}",
+            "replies that are compared come from one dataset, not from a mixture: write the "
+            "records of all datasets, with the same columns, to files of one folder, and name it "
+            "in training.dataset.path",
+        ),
+    ],
+)
+def test_a_path_without_its_dataset_is_that_of_the_recipe(
+    recipe: tuple[str, ...], given: str, hint: str, tmp_path: Path
+) -> None:
+    (problem,) = find_problems(tmp_path, *recipe, given)
+    assert problem.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [('{"text": "moon"}', "text"), ('{"messages": [{"role": "user", "content": "moon"}]}', "chat")],
+)
+def test_a_path_of_a_file_that_is_here_is_read_by_its_columns(
+    record: str, named: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text(record)
+    (problem,) = find_problems(tmp_path, "kind=pretrain", f"training.dataset={file}")
+    assert problem.hint == f'write {{name: {named}, path: "{file}"}}'
+
+
+def test_a_path_that_nothing_tells_of_is_conversations_or_texts(tmp_path: Path) -> None:
+    (problem,) = find_problems(tmp_path, "kind=pretrain", "training.dataset=data/chats.jsonl")
     assert str(problem.hint).startswith(
         "write {name: chat, path: data/chats.jsonl} for conversations or {name: text, path: "
     )

@@ -1,12 +1,19 @@
 """Keys for files and held-out data that other programs have in sections where titanrun has none."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from titanrun.config.problems import DataPath
+from titanrun.config.lazy_module import LazyModule
+from titanrun.config.problems import DataPath, Problem
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_value
 from titanrun.recipe.resolving.hub_datasets import find_hub_dataset
+
+if TYPE_CHECKING:
+    from titanrun.recipe.editing import meant_datasets as meant_datasets
+else:
+    # imported only if a recipe has unknown names
+    meant_datasets = LazyModule("titanrun.recipe.editing.meant_datasets")
 
 FILES = ("path", "paths", "file", "files", "data", "data_path", "data_files")
 HELD_OUT_FILES = ("val_dataset", "eval_dataset", "validation_dataset", "test_dataset", "val_data")
@@ -23,37 +30,37 @@ def format_data_key(path: DataPath, data: Any) -> str:
     return "" if describe is None else describe(find_value(data, path), data)
 
 
-def format_dataset(value: Any, data: Any) -> str:
-    """Return the dataset of a path, of the kind that is trained on as far as it is known."""
-    if isinstance(value, dict):
-        return to_flow_yaml(value)
-    trained = find_value(data, ("training", "dataset"))
-    named = trained.get("name") if isinstance(trained, dict) else None
-    default = "chat" if find_value(data, ("kind",)) == "sft" else "text"
-    name = named if named in ("chat", "preference", "labelled", "text") else default
-    return to_flow_yaml({"name": name, "path": value if isinstance(value, str) else "FILE"})
-
-
-def describe_hub_dataset(name: Any, path: DataPath) -> str:
-    """Return the dataset that reads a repository of the Hub, an empty text for other names."""
+def describe_named_dataset(name: Any, path: DataPath, data: Any) -> str:
+    """Return the dataset that reads a repository of the Hub or a file, else an empty text."""
     is_dataset = "dataset" in (path[-1], *path[-2:-1])
-    repository = find_hub_dataset(name) if is_dataset and isinstance(name, str) else None
-    if repository is None:
+    if not is_dataset or not isinstance(name, str):
         return ""
+    repository = find_hub_dataset(name)
+    if repository is None:
+        return meant_datasets.describe_dataset_path(name, path, data)
+    chosen = meant_datasets.choose_hub_dataset(data)
+    if chosen is not None:
+        return f"write {{name: {chosen}, repo: {repository}}}"
     return (
         f"write {{name: chat, repo: {repository}}} for conversations, or "
         f"{{name: hub, repo: {repository}}} for texts"
     )
 
 
+def find_missing_name(problem: Problem, data: Any) -> str:
+    """Return the hint for a component without its name that tells the name, else an empty text."""
+    return meant_datasets.find_missing_hint(problem, data)
+
+
 def describe_trained_files(value: Any, data: Any) -> str:
     """Return the dataset that is trained on."""
-    return f"write training.dataset: {format_dataset(value, data)}"
+    return f"write training.dataset: {meant_datasets.format_dataset(value, data)}"
 
 
 def describe_held_out_files(value: Any, data: Any) -> str:
     """Return the dataset that is validated on."""
-    return f"write validation: {{enable: true, dataset: {format_dataset(value, data)}}}"
+    dataset = meant_datasets.format_dataset(value, data, is_held_out=True)
+    return f"write validation: {{enable: true, dataset: {dataset}}}"
 
 
 def describe_held_out_share(value: Any, data: Any) -> str:

@@ -20,7 +20,11 @@ from titanrun.recipe.editing.component_meanings import (
     format_value_word,
     list_native_modules,
 )
-from titanrun.recipe.editing.data_keys import describe_hub_dataset, format_data_key
+from titanrun.recipe.editing.data_keys import (
+    describe_named_dataset,
+    find_missing_name,
+    format_data_key,
+)
 from titanrun.recipe.editing.key_meanings import format_key_meaning, format_value_meaning
 from titanrun.recipe.editing.section_words import format_section_word
 from titanrun.recipe.editing.word_fixes import build_hinted_fix
@@ -35,7 +39,7 @@ else:
 
 MAX_HINTS = 3
 TRAINING = "training"
-HINTED = ("out-of-range", "unknown-key", "unknown-name", "wrong-type")
+HINTED = ("missing-key", "out-of-range", "unknown-key", "unknown-name", "wrong-type")
 """Codes of problems that a name or a value of another program may cause."""
 
 # same meaning and unit as the field they stand for, so `validate --fix` may replace them
@@ -300,7 +304,7 @@ def add_hint(problem: Problem, data: Any, tree: Node) -> Problem:
         name = problem.got["name"] if isinstance(problem.got, dict) else problem.got
         hint = (
             format_name_meaning(name, problem.path, data)
-            or describe_hub_dataset(name, problem.path)
+            or describe_named_dataset(name, problem.path, data)
             or format_value_word(problem.path, name)
             or program_hints.describe_named_model(problem.path, name)
             or torchtitan_hints.format_component_hint(name)
@@ -313,6 +317,8 @@ def add_hint(problem: Problem, data: Any, tree: Node) -> Problem:
             or format_value_word(problem.path, problem.got)
             or format_listed_adapters(problem.path, data)
         )
+    elif problem.code == "missing-key":
+        return replace(problem, hint=find_missing_name(problem, data) or problem.hint)
     else:
         return problem
     if hint:
