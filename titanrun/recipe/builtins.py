@@ -58,6 +58,7 @@ RULE_MODULES = (
     "titanrun.recipe.rules.first_records",
     "titanrun.recipe.rules.record_lengths",
     "titanrun.recipe.rules.unreadable_records",
+    "titanrun.recipe.rules.reply_labels",
     "titanrun.recipe.rules.epoch_length",
     "titanrun.recipe.rules.record_sources",
     "titanrun.recipe.rules.images",

@@ -47,6 +47,11 @@ def find_problems(folder: Path, *overrides: str) -> list[Problem]:
             "training.dataset={name: chat, path: more.jsonl}",
         ),
         (
+            "training.dataset={name: preference, path: pairs.jsonl, packing: best_fit}",
+            "remove it: each pair has a sequence of its own",
+            "training.dataset={name: preference, path: pairs.jsonl}",
+        ),
+        (
             "model.path=models/small",
             "write model.hf_assets_path: models/small",
             "model.hf_assets_path=models/small",

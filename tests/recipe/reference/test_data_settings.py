@@ -73,6 +73,11 @@ def build(dataset: str, path: Path) -> dict[str, Any]:
             {"layout": "prompt_completion", **PAIR},
         ),
         ("preference", {"prompt": "Say", "chosen": "moon", "rejected": "sun"}, {}),
+        (
+            "preference",
+            {"prompt": "Say moon", "accepted": "moon", "rejected": "sun"},
+            {"chosen_column": "accepted"},
+        ),
         ("preference", WHOLE_CHATS, {}),
         ("preference", {"id": 1, "messages": "a text", **WHOLE_CHATS}, {}),
         (

@@ -18,6 +18,8 @@ else:
 FILES = ("path", "paths", "file", "files", "data", "data_path", "data_files")
 HELD_OUT_FILES = ("val_dataset", "eval_dataset", "validation_dataset", "test_dataset", "val_data")
 SHARES = ("split", "size", "ratio", "fraction", "share", "test_size", "val_size", "percent")
+UNPACKED = {"preference": "each pair", "labelled": "each reply"}
+"""What fills a sequence of a dataset, by the datasets that do not pack."""
 MODEL_FOLDERS = ("path", "model_path", "name_or_path", "model_name_or_path", "folder", "dir")
 
 
@@ -25,8 +27,11 @@ def format_data_key(path: DataPath, data: Any) -> str:
     """Return what to write for a key of files or of a share, or an empty text for other keys."""
     describe = DESCRIPTIONS.get(path[:-1], {}).get(str(path[-1]).lower().replace("-", "_"))
     holder = find_value(data, path[:-1])
-    if isinstance(holder, dict) and "dataset" in holder and holder["dataset"] is None:
-        return ""  # a key of that dataset without its indentation
+    if isinstance(holder, dict):
+        if "dataset" in holder and holder["dataset"] is None:
+            return ""  # a key of that dataset without its indentation
+        if path[-1] == "packing" and holder.get("name") in UNPACKED:
+            return f"remove it: {UNPACKED[holder['name']]} has a sequence of its own"
     return "" if describe is None else describe(find_value(data, path), data)
 
 

@@ -61,7 +61,7 @@ def parse_label(config: LabelledDatasetConfig, record: Any, location: str) -> bo
             "data",
             f"{location} has the label {label!r}, which is neither true nor false",
             path=("label_column",),
-            hint="name a column of true and false",
+            hint="write the labels of the file as true and false, or name a column of such labels",
         )
     return known
 
