@@ -33,6 +33,8 @@ OLD_TRUST_FLAG = "--trust-remote-code"
 MAX_CHOICES_LENGTH = 50
 OUTPUT_OPTIONS = ("-o", "--out", "--output", "--output-dir", "--output_dir")
 """Options of other commands, and of other programs, for where something is written."""
+RECIPE_OPTIONS = ("-c", "--config", "--config-file", "--config_file", "--recipe")
+"""Options of other programs for the file that describes a run."""
 RUN_STARTERS = ("train", "launch", "fork")
 RUN_FOLDER = "write dump_folder=FOLDER: the directory of the run"
 UNRECOGNIZED_PREFIX = "unrecognized arguments: "
@@ -215,7 +217,7 @@ class CommandParser(ArgumentParser):
             meant = (
                 find_closest(word, self._option_string_actions) if word.startswith("-") else None
             )
-            setting = self._describe_setting(word, rest) if word.startswith("-") else ""
+            setting = self._describe_setting(word, rest)
             # without its value, which may be a secret
             told = (
                 f"unknown option '{word.partition('=')[0]}'"
@@ -231,13 +233,20 @@ class CommandParser(ArgumentParser):
         raise problem_error("usage", message, hint=f"see {self.prog} --help")
 
     def _describe_setting(self, word: str, rest: Sequence[str]) -> str:
-        """Return the override to write for an unknown option, else an empty text."""
+        """Return the override to write for an unknown option or word, else an empty text."""
         if not self._takes_overrides:
             return ""
         # imported here, so that the other commands stay quick
-        from titanrun.recipe.editing.option_settings import describe_option_setting
+        from titanrun.recipe.editing.option_settings import (
+            describe_option_setting,
+            describe_spaced_override,
+        )
 
         option, sign, value = word.partition("=")
+        if not word.startswith("-"):
+            return describe_spaced_override(word, rest)
+        if option in RECIPE_OPTIONS:
+            return f"write the recipe without it: {self.prog} RECIPE"
         if option in OUTPUT_OPTIONS and self.prog.rpartition(" ")[2] in RUN_STARTERS:
             return RUN_FOLDER
         if not option.startswith("--"):

@@ -35,6 +35,14 @@ def get_hint(*words: str, takes_overrides: bool = True) -> str | None:
         (["--sample-packing"], "titanrun explain sample_packing tells what does it here"),
         (["--seedlin", "3"], "did you mean '--seedling'?"),
         (["--zzz"], "see titanrun try --help"),
+        (["training.steps", "5"], "write training.steps=5, without a space"),
+        (["training.steps", "=", "5"], "write training.steps=5, without a space"),
+        (["optimizer.lr:", "1e-4"], "write optimizer.lr=1e-4, without a space"),
+        (["dump_folder", "runs/a"], "write dump_folder=VALUE"),
+        (["lr", "=", "1e-4"], "write optimizer.lr=1e-4"),
+        (["other.yaml", "5"], "see titanrun try --help"),
+        (["zzz", "5"], "see titanrun try --help"),
+        (["--config"], "write the recipe without it: titanrun try RECIPE"),
     ],
 )
 def test_an_unknown_option_is_told_the_override(words: list[str], hint: str) -> None:
@@ -43,6 +51,7 @@ def test_an_unknown_option_is_told_the_override(words: list[str], hint: str) -> 
 
 def test_a_command_without_overrides_names_none() -> None:
     assert get_hint("--lr", "3", takes_overrides=False) == "see titanrun try --help"
+    assert get_hint("lr", "3", takes_overrides=False) == "see titanrun try --help"
 
 
 @pytest.mark.parametrize("value", ["hf_abc123", "1e-4x", "", "truely"])
