@@ -26,7 +26,7 @@ from titanrun.config.validate_tree import validate_tree
 from titanrun.models.shared.config import ModelConfig
 from titanrun.models.shared.spec.flavors import load_flavors
 from titanrun.recipe import builtins
-from titanrun.recipe.editing.key_synonyms import SYNONYMS
+from titanrun.recipe.editing.synonym_table import SYNONYMS
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.reference import shipped_recipes
 from titanrun.recipe.reference.schema_topics import FieldLocation, find_field_locations, get_topics

@@ -7,7 +7,7 @@ from titanrun.config.key_suggestions import iter_field_paths
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
 from titanrun.recipe import builtins
-from titanrun.recipe.editing.key_synonyms import SAME_MEANING, SYNONYMS
+from titanrun.recipe.editing.synonym_table import SAME_MEANING, SYNONYMS
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.reference.program_words import describe_program_word
 from titanrun.recipe.reference.tool_words import find_tool_word

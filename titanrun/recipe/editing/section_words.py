@@ -146,16 +146,8 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
             else "remove it: max_autotune is the only mode"
         )
     },
-    ("parallelism",): {
-        **map_words(
-            ("ddp", "use_ddp"),
-            answer_always(
-                "write parallelism.data_parallel_replicate_degree, the number of replicas"
-            ),
-        ),
-        **map_words(
-            ("cpu_offload", "offload", "offload_params"),
-            answer_always("write training.enable_cpu_offload: true"),
-        ),
-    },
+    ("parallelism",): map_words(
+        ("ddp", "use_ddp"),
+        answer_always("write parallelism.data_parallel_replicate_degree, the number of replicas"),
+    ),
 }

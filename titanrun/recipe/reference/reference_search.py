@@ -9,7 +9,7 @@ from titanrun.config.field_docs import get_class_summary, get_field_docs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
-from titanrun.recipe.editing.key_synonyms import SYNONYMS
+from titanrun.recipe.editing.synonym_table import SYNONYMS
 from titanrun.recipe.reference.problem_codes import PROBLEM_CODES, RUN_END_CODES
 from titanrun.recipe.reference.schema_topics import get_topics
 from titanrun.recipe.reference.tool_words import ToolWord

@@ -31,11 +31,10 @@ from titanrun.recipe.dump_folder import (
     find_lost_run_problems,
 )
 from titanrun.recipe.editing.key_synonyms import (
-    SAME_MEANING,
-    SYNONYMS,
     add_hints,
     drop_written_keys,
 )
+from titanrun.recipe.editing.synonym_table import SAME_MEANING, SYNONYMS
 from titanrun.recipe.plugin_files import is_plugin_file
 from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
