@@ -170,6 +170,7 @@ REFUSED_IN_YAML = [
     ("whole", "1.5", "wrong-type", "write 1 or 2"),
     ("whole", "0.5", "wrong-type", "write 1"),
     ("whole", "-1.5", "wrong-type", None),
+    ("whole", ".inf", "wrong-type", None),
     ("whole", "3 steps", "wrong-type", "write 3"),
     ("whole", "two", "wrong-type", "write 2"),
     ("whole", "5 minutes", "wrong-type", WHOLE),

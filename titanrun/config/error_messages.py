@@ -161,7 +161,7 @@ def describe_wrong_type(expected: str, value: Any) -> ErrorMessage:
             expected=expected,
             is_certain=True,
         )
-    if expected.startswith("a whole number") and isinstance(value, float):
+    if expected.startswith("a whole number") and isinstance(value, float) and value % 1 > 0:
         near = [str(number) for number in (floor(value), ceil(value)) if number > 0]
         hint = f"write {' or '.join(near)}" if near else None
         return ErrorMessage("wrong-type", message, hint, expected=expected)
