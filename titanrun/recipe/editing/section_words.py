@@ -146,8 +146,13 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
             else "remove it: max_autotune is the only mode"
         )
     },
-    ("parallelism",): map_words(
-        ("ddp", "use_ddp"),
-        answer_always("write parallelism.data_parallel_replicate_degree, the number of replicas"),
-    ),
+    ("parallelism",): {
+        **map_words(
+            ("ddp", "use_ddp"),
+            answer_always(
+                "write parallelism.data_parallel_replicate_degree, the number of replicas"
+            ),
+        ),
+        "offload": answer_always("write training.enable_cpu_offload: true"),
+    },
 }
