@@ -270,3 +270,19 @@ def test_the_recipe_as_it_ran_resolves_to_the_same_runs(recipe: Path, tmp_path: 
     again.write_text(format_multi_stage_recipe("both", stages))
     assert [stage(again, one).text for one in ids] == [one.resolved.text for one in stages]
     assert examined(again).problems == ()
+
+
+def test_the_kind_that_does_not_fit_is_changed_in_its_stage(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "version: 1\nkind: sft\n"
+        "model: {name: llama3, flavor: debugmodel, attention: {mask: block_causal}}\n"
+        "training: {dataset: tiny_chat, seq_len: 64, steps: 4}\noptimizer: {lr: 1.0e-6}\n"
+        "checkpoint: {enable: true}\n"
+        "stages:\n  - id: chats\n  - id: pairs\n    loss: dpo\n"
+        "    training: {dataset: tiny_pairs}\n"
+    )
+    hint = "set kind: pretrain in stage 'pairs', for a loss that compares replies"
+    assert [problem.hint for problem in examined(recipe).problems] == [hint]
+    recipe.write_text(recipe.read_text() + "    kind: pretrain\n")
+    assert not messages(recipe)

@@ -95,3 +95,26 @@ def test_a_stage_starts_from_the_weights_of_the_stage_before(tmp_path: Path) -> 
     assert find_severity(f"{recipe}#second") is None
     recipe = write_recipe(tmp_path, CHATS, stages.replace("first", "first, converters: [lora]"))
     assert find_severity(f"{recipe}#first") == "error"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "loss", "changes"),
+    [
+        (CHATS, DPO, ["training.dataset=tiny_pairs"]),
+        (PAIRS, DPO, []),
+        ("tiny", "", []),
+    ],
+)
+def test_the_hint_of_another_kind_keeps_the_weights(
+    dataset: str, loss: str, changes: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").touch()
+    recipe = write_recipe(tmp_path, dataset, SFT + loss)
+    with pytest.raises(ProblemsFound) as found:
+        resolve_recipe(recipe, environment={})
+    (problem,) = found.value.problems
+    assert problem.hint is not None
+    assert "kind: pretrain and checkpoint.initial_load_in_hf: true" in problem.hint
+    followed = [*changes, "kind=pretrain", "checkpoint.initial_load_in_hf=true"]
+    assert not resolve_recipe(recipe, followed, environment={}).warnings

@@ -28,6 +28,10 @@ TOP_LEVEL_KEYS = ("version", "dump_folder", "plugins", "extends", STAGES)
 INITIAL_LOAD_KEYS = ("initial_load_path", "initial_load_in_hf")
 """Keys of `checkpoint` with which a stage chooses its own initial weights."""
 
+PRETRAIN_KIND, LOADED_WEIGHTS = "kind: pretrain", "checkpoint.initial_load_in_hf: true"
+"""Settings of hints for a run that should not be of kind sft."""
+KIND_IN_HINT = re.compile(rf"{PRETRAIN_KIND}(?: and {re.escape(LOADED_WEIGHTS)})?")
+
 
 class StageRequiredError(ProblemsFound):
     """Error for a multi-stage recipe if a single run is required.
@@ -265,6 +269,15 @@ def add_stage_id_hints(problems: Sequence[Problem], tree: Node) -> list[Problem]
             )
         found.append(problem)
     return found
+
+
+def add_kind_stage(problem: Problem, file: str) -> Problem:
+    """Return a problem of FILE#ID; a hint with a kind is for this stage, not for all."""
+    stage = split_stage(file)[1]
+    if stage is None or problem.hint is None:
+        return problem
+    hint = KIND_IN_HINT.sub(lambda found: f"{found[0]} in stage '{stage}'", problem.hint)
+    return replace(problem, hint=hint)
 
 
 def has_own_initial_load(tree: Node, stage: str) -> bool:

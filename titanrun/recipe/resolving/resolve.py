@@ -40,6 +40,7 @@ from titanrun.recipe.plugins import get_recipe_class
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.hub_datasets import add_dataset_commits
 from titanrun.recipe.resolving.hub_models import replace_hub_names
+from titanrun.recipe.resolving.multi_stage import add_kind_stage
 from titanrun.recipe.resolving.read_recipe import (
     ReadResult,
     find_checksum_problems,
@@ -196,7 +197,7 @@ def resolve_tree(
         placed = type(run).model_validate({**dict(run), "dump_folder": recipe.dump_folder})
         further = apply_rules(placed, whole_tree, "environment", excluded_paths=excluded_paths)
         found += [problem for problem in further if problem.rule not in case.skipped_rules]
-    return recipe, run, found
+    return recipe, run, [add_kind_stage(problem, case.file) for problem in found]
 
 
 def find_written_folder_problems(tree: Node, case: ResolveOptions) -> list[Problem]:

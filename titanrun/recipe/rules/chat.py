@@ -28,7 +28,9 @@ from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.base import Config, iter_nested_configs
 from titanrun.config.pluralize import pluralize
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
+from titanrun.config.suggest import format_word_list
 from titanrun.recipe.recipe import Recipe
+from titanrun.recipe.resolving.multi_stage import LOADED_WEIGHTS, PRETRAIN_KIND
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
 from titanrun.recipe.rules.data import get_all_datasets
 from titanrun.recipe.rules.registry import RuleViolation, rule
@@ -82,10 +84,21 @@ def sft_needs_conversations(run: Recipe) -> Iterator[RuleViolation]:
             "kind sft needs a conversation dataset, but dataset "
             f"'{run.training.dataset.name}' has no conversations"
         )
-        hint = "use tiny_chat or chat, or kind: pretrain"
+        kind = format_word_list(list_pretrain_settings(run), conjunction="and")
+        hint = f"use tiny_chat or chat, or {kind}"
         if run.training.dataset.compares is not None:
-            hint = "remove kind: a loss that compares replies needs none"
+            hint = f"set {kind}, for a loss that compares replies"
         yield RuleViolation(message, (("kind",), ("training", "dataset")), hint=hint)
+
+
+def list_pretrain_settings(run: Recipe) -> list[str]:
+    """Return the settings with which a run becomes kind pretrain, with the weights it has now.
+
+    Kind pretrain does not load the weights of the model's folder by itself.
+    """
+    start = run.checkpoint.initial_load_path
+    loads_by_kind = start is not None and start == run.model.hf_assets_path
+    return [PRETRAIN_KIND, *([LOADED_WEIGHTS] if loads_by_kind else [])]
 
 
 def has_conversations(dataset: Config) -> bool:

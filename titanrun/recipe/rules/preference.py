@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from titanrun.components.losses.preference_config import KtoConfig
+from titanrun.config.suggest import format_word_list
 from titanrun.recipe.recipe import Recipe, find_lora_converter
 from titanrun.recipe.rules.attention import FLAVOR, MASK, find_attention_config
+from titanrun.recipe.rules.chat import list_pretrain_settings
 from titanrun.recipe.rules.data import get_section_datasets
 from titanrun.recipe.rules.optimizer import LARGEST_LR
 from titanrun.recipe.rules.registry import RuleViolation, rule
@@ -34,7 +36,10 @@ def replies_go_with_their_loss(run: Recipe) -> Iterator[RuleViolation]:
                 f"loss '{run.loss.name}' needs {NOUNS[needs]}, which dataset '{dataset.name}' "
                 "does not have"
             )
-            hint = f"set {section}.dataset: {{name: {DATASETS[needs]}, path: ...}}"
+            settings = [f"{section}.dataset: {{name: {DATASETS[needs]}, path: ...}}"]
+            if run.kind == "sft" and section == "training":
+                settings += list_pretrain_settings(run)
+            hint = f"set {format_word_list(settings, conjunction='and')}"
         else:
             assert has is not None
             message = (
