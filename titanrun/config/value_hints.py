@@ -220,12 +220,19 @@ def find_mapping_hint(
     if is_empty:
         return "write its keys below it, indented" + ("" if is_required else ", or leave it out")
     if isinstance(value, list):
-        return "remove the brackets or dashes: this is one mapping, not a list of them"
+        one = "keep one of them, and " if repeats_keys(value) else ""
+        return f"{one}remove the brackets or dashes: this is one mapping, not a list of them"
     if isinstance(value, bool) and ENABLE in inner.model_fields:
         return f"write {{{ENABLE}: {to_flow_yaml(value)}}}"
     if value is None or is_slot(inner):
         return None
     return "write its keys below it, indented, one `key: value` a line"
+
+
+def repeats_keys(entries: list[Any]) -> bool:
+    """Return whether mappings of a list have keys in common: they are not one in several parts."""
+    keys = [key for entry in entries if isinstance(entry, dict) for key in entry]
+    return len(set(keys)) < len(keys)
 
 
 def adapt_to_override(

@@ -6,7 +6,7 @@ Steps: read, compose, override, interpolate, validate, resolve `auto`, apply the
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -14,6 +14,7 @@ from titanrun.config.base import dump_config
 from titanrun.config.checksum import to_yaml_with_checksum
 from titanrun.config.error_messages import describe_value_error
 from titanrun.config.interpolate import escape_references
+from titanrun.config.lazy_module import LazyModule
 from titanrun.config.problems import DataPath, Problem, ProblemsFound, SourceText, problem_error
 from titanrun.config.read_source import read_source, read_source_text
 from titanrun.config.secrets import find_unset_secret_problems, iter_secrets
@@ -57,6 +58,12 @@ from titanrun.recipe.resolving.sound_part import (
     replace_broken_parts,
 )
 from titanrun.recipe.rules.registry import apply_rules
+
+if TYPE_CHECKING:
+    from titanrun.recipe.editing import dataset_lists as dataset_lists
+else:
+    # imported only if a recipe has wrong keys or values
+    dataset_lists = LazyModule("titanrun.recipe.editing.dataset_lists")
 
 RECIPE_VERSION = 1
 RESOLVED = "resolved.yaml"
@@ -274,7 +281,8 @@ def check_tree(tree: Node) -> Recipe:
         get_recipe_class(), tree, synonyms=SYNONYMS, exact_synonyms=SAME_MEANING
     )
     if checked.config is None or problems:
-        raise ProblemsFound([*problems, *add_hints(checked.problems, tree)])
+        hinted = dataset_lists.add_list_hints(add_hints(checked.problems, tree), tree)
+        raise ProblemsFound([*problems, *hinted])
     return checked.config
 
 
