@@ -104,10 +104,8 @@ HINTS = {
         "path: FILE}"
     ),
     "eval_steps: 10": "write validation.freq: 10",
-    "max_samples: 100": (
-        "write training.dataset: {name: mixture, sources: [{dataset: {name: chat, path: FILE}, "
-        "max_rows: 100}]}"
-    ),
+    "max_samples: 100": "remove it: keep only so many records in the files of training.dataset",
+    "max_eval_samples: 100": "write validation.steps: 13, in batches of 8 a rank",
     "seed: 42": "write debug.seed: 42",
     "wandb_project: mine": "write metrics.trackers: [{name: wandb, project: mine}]",
     "chat_template: qwen_25": "write tokenizer.chat_template: qwen2_5",
@@ -249,7 +247,13 @@ def test_a_key_with_the_same_meaning_is_named(entry: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("entry", [entry for entry, hint in HINTS.items() if "write" in hint])
 def test_what_is_to_be_written_is_valid(entry: str, tmp_path: Path) -> None:
-    written = HINTS[entry].partition("write ")[2].partition(";")[0].partition(", of")[0]
+    written = (
+        HINTS[entry]
+        .partition("write ")[2]
+        .partition(";")[0]
+        .partition(", of")[0]
+        .partition(", in")[0]
+    )
     path, _, value = written.partition(", and ")[0].partition(": ")
     data = {"version": 1, **SECTIONS}
     *above, last = path.split(".")

@@ -92,7 +92,7 @@ def test_a_word_is_searched_in_names_and_descriptions(word: str, first: str) -> 
         ("lora_r", "converters.rank"),
         ("lora_alpha", "converters.alpha"),
         ("lora_dropout", "converters.dropout"),
-        ("max_samples", "training.dataset.sources.max_rows"),
+        ("max_samples", "training.dataset.max_documents"),
         ("validation_split", "validation.holdout"),
         ("val_set_size", "validation.holdout"),
         ("deepspeed", "parallelism.data_parallel_shard_degree"),

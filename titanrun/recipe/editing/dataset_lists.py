@@ -46,11 +46,12 @@ def is_several(value: Any) -> bool:
 
 def add_list_hint(problem: Problem, data: Any) -> Problem:
     """Return a problem with a hint, if it is about several datasets in the place of one."""
-    if problem.code != "wrong-type" or not is_several(problem.got):
+    listed: Any = problem.got
+    if problem.code != "wrong-type" or not is_several(listed):
         return problem
     if find_annotation(get_recipe_class(), data, problem.path) is not DatasetConfig:
         return problem
-    hint = describe_dataset_list(problem.got, data) if trains_on_files(data) else None
+    hint = describe_dataset_list(listed, data) if trains_on_files(data) else None
     if hint is None:
         return problem
     written = hint.startswith(WRITE)

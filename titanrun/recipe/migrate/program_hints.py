@@ -1,6 +1,5 @@
 """Hints for keys of axolotl, LLaMA-Factory and TRL that someone writes into a recipe."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ from titanrun.config.registry import get_choice_names
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.tree import format_path
-from titanrun.config.type_introspection import find_config_class, find_value
+from titanrun.config.type_introspection import find_config_class
 from titanrun.recipe.editing.key_meanings import describe_checkpointing
 from titanrun.recipe.migrate.axolotl import ALIASES, AXOLOTL
 from titanrun.recipe.migrate.axolotl_data import convert_chat_template
@@ -21,6 +20,7 @@ from titanrun.recipe.migrate.key_mapping import SourceKey, is_hub_name
 from titanrun.recipe.migrate.llamafactory import LLAMAFACTORY
 from titanrun.recipe.migrate.llamafactory_model import PAIR_LOSSES
 from titanrun.recipe.migrate.loss_hints import describe_loss, describe_loss_key, describe_trl_loss
+from titanrun.recipe.migrate.sample_limits import SAMPLE_LIMITS, describe_sample_limit
 from titanrun.recipe.migrate.sharding_hints import (
     describe_fsdp_config,
     describe_offload,
@@ -38,7 +38,6 @@ PACKED = (
 LEFT_OUT = "left out: "
 DATASET: DataPath = ("training", "dataset")
 OF_FOLDER = "with files of the records of all datasets in the folder, in the same columns"
-FEWER_REPLIES = "remove it: keep only so many records in the files of training.dataset"
 PROMPT_LIMIT = "remove it: training.seq_len limits a prompt and its reply together"
 STAGES = {
     "dpo": "write loss: dpo, and training.dataset: {name: preference, path: FILE}",
@@ -169,43 +168,28 @@ def describe_dataset_name(value: Any) -> str:
     return f"write training.dataset.{field}: {written}"
 
 
-def describe_sample_limit(value: Any) -> str:
-    """Return the source of a mixture that reads so many records."""
-    source = {"dataset": {"name": "chat", "path": "FILE"}, "max_rows": value}
-    return f"write training.dataset: {{name: mixture, sources: [{to_flow_yaml(source)}]}}"
-
-
 def describe_reply_key(path: DataPath, value: Any, data: Any) -> str:
-    """Return what to write for a key that stands for a mixture, in a recipe that cannot have one.
+    """Return what to write for a key of several datasets, or of a number of records.
 
     Replies that are compared come from one dataset. A loss is told beside that of the recipe.
     Return an empty text for other keys and recipes, whose content is `data`.
     """
+    if normalize_key(path) in SAMPLE_LIMITS:
+        return describe_sample_limit(path, value, data)
     describe = MEANINGS.get(normalize_key(path))
     if describe in (describe_trl_loss, describe_pair_loss):
         losses = TRL_LOSSES if describe is describe_trl_loss else PAIR_LOSSES
         return describe_loss_key(value, losses, data)
-    if describe not in (describe_datasets, describe_sample_limit):
+    if describe is not describe_datasets:
         return ""
     kinds = [find_config_class(Recipe, data, place) for place in (("loss",), DATASET)]
     compares = next(filter(None, (getattr(kind, "compares", None) for kind in kinds)), None)
     if compares is None:
         return ""
-    if describe is describe_sample_limit:
-        return describe_reply_limit(value, find_value(data, DATASET))
     name = {"pairs": "preference", "labels": "labelled"}[compares]
     if not isinstance(value, list) or len(value) < 2:
         return f"write training.dataset: {{name: {name}, path: FILE}}, or repo: OWNER/NAME"
     return f"write training.dataset: {{name: {name}, path: FOLDER}}, {OF_FOLDER}"
-
-
-def describe_reply_limit(value: Any, dataset: Any) -> str:
-    """Return how a dataset of replies has so many records."""
-    is_sliced = isinstance(dataset, dict) and "repo" in dataset and not dataset.get("streaming")
-    if not is_sliced or not isinstance(value, int):
-        return FEWER_REPLIES
-    split = re.split(r"[\[+]", str(dataset.get("split") or "train"))[0]
-    return f"write training.dataset.split: {to_flow_yaml(f'{split}[:{value}]')}"
 
 
 def describe_packing(value: Any) -> str:
@@ -292,7 +276,6 @@ MEANINGS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(
         ("multipack", "neat_packing", "pack_sequences", "sample_packing"), describe_packing
     ),
-    **dict.fromkeys(("max_samples", "max_train_samples"), describe_sample_limit),
     "pref_loss": describe_pair_loss,
     "report_to": describe_report,
     "seed": lambda value: describe_number("debug.seed", value),

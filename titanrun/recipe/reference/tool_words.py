@@ -22,8 +22,9 @@ HOLDOUT = ToolWord(
     ("validation.holdout",), "a share such as 0.05, or a number of documents, of training.dataset"
 )
 SAMPLE_LIMIT = ToolWord(
-    ("training.dataset.sources.max_rows", "training.steps", "evaluation.tasks.limit"),
-    "make the dataset a source of a mixture with max_rows; steps limit the run instead",
+    ("training.dataset.max_documents", "training.dataset.sources.max_rows", "validation.steps"),
+    "max_documents is a key of dataset text, max_rows counts the sequences of a mixture's source; "
+    "of conversations and pairs, name a file with the first records",
 )
 ZERO = ToolWord(
     (
