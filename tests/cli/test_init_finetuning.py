@@ -420,3 +420,14 @@ def test_texts_are_named_counted_and_held_out_if_there_are_enough(place: Path) -
     with pytest.raises(ProblemsFound) as found:
         init.run(["--model", "model", "--data", "book.txt"])
     assert str(found.value.problems[0].hint).startswith("titanrun init --kind pretrain")
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo", "kto"])
+def test_three_records_are_all_trained_on(kind: str, place: Path) -> None:
+    file = Path(f"{KINDS[kind].dataset}.jsonl")
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    text = write(kind, "mine.yaml")
+    assert "holdout" not in text
+    run = resolve_recipe("mine.yaml", environment={}, should_check_inputs=True).run
+    assert run.training.epochs == 10
+    assert run.training.global_batch_size == (2 if kind == "kto" else 1)

@@ -125,8 +125,8 @@ def test_too_few_documents_are_a_conflict_at_the_setting(
 def test_one_text_file_is_refused_with_what_helps(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "one.jsonl").write_text(json.dumps({"text": "one text"}) + "\n")
-    dataset = f"training.dataset={{name: text, path: {tmp_path}/one.jsonl}}"
+    (tmp_path / "one.txt").write_text("one text")
+    dataset = f"training.dataset={{name: text, path: {tmp_path}/one.txt}}"
     assert main([str(run("run", *COMMON, dataset, "validation.holdout=0.5"))]) != 0
     said = capsys.readouterr().err
     assert "no share is enough for so few (a .txt file is one document): write a jsonl file" in said

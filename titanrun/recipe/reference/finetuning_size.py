@@ -81,9 +81,9 @@ def count_and_choose(
     if not isinstance(dataset, ChatDatasetConfig | RepliesConfig) or dataset.path is None:
         return None
     records = read_small_records(dataset.path)
-    if records is None or len(records) < 2 * MIN_DOCUMENTS:
+    if records is None:
         return None
-    held = max(MIN_DOCUMENTS, round(HOLDOUT_SHARE * len(records)))
+    held = count_held_out(len(records))
     sequences = count_training_sequences(
         dataset,
         HuggingFaceTokenizerConfig(path=str(folder), chat_template=template),
@@ -102,13 +102,18 @@ def count_texts(dataset: TextDatasetConfig, folder: Path, seq_len: int) -> Finet
     tokens = None if records is None else count_text_tokens(dataset.column, tokenizer, records)
     if not tokens:
         return None
-    held = None
-    if len(tokens) >= 2 * MIN_DOCUMENTS:
-        held = max(MIN_DOCUMENTS, round(HOLDOUT_SHARE * len(tokens)))
+    held = count_held_out(len(tokens))
     share = 1 - (held or 0) / len(tokens)
     # which texts are held out is not looked at: so many sequences are left on average
     sequences = int(share * sum(tokens)) // (seq_len + 1)
     return fit_steps(max(1, sequences), held=held, min_batch=1)
+
+
+def count_held_out(records: int) -> int | None:
+    """Return how many of the records are held out, None if they are too few for two sides."""
+    if records < 2 * MIN_DOCUMENTS:
+        return None
+    return max(MIN_DOCUMENTS, round(HOLDOUT_SHARE * records))
 
 
 def fit_steps(sequences: int, *, held: float | None, min_batch: int) -> FinetuningSize:
@@ -139,5 +144,6 @@ def join_sources(
     weighted = [
         {"dataset": source, "weight": count} for source, count in zip(sources, known, strict=True)
     ]
-    joined = fit_steps(sum(known), held=HOLDOUT_SHARE, min_batch=2)
+    held = None if all(size.holdout is None for size in sizes) else HOLDOUT_SHARE
+    joined = fit_steps(sum(known), held=held, min_batch=2)
     return {"name": MIXTURE, "sources": weighted}, joined

@@ -6,7 +6,9 @@ MIN_DOCUMENTS = 2
 """Documents that each side of a split needs."""
 HOLDOUT_SHARE = 0.05
 """Share that is held out where nobody knows better."""
-ONE_DOCUMENT_HINT = "write a jsonl file with one document per line, or name more files"
+ONE_DOCUMENT_HINT = (
+    "write a jsonl file with one document per line, name more files, or remove section validation"
+)
 """Hint for data in which too few documents are large ones."""
 
 
@@ -33,8 +35,10 @@ def describe_small_side(
     )
     rule = f"each side needs {MIN_DOCUMENTS} or more"
     if total < 2 * MIN_DOCUMENTS:
-        few = "no share is enough for so few (a .txt file is one document)"
-        return message, f"{few}: {ONE_DOCUMENT_HINT}"
+        few = "no share is enough for so few"
+        if source.endswith(".txt"):
+            return message, f"{few} (a .txt file is one document): {ONE_DOCUMENT_HINT}"
+        return message, f"{few}: remove section validation, or use more data"
     if not takes_number:
         return message, f"{rule}: set another share, or use more data"
     wanted = round(size * total) if size < 1 else int(size)
