@@ -22,8 +22,11 @@ from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.resolving.hub_datasets import find_hub_dataset
 from titanrun.recipe.resolving.model_folder import (
     MODEL_FOLDER,
+    build_file_problem,
     find_missing_or_run_problem,
 )
+from titanrun.recipe.resolving.multi_stage import LOADED_WEIGHTS
+from titanrun.recipe.rules.initial_adapters import INITIAL_LOAD
 from titanrun.recipe.rules.registry import RuleViolation, rule
 from titanrun.recipe.rundir.checkpoint_lookup import needs_initial_weights
 from titanrun.recipe.rundir.package_versions import is_installed
@@ -109,7 +112,7 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
     begun_from = run.checkpoint.initial_load_path if needs_initial_weights(run) else None
     inputs: list[tuple[DataPath, str | None]] = [
         (MODEL_FOLDER, run.model.hf_assets_path),
-        (("checkpoint", "initial_load_path"), begun_from),
+        (INITIAL_LOAD, begun_from),
     ]
     hints = {
         (*place, "path"): dataset.missing_path_hint for place, dataset in get_all_datasets(run)
@@ -130,6 +133,8 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
             found = find_missing_or_run_problem(written, path)
             if found is not None:
                 yield RuleViolation(found.message, (path,), hint=found.hint, code="file")
+        elif path == INITIAL_LOAD and Path(written).is_file():
+            yield describe_initial_file(run, written)
         elif not matches_existing_path(written):
             code: Literal["data", "file"] = (
                 "data" if "dataset" in path or path[0] == "evaluation" else "file"
@@ -142,6 +147,13 @@ def paths_exist(run: Recipe) -> Iterator[RuleViolation]:
             local = known or explain_missing_path(written)
             hint = near or (local if repository is None else remote)
             yield RuleViolation(f"{noun} not found: '{written}'", (path,), hint=hint, code=code)
+
+
+def describe_initial_file(run: Recipe, named: str) -> RuleViolation:
+    """Return the violation of a file of weights in the place of the folder that holds it."""
+    found = build_file_problem(Path(named), INITIAL_LOAD)
+    loads = "" if run.checkpoint.initial_load_in_hf else f", and set {LOADED_WEIGHTS}"
+    return RuleViolation(found.message, (INITIAL_LOAD,), hint=f"{found.hint}{loads}", code="file")
 
 
 @rule("tokenizer-fits-vocabulary", level="environment")
