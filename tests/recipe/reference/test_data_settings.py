@@ -17,6 +17,7 @@ from titanrun.recipe.reference.data_settings import (
     build_data_settings,
     build_hub_settings,
     suggest_columns,
+    suggest_for_text_files,
 )
 from titanrun.recipe.reference.record_words import describe_records
 
@@ -365,3 +366,15 @@ def test_pairs_on_the_hub_are_not_conversations() -> None:
         build_hub_settings("chat", "owner/pairs", revision=None, card=card)
     assert caught.value.problems[0].hint == "these are pairs: --kind dpo"
     build_hub_settings("preference", "owner/pairs", revision=None, card=card)
+
+
+def test_text_files_are_told_the_command_for_texts(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("A text.\n")
+    (tmp_path / "chats.jsonl").write_text("{}\n")
+    told = suggest_for_text_files(str(tmp_path), "models/small")
+    assert told is not None
+    assert told.endswith(
+        "with kind pretrain: titanrun init --kind pretrain --model models/small "
+        f"--data {tmp_path} -o texts.yaml writes that recipe"
+    )
+    assert suggest_for_text_files(str(tmp_path / "chats.jsonl"), None) is None

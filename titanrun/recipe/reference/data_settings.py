@@ -62,7 +62,7 @@ HINTS = {
 }
 
 
-TEXT_SUFFIX = ".txt"
+INIT, TEXT_SUFFIX = "titanrun init --kind", ".txt"
 HUB_DATASETS = {"text": "hub"}
 """Datasets that have another name where their files are on the Hub."""
 
@@ -137,12 +137,32 @@ def suggest_other_kind(columns: Columns) -> str | None:
 def suggest_other_dataset(columns: Columns) -> str | None:
     """Return what a recipe needs for such columns, None if no other dataset reads them well."""
     kind = find_fitting_kind(columns)
-    if kind is None:
+    return None if kind is None else f"{describe_fitting_dataset(kind)}: see {INIT} {kind.name}"
+
+
+def describe_fitting_dataset(kind: FittingKind) -> str:
+    """Return what some data are, and the dataset that reads them."""
+    return f"these are {kind.data}, which dataset {kind.dataset} reads, with {kind.further}"
+
+
+def suggest_for_text_files(data: str, model: str | None) -> str | None:
+    """Return what reads text files in the place of conversations, None of other files.
+
+    Args:
+        data: File, folder or glob.
+        model: Folder of the model, None if there is none.
+    """
+    try:
+        file = resolve_data_files(data, (TEXT_SUFFIX,))[0]
+        begin = file.read_bytes()[:1]
+    except (ProblemsFound, OSError):
         return None
-    return (
-        f"these are {kind.data}, which dataset {kind.dataset} reads, with {kind.further}: see "
-        f"titanrun init --kind {kind.name}"
-    )
+    if begin == b"{" and file.suffix == TEXT_SUFFIX:
+        return f"its lines are JSON: rename it to '{file.with_suffix('.jsonl')}'"
+    if model is None:
+        return f"{describe_fitting_dataset(TEXTS)}: see {INIT} {TEXTS.name}"
+    command = shlex.join(["--model", model, "--data", data, "-o", "texts.yaml"])
+    return f"{describe_fitting_dataset(TEXTS)}: {INIT} {TEXTS.name} {command} writes that recipe"
 
 
 def find_fitting_kind(columns: Columns) -> FittingKind | None:

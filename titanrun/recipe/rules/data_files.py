@@ -98,10 +98,8 @@ def iter_record_problems(
     """Yield a problem of each file that is refused by a check of its format or its records."""
     try:
         files = resolve_data_files(str(dataset.path), (*RECORD_CHECKS, ".csv", ".txt", ".arrow"))
-    except ProblemsFound as error:
-        # columns-exist tells of documents that they cannot be found
-        yield from () if isinstance(dataset, FilesConfig) else error.problems
-        return
+    except ProblemsFound:
+        return  # columns-exist and first-conversation-fits tell that they cannot be found
     for file in files:
         try:
             check(file)

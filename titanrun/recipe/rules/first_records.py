@@ -19,7 +19,11 @@ from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_value
 from titanrun.recipe.recipe import Recipe
 from titanrun.recipe.reference.data_columns import read_columns
-from titanrun.recipe.reference.data_settings import guess_changes, suggest_columns
+from titanrun.recipe.reference.data_settings import (
+    guess_changes,
+    suggest_columns,
+    suggest_for_text_files,
+)
 from titanrun.recipe.reference.file_layouts import (
     OF_MIXTURE,
     Layout,
@@ -34,7 +38,7 @@ from titanrun.recipe.rules.chat import (
     get_conversation_columns,
     parse_conversations,
 )
-from titanrun.recipe.rules.data import get_all_datasets
+from titanrun.recipe.rules.data import get_all_datasets, matches_existing_path
 from titanrun.recipe.rules.epoch_length import count_training_sequences
 from titanrun.recipe.rules.holdout import TRAINING_DATASET, advise_equal_share
 from titanrun.recipe.rules.registry import RuleViolation, rule
@@ -58,8 +62,9 @@ def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
             continue
         try:
             files = resolve_data_files(dataset.path, tuple(RECORD_READERS))
-        except ProblemsFound:
-            continue  # paths-exist and the run report it
+        except ProblemsFound as found:
+            yield from find_file_violations(run, place, dataset, found.problems)
+            continue
         failing = [file for file in files[:MAX_FILES_CHECKED] if find_problems(dataset, file)]
         if not failing:
             continue
@@ -74,6 +79,23 @@ def first_conversation_fits(run: Recipe) -> Iterator[RuleViolation]:
                 code="data",
                 section=place,
             )
+
+
+def find_file_violations(
+    run: Recipe, place: DataPath, dataset: ConversationDataset, problems: Sequence[Problem]
+) -> Iterator[RuleViolation]:
+    """Yield why no file of an existing path is read, with what reads such files."""
+    named = str(dataset.path)
+    if not matches_existing_path(named):
+        return  # paths-exist reports it
+    for problem in problems:
+        yield RuleViolation(
+            problem.message,
+            ((*place, *problem.path), place),
+            hint=suggest_for_text_files(named, run.model.hf_assets_path) or problem.hint,
+            code="data",
+            section=place,
+        )
 
 
 def find_problems(dataset: ConversationDataset, file: Path) -> Sequence[Problem]:
