@@ -197,24 +197,21 @@ def answers_fit_sequences(run: Recipe) -> Iterator[RuleViolation]:
         yield RuleViolation(
             message, paths, hint=f"use at most {seq_len}, or raise training.seq_len"
         )
-    max_new_tokens = run.rl.sampling.max_new_tokens
-    if max_new_tokens >= (longest or seq_len):
+    max_new_tokens, limit = run.rl.sampling.max_new_tokens, longest or seq_len
+    if max_new_tokens >= limit:
         message = (
             f"max_new_tokens {max_new_tokens} leaves no space for a prompt in a "
-            f"conversation of {longest or seq_len:,} tokens"
+            f"conversation of {limit:,} tokens"
         )
-        yield RuleViolation(
-            message,
-            (
-                ("rl", "sampling", "max_new_tokens"),
-                (*ROLLOUT, "max_tokens"),
-                ("training", "seq_len"),
-            ),
-            hint="lower it",
-        )
+        limits = ["rl.rollout.max_tokens"] if longest else []
+        limits += ["training.seq_len"] if limit >= seq_len else []
+        fitting = min(limit, seq_len) // 2
+        hint = f"set rl.sampling.max_new_tokens: {fitting}, or raise {' and '.join(limits)}"
+        places = (("rl", "sampling", "max_new_tokens"), (*ROLLOUT, "max_tokens"))
+        yield RuleViolation(message, (*places, ("training", "seq_len")), hint=hint)
     known = unwrap_auto(run.model.max_seq_len)
-    if (longest or seq_len) > known:
-        length = f"{longest or seq_len:,} tokens"
+    if limit > known:
+        length = f"{limit:,} tokens"
         message = f"conversations of {length} exceed model.max_seq_len {known:,}"
         yield RuleViolation(
             message,
