@@ -61,9 +61,11 @@ from titanrun.recipe.rules.registry import apply_rules
 
 if TYPE_CHECKING:
     from titanrun.recipe.editing import dataset_lists as dataset_lists
+    from titanrun.recipe.editing import written_adapters as written_adapters
 else:
     # imported only if a recipe has wrong keys or values
     dataset_lists = LazyModule("titanrun.recipe.editing.dataset_lists")
+    written_adapters = LazyModule("titanrun.recipe.editing.written_adapters")
 
 RECIPE_VERSION = 1
 RESOLVED = "resolved.yaml"
@@ -282,6 +284,7 @@ def check_tree(tree: Node) -> Recipe:
     )
     if checked.config is None or problems:
         hinted = dataset_lists.add_list_hints(add_hints(checked.problems, tree), tree)
+        hinted = written_adapters.add_adapter_hints(hinted, tree)
         raise ProblemsFound([*problems, *hinted])
     return checked.config
 
