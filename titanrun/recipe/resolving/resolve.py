@@ -51,6 +51,7 @@ from titanrun.recipe.resolving.read_recipe import (
 )
 from titanrun.recipe.resolving.resolve_auto import resolve_auto_fields
 from titanrun.recipe.resolving.sound_part import (
+    find_emptied_mixture,
     get_affected_paths,
     is_fatal_problem,
     is_follow_up_problem,
@@ -253,6 +254,7 @@ def find_problems_in_sound_part(
     fresh = list(known)
     while fresh and not any(is_fatal_problem(problem) for problem in fresh):
         touched |= {path for problem in fresh for path in get_affected_paths(problem)}
+        touched |= find_emptied_mixture(tree, touched)
         try:
             _, _, found = resolve_tree(replace_broken_parts(tree, touched), tree, case, touched)
         except ProblemsFound as error:

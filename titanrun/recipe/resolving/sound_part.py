@@ -23,6 +23,7 @@ DATASET: DataPath = ("training", "dataset")
 PLACES = frozenset({"path", "repo"})
 """Keys of which a dataset needs one."""
 SOURCES: DataPath = (*DATASET, "sources")
+MIXTURE = "mixture"
 HOLDOUT: DataPath = ("validation", "holdout")
 SOME_HOLDOUT = 0.05
 MODEL: DataPath = ("model",)
@@ -128,6 +129,18 @@ def get_affected_paths(problem: Problem) -> list[DataPath]:
         if problem.code == "unknown-key" and problem.suggestion
         else [path]
     )
+
+
+def find_emptied_mixture(tree: Node, touched: Collection[DataPath]) -> set[DataPath]:
+    """Return the path of a mixture whose sources stand under a wrong key, else nothing.
+
+    Without that key it would have no data, and rules would tell what it lacks.
+    """
+    dataset = find_node(tree, DATASET)
+    entries = dataset.value if dataset is not None and isinstance(dataset.value, dict) else {}
+    name = entries.get("name")
+    is_emptied = name is not None and name.value == MIXTURE and SOURCES[-1] not in entries
+    return {DATASET for path in touched if is_emptied and path[: len(DATASET)] == DATASET}
 
 
 def is_follow_up_problem(problem: Problem, touched: set[DataPath]) -> bool:
