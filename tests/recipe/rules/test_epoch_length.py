@@ -29,7 +29,8 @@ PAIRS = [
     {"prompt": turn[0]["content"], "chosen": turn[1]["content"], "rejected": "no"} for turn in TURNS
 ]
 LABELS = [
-    {"prompt": pair["prompt"], "completion": pair["chosen"], "label": "true"} for pair in PAIRS
+    {"prompt": pair["prompt"], "completion": pair["chosen"], "label": str(number % 2 == 0).lower()}
+    for number, pair in enumerate(PAIRS)
 ]
 CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "packed": (
