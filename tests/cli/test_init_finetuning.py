@@ -40,7 +40,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if file.name.startswith(("tokenizer", "chat_template")):
             copy(file, tmp_path / "model")
     for name, record in RECORDS.items():
-        lines = [json.dumps(record).replace("Say", f"{number} Say") for number in range(200)]
+        text = json.dumps(record)
+        lines = [text.replace("Say", f"{number} Say") for number in range(200)]
+        lines[1::2] = [line.replace("true", "false") for line in lines[1::2]]  # the labels
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
