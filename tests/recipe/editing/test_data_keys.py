@@ -41,6 +41,23 @@ def find_problems(folder: Path, *overrides: str) -> list[Problem]:
             "write validation.holdout: 0.1, of the training data",
             "validation.holdout=0.1",
         ),
+        ("eval_dataset=held.jsonl", f"write validation: {HELD}", f"validation={HELD}"),
+        (
+            "validation.percent=5",
+            "write validation.holdout: 0.05, of the training data",
+            "validation.holdout=0.05",
+        ),
+        (
+            "validation.val_size=20%",
+            "write validation.holdout: 0.2, of the training data",
+            "validation.holdout=0.2",
+        ),
+        (
+            "validation.split=test",
+            "write validation.dataset, with this split, or validation.holdout: 0.05, of the "
+            "training data",
+            "validation.holdout=0.05",
+        ),
         (
             "training.path=more.jsonl",
             "write training.dataset: {name: chat, path: more.jsonl}",
@@ -63,6 +80,31 @@ def test_the_help_leads_to_a_recipe_without_the_problem(
 ) -> None:
     (problem,) = find_problems(tmp_path, given)
     assert (problem.code, problem.hint) == ("unknown-key", hint)
+    assert find_problems(tmp_path, followed) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "hint", "followed"),
+    [
+        (
+            "training.steps=-1",
+            "write training.epochs: 3 in its place, or a number of steps",
+            "training.epochs=3",
+        ),
+        ("activation_checkpoint=true", "write full", "activation_checkpoint=full"),
+        ("metrics=wandb", "write {trackers: [wandb]}", "metrics={trackers: [wandb]}"),
+        (
+            "training.dataset.train_on=completion",
+            "write replies",
+            "training.dataset.train_on=replies",
+        ),
+    ],
+)
+def test_values_of_other_programs_are_told_what_they_mean(
+    given: str, hint: str, followed: str, tmp_path: Path
+) -> None:
+    (problem,) = find_problems(tmp_path, given)
+    assert problem.hint == hint
     assert find_problems(tmp_path, followed) == []
 
 

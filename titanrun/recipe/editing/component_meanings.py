@@ -71,6 +71,15 @@ VALUE_MEANINGS: Mapping[DataPath, Mapping[str, str]] = {
             ("dapo", "grpo", "ppo", "rlhf", "rlvr"), "write rl; rl.algorithm names its loss"
         ),
     },
+    ("training", "dataset", "train_on"): {
+        **dict.fromkeys(
+            ("assistant", "assistants", "completion", "completions", "reply", "response"),
+            "write replies",
+        ),
+        **dict.fromkeys(("responses", "responses_only", "completions_only"), "write replies"),
+        **dict.fromkeys(("last", "last_assistant", "last_turn"), "write last_reply"),
+        **dict.fromkeys(("conversation", "everything", "full"), "write all"),
+    },
     ("model", "attn_implementation"): {
         **dict.fromkeys(FLASH_WORDS, "write sdpa: torch takes its flash kernel where it can"),
         **dict.fromkeys(("flex", "flex_attention"), "write sdpa"),

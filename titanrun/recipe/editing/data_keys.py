@@ -1,5 +1,6 @@
 """Keys for files and held-out data that other programs have in sections where titanrun has none."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ else:
 
 FILES = ("path", "paths", "file", "files", "data", "data_path", "data_files")
 HELD_OUT_FILES = ("val_dataset", "eval_dataset", "validation_dataset", "test_dataset", "val_data")
-SHARES = ("split", "size", "ratio", "fraction", "share", "test_size", "val_size", "percent")
+SHARES = ("split", "size", "ratio", "fraction", "share", "test_size", "val_size")
+HANDWRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+"""A percentage."""
 UNPACKED = {"preference": "each pair", "labelled": "each reply"}
 """What fills a sequence of a dataset, by the datasets that do not pack."""
 MODEL_FOLDERS = ("path", "model_path", "name_or_path", "model_name_or_path", "folder", "dir")
@@ -70,8 +73,29 @@ def describe_held_out_files(value: Any, data: Any) -> str:
 
 def describe_held_out_share(value: Any, data: Any) -> str:
     """Return the share or number of documents that are held out of the training data."""
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0.05
-    return f"write validation.holdout: {to_flow_yaml(number)}, of the training data"
+    number = read_share(value)
+    if number is None and isinstance(value, str):
+        return (
+            "write validation.dataset, with this split, or validation.holdout: 0.05, of the "
+            "training data"
+        )
+    held = 0.05 if number is None else number
+    return f"write validation.holdout: {to_flow_yaml(held)}, of the training data"
+
+
+def describe_held_out_percent(value: Any, data: Any) -> str:
+    """Return the share that is held out for a number in percent."""
+    number = read_share(value)
+    is_percent = isinstance(value, int | float) and number is not None and number >= 1
+    return describe_held_out_share(number / 100 if is_percent and number else value, data)
+
+
+def read_share(value: Any) -> float | None:
+    """Return a number, also one that is written as a percentage, None of other values."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    written = HANDWRITTEN.fullmatch(value) if isinstance(value, str) else None
+    return None if written is None else float(f"{float(written[1]) / 100:.6g}")
 
 
 def describe_model_folder(value: Any, data: Any) -> str:
@@ -81,6 +105,7 @@ def describe_model_folder(value: Any, data: Any) -> str:
 
 
 DESCRIPTIONS: Mapping[DataPath, Mapping[str, Callable[[Any, Any], str]]] = {
+    (): dict.fromkeys(HELD_OUT_FILES, describe_held_out_files),
     ("training",): {
         **dict.fromkeys(FILES, describe_trained_files),
         **dict.fromkeys(HELD_OUT_FILES, describe_held_out_files),
@@ -88,6 +113,7 @@ DESCRIPTIONS: Mapping[DataPath, Mapping[str, Callable[[Any, Any], str]]] = {
     ("validation",): {
         **dict.fromkeys((*FILES, *HELD_OUT_FILES), describe_held_out_files),
         **dict.fromkeys(SHARES, describe_held_out_share),
+        **dict.fromkeys(("percent", "percentage"), describe_held_out_percent),
     },
     ("model",): dict.fromkeys(MODEL_FOLDERS, describe_model_folder),
 }

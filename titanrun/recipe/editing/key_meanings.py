@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from titanrun.components.metrics.config import TrackerConfig
 from titanrun.config.problems import DataPath
+from titanrun.config.registry import get_choice_names
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import format_word_list
 from titanrun.config.type_introspection import find_value
@@ -86,7 +88,7 @@ def describe_lowest_rate(value: Any, data: Any) -> str:
     """Return the factor that stands for a lowest learning rate."""
     peak = find_value(data, ("optimizer", "lr"))
     known = isinstance(peak, int | float) and isinstance(value, int | float) and peak
-    number = f": {to_flow_yaml(value / peak)}" if known else ""
+    number = f": {to_flow_yaml(float(f'{value / peak:.6g}'))}" if known else ""
     return f"write lr_scheduler.min_lr_factor{number}, the lowest rate as a part of optimizer.lr"
 
 
@@ -125,6 +127,10 @@ def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
     """Return what to write for a wrong value in a recipe, or an empty text."""
     if path == BEST and isinstance(value, bool):
         return describe_best_count(value, data)
+    if path in SWITCHES and (isinstance(value, bool) or path == METRICS):
+        return SWITCHES[path](value, data)
+    if path == STEPS and value == -1:
+        return describe_unlimited_steps(data)
     counted = COUNT.fullmatch(value) if isinstance(value, str) else None
     if counted is not None:
         return describe_count(path, counted[1], f"{counted[2].lower()}s")
@@ -142,6 +148,19 @@ def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
         f"epochs are whole: write training.steps, {to_flow_yaml(value)} x sequences / "
         "global_batch_size; titanrun data stats counts the sequences"
     )
+
+
+def describe_unlimited_steps(data: Any) -> str:
+    """Return what is meant by a number of steps that other programs take for no limit."""
+    if find_value(data, EPOCHS) is not None:
+        return "remove it: training.epochs is the length of the run"
+    return "write training.epochs: 3 in its place, or a number of steps"
+
+
+def describe_metrics(value: Any, data: Any) -> str:
+    """Return the tracker whose name stands in the place of the section."""
+    known = get_choice_names(TrackerConfig)
+    return f"write {{trackers: [{value}]}}" if value in known else ""
 
 
 def describe_count(path: DataPath, number: str, unit: str) -> str:
@@ -196,6 +215,13 @@ LENGTHS = ("steps", "epochs", "tokens")
 COUNT = re.compile(r"([0-9]+) *(step|epoch|token)s?", re.IGNORECASE)
 SHARE = re.compile("dropout|fraction|ratio|share|smoothing")
 EPOCHS: DataPath = ("training", "epochs")
+STEPS: DataPath = ("training", "steps")
+METRICS: DataPath = ("metrics",)
+SWITCHES: Mapping[DataPath, Callable[[Any, Any], str]] = {
+    ("activation_checkpoint",): lambda value, _: f"write {'full' if value else 'none'}",
+    METRICS: describe_metrics,
+}
+"""What stands for a word in the place of a section."""
 GROUPS: DataPath = ("fault_tolerance",)
 # what groups do, and why they do not do what a value asks for
 GROUP_MEANINGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
