@@ -13,6 +13,7 @@ from titanrun.config.near_path import (
 
 FILES = (
     *("data/chats.jsonl", "data/kto.jsonl", "data/part-00001.jsonl"),
+    *("runs/one/step-4/a", "runs/one/step-12/a"),
     *("models/mymodel/config.json", "models/Qwen3-8B/config.json", "mymodel.txt"),
 )
 ENDS = ("a", "b1", "b2")
@@ -73,6 +74,7 @@ def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
             "$DATA/chats.jsonl",
             'variables of a shell are not expanded: write "${env:DATA}/chats.jsonl"',
         ),
+        ("runs/one/step-500", "'runs/one' has step-4 and step-12"),
         ("~/chats.jsonl", f"~ is not expanded: write {Path.home()}/chats.jsonl"),
     ],
 )

@@ -6,10 +6,11 @@ from os.path import commonprefix
 from pathlib import Path
 
 from titanrun.config.serialize import to_flow_yaml
-from titanrun.config.suggest import find_closest, is_other_number
+from titanrun.config.suggest import find_closest, format_word_list, is_other_number
 
 PATTERN_CHARACTERS = "*?["
 ADDRESS_MARK = "://"
+NUMBER = re.compile(r"\d+")
 VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 """Alternatives in a path, as a shell writes them: {a,b} and {00..15}."""
@@ -41,6 +42,9 @@ def explain_missing_path(named: str) -> str:
     if named.startswith("~/"):
         return f"~ is not expanded: write {Path.home()}{named[1:]}"
     missing = find_missing_part(Path(named))
+    numbered = [] if missing is None else list_other_numbers(missing)
+    if missing is not None and numbered:
+        return f"'{missing.parent}' has {format_word_list(numbered, conjunction='and')}"
     if Path(named).is_absolute() and missing is not None:
         return f"'{missing.parent}' has no '{missing.name}'"
     return f"paths are relative to {Path.cwd()}"
@@ -154,6 +158,17 @@ def find_missing_part(path: Path) -> Path | None:
     """Return the first part of a path that does not exist, None if all do."""
     missing = [part for part in (path, *path.parents) if not part.exists()]
     return missing[-1] if missing else None
+
+
+def list_other_numbers(missing: Path) -> list[str]:
+    """Return the names beside a missing one that differ from it by their number, in order."""
+    try:
+        names = list_names(missing.parent, only_folders=False)
+    except OSError:
+        return []
+    form = NUMBER.sub("#", missing.name)
+    others = [name for name in names if "#" in form and NUMBER.sub("#", name) == form]
+    return sorted(others, key=lambda name: [int(part) for part in NUMBER.findall(name)])
 
 
 def list_names(folder: Path, *, only_folders: bool) -> list[str]:
