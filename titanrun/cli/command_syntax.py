@@ -215,7 +215,7 @@ COMMAND_SYNTAX: dict[str, CommandSyntax] = {
         ((),),
         {
             "--model": "files",
-            "--kind": ("sft", "lora", "dpo", "orpo", "kto", "reward"),
+            "--kind": ("pretrain", "sft", "lora", "dpo", "orpo", "kto", "reward"),
             "--data": "files",
             "--output": "files",
             **make_flags("--full"),

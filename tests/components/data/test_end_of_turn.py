@@ -168,7 +168,7 @@ def write_recipe(folder: Path, template: str, *, records: Any = ({"messages": ME
         f"tokenizer: {{name: huggingface, path: {folder}}}\n"
         "training:\n"
         f"  dataset: {{name: chat, path: {folder.parent / 'chats.jsonl'}}}\n"
-        "  seq_len: 64\n"
+        "  seq_len: 128\n"
     )
     return recipe
 
