@@ -74,6 +74,7 @@ def test_an_absolute_path_stays_absolute(tmp_path: Path) -> None:
             "$DATA/chats.jsonl",
             'variables of a shell are not expanded: write "${env:DATA}/chats.jsonl"',
         ),
+        (r"data\chats.jsonl", "write data/chats.jsonl"),
         ("runs/one/step-500", "'runs/one' has step-4 and step-12"),
         ("~/chats.jsonl", f"~ is not expanded: write {Path.home()}/chats.jsonl"),
     ],

@@ -10,6 +10,7 @@ from titanrun.config.compose import EXTENDS
 from titanrun.config.error_messages import singularize_slot
 from titanrun.config.list_additions import ADDITION_SUFFIX, find_added_key
 from titanrun.config.problems import DataPath, Origin
+from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.suggest import (
     find_closest,
     format_word_list,
@@ -266,6 +267,11 @@ class KeySuggestions:
             return None
         if place[-1] != key:
             return f"'{key}' is {format_path(place)} here"
+        named = find_value(self.data, place[:-1]) if len(place) > 1 else None
+        if isinstance(named, str):  # a component by its name alone, which has no place for keys
+            value = find_value(self.data, path)
+            written = to_flow_yaml(value) if isinstance(value, int | float) else "VALUE"
+            return f"write {format_path(place[:-1])}: {{name: {named}, {key}: {written}}}"
         section = f"in {format_path(place[:-1])}" if len(place) > 1 else "at the top level"
         return f"'{key}' belongs {section}"
 

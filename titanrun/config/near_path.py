@@ -36,6 +36,8 @@ def explain_missing_path(named: str) -> str:
     if VARIABLE.search(named):
         written = VARIABLE.sub(r"${env:\1}", named)
         return f'variables of a shell are not expanded: write "{written}"'
+    if "\\" in named and has_match(named.replace("\\", "/")):
+        return f"write {to_flow_yaml(named.replace(chr(92), '/'))}"
     near = suggest_near_path(named)
     if near is not None:
         return near

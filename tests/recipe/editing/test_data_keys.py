@@ -92,6 +92,12 @@ def test_the_help_leads_to_a_recipe_without_the_problem(
             "training.epochs=3",
         ),
         ("activation_checkpoint=true", "write full", "activation_checkpoint=full"),
+        (
+            "training.system_prompt=Be brief",
+            "write it into the records: as a message of the system, or in a column that "
+            "training.dataset.system_column names",
+            "training.dataset.system_column=system",
+        ),
         ("metrics=wandb", "write {trackers: [wandb]}", "metrics={trackers: [wandb]}"),
         (
             "training.dataset.train_on=completion",

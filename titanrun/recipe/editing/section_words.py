@@ -91,8 +91,14 @@ ROLLOUT_WORDS: Mapping[str, Describer] = {
     **map_words((*COMPLETION_WORDS, "max_new_tokens"), rename(MAX_NEW_TOKENS)),
     **map_words(("use_vllm", "vllm"), answer_always("write rl.generator: vllm")),
 }
+SYSTEM_WORDS = ("default_system", "system_message", "system_prompt", "system_text")
+SYSTEM_TEXT = answer_always(
+    "write it into the records: as a message of the system, or in a column that "
+    "training.dataset.system_column names"
+)
 SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
-    (): {"beta": describe_preference_beta},
+    (): {"beta": describe_preference_beta, **map_words(SYSTEM_WORDS, SYSTEM_TEXT)},
+    ("training", "dataset"): map_words(SYSTEM_WORDS, SYSTEM_TEXT),
     ("rl",): ROLLOUT_WORDS,
     ("rl", "rollout"): ROLLOUT_WORDS,
     ("rl", "sampling"): ROLLOUT_WORDS,
@@ -120,6 +126,7 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
     ("validation",): {"interval": rename("validation.freq")},
     ("training",): {
         "max_seq_len": rename("training.seq_len"),
+        **map_words(SYSTEM_WORDS, SYSTEM_TEXT),
         **map_words(("teacher", "teacher_model"), describe_teacher),
     },
     ("lr_scheduler",): {"steps": rename("lr_scheduler.total_steps")},
