@@ -226,6 +226,13 @@ def find_mapping_hint(
         return f"write {{{ENABLE}: {to_flow_yaml(value)}}}"
     if value is None or is_slot(inner):
         return None
+    takers = [
+        name
+        for name, field in inner.model_fields.items()
+        if isinstance(value, str) and value in get_literal_values(field.annotation)
+    ]
+    if len(takers) == 1:
+        return f"write {{{takers[0]}: {value}}}"
     return "write its keys below it, indented, one `key: value` a line"
 
 

@@ -34,7 +34,9 @@ def list_needed_settings(data: Any) -> list[str]:
     if type(freq) is not int or freq < 1 or not isinstance(interval, int | str) or not interval:
         return needed
     known = steps if type(steps) is int and steps > 0 else None
-    is_fine = describe_choice(interval, freq, known) is None
+    # a run of epochs may be shorter than the interval
+    is_sure = known is not None or interval == freq
+    is_fine = is_sure and describe_choice(interval, freq, known) is None
     return needed if is_fine else needed + list_intervals(interval, freq, known)
 
 
@@ -102,8 +104,10 @@ def list_intervals(interval: int | str, freq: int, steps: int | None) -> list[st
     if steps is not None and steps < 2 * freq:
         both = max(1, steps // USUAL_SAVES)
         return [f"validation.freq: {both}", f"checkpoint.interval: {both}"]
-    if isinstance(interval, int) and (steps is None or interval < steps):
+    if steps is None:  # a run may be short
+        several = 1
+    elif isinstance(interval, int) and interval < steps:
         several = max(1, interval // freq)
     else:
-        several = 1 if steps is None else max(1, steps // freq // USUAL_SAVES)
+        several = max(1, steps // freq // USUAL_SAVES)
     return [f"checkpoint.interval: {several * freq}"]

@@ -98,6 +98,16 @@ def test_the_help_leads_to_a_recipe_without_the_problem(
             "training.dataset.system_column names",
             "training.dataset.system_column=system",
         ),
+        (
+            'converters=[{name: lora, target_modules: "q_proj,v_proj"}]',
+            "write [wq, wv]",
+            "converters=[{name: lora, target_modules: [wq, wv]}]",
+        ),
+        (
+            "checkpoint=runs/sft",
+            "write {initial_load_path: runs/sft}",
+            "checkpoint={initial_load_path: runs/sft}",
+        ),
         ("metrics=wandb", "write {trackers: [wandb]}", "metrics={trackers: [wandb]}"),
         (
             "training.dataset.train_on=completion",

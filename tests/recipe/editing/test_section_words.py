@@ -34,7 +34,7 @@ def test_settings_for_keys_of_trl_exist(setting: str) -> None:
 
 @pytest.mark.parametrize(("path", "word"), WORDS)
 def test_settings_for_words_of_a_section_exist(path: tuple[str, ...], word: str) -> None:
-    data: dict[str, object] = {word: 1}
+    data: dict[str, object] = {word: 4}
     for key in reversed(path):
         data = {key: data}
     hint = format_section_word((*path, word), data)

@@ -86,12 +86,20 @@ def test_files_of_one_layout_are_one_source_with_a_glob() -> None:
     assert 'path: "data/alpaca*.jsonl", packing: best_fit, layout' in get_hint()
 
 
-def test_a_file_that_no_layout_reads_is_told_before_the_others() -> None:
+def test_files_that_no_layout_reads_are_left_out_of_the_mixture() -> None:
+    without = get_hint()
     write("texts", {"text": "Say moon"}, 5)
-    hint = "move 'data/texts.jsonl' to another folder: the other files fit"
+    assert get_hint() == without and "write the dataset as" in without
+
+
+def test_the_path_of_the_files_that_fit_is_told() -> None:
+    Path("data/alpaca.jsonl").unlink()
+    write("few", {"messages": CHAT}, 20)
+    write("pairs", {"prompt": "Say moon", "chosen": "moon", "rejected": "sun"}, 20)
+    write("texts", {"text": "Say moon"}, 5)
+    hint = 'write path: "data/{chats,few}.jsonl", which leaves out others'
     assert get_hint() == hint
-    Path("data/texts.jsonl").rename("texts.jsonl")
-    assert "write the dataset as" in get_hint()
+    assert check('training.dataset.path="data/{chats,few}.jsonl"').training.dataset.name == "chat"
 
 
 def test_one_layout_of_all_files_is_told_as_that() -> None:

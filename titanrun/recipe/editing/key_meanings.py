@@ -127,8 +127,11 @@ def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
     """Return what to write for a wrong value in a recipe, or an empty text."""
     if path == BEST and isinstance(value, bool):
         return describe_best_count(value, data)
-    if path in SWITCHES and (isinstance(value, bool) or path == METRICS):
+    if path in SWITCHES and (isinstance(value, bool) or path != AC):
         return SWITCHES[path](value, data)
+    if path[-1:] == ("target_modules",) and isinstance(value, str):
+        listed = find_value(data, path)  # by the names of the model
+        return f"write {to_flow_yaml(listed)}" if isinstance(listed, list) else ""
     if path == STEPS and value == -1:
         return describe_unlimited_steps(data)
     counted = COUNT.fullmatch(value) if isinstance(value, str) else None
@@ -161,6 +164,12 @@ def describe_metrics(value: Any, data: Any) -> str:
     """Return the tracker whose name stands in the place of the section."""
     known = get_choice_names(TrackerConfig)
     return f"write {{trackers: [{value}]}}" if value in known else ""
+
+
+def describe_checkpoint(value: Any, data: Any) -> str:
+    """Return the setting of a path that stands in the place of the section."""
+    is_path = isinstance(value, str) and "/" in value
+    return f"write {{initial_load_path: {to_flow_yaml(value)}}}" if is_path else ""
 
 
 def describe_count(path: DataPath, number: str, unit: str) -> str:
@@ -217,9 +226,11 @@ SHARE = re.compile("dropout|fraction|ratio|share|smoothing")
 EPOCHS: DataPath = ("training", "epochs")
 STEPS: DataPath = ("training", "steps")
 METRICS: DataPath = ("metrics",)
+AC: DataPath = ("activation_checkpoint",)
 SWITCHES: Mapping[DataPath, Callable[[Any, Any], str]] = {
-    ("activation_checkpoint",): lambda value, _: f"write {'full' if value else 'none'}",
+    AC: lambda value, _: f"write {'full' if value else 'none'}",
     METRICS: describe_metrics,
+    ("checkpoint",): describe_checkpoint,
 }
 """What stands for a word in the place of a section."""
 GROUPS: DataPath = ("fault_tolerance",)

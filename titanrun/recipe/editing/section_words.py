@@ -60,6 +60,16 @@ def describe_preference_beta(value: Any) -> str:
     return f"write loss: {{name: dpo, beta: {written}}}, or another loss with beta"
 
 
+def describe_quantization(value: Any) -> str:
+    """Return the converter of frozen weights with fewer bits, an empty text for other formats."""
+    word = str(value).lower().replace("-", "").replace("_", "")
+    is_int8 = word in ("8", "8bit", "int8")
+    if not is_int8 and word not in ("4", "4bit", "bnb", "bitsandbytes", "int4", "nf4"):
+        return ""
+    base = ", base: int8" if is_int8 else ""
+    return f"write converters: [{{name: qlora, rank: 16, alpha: 32{base}}}], in place of lora"
+
+
 def describe_teacher(value: Any) -> str:
     """Return the loss of distillation from a teacher."""
     return f"write loss: {{name: distillation, teacher: {format_written(value)}}}"
@@ -97,8 +107,16 @@ SYSTEM_TEXT = answer_always(
     "training.dataset.system_column names"
 )
 SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
-    (): {"beta": describe_preference_beta, **map_words(SYSTEM_WORDS, SYSTEM_TEXT)},
-    ("training", "dataset"): map_words(SYSTEM_WORDS, SYSTEM_TEXT),
+    (): {
+        "beta": describe_preference_beta,
+        **map_words(SYSTEM_WORDS, SYSTEM_TEXT),
+        **map_words(("quantization", "quantize"), describe_quantization),
+    },
+    ("model",): {
+        "checkpoint": rename("checkpoint.initial_load_path"),
+        **map_words(("quantization", "quantize"), describe_quantization),
+    },
+    ("training", "dataset"): map_words((*SYSTEM_WORDS, "system"), SYSTEM_TEXT),
     ("rl",): ROLLOUT_WORDS,
     ("rl", "rollout"): ROLLOUT_WORDS,
     ("rl", "sampling"): ROLLOUT_WORDS,
@@ -134,6 +152,10 @@ SECTION_WORDS: Mapping[DataPath, Mapping[str, Describer]] = {
         ("lr_scheduler", "lr_scheduler_type", "schedule", "scheduler"), describe_schedule
     ),
     ("checkpoint",): {
+        **map_words(
+            ("initial_checkpoint", "load_path"),
+            rename("checkpoint.initial_load_path"),
+        ),
         "steps": rename("checkpoint.interval"),
         **map_words(("dtype", "save_dtype"), rename("checkpoint.export_dtype")),
         **map_words(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from titanrun.components.metrics.config import TrackerConfig
@@ -144,7 +145,8 @@ def describe_model_section(value: Any) -> str:
 
 def describe_named_model(path: DataPath, name: Any) -> str:
     """Return the model of a folder, or of a name on the Hub, in the place of a family."""
-    if path not in (("model",), ("model", "name")) or not isinstance(name, str) or "/" not in name:
+    is_model = path in (("model",), ("model", "name")) and isinstance(name, str)
+    if not is_model or not ("/" in name or Path(name).is_dir()):
         return ""
     hint = describe_model_section(name)
     return hint if path == ("model",) else hint.replace("model: {", "").removesuffix("}")

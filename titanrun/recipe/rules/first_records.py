@@ -13,6 +13,7 @@ from titanrun.components.data.spec.file_columns import find_file_columns
 from titanrun.components.evaluation.config import ExactMatchTaskConfig
 from titanrun.components.tokenizers.config import TokenizerConfig
 from titanrun.config.base import change_fields, dump_config
+from titanrun.config.near_path import join_in_braces
 from titanrun.config.problems import DataPath, Problem, ProblemsFound
 from titanrun.config.registry import validate_choice
 from titanrun.config.serialize import to_flow_yaml
@@ -158,16 +159,25 @@ def suggest_for_layouts(
         told: File that the message is about.
     """
     known = {file: layout for file, layout in layouts.items() if layout is not None}
-    if len(known) < len(layouts):
-        fits = f"'{next(iter(known))}' fits" if len(known) == 1 else "the other files fit"
-        return f"move '{told}' to another folder: {fits}" if known else None
-    if len(group_by_layout(known)) == 1:
+    if not known:
         return None
+    groups = group_by_layout(known)
+    if len(groups) == 1:
+        return suggest_fitting_files(*groups[0], told) if len(known) < len(layouts) else None
     if not isinstance(dataset, ChatDatasetConfig) or isinstance(
         find_task(run, place), ExactMatchTaskConfig
     ):
         return ONE_LAYOUT
     return suggest_layout_mixture(run, place, dataset, known)
+
+
+def suggest_fitting_files(files: Sequence[Path], layout: Layout, told: Path) -> str:
+    """Return how to name only the files that a dataset can read."""
+    changes = "".join(f", and set {name}: {to_flow_yaml(value)}" for name, value in layout.items())
+    written = join_in_braces(list(map(str, files)))
+    if written is None:
+        return f"move '{told}' and others like it to another folder{changes}"
+    return f"write path: {to_flow_yaml(written)}, which leaves out others{changes}"
 
 
 def suggest_layout_mixture(

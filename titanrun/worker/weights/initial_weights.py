@@ -253,7 +253,8 @@ def get_checkpoint(path: AnyPath, folder: str) -> CheckpointReader:
         "checkpoint",
         message,
         path=INITIAL_LOAD_PATH,
-        hint="use a folder step-N, or set checkpoint.initial_load_in_hf for Hugging Face files",
+        hint="use a folder step-N; beside the path of Hugging Face files, set "
+        "checkpoint.initial_load_in_hf: true",
     )
 
 
