@@ -108,6 +108,17 @@ def test_the_help_leads_to_a_recipe_without_the_problem(
             "write {initial_load_path: runs/sft}",
             "checkpoint={initial_load_path: runs/sft}",
         ),
+        (
+            "training.epochs=-1",
+            "write how many epochs, or training.steps in its place",
+            "training.epochs=2",
+        ),
+        ("training.dataset.layout=chat", "write messages", "training.dataset.layout=messages"),
+        (
+            "tokenizer={name: tiny, chat_template: default}",
+            "remove it: the template in the tokenizer's folder is the default",
+            "tokenizer=tiny",
+        ),
         ("metrics=wandb", "write {trackers: [wandb]}", "metrics={trackers: [wandb]}"),
         (
             "training.dataset.train_on=completion",

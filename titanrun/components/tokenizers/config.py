@@ -15,6 +15,9 @@ from titanrun.config.fields import numerics
 from titanrun.config.suggest import find_closest, format_word_list
 from titanrun.config.types import OrAuto, Text
 
+OWN_TEMPLATE = ("auto", "default", "none", "tokenizer", "tokenizer_default")
+"""Words of other programs for the template in the tokenizer's folder."""
+
 
 class TokenizerConfig(ComponentConfig):
     """Conversion of text to token ids and back."""
@@ -41,7 +44,9 @@ class TokenizerConfig(ComponentConfig):
         family = [one for one in sorted(TEMPLATE_TOKENS) if one.startswith(name.lower())]
         nearest = find_closest(name, TEMPLATE_TOKENS)
         hint = f"did you mean '{nearest}'?" if nearest else f"known names: {known}; or a file"
-        if len(family) > 1:
+        if name.lower() in OWN_TEMPLATE:
+            hint = "remove it: the template in the tokenizer's folder is the default"
+        elif len(family) > 1:
             hint = f"write {format_word_list(family)}, whichever the tokenizer was trained with"
         raise conflict_error(f"no chat template has the name '{name}'", "chat_template", hint=hint)
 

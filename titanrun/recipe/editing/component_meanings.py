@@ -71,6 +71,9 @@ VALUE_MEANINGS: Mapping[DataPath, Mapping[str, str]] = {
             ("dapo", "grpo", "ppo", "rlhf", "rlvr"), "write rl; rl.algorithm names its loss"
         ),
     },
+    ("training", "dataset", "layout"): dict.fromkeys(
+        ("chat", "chatml", "conversation", "conversations", "openai"), "write messages"
+    ),
     ("training", "dataset", "train_on"): {
         **dict.fromkeys(
             ("assistant", "assistants", "completion", "completions", "reply", "response"),

@@ -134,6 +134,8 @@ def format_value_meaning(path: DataPath, value: Any, data: Any) -> str:
         return f"write {to_flow_yaml(listed)}" if isinstance(listed, list) else ""
     if path == STEPS and value == -1:
         return describe_unlimited_steps(data)
+    if path == EPOCHS and value == -1:
+        return "write how many epochs, or training.steps in its place"
     counted = COUNT.fullmatch(value) if isinstance(value, str) else None
     if counted is not None:
         return describe_count(path, counted[1], f"{counted[2].lower()}s")
