@@ -1,10 +1,10 @@
 """Keys for files and held-out data that other programs have in sections where titanrun has none."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from titanrun.config.lazy_module import LazyModule
+from titanrun.config.number_messages import convert_other_notation
 from titanrun.config.problems import DataPath, Problem
 from titanrun.config.serialize import to_flow_yaml
 from titanrun.config.type_introspection import find_value
@@ -19,8 +19,6 @@ else:
 FILES = ("path", "paths", "file", "files", "data", "data_path", "data_files")
 HELD_OUT_FILES = ("val_dataset", "eval_dataset", "validation_dataset", "test_dataset", "val_data")
 SHARES = ("split", "size", "ratio", "fraction", "share", "test_size", "val_size")
-HANDWRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
-"""A percentage."""
 UNPACKED = {"preference": "each pair", "labelled": "each reply"}
 """What fills a sequence of a dataset, by the datasets that do not pack."""
 MODEL_FOLDERS = ("path", "model_path", "name_or_path", "model_name_or_path", "folder", "dir")
@@ -94,8 +92,8 @@ def read_share(value: Any) -> float | None:
     """Return a number, also one that is written as a percentage, None of other values."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    written = HANDWRITTEN.fullmatch(value) if isinstance(value, str) else None
-    return None if written is None else float(f"{float(written[1]) / 100:.6g}")
+    written = convert_other_notation(value.strip()) if isinstance(value, str) else None
+    return None if written is None else float(written)
 
 
 def describe_model_folder(value: Any, data: Any) -> str:
